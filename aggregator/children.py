@@ -1,0 +1,114 @@
+"""Programs that ``manta-swarm`` starts: each in a session of its own, its output in a file, and none of them outlives the swarm.
+
+The session keeps a terminal's Ctrl-C away from them: the swarm passes it on in its own order. On Linux the kernel kills them when the
+swarm ends without having stopped them (its ``kill -9``). What a program starts itself (its p2p daemon) ends with it by the same means.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_POLL_S = 0.1
+_STEPS = (  # signal, and the seconds that it is given
+    (signal.SIGINT, 15.0),  # finish the duties of the round, close the log
+    (signal.SIGTERM, 10.0),  # a program that was already told stops at once
+    (signal.SIGKILL, 10.0),
+)
+_DAEMONS_S = 10.0  # for what the programs had started to end after them
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A program that was started."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log_path: Path
+
+    @classmethod
+    def start(cls, name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> "Child":
+        """Start ``command``, what it prints appended to ``log_path``. Call it on the main thread: the child ends when that ends."""
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+                preexec_fn=_die_with_parent(),
+            )
+        return cls(name, process, log_path)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, minus the signal's number if one ended it; None while it runs."""
+        return self.process.poll()
+
+    def last_lines(self, count: int = 20) -> str:
+        """Return the end of what it printed."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-count:])
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """Return what a child runs before its program starts, so that Linux kills it when its parent is gone; None elsewhere."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork
+    parent = os.getpid()
+
+    def set_signal() -> None:
+        # SIGKILL, because nobody would be left to insist: a peer that is asked first finishes its round, which may take for ever.
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before the line above
+            os._exit(1)
+
+    return None if prctl is None else set_signal
+
+
+def stop(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:
+    """End the children and all that they started: asked first, killed after a deadline, or as soon as ``hurry`` says so."""
+    family = [process for child in children if child.returncode is None for process in _descendants(child)]
+    for number, patience_s in _STEPS:
+        running = [child for child in children if child.returncode is None]
+        for child in running:
+            child.process.send_signal(signal.SIGKILL if hurry() else number)
+        _wait(partial(_have_ended, running), patience_s, hurry)
+    _wait(lambda: not any(_is_alive(process) for process in family), _DAEMONS_S, lambda: False)
+    for process in family:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _have_ended(children: Sequence[Child]) -> bool:
+    return all(child.returncode is not None for child in children)
+
+
+def _wait(is_over: Callable[[], bool], patience_s: float, hurry: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + patience_s
+    hurried_before = hurry()
+    while not is_over() and time.monotonic() < deadline and hurry() == hurried_before:
+        time.sleep(_POLL_S)
+
+
+def _descendants(child: Child) -> list[psutil.Process]:
+    try:
+        return list(psutil.Process(child.process.pid).children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    try:
+        # A zombie has ended: who adopted it in a container may never ask for its exit code.
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

@@ -1,0 +1,95 @@
+"""manta-aggregator: the operator's program. Parses, calls, prints, exits."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import torch
+
+from aggregator.config import RunConfig, load_run_file, template
+from aggregator.operator import Operator
+from aggregator.verify import verify_directory
+from protocol.errors import MantaError, UserError
+from protocol.signing import PublicKey
+from swarm.node import peer_name
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="manta-swarm")
+def main() -> None:
+    """Open a Manta run that others can join, and keep its log."""
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    try:
+        yield
+    except UserError as error:
+        click.echo(f"manta-aggregator: {error}", err=True)
+        sys.exit(2)
+    except MantaError as error:
+        click.echo(f"manta-aggregator: {error}", err=True)
+        sys.exit(1)
+
+
+@main.command()
+@click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
+def init(run_file: Path) -> None:
+    """Write a run file with every setting and what it means."""
+    with _clear_errors():
+        try:
+            with run_file.open("x") as file:
+                file.write(template(RunConfig()))
+        except FileExistsError as error:
+            raise UserError(f"{run_file} exists already; it is left as it is") from error
+        except OSError as error:
+            raise UserError(f"cannot write {run_file}: {error.strerror}") from error
+        click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
+
+
+@main.command()
+@click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@click.option("--listen", metavar="MADDR", help="Address to listen on.  [default: every address, a port that stays the same]")
+@click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
+@click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
+def start(run_file: Path, directory: Path, listen: str | None, threads: int | None, verbose: bool) -> None:
+    """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    logging.getLogger("hivemind").setLevel(logging.CRITICAL)
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+    async def serve() -> None:
+        await Operator(load_run_file(run_file), directory, click.echo).run(listen)
+
+    with _clear_errors():
+        asyncio.run(serve())
+
+
+@main.group()
+def ledger() -> None:
+    """Look at a run's log."""
+
+
+@ledger.command()
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+def verify(directory: Path) -> None:
+    """Check every signature, the tree, the heads and the credits again; print the root."""
+    with _clear_errors():
+        found = verify_directory(directory)
+        click.echo(f"run {found.run.hex()}")
+        click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")
+        for key, amount in sorted(found.credits.items(), key=lambda item: -item[1]):
+            click.echo(f"credit {amount} {peer_name(PublicKey(key))}")
+        click.echo(f"root {found.root.hex()}")
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    main()

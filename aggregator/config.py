@@ -1,0 +1,192 @@
+"""An operator's run file (TOML): what the manifest will say, each field with its unit and reason."""
+
+import tomllib
+from pathlib import Path
+from typing import Any, Literal
+
+from automl.cost import cost_table
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from automl.data.digits import load as load_dataset
+from automl.space import space_named
+from protocol.errors import UserError
+from protocol.records import Manifest, Optimizer
+from protocol.signing import Identity
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class RunSection(_Section):
+    """[run]"""
+
+    name: str = Field(default="digits", description="a plain lower-case name, shown to volunteers")
+    algorithm: Literal["data-parallel", "model-parallel"] = Field(
+        default="data-parallel",
+        description="data-parallel: every peer trains the round's four architectures; model-parallel: each cohort has its own",
+    )
+    seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
+    rounds: int = Field(default=160, ge=1, description="global steps until the run is finished")
+
+
+class DataSection(_Section):
+    """[data]"""
+
+    dataset: Literal["digits"] = Field(default="digits", description="digits: scikit-learn's 1,797 handwritten digits, no download")
+    supernet: Literal["classifier-tiny"] = Field(default="classifier-tiny", description="the weights that all subnets share")
+
+
+class RoundSection(_Section):
+    """[round]"""
+
+    target_batch: int = Field(default=512, ge=2, description="samples over all lots of the swarm that close a round")
+    lot_samples: int = Field(default=32, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture")
+    max_claim_samples: int = Field(default=65536, ge=2, description="a peer's weight in one round is capped here")
+    deadline_s: float = Field(default=60, gt=0, description="a round closes at the latest this many seconds after the last commit")
+    attempt_timeout_s: float = Field(default=30, gt=0, description="from a settled table to a quorum of votes; then the attempt is dropped")
+
+
+class OptimizerSection(_Section):
+    """[optimizer]"""
+
+    name: Literal["adamw", "sgd"] = Field(default="adamw", description="the exact update, the same bits on every machine")
+    learning_rate: str = Field(default="0.008", description="decimal text; the peak of a one-cycle schedule")
+    beta1: str = Field(default="0.9", description="decimal text; AdamW's first moment, SGD's momentum")
+    beta2: str = Field(default="0.99", description="decimal text; AdamW's second moment")
+    epsilon: str = Field(default="0.00000001", description="decimal text")
+    weight_decay: str = Field(default="0.01", description="decimal text")
+    warmup_percent: int = Field(default=25, ge=0, le=100, description="of the rounds, until the rate is at its peak")
+
+
+class CodecSection(_Section):
+    """[codec]"""
+
+    cohort: Literal["fp32", "fp16"] = Field(default="fp32", description="between members of a cohort")
+    swarm: Literal["fp32", "fp16"] = Field(default="fp16", description="between cohorts, and of the mean itself")
+
+
+class RewardsSection(_Section):
+    """[rewards]"""
+
+    pool: int = Field(default=1_000_000, ge=1, description="credit units shared out each round")
+
+
+class FollowerSection(_Section):
+    """[follower] (not part of the manifest: may change at any start)"""
+
+    evaluate_every: int = Field(default=0, ge=0, description="rounds between evaluations on held-out data; 0: only after the last round")
+    keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep")
+
+
+class RunConfig(_Section):
+    """A whole run file."""
+
+    run: RunSection = RunSection()
+    data: DataSection = DataSection()
+    round: RoundSection = RoundSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    codec: CodecSection = CodecSection()
+    rewards: RewardsSection = RewardsSection()
+    follower: FollowerSection = FollowerSection()
+
+    def manifest(self, operator: Identity, initial_state: bytes) -> Manifest:
+        """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        try:
+            return Manifest(
+                name=self.run.name,
+                task="classification",
+                dataset=self.data.dataset,
+                data_digest=load_dataset(self.data.dataset).digest,
+                supernet=self.data.supernet,
+                seed=self.run.seed,
+                algorithm=self.run.algorithm,
+                num_rounds=self.run.rounds,
+                target_batch=self.round.target_batch,
+                lot_samples=self.round.lot_samples,
+                max_claim_samples=self.round.max_claim_samples,
+                round_deadline_ms=round(1000 * self.round.deadline_s),
+                attempt_timeout_ms=round(1000 * self.round.attempt_timeout_s),
+                optimizer=self.optimizer_settings(),
+                initial_state=initial_state,
+                cohort_codec=self.codec.cohort,
+                swarm_codec=self.codec.swarm,
+                reward_pool=self.rewards.pool,
+                costs=cost_table(space_named(self.data.supernet)),
+                operators=(operator.public_key,),
+            )
+        except ValueError as error:
+            raise UserError(f"the run file does not make a run: {error}") from error
+
+    def optimizer_settings(self) -> Optimizer:
+        """Return the optimiser's part of the manifest.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        try:
+            return Optimizer(**self.optimizer.model_dump())
+        except ValueError as error:
+            raise UserError(f"[optimizer]: {error}") from error
+
+
+def load_run_file(path: Path) -> RunConfig:
+    """Return the settings of a run file.
+
+    Raises:
+        UserError: no such file, not TOML, an unknown key or a value that cannot be.
+    """
+    try:
+        return RunConfig(**tomllib.loads(path.read_text()))
+    except FileNotFoundError as error:
+        raise UserError(f"there is no run file {path}; write one with: manta-aggregator init {path}") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(str(part) for part in problem["loc"])
+        what = "is not a key of a run file" if problem["type"] == "extra_forbidden" else problem["msg"]
+        raise UserError(f"{path}: {where}: {what}; manta-aggregator init writes a file with all keys") from error
+
+
+def template(settings: RunConfig) -> str:
+    """Return a run file with these settings, every key explained."""
+    lines = ["# A Manta run. Change what you like before the first start; after it the run is what it is.", ""]
+    for section_name, section_field in RunConfig.model_fields.items():
+        section: _Section = getattr(settings, section_name)
+        assert section_field.annotation is not None
+        lines.append(section.__doc__ or f"[{section_name}]")
+        lines[-1] = f"[{section_name}]" + (f"  # {lines[-1].partition(' ')[2].strip('()')}" if " " in lines[-1] else "")
+        for name, field in type(section).model_fields.items():
+            lines.append(f"# {field.description}")
+            lines.append(f"{name} = {_toml(getattr(section, name))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def write_run_file(path: Path, *, name: str, algorithm: str, seed: int, rounds: int | None) -> None:
+    """Write a run file with the settings that suit ``algorithm``; ``rounds`` None: as many as it needs.
+
+    Raises:
+        UserError: the file exists, or a value cannot be.
+    """
+    try:
+        run = RunSection(name=name, algorithm=algorithm, seed=seed, **({} if rounds is None else {"rounds": rounds}))  # type: ignore[arg-type]
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(f"{problem['loc'][0]}: {problem['msg']}") from error
+    try:
+        with path.open("x") as file:
+            file.write(template(RunConfig(run=run)))
+    except FileExistsError as error:
+        raise UserError(f"{path} exists already; it is left as it is") from error
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error

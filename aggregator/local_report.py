@@ -1,0 +1,275 @@
+"""How a local swarm did: what its programs say of themselves (their status.json), the checks, and the report for people and programs.
+
+Decides and formats; starts nothing and waits for nothing. The numbers of a peer are the peer's own word; state, rounds, ledger and credits
+come from the aggregator and from the verification of its log.
+"""
+
+from collections import Counter
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+AIM_LARGEST, AIM_SMALLEST = 97.0, 93.0  # percent on held-out digits, what a full schedule is meant to reach
+
+
+class _Status(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Accuracy(_Status):
+    """Held-out accuracies, each from 0 to 1."""
+
+    largest: float
+    smallest: float
+    random: tuple[float, ...]
+
+
+class AggregatorStatus(_Status):
+    """What an aggregator writes to its status.json, as far as a report needs it."""
+
+    run: str
+    name: str
+    num_rounds: int
+    addresses: tuple[str, ...] = ()
+    round: int = 0
+    state: str = ""
+    accuracy: Accuracy | None = None
+    finished: bool = False
+    proposals_refused: dict[str, int] = {}
+
+
+class PeerStatus(_Status):
+    """What a peer writes to its status.json, as far as a report needs it."""
+
+    key: str = ""
+    cohort: str = ""
+    round: int = 0
+    state: str = ""
+    loss: float | None = None
+    samples_counted: int = 0
+    samples_lost: int = 0
+    rounds_counted: int = 0
+    attempts_dropped: dict[str, int] = {}
+    finished: bool = False
+
+
+class Fate(Enum):
+    """How a peer's part in the run ended."""
+
+    FINISHED = "finished"  # it ended by itself, with the run
+    KILLED = "killed"  # somebody's signal ended it
+    LEFT = "left"  # it ended before the run did, as it was asked to
+    LATE = "late"  # the run was over, and it did not end
+    FAILED = "failed"  # it ended by itself, with an error
+
+
+AnyStatus = TypeVar("AnyStatus", bound=_Status)
+
+
+def read_status(kind: type[AnyStatus], directory: Path) -> AnyStatus | None:
+    """Return the status that a program keeps in its directory; None before it has written one."""
+    try:
+        return kind.model_validate_json((directory / "status.json").read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def fate(returncode: int, status: PeerStatus) -> Fate:
+    """Return how a peer ended that nobody of ours had stopped."""
+    if returncode in (-9, -15, -2):
+        return Fate.KILLED
+    if returncode == 0 and status.finished:
+        return Fate.FINISHED
+    return Fate.LEFT if returncode in (0, 130) else Fate.FAILED
+
+
+class PeerReport(_Status):
+    """One peer."""
+
+    name: str
+    key: str
+    cohort: str
+    fate: Fate
+    round: int
+    state: str
+    rounds_counted: int
+    samples_counted: int
+    samples_lost: int
+    attempts_dropped: dict[str, int]
+    credits: int
+
+    @classmethod
+    def make(cls, name: str, status: PeerStatus, fate: Fate, credits: int) -> "PeerReport":
+        """Return the report of a peer whose last status this is."""
+        return cls(name=name, fate=fate, credits=credits, **status.model_dump(exclude={"loss", "finished"}))
+
+
+class LedgerReport(_Status):
+    """What the verification of the log said."""
+
+    verified: bool
+    size: int
+    root: str
+    detail: str
+
+
+class Check(_Status):
+    """One thing that has to hold for the run to have succeeded."""
+
+    name: str
+    passed: bool
+    detail: str
+
+
+class Report(_Status):
+    """A local swarm's outcome; ``report.json``. Accuracies are from 0 to 1, thresholds and aims in percent."""
+
+    succeeded: bool
+    checks: tuple[Check, ...]
+    run: str
+    name: str
+    algorithm: str
+    seed: int
+    num_rounds: int
+    rounds_committed: int
+    attempts_dropped: int  # the sum of the peers' own counts: one failed attempt counts once at each of its members
+    proposals_refused: dict[str, int]
+    state: str
+    all_peers_agree: bool
+    accuracy: Accuracy | None
+    aim_largest: float
+    aim_smallest: float
+    min_largest: float | None
+    min_smallest: float | None
+    ledger: LedgerReport
+    peers: tuple[PeerReport, ...]
+    wall_time_s: float
+    directory: str
+
+
+def make_report(
+    status: AggregatorStatus,
+    peers: tuple[PeerReport, ...],
+    ledger: LedgerReport,
+    *,
+    algorithm: str,
+    seed: int,
+    min_largest: float | None,
+    min_smallest: float | None,
+    wall_time_s: float,
+    directory: Path,
+) -> Report:
+    """Return the report, the checks made. ``min_largest`` and ``min_smallest`` are percent; None: any accuracy will do."""
+    checks = (
+        _check_rounds(status),
+        _check_peers(peers),
+        _check_states(status, peers),
+        Check(name="ledger verifies", passed=ledger.verified, detail=ledger.detail),
+        *_check_accuracy("largest", min_largest, status.accuracy.largest if status.accuracy else None),
+        *_check_accuracy("smallest", min_smallest, status.accuracy.smallest if status.accuracy else None),
+    )
+    return Report(
+        succeeded=all(check.passed for check in checks),
+        checks=checks,
+        run=status.run,
+        name=status.name,
+        algorithm=algorithm,
+        seed=seed,
+        num_rounds=status.num_rounds,
+        rounds_committed=status.round,
+        attempts_dropped=sum(sum(peer.attempts_dropped.values()) for peer in peers),
+        proposals_refused=status.proposals_refused,
+        state=status.state,
+        all_peers_agree=_check_states(status, peers).passed,
+        accuracy=status.accuracy,
+        aim_largest=AIM_LARGEST,
+        aim_smallest=AIM_SMALLEST,
+        min_largest=min_largest,
+        min_smallest=min_smallest,
+        ledger=ledger,
+        peers=peers,
+        wall_time_s=round(wall_time_s, 1),
+        directory=str(directory),
+    )
+
+
+def _check_rounds(status: AggregatorStatus) -> Check:
+    detail = f"{status.round} of {status.num_rounds}"
+    return Check(name="every round is committed", passed=status.round == status.num_rounds and status.finished, detail=detail)
+
+
+def _check_peers(peers: tuple[PeerReport, ...]) -> Check:
+    fates = Counter(peer.fate for peer in peers)
+    passed = fates[Fate.FINISHED] > 0 and not fates[Fate.LATE] and not fates[Fate.FAILED]
+    detail = ", ".join(f"{count} {fate.value}" for fate, count in fates.items())
+    return Check(name="peers ran to the end", passed=passed, detail=detail)
+
+
+def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> Check:
+    ended = [peer for peer in peers if peer.fate is Fate.FINISHED]
+    others = [peer.name for peer in ended if peer.state != status.state]
+    detail = f"another state at {', '.join(others)}" if others else f"{len(ended)} peers and the log: {status.state[:16]}"
+    return Check(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)
+
+
+def _check_accuracy(which: str, minimum: float | None, accuracy: float | None) -> tuple[Check, ...]:
+    if minimum is None:
+        return ()
+    reached = "not evaluated" if accuracy is None else f"{100 * accuracy:.1f} %"
+    passed = accuracy is not None and 100 * accuracy >= minimum
+    return (Check(name=f"the {which} subnet reaches {minimum:g} %", passed=passed, detail=reached),)
+
+
+def show(report: Report, console: Console) -> None:
+    """Print the report for a person."""
+    console.print(Group(_peers_table(report), _facts_table(report), _checks_table(report)))
+    failed = [check.name for check in report.checks if not check.passed]
+    verdict = f"failed: {'; '.join(failed)}" if failed else "everything that had to hold holds"
+    console.print(Text(verdict, style="bold red" if failed else "bold green"))
+    console.print(Text(f"files: {report.directory} (report.json, logs, the aggregator's and the peers' directories)"), soft_wrap=True)
+
+
+def _peers_table(report: Report) -> Table:
+    table = Table("peer", "cohort", "end", "state", title=f"run {report.name} {report.run[:16]} ({report.algorithm}, seed {report.seed})")
+    for heading in ("rounds", "samples", "lost", "dropped", "credits"):
+        table.add_column(heading, justify="right")
+    for peer in report.peers:
+        counts = (peer.rounds_counted, peer.samples_counted, peer.samples_lost, sum(peer.attempts_dropped.values()), peer.credits)
+        table.add_row(peer.name, peer.cohort, peer.fate.value, peer.state[:12], *(f"{count:,}" for count in counts))
+    return table
+
+
+def _facts_table(report: Report) -> Table:
+    table = Table(show_header=False)
+    table.add_row("rounds committed", f"{report.rounds_committed} of {report.num_rounds} in {report.wall_time_s:.0f} s")
+    reasons = Counter[str]()
+    for peer in report.peers:
+        reasons.update(peer.attempts_dropped)
+    table.add_row("attempts dropped", _counted(reasons))
+    table.add_row("proposals refused", _counted(report.proposals_refused))
+    accuracy = report.accuracy
+    if accuracy is None:
+        table.add_row("held-out accuracy", "not evaluated")
+    else:
+        table.add_row("largest subnet", f"{100 * accuracy.largest:.1f} % on held-out data (the aim is {report.aim_largest:g} %)")
+        table.add_row("smallest subnet", f"{100 * accuracy.smallest:.1f} % on held-out data (the aim is {report.aim_smallest:g} %)")
+        table.add_row("random subnets", ", ".join(f"{100 * each:.1f} %" for each in accuracy.random))
+    table.add_row("ledger", f"{report.ledger.size} entries, root {report.ledger.root}")
+    return table
+
+
+def _counted(reasons: "Counter[str] | dict[str, int]") -> str:
+    detail = ", ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
+    return f"{sum(reasons.values())} ({detail})" if detail else "0"
+
+
+def _checks_table(report: Report) -> Table:
+    table = Table("check", "", "found")
+    for check in report.checks:
+        table.add_row(check.name, Text("yes", "green") if check.passed else Text("NO", "bold red"), Text(check.detail))
+    return table

@@ -1,0 +1,110 @@
+"""Elastic layers: weights for the largest choice, and the slices and transforms that cut a smaller one out of them.
+
+``*_for`` methods return the weights of one choice; the forward pass has no other way to them. Nothing here knows which choice is
+made when.
+
+Shapes: B batch, C channels in, E expanded channels, O channels out, H and W height and width, K side of a kernel.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from automl.space import Layer
+
+BATCH_NORM_EPSILON = 1e-5
+
+
+class ElasticSpatial(nn.Module):
+    """The K x K convolution of a layer: depthwise, or dense where it makes its channels of an image."""
+
+    def __init__(self, channels_in: int, channels_out: int, kernels: tuple[int, ...], stride: int) -> None:
+        super().__init__()
+        self.groups = channels_in if channels_in == channels_out else 1
+        self.stride = stride
+        self.kernels = kernels[::-1]
+        self.weight = nn.Parameter(torch.empty(channels_out, channels_in // self.groups, kernels[-1], kernels[-1]))
+        # One matrix a step down, shared by all channels: from the centre of the next larger kernel (arXiv:1908.09791, section 3.3).
+        self.transforms = nn.ParameterList(torch.empty(small**2, small**2) for small in self.kernels[1:])
+
+    def weight_for(self, kernel: int) -> Tensor:
+        """Return the weights of ``kernel``: the centre of the next larger kernel, transformed, and so on from the largest down."""
+        weight: Tensor = self.weight
+        for (large, small), transform in zip(pairwise(self.kernels), self.transforms, strict=True):
+            if kernel == large:
+                break
+            margin = (large - small) // 2
+            centre = weight[:, :, margin : margin + small, margin : margin + small]
+            weight = F.linear(centre.flatten(2), transform).view_as(centre)
+        return weight
+
+    def forward(self, x_BCHW: Tensor, kernel: int) -> Tensor:
+        """Return the convolution with the active kernel, padded to keep the size (before the stride)."""
+        return F.conv2d(x_BCHW, self.weight_for(kernel), stride=self.stride, padding=kernel // 2, groups=self.groups)
+
+
+class ElasticBatchNorm(nn.Module):
+    """BatchNorm of the first channels: by the batch in training, by the running statistics in evaluation.
+
+    The running statistics belong to one architecture at a time and never to the shared state: only a calibration, which sets
+    ``momentum``, writes them (``automl.calibration``).
+    """
+
+    running_mean: Tensor
+    running_variance: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.register_buffer("running_mean", torch.zeros(channels), persistent=False)
+        self.register_buffer("running_variance", torch.ones(channels), persistent=False)
+        self.momentum: float | None = None
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the channels of ``x_BCHW`` normalised."""
+        channels = x_BCHW.shape[1]
+        weight, bias = self.weight[:channels], self.bias[:channels]
+        if self.training and self.momentum is None:
+            return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
+        mean, variance = self.running_mean[:channels], self.running_variance[:channels]
+        momentum = self.momentum or 0.0
+        return F.batch_norm(x_BCHW, mean, variance, weight, bias, training=self.training, momentum=momentum, eps=BATCH_NORM_EPSILON)
+
+
+class ElasticLayer(nn.Module):
+    """Spatial K x K, expand 1 x 1, project 1 x 1; with a residual where the shape stays.
+
+    The spatial convolution comes first and on the narrow side, so that it is the first convolution of its unit and carries the
+    unit's stride; it is linear up to the expansion, whose BatchNorm takes care of its scale.
+    """
+
+    def __init__(
+        self, channels_in: int, spatial: int, channels_out: int, kernels: tuple[int, ...], expansions: tuple[int, ...], stride: int
+    ) -> None:
+        super().__init__()
+        widest = spatial * expansions[-1]
+        self.width = spatial
+        self.spatial = ElasticSpatial(channels_in, spatial, kernels, stride)
+        self.expand = nn.Parameter(torch.empty(widest, spatial, 1, 1))
+        self.expand_norm = ElasticBatchNorm(widest)
+        self.project = nn.Parameter(torch.empty(channels_out, widest, 1, 1))
+        self.project_norm = ElasticBatchNorm(channels_out)
+        self.is_residual = stride == 1 and channels_in == channels_out
+
+    def expand_for(self, expansion: int) -> Tensor:
+        """Return the first ``expansion`` parts of the expanding weights."""
+        return self.expand[: self.width * expansion]
+
+    def project_for(self, expansion: int) -> Tensor:
+        """Return the projecting weights of the channels that ``expand_for`` makes."""
+        return self.project[:, : self.width * expansion]
+
+    def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
+        """Return the layer's output with the active kernel and expansion."""
+        y_BCHW = self.spatial(x_BCHW, layer.kernel)
+        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(layer.expansion))))
+        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(layer.expansion)))
+        return x_BCHW + y_BOHW if self.is_residual else y_BOHW

@@ -1,0 +1,194 @@
+"""A run's state and the exact update: the same bits on whatever hardware.
+
+Only elementwise operations that IEEE 754 rounds exactly, each on its own: multiply, add, subtract, divide, square root. Never a
+fused one, no power, no reduction, no device but the CPU, and denormals are kept. ``self_test`` shows that this machine does so.
+
+Shapes: N all weights of the supernet.
+"""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automl.classifier import Supernet
+from automl.schedule import learning_rate
+from automl.space import space_named
+from protocol.encoding import decode, encode
+from protocol.errors import EncodingError, OwnFault
+from protocol.records import MAX_ROUND, Optimizer
+from protocol.signing import Digest
+
+_FORMAT = "manta/state/v1"
+_MAX_HEADER_BYTES = 64
+_MAX_MOMENTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Model and optimiser after ``round`` updates. Nobody writes into its tensors: a next state is new ones."""
+
+    round: int
+    parameters: Tensor  # (N,) fp32, CPU
+    moments: tuple[Tensor, ...]  # AdamW: first and second moment; SGD: momentum; each (N,) fp32, CPU
+
+
+def initial_state(supernet_name: str, optimizer: Optimizer, seed: int) -> State:
+    """Return a run's state of round 0. Its maker's machine decides the bits; everybody else fetches it by digest."""
+    supernet = Supernet(space_named(supernet_name))
+    supernet.initialise(torch.Generator().manual_seed(seed))
+    parameters_N = supernet.flat_weights_N.clone()
+    return State(0, parameters_N, tuple(torch.zeros_like(parameters_N) for _ in range(num_moments(optimizer))))
+
+
+def num_moments(optimizer: Optimizer) -> int:
+    """Return how many moment vectors a state of this optimiser has."""
+    return 2 if optimizer.name == "adamw" else 1
+
+
+@torch.no_grad()
+def next_state(state: State, mean: Tensor, optimizer: Optimizer, num_rounds: int) -> State:
+    """Return the state after one more update with the averaged gradient ``mean`` (N,); ``state`` stays as it is.
+
+    Raises:
+        ValueError: the mean or the moments do not fit.
+        OwnFault: this thread flushes denormals to zero, so it would compute other bits than everybody else.
+    """
+    if mean.shape != state.parameters.shape or mean.dtype != torch.float32 or mean.device.type != "cpu":
+        raise ValueError("the mean is an fp32 CPU vector as long as the parameters")
+    if len(state.moments) != num_moments(optimizer):
+        raise ValueError(f"a state of {optimizer.name} has {num_moments(optimizer)} moments, not {len(state.moments)}")
+    _check_denormals()
+    rate = learning_rate(optimizer, state.round + 1, num_rounds)
+    step = _adamw if optimizer.name == "adamw" else _sgd
+    parameters_N, moments = step(state, mean, optimizer, rate)
+    return State(state.round + 1, parameters_N, moments)
+
+
+def _adamw(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """AdamW with decoupled decay (arXiv:1711.05101, algorithm 2)."""
+    beta1, beta2 = float(optimizer.beta1), float(optimizer.beta2)
+    first_N = (state.moments[0] * beta1) + (mean_N * (1.0 - beta1))
+    second_N = (state.moments[1] * beta2) + ((mean_N * mean_N) * (1.0 - beta2))
+    correction1 = 1.0 - _power(beta1, state.round + 1)
+    correction2 = 1.0 - _power(beta2, state.round + 1)
+    direction_N = (first_N / correction1) / ((second_N / correction2).sqrt() + float(optimizer.epsilon))
+    decayed_N = state.parameters * (1.0 - rate * float(optimizer.weight_decay))
+    return decayed_N - (direction_N * rate), (first_N, second_N)
+
+
+def _sgd(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """SGD with momentum, the decay added to the gradient; as torch.optim.SGD without dampening."""
+    gradient_N = mean_N + (state.parameters * float(optimizer.weight_decay))
+    momentum_N = (state.moments[0] * float(optimizer.beta1)) + gradient_N
+    return state.parameters - (momentum_N * rate), (momentum_N,)
+
+
+def _power(value: float, exponent: int) -> float:
+    """Return ``value`` to an integer power by multiplications in a fixed order: libm's pow differs between machines."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= value
+        value *= value
+        exponent >>= 1
+    return result
+
+
+def _check_denormals() -> None:
+    smallest = torch.tensor([1], dtype=torch.int32).view(torch.float32)
+    if (smallest * 1.0).view(torch.int32).item() != 1:
+        raise OwnFault("this thread flushes denormal numbers to zero: something called torch.set_flush_denormal(True); remove that call")
+
+
+def _parts(state: State) -> list[bytes | memoryview]:
+    header = encode((_FORMAT, state.round, state.parameters.numel(), len(state.moments)))
+    vectors = [np.ascontiguousarray(vector.numpy(), dtype="<f4") for vector in (state.parameters, *state.moments)]
+    return [bytes([len(header)]), header, *(vector.data.cast("B") for vector in vectors)]
+
+
+def state_bytes(state: State) -> bytes:
+    """Return the canonical bytes: one byte for the header's length, the CBOR header, then the vectors as little-endian fp32."""
+    return b"".join(_parts(state))
+
+
+def state_digest(state: State) -> Digest:
+    """Return SHA-256 of ``state_bytes``, without building them."""
+    digest = hashlib.sha256()
+    for part in _parts(state):
+        digest.update(part)
+    return Digest(digest.digest())
+
+
+def state_num_bytes(num_weights: int, optimizer: Optimizer) -> int:
+    """Return the most bytes that a state can have: what a reader may bound a download by."""
+    return 1 + _MAX_HEADER_BYTES + 4 * num_weights * (1 + num_moments(optimizer))
+
+
+def state_from_bytes(data: bytes, expected_num: int) -> State:
+    """Return the state of ``state_bytes``; ``expected_num`` is the supernet's number of weights.
+
+    Raises:
+        EncodingError: not the canonical bytes of a state of that supernet, or a number in it is not finite.
+    """
+    header_end = 1 + data[0] if data else 1
+    if not data or data[0] > _MAX_HEADER_BYTES or len(data) < header_end:
+        raise EncodingError("a state begins with the length of its header, and the header")
+    header = decode(data[1:header_end], max_bytes=_MAX_HEADER_BYTES)
+    if type(header) is not tuple or len(header) != 4 or header[0] != _FORMAT:
+        raise EncodingError(f"not a header of {_FORMAT}")
+    _, round_, count, moments = header
+    if type(round_) is not int or not 0 <= round_ <= MAX_ROUND:
+        raise EncodingError("the state's round is out of range")
+    if type(count) is not int or count != expected_num:
+        raise EncodingError(f"the state has {count!r} weights, not {expected_num}")
+    if type(moments) is not int or not 1 <= moments <= _MAX_MOMENTS:
+        raise EncodingError(f"a state has 1 to {_MAX_MOMENTS} moments")
+    if len(data) != header_end + 4 * count * (1 + moments):
+        raise EncodingError(f"{len(data)} bytes do not fit {1 + moments} vectors of {count} weights")
+    values = np.frombuffer(data, dtype="<f4", offset=header_end).astype(np.float32)  # a copy: aligned, writable, native
+    if not np.isfinite(values).all():
+        raise EncodingError("the state has values that are not finite numbers")
+    vectors = [torch.from_numpy(vector.copy()) for vector in values.reshape(1 + moments, count)]
+    return State(round_, vectors[0], tuple(vectors[1:]))
+
+
+# SHA-256 over three updates of ``_known_state`` with each optimiser; the same under ATEN_CPU_CAPABILITY=default, avx2 and avx512.
+_KNOWN_DIGEST = "3f9538ed33793e8eab729251b0b4247907ee56c0fadfc21609632670f859a577"
+_KNOWN_LENGTH = 70_001  # long enough to be split over threads, odd so that vector tails are covered
+
+
+def self_test() -> None:
+    """Check that this machine computes the exact update as everybody else does; takes some milliseconds.
+
+    Raises:
+        OwnFault: it does not. This machine must not take part in a run.
+    """
+    if known_digest() != _KNOWN_DIGEST:
+        raise OwnFault("this machine computes other bits than it should (self-test of the update): it cannot take part in a run")
+
+
+def known_digest() -> str:
+    """Return the digest that ``self_test`` compares, in hex."""
+    digest = hashlib.sha256()
+    for name in ("adamw", "sgd"):
+        optimizer = Optimizer(name, "0.002", "0.9", "0.999", "0.00000001", "0.01", 30)
+        state = _known_state(num_moments(optimizer))
+        for step in range(3):
+            state = next_state(state, _known_vector(7 + step), optimizer, 10)
+        digest.update(state_digest(state))
+    return digest.hexdigest()
+
+
+def _known_state(moments: int) -> State:
+    return State(0, _known_vector(1), tuple(_known_vector(2 + i).abs() for i in range(moments)))
+
+
+def _known_vector(salt: int) -> Tensor:
+    """Return fp32 values made of integers: of all signs, magnitudes from 2^-149 to 2^10, a quarter of them denormal."""
+    words = np.frombuffer(hashlib.shake_256(b"manta/self-test" + bytes([salt])).digest(4 * _KNOWN_LENGTH), dtype="<u4")
+    exponents = np.where(words >> 30 == 0, 0, (words >> 23) % 137).astype(np.uint32)
+    bits = (words & np.uint32(0x807FFFFF)) | (exponents << np.uint32(23))
+    return torch.from_numpy(bits.astype(np.uint32).view(np.float32).copy())

@@ -1,0 +1,470 @@
+"""A peer's life in a run: train lots, freeze a claim, attempt the round with the others, apply what the log commits, again.
+
+``protocol.rounds.RoundMachine`` decides what each event means; here are the tensors, the clock, the disk and the network. A state is
+assigned in two places only: when a commit makes the prepared copy the state, and when a committed state has been fetched and checked.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from torch import Tensor
+
+from automl.claims import check_work
+from automl.schedule import round_architectures
+from automl.space import space_named
+from automl.training import Lot, Worker
+from automl.update import State, next_state, state_bytes, state_digest, state_from_bytes, state_num_bytes
+from peer.status import StatusBoard
+from peer.store import PeerStore
+from peer.work import Pile
+from protocol.encoding import pack
+from protocol.errors import AttemptFailed, MantaError, RemoteFault, Unreachable
+from protocol.records import Announcement, Manifest, Proposal, SignedClaim, SignedManifest
+from protocol.rounds import CommitKind, Phase, RoundMachine, Standing
+from protocol.signing import Identity, PublicKey
+from swarm.averager import Averager, Expectation
+from swarm.log_client import Commitment, LogClient
+from swarm.matchmaking import Matchmaker
+from swarm.mean import Mean, max_mean_bytes
+from swarm.membership import Membership
+from swarm.node import Node
+from swarm.transfer import Shelf, fetch
+
+_HEARTBEAT_S = 4.0  # announcements are forgotten after membership.TTL_S
+_POLL_S = 0.15  # between looks at the other members while a round may close
+_LOG_POLL_S = 2.0  # a commit that nobody pushed is seen this late at most
+_NEXT_PROPOSER_S = 1.5  # how long the second member of a table waits for the first one's commit
+_LOG_RETRY_S = (0.5, 5.0)  # first and longest pause between calls of a log that does not answer
+_NO_LOG = "the run's log, which cannot be reached; nothing is lost"
+_SHELF = 4  # means and states kept for others: two rounds' worth
+
+logger = logging.getLogger("manta.peer")
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class PeerLoop:
+    """One peer in one run."""
+
+    def __init__(
+        self, node: Node, identity: Identity, signed: SignedManifest, worker: Worker, cohort: str, store: PeerStore, board: StatusBoard
+    ) -> None:
+        """Prepare; ``run`` does the rest."""
+        self.manifest: Manifest = signed.open()
+        self.node = node
+        self.identity = identity
+        self.run_id = signed.run
+        self.cohort = cohort
+        self.machine = RoundMachine(self.manifest, self.run_id, identity.public_key)
+        self.log = LogClient(node, self.manifest, self.run_id)
+        self._worker = worker
+        self._store = store
+        self._board = board
+        self._membership = Membership(node, self.run_id)
+        check_claim = partial(check_work, self.manifest)
+        self._matchmaker = Matchmaker(node, self.run_id, check_claim)
+        self.averager = Averager(node, identity, self.manifest, self.machine, self._matchmaker, check_claim)
+        self._shelf = Shelf(_SHELF)
+        self._compute_thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self._state: State | None = None
+        self._prepared: tuple[bytes, State] | None = None  # a next state and its digest, not the state until a commit says so
+        self._gradient: Tensor | None = None  # of the frozen claim
+        self._members: list[Announcement] = []
+        self._opened_ms = _now_ms()
+        self._commit_seen = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._commitment: Commitment | None = None
+
+    # The person's side.
+
+    def leave(self) -> None:
+        """Finish the round's duties, then end."""
+        self._leaving.set()
+        self._progress.set()
+
+    async def run(self) -> None:
+        """Take part until the run is finished or ``leave`` was called and the round's duties are done."""
+        await self._shelf.serve(self.node)
+        await self.node.serve("commit", self._on_commit_pushed)
+        await self.averager.start()
+        await self._matchmaker.start()
+        await self._first_look()
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(self._watch_members()), tasks.create_task(self._watch_log())]
+            try:
+                await self._rounds()
+            finally:
+                for task in background:
+                    task.cancel()
+                self._compute_thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _rounds(self) -> None:
+        while True:
+            phase = self.machine.phase
+            self._board.update(phase=phase.value)
+            if phase is not Phase.CLOSED:
+                await self.averager.finish()
+            if phase is Phase.FINISHED:
+                self._board.update(finished=True)
+                return
+            if phase is Phase.BEHIND:
+                if self._leaving.is_set():
+                    return
+                await self._catch_up()
+            elif phase is Phase.TRAINING:
+                if self._leaving.is_set() and self.machine.samples == 0:
+                    return
+                await self._train()
+            elif self.machine.can_join:
+                await self._attempt()
+            else:
+                await self._sit_out()
+
+    # Joining and catching up.
+
+    async def _first_look(self) -> None:
+        """Learn where the run stands, and take up frozen work of an earlier life."""
+        frozen = self._store.load_frozen(self.run_id)
+        if frozen is not None:
+            fits = frozen.gradient is not None and frozen.gradient.shape == (self._worker.num_weights,)
+            self.machine.restore(frozen.claim, lots_kept=fits)
+            self._gradient = frozen.gradient
+        commitment = await self._newest_commit()
+        if commitment is not None:
+            self._take(commitment)
+        self._commit_seen.clear()
+
+    async def _newest_commit(self) -> Commitment | None:
+        """Return the log's newest commit, however long the log takes to come back."""
+        pause_s = _LOG_RETRY_S[0]
+        while not self._leaving.is_set():
+            try:
+                commitment = await self.log.latest()
+            except Unreachable:
+                self._board.update(waiting_for=_NO_LOG)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LOG_RETRY_S[1])
+                continue
+            self._board.update(waiting_for="")
+            return commitment
+        return None
+
+    async def _catch_up(self) -> None:
+        """Fetch what leads to the newest commit, check it, and make it the state."""
+        target = self.machine.missing[-1]
+        try:
+            state = await self._reach(target)
+        except MantaError as error:
+            logger.info("catching up failed round=%d reason=%s", target.round, error)
+            self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
+            await asyncio.sleep(1.0)
+            return
+        if target not in self.machine.missing:
+            return  # a newer commit came meanwhile
+        first = self.machine.held is None
+        self.machine.caught_up(target.state)
+        self._set_state(state, target.state)
+        self._board.update(waiting_for="")
+        if first:
+            self._board.update(joined_at_round=target.round)
+            self._board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
+
+    async def _reach(self, target: Standing) -> State:
+        if self._prepared is not None and self._prepared[0] == target.state:
+            return self._prepared[1]
+        held = self.machine.held
+        providers = self._providers()
+        if self._state is not None and held is not None and held.round + 1 == target.round and target.mean is not None:
+            with contextlib.suppress(Unreachable):  # then the state itself may be had
+                data = self._shelf.get(target.mean)
+                if data is None:
+                    data = await fetch(self.node, target.mean, providers, max_bytes=max_mean_bytes(self._worker.num_weights))
+                mean = Mean.parse(data, self._worker.num_weights, self.manifest.swarm_codec)
+                digest, state = await self._next_state(mean)
+                if digest == target.state:
+                    self._shelf.put(data)
+                    return state
+                logger.error("the committed mean leads to another state here: fetching the state round=%d", target.round)
+        limit = state_num_bytes(self._worker.num_weights, self.manifest.optimizer)
+        data = await fetch(self.node, target.state, providers, max_bytes=limit)
+        return state_from_bytes(data, self._worker.num_weights)
+
+    def _providers(self) -> list[PublicKey]:
+        voters = [PublicKey(vote.key) for vote in self._commitment.proven.round.votes] if self._commitment else []
+        members = [PublicKey(member.key) for member in self._members if member.last_commit == self.machine.last_commit]
+        return list(dict.fromkeys([*voters, *members, PublicKey(self.manifest.operators[0])]))
+
+    # A round.
+
+    async def _train(self) -> None:
+        """Train lots until the round closes, then freeze the claim."""
+        machine, manifest, round_ = self.machine, self.manifest, self.machine.round
+        assert self._state is not None
+        space = space_named(manifest.supernet)
+        architectures = round_architectures(space, manifest.seed, round_, manifest.algorithm, self.cohort)
+        await self._compute(self._worker.load, self._state.parameters)
+        pile = Pile(self._worker.num_weights)
+        while machine.phase is Phase.TRAINING and machine.round == round_:
+            # Whole sweeps over the round's architectures, so that each weighs the same.
+            for architecture in architectures:
+                lot = Lot(manifest.seed, round_, self.cohort, self.identity.public_key, len(pile), architecture, manifest.lot_samples)
+                result = await self._compute(self._worker.train, lot)
+                if not machine.lot_trained(round_, result.samples):
+                    return
+                pile.add(lot, result)
+            self._progress.set()
+            if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
+                await self._freeze(pile, round_)
+                return
+            if self._has_enough_of_own() and not await self._others_needed(round_):
+                await self._freeze(pile, round_)
+                return
+
+    def _has_enough_of_own(self) -> bool:
+        return self.machine.samples >= self.manifest.max_claim_samples
+
+    async def _others_needed(self, round_: int) -> bool:
+        """With more samples than its claim may weigh, wait for the others instead of training more; False: the round closes."""
+        machine = self.machine
+        while machine.phase is Phase.TRAINING and machine.round == round_:
+            if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
+                return False
+            await asyncio.sleep(_POLL_S)
+        return True
+
+    async def _freeze(self, pile: Pile, round_: int) -> None:
+        claim = pile.claim(
+            run=self.run_id,
+            round_=round_,
+            last_commit=self.machine.last_commit,
+            key=self.identity.public_key,
+            cohort=self.cohort,
+        )
+        signed = SignedClaim.sign(claim, self.identity)
+        gradient = pile.gradient()
+        await self._compute(self._store.save_frozen, self.run_id, signed, gradient)
+        if self.machine.freeze(signed):
+            self._gradient = gradient
+            self._board.status.loss = pile.loss
+        self._progress.set()
+
+    def _swarm_samples(self) -> int:
+        cap = self.manifest.max_claim_samples
+        others = (min(member.samples, cap) for member in self._mates())
+        return sum(others) + min(self.machine.samples, cap)
+
+    def _mates(self) -> list[Announcement]:
+        """Return the other members that stand on the same commit, have samples for its round, and did not just fail an attempt."""
+        here = (self.machine.round, self.machine.last_commit)
+        return [
+            member
+            for member in self._members
+            if (member.round, member.last_commit) == here
+            and member.samples > 0
+            and member.key != self.identity.public_key
+            and not self._membership.is_suspect(member.key)
+        ]
+
+    async def _attempt(self) -> None:
+        """Make attempts with the frozen claim until the round is over."""
+        tries = 0
+        while self.machine.can_join:
+            assert self._gradient is not None
+            self._commit_seen.clear()
+            mates = len(self._mates()) + 1
+            expectation = Expectation(mates, mates if tries == 0 else 2, self._opened_ms)
+            try:
+                made = await self._unless_committed(self.averager.attempt(self._gradient, self._prepare, expectation))
+            except AttemptFailed as error:
+                tries += 1
+                await self._attempt_failed(str(error))
+                continue
+            if made is None:
+                return
+            proposal, _ = made
+            await self._await_commit(proposal)
+
+    async def _attempt_failed(self, reason: str) -> None:
+        logger.info("attempt dropped round=%d reason=%s", self.machine.round, reason)
+        self._board.update(attempts_dropped=dict(self.machine.attempts_dropped))
+        await self._look_at_log()
+        await self._look_at_members()
+        await asyncio.sleep(_POLL_S)
+
+    async def _unless_committed(self, attempt: Coroutine[Any, Any, Result]) -> Result | None:
+        """Return what the attempt makes; None when a commit ends its round first."""
+        task = asyncio.create_task(attempt)
+        seen = asyncio.create_task(self._commit_seen.wait())
+        try:
+            await asyncio.wait((task, seen), return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            seen.cancel()
+            task.cancel()
+            await asyncio.wait((task, seen))
+
+    async def _prepare(self, mean: Mean) -> bytes:
+        """Compute the next state on a copy; remember it, and return its digest."""
+        self._shelf.put(mean.data)
+        digest, state = await self._next_state(mean)
+        self._prepared = (digest, state)
+        return digest
+
+    async def _next_state(self, mean: Mean) -> tuple[bytes, State]:
+        assert self._state is not None
+        before = self._state
+
+        def compute() -> tuple[bytes, State]:
+            state = next_state(before, mean.values, self.manifest.optimizer, self.manifest.num_rounds)
+            return state_digest(state), state
+
+        return await self._compute(compute)
+
+    async def _await_commit(self, proposal: Proposal) -> None:
+        """Hand the proposal in, in turn with the group mates, until the round is committed or the log refuses it."""
+        members = self.averager.members()
+        turn = members.index(self.identity.public_key) if self.identity.public_key in members else 0
+        pause_s = turn * _NEXT_PROPOSER_S
+        retry_s = _LOG_RETRY_S[0]
+        while self.machine.phase is Phase.PROPOSED:
+            if await self._commits_within(pause_s):
+                return
+            try:
+                commitment = await self.log.propose(proposal)
+            except Unreachable:
+                self._board.update(waiting_for=_NO_LOG)
+                pause_s, retry_s = retry_s, min(2 * retry_s, _LOG_RETRY_S[1])
+                continue
+            except RemoteFault as error:
+                await self._look_at_log()
+                if self.machine.phase is Phase.PROPOSED:
+                    logger.warning("proposal refused round=%d reason=%s", self.machine.round, error)
+                    await self.averager.drop("the log refused the proposal")
+                    await self._attempt_failed(str(error))
+                return
+            self._take(commitment)
+            await self._push(commitment, members)
+
+    async def _commits_within(self, timeout_s: float) -> bool:
+        if timeout_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._commit_seen.wait(), timeout_s)
+        return self.machine.phase is not Phase.PROPOSED
+
+    async def _sit_out(self) -> None:
+        """Wait for the end of a round for which this key has made a claim whose lots are gone."""
+        round_ = self.machine.round
+        self._board.update(waiting_for=f"the end of round {round_}, whose lots were lost in a crash")
+        while self.machine.round == round_ and not self._leaving.is_set():
+            await asyncio.sleep(_LOG_POLL_S)
+            await self._look_at_log()
+        self._board.update(waiting_for="")
+
+    # Commits.
+
+    def _take(self, commitment: Commitment) -> None:
+        """Take note of a proven commit: assign the prepared copy if it is the committed state, else fall behind."""
+        round_ = commitment.proven.round
+        samples = self.machine.samples
+        commit = self.machine.committed(round_)
+        if commit.kind is CommitKind.STALE:
+            return
+        self._commitment = commitment
+        self._opened_ms = _now_ms()
+        status = self._board.status
+        status.samples_lost += commit.samples_lost
+        if commit.counted:
+            status.samples_counted += samples
+            status.rounds_counted += 1
+        status.attempts_dropped = dict(self.machine.attempts_dropped)
+        if commit.kind is CommitKind.APPLY:
+            assert self._prepared is not None
+            assert self._prepared[0] == round_.statement.state
+            self._set_state(self._prepared[1], round_.statement.state)
+        self._board.update(waiting_for="")
+        if commit.standing.round == status.round:
+            self._board.committed(peers=len(round_.claims), samples=status.samples_counted, counted=commit.counted)
+        elif commit.samples_lost:
+            self._board.say(f"round {commit.standing.round} was committed without this peer: {commit.samples_lost} samples are stale")
+        self._commit_seen.set()
+        self._progress.set()
+
+    def _set_state(self, state: State, digest: bytes) -> None:
+        self._state = state
+        self._prepared = None
+        self._gradient = self._gradient if self.machine.can_join else None
+        self._shelf.put(state_bytes(state))
+        self._board.update(round=state.round, state=digest.hex())
+        self._board.write()
+
+    async def _on_commit_pushed(self, _sender: PublicKey, data: bytes) -> bytes:
+        self._take(self.log.open(data))
+        return b""
+
+    async def _push(self, commitment: Commitment, members: tuple[PublicKey, ...]) -> None:
+        data = pack(commitment.receipt)
+
+        async def tell(key: PublicKey) -> None:
+            with contextlib.suppress(MantaError):  # it sees the commit when it looks at the log
+                await self.node.call(key, "commit", data, timeout_s=5.0)
+
+        await asyncio.gather(*(tell(key) for key in members if key != self.identity.public_key))
+
+    async def _look_at_log(self) -> None:
+        try:
+            commitment = await self.log.latest()
+        except MantaError as error:
+            logger.info("log not read reason=%s", error)
+            return
+        if commitment is not None:
+            self._take(commitment)
+
+    # In the background.
+
+    async def _watch_log(self) -> None:
+        while True:
+            await asyncio.sleep(_LOG_POLL_S)
+            await self._look_at_log()
+
+    async def _watch_members(self) -> None:
+        """Announce progress as it happens, and look at the others' while a round may close."""
+        while True:
+            self._progress.clear()
+            await self._announce()
+            until = time.monotonic() + _HEARTBEAT_S
+            while not self._progress.is_set() and time.monotonic() < until:
+                await self._look_at_members()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._progress.wait(), _POLL_S)
+
+    async def _announce(self) -> None:
+        machine = self.machine
+        if machine.phase in (Phase.BEHIND, Phase.FINISHED):
+            return
+        await self._membership.announce(
+            cohort=self.cohort,
+            last_commit=machine.last_commit,
+            round_=machine.round,
+            samples=machine.samples,
+            ready=machine.phase is not Phase.TRAINING,
+        )
+
+    async def _look_at_members(self) -> None:
+        self._members = await self._membership.members()
+        self._board.update(members=len(self._members))
+
+    async def _compute(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Run blocking work in the compute thread."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._compute_thread, lambda: work(*args, **kwargs))

@@ -1,0 +1,96 @@
+"""What a peer tells its person and other programs: a live line on a terminal, a plain line a round elsewhere, and status.json."""
+
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.status import Status as Spinner
+
+from peer.store import PeerStore
+
+
+@dataclass
+class PeerStatus:
+    """Where a peer stands."""
+
+    peer: str  # libp2p peer id
+    key: str
+    run: str
+    name: str
+    cohort: str
+    device: str
+    num_rounds: int
+    pid: int = field(default_factory=os.getpid)
+    round: int = 0  # the newest committed round whose state it holds
+    state: str = ""
+    phase: str = "starting"
+    waiting_for: str = ""
+    members: int = 0
+    loss: float | None = None
+    samples_counted: int = 0
+    samples_lost: int = 0
+    rounds_counted: int = 0
+    attempts_dropped: dict[str, int] = field(default_factory=dict)
+    joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
+    finished: bool = False
+
+
+class StatusBoard:
+    """Shows a ``PeerStatus`` as it changes."""
+
+    def __init__(self, store: PeerStore, status: PeerStatus) -> None:
+        self.status = status
+        self._store = store
+        self._console = Console(stderr=False, highlight=False)
+        self._spinner: Spinner | None = None
+
+    def __enter__(self) -> "StatusBoard":
+        if sys.stdout.isatty():
+            self._spinner = self._console.status(self._line())
+            self._spinner.start()
+        self.write()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._spinner is not None:
+            self._spinner.stop()
+        self.write()
+
+    def update(self, **changes: Any) -> None:
+        """Change fields and show it."""
+        before = self.status.waiting_for
+        for name, value in changes.items():
+            setattr(self.status, name, value)
+        if self._spinner is not None:
+            self._spinner.update(self._line())
+        elif self.status.waiting_for and self.status.waiting_for != before:
+            self.say(f"waiting for {self.status.waiting_for}")
+
+    def committed(self, *, peers: int, samples: int, counted: bool | None) -> None:
+        """Show that a round was committed."""
+        status = self.status
+        loss = f" loss={status.loss:.3f}" if status.loss is not None else ""
+        line = f"round committed round={status.round} peers={peers} state={status.state[:12]} samples={samples}{loss}"
+        if self._spinner is None:
+            self.say(line if counted else f"{line} (without this peer)")
+        self.write()
+
+    def say(self, text: str) -> None:
+        """Print one line that stays."""
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def write(self) -> None:
+        """Write status.json."""
+        self._store.write_status(asdict(self.status))
+
+    def _line(self) -> str:
+        status = self.status
+        parts = [f"round {status.round}/{status.num_rounds}", status.phase, f"{status.members} peers"]
+        if status.loss is not None:
+            parts.append(f"loss {status.loss:.3f}")
+        parts.append(f"{status.samples_counted} samples counted")
+        if status.waiting_for:
+            parts.append(f"waiting for {status.waiting_for}")
+        return " · ".join(parts)

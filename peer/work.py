@@ -1,0 +1,46 @@
+"""The lots of one round at one peer: their gradients summed up, and the claim that is made of them."""
+
+from collections import Counter
+
+import torch
+from torch import Tensor
+
+from automl.training import Lot, LotResult
+from protocol.encoding import pack
+from protocol.merkle import leaf_hash, root
+from protocol.records import Claim, LotRecord
+
+
+class Pile:
+    """Lots trained for one round so far."""
+
+    def __init__(self, num_weights: int) -> None:
+        self._sum = torch.zeros(num_weights)
+        self._records: list[LotRecord] = []
+        self._samples: Counter[str] = Counter()
+        self._loss_sum = 0.0
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def loss(self) -> float:
+        """Mean loss over the samples."""
+        return self._loss_sum / self._samples.total()
+
+    def add(self, lot: Lot, result: LotResult) -> None:
+        """Add a lot's gradient, weighted by its samples."""
+        self._sum.add_(result.gradient, alpha=result.samples)
+        self._loss_sum += result.loss * result.samples
+        self._samples[lot.architecture.text] += result.samples
+        self._records.append(LotRecord(lot.index, lot.architecture.text, result.samples, f"{result.loss:.6g}", result.projection))
+
+    def gradient(self) -> Tensor:
+        """Return the mean gradient over all samples (float32, one dimension)."""
+        return self._sum / float(self._samples.total())
+
+    def claim(self, *, run: bytes, round_: int, last_commit: bytes, key: bytes, cohort: str) -> Claim:
+        """Return the claim of these lots."""
+        lots_root = root([leaf_hash(pack(record)) for record in self._records])
+        work = tuple(sorted(self._samples.items()))
+        return Claim(run, round_, last_commit, key, cohort, work, len(self._records), lots_root)

@@ -1,0 +1,35 @@
+"""Which cohort a peer belongs to, and how a table falls into cohorts. Distances are not measured: a label decides, else the host."""
+
+import re
+from collections.abc import Iterable
+
+from protocol.errors import UserError
+from protocol.records import check_name
+from protocol.signing import sha256
+
+
+def cohort_name(label: str | None, host: str) -> str:
+    """Return the name of a peer's cohort: ``label`` if there is one, else one that all peers on ``host`` share.
+
+    The host's own name often names a person and the log is public and for ever: only a digest of it is shown.
+
+    Raises:
+        UserError: the label is no plain name.
+    """
+    if label is None:
+        return f"host-{sha256(host.encode(errors='surrogateescape')).hex()[:12]}"
+    try:
+        check_name(label, "a cohort")
+    except ValueError as error:
+        plain = re.sub(r"[^a-z0-9._-]+", "-", label.lower()).strip("-._")[:63]
+        advice = f"; try {plain!r}" if plain else ""
+        raise UserError(f"cohort {label!r}: use 1 to 63 lower-case letters, digits, dots, dashes and underscores{advice}") from error
+    return label
+
+
+def group_by_cohort(cohorts: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    """Return cohort -> the places of its members, given each member's cohort in the table's order; both keep that order."""
+    places: dict[str, list[int]] = {}
+    for place, cohort in enumerate(cohorts):
+        places.setdefault(cohort, []).append(place)
+    return {cohort: tuple(members) for cohort, members in places.items()}

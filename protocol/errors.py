@@ -1,0 +1,63 @@
+"""The error tree. Each class says whose fault it is, and so what to do.
+
+MantaError
+├── UserError             the person's: a flag, a file, an address; one line, exit code 2
+├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
+│   ├── EncodingError         bytes that are not the canonical form of anything we expect
+│   ├── SignatureError        a signature or a public key that does not hold
+│   ├── ProofError            an inclusion or consistency proof that proves nothing
+│   └── LedgerError           an entry that may not follow the log it is offered to
+├── Weather               nobody's: skip the round, go on
+│   ├── Unreachable           a node does not answer, or not in time
+│   └── AttemptFailed         this try at a round is dropped whole
+└── OwnFault              ours: stop, and say what to do
+    └── StorageError          the disk or the database failed, or holds less than we promised
+"""
+
+
+class MantaError(Exception):
+    """Any error that Manta raises on purpose."""
+
+
+class UserError(MantaError):
+    """The person's input cannot work; the message is one line that says what to do."""
+
+
+class RemoteFault(MantaError):
+    """Another party broke the protocol; what it sent is dropped and counted."""
+
+
+class EncodingError(RemoteFault):
+    """Bytes are not the canonical encoding of the expected value."""
+
+
+class SignatureError(RemoteFault):
+    """A signature does not verify, or its public key is refused."""
+
+
+class ProofError(RemoteFault):
+    """A Merkle proof is malformed or proves something else."""
+
+
+class LedgerError(RemoteFault):
+    """An entry is not a valid next entry of this log."""
+
+
+class Weather(MantaError):
+    """The network or a machine failed; nobody is to blame and nothing is lost."""
+
+
+class Unreachable(Weather):
+    """A node could not be reached, or did not answer before its deadline."""
+
+
+class AttemptFailed(Weather):
+    """One attempt at a round failed; the frozen lots go into the next one."""
+
+
+class OwnFault(MantaError):
+    """This program or its machine is at fault; going on would break a promise."""
+
+
+class StorageError(OwnFault):
+    """A file or database cannot be read or written as promised; never retried in place."""

@@ -1,0 +1,60 @@
+"""Which samples a lot has, and the seed of its augmentation: pure functions of run, round, cohort, peer and index, by SHA-256.
+
+Anyone can so tell what a lot had to be. Nothing here knows the data.
+"""
+
+from collections.abc import Iterator
+from itertools import count as count_from
+
+from protocol.encoding import encode
+from protocol.signing import sha256
+
+_WORD_BITS = 64
+
+
+def lot_seed(seed: int, round: int, cohort: str, key: bytes, index: int) -> int:
+    """Return the seed of a lot's augmentation: uniform, 0 <= it < 2^64."""
+    return int.from_bytes(sha256(encode(("lot seed", seed, round, cohort, key, index)))[:8], "big")
+
+
+def sample_indices(seed: int, round: int, cohort: str, key: bytes, index: int, dataset_size: int, count: int) -> tuple[int, ...]:
+    """Return the ``count`` samples of a lot, each 0 <= it < ``dataset_size``, drawn uniformly without replacement.
+
+    A lot larger than the data set starts over whenever it has had all of them.
+
+    Raises:
+        ValueError: an empty data set, or a negative count.
+    """
+    if dataset_size < 1 or count < 0:
+        raise ValueError(f"{count} samples of {dataset_size} cannot be drawn")
+    words = _words(encode(("lot samples", seed, round, cohort, key, index)))
+    drawn: list[int] = []
+    while len(drawn) < count:
+        drawn += _draw(words, dataset_size, min(count - len(drawn), dataset_size))
+    return tuple(drawn)
+
+
+def _draw(words: Iterator[int], size: int, count: int) -> list[int]:
+    """Return the first ``count`` of a Fisher-Yates shuffle of range(size); ``moved`` holds the places that differ from range(size)."""
+    moved: dict[int, int] = {}
+    drawn = []
+    for place in range(count):
+        other = place + _below(words, size - place)
+        drawn.append(moved.get(other, other))
+        moved[other] = moved.get(place, place)
+    return drawn
+
+
+def _below(words: Iterator[int], bound: int) -> int:
+    """Return a number below ``bound``, every one equally likely: words in the last, incomplete multiple of it are skipped."""
+    limit = 2**_WORD_BITS - 2**_WORD_BITS % bound
+    return next(word for word in words if word < limit) % bound
+
+
+def _words(label: bytes) -> Iterator[int]:
+    """Yield 64-bit words for ever: of SHA-256(SHA-256(label) || counter), four a digest."""
+    start = sha256(label)
+    for counter in count_from():
+        digest = sha256(start + counter.to_bytes(8, "big"))
+        for offset in range(0, len(digest), _WORD_BITS // 8):
+            yield int.from_bytes(digest[offset : offset + _WORD_BITS // 8], "big")

@@ -1,0 +1,133 @@
+"""Signed tree heads: C2SP tlog-checkpoint (https://c2sp.org/tlog-checkpoint) in a C2SP signed note (https://c2sp.org/signed-note).
+
+Only the operator's own Ed25519 signature is made and checked here; lines by other keys, a witness's for example, are passed over.
+"""
+
+import base64
+import hashlib
+import re
+from dataclasses import dataclass
+
+from protocol.errors import EncodingError, SignatureError
+from protocol.merkle import HASH_BYTES, MAX_SIZE
+from protocol.signing import Identity, verify_note
+
+MAX_NOTE_BYTES = 131_072  # room for 16 post-quantum signatures, which C2SP wants accepted
+_ED25519 = b"\x01"  # C2SP's signature type
+_SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
+
+
+def _has_control(text: str) -> bool:
+    return any(character < " " for character in text)
+
+
+def _is_key_name(name: str) -> bool:
+    return name != "" and "+" not in name and not _has_control(name) and not any(character.isspace() for character in name)
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHead:
+    """What a log says of itself at one moment."""
+
+    origin: str  # which log
+    size: int  # entries
+    root: bytes
+
+    def __post_init__(self) -> None:
+        if not self.origin or _has_control(self.origin):
+            raise ValueError("an origin is one line of text")
+        if not 0 <= self.size <= MAX_SIZE:
+            raise ValueError(f"{self.size} is no tree size")
+        if len(self.root) != HASH_BYTES:
+            raise ValueError(f"a root has {HASH_BYTES} bytes, not {len(self.root)}")
+
+
+def origin(run: bytes, operator_key: bytes) -> str:
+    """Return the origin line, and the key's name, of an operator's log of a run."""
+    return f"manta/{run.hex()}/{operator_key.hex()[:16]}"
+
+
+def sign_tree_head(head: TreeHead, name: str, identity: Identity) -> str:
+    """Return ``head`` as a note signed by ``identity`` under the key name ``name`` (C2SP: it should be the origin).
+
+    Raises:
+        ValueError: the name may not stand in a note.
+    """
+    if not _is_key_name(name):
+        raise ValueError(f"{name!r} is no key name: no spaces, no plus")
+    text = f"{head.origin}\n{head.size}\n{_to_base64(head.root)}\n"
+    signature = key_id(name, identity.public_key) + identity.sign_note(text)
+    return f"{text}\n— {name} {_to_base64(signature)}\n"
+
+
+def open_tree_head(note: str, name: str, public_key: bytes) -> TreeHead:
+    """Return the tree head in ``note``, signed by ``public_key`` under ``name``. Its origin is for the caller to compare.
+
+    Raises:
+        EncodingError: no note, or not of a tree head.
+        SignatureError: no signature by that key and name, or one that does not hold.
+    """
+    text, signatures = _split(note)
+    wanted = key_id(name, public_key)
+    known = [signature[4:] for signer, signature in signatures if signer == name and signature[:4] == wanted]
+    if not known:
+        raise SignatureError(f"the tree head has no signature of {name}")
+    for signature in known:
+        verify_note(public_key, text, signature)
+    return _parse_tree_head(text)
+
+
+def key_id(name: str, public_key: bytes) -> bytes:
+    """Return the four bytes that point to a key in a signature line."""
+    return hashlib.sha256(name.encode() + b"\n" + _ED25519 + public_key).digest()[:4]
+
+
+def _split(note: str) -> tuple[str, list[tuple[str, bytes]]]:
+    """Return a note's text, with its last newline, and its signatures as (key name, key id and signature)."""
+    try:
+        size_bytes = len(note.encode())
+    except UnicodeEncodeError as error:
+        raise EncodingError("a note is not UTF-8") from error
+    if size_bytes > MAX_NOTE_BYTES:
+        raise EncodingError(f"a note of {size_bytes} bytes where at most {MAX_NOTE_BYTES} are allowed")
+    if _has_control(note.replace("\n", "")):
+        raise EncodingError("a note has control characters")
+    text, blank, tail = note.rpartition("\n\n")
+    if not blank or not text or not tail.endswith("\n"):
+        raise EncodingError("a note is a text, a blank line and signature lines")
+    return f"{text}\n", [_parse_signature(line) for line in tail[:-1].split("\n")]
+
+
+def _parse_signature(line: str) -> tuple[str, bytes]:
+    dash, _, rest = line.partition(" ")
+    name, _, encoded = rest.partition(" ")
+    if dash != "—" or not _is_key_name(name):
+        raise EncodingError("a signature line of a note is malformed")
+    signature = _from_base64(encoded)
+    if len(signature) < 5:
+        raise EncodingError("a signature of a note is too short")
+    return name, signature
+
+
+def _parse_tree_head(text: str) -> TreeHead:
+    origin_, size, root, *extensions = (*text.removesuffix("\n").split("\n"), "", "")  # padded: a missing line is an empty one
+    if not _SIZE.fullmatch(size) or "" in extensions[:-2]:
+        raise EncodingError("a note is no tree head")
+    try:
+        return TreeHead(origin_, int(size), _from_base64(root))
+    except ValueError as error:
+        raise EncodingError(f"a note is no tree head: {error}") from error
+
+
+def _to_base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _from_base64(text: str) -> bytes:
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise EncodingError("malformed base64 in a note") from error
+    if _to_base64(data) != text:
+        raise EncodingError("base64 in a note is not canonical")
+    return data

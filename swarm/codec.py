@@ -1,0 +1,59 @@
+"""How a vector of float32 becomes bytes and back; decoding is exact arithmetic, so the same bytes give the same values anywhere.
+
+``fp32``: the values, little-endian. ``fp16``: an exponent (2 bytes), then half-precision values scaled by that power of two, so that
+neither a large gradient overflows nor a small one sinks into denormals.
+"""
+
+import math
+import struct
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from protocol.errors import AttemptFailed, EncodingError
+
+NAMES = ("fp32", "fp16")
+_HALF_MAX_EXPONENT = 15  # the largest half is just below 2^16: the vector's peak is scaled to below 2^15
+
+
+def encoded_size(name: str, count: int) -> int:
+    """Return how many bytes ``count`` values take."""
+    return 4 * count if name == "fp32" else 2 + 2 * count
+
+
+def encode(name: str, values: Tensor) -> bytes:
+    """Return ``values`` (float32, one dimension, on the CPU) as bytes.
+
+    Raises:
+        AttemptFailed: a value is infinite or not a number, which would poison everybody's mean.
+    """
+    array = values.numpy()
+    if not np.isfinite(array).all():
+        raise AttemptFailed("a vector to be sent holds values that are not finite")
+    if name == "fp32":
+        return bytes(array.astype("<f4", copy=False).tobytes())
+    assert name == "fp16"
+    peak = float(np.abs(array).max()) if array.size else 0.0
+    exponent = max(math.frexp(peak)[1] - _HALF_MAX_EXPONENT, -126) if peak else 0
+    return struct.pack("<h", exponent) + bytes(np.ldexp(array, -exponent).astype("<f2").tobytes())
+
+
+def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
+    """Return the ``count`` values (float32) that ``data`` encodes.
+
+    Raises:
+        EncodingError: the wrong length, or values that are not finite.
+    """
+    if len(data) != encoded_size(name, count):
+        raise EncodingError(f"{len(data)} bytes are not {count} values in {name}")
+    if name == "fp32":
+        array = np.frombuffer(data, dtype="<f4").astype(np.float32)
+    else:
+        (exponent,) = struct.unpack_from("<h", data)
+        if not -126 <= exponent <= 128 - _HALF_MAX_EXPONENT:
+            raise EncodingError(f"an exponent of {exponent} is out of range")
+        array = np.ldexp(np.frombuffer(data, dtype="<f2", offset=2).astype(np.float32), exponent)
+    if not np.isfinite(array).all():
+        raise EncodingError("values that are not finite")
+    return torch.from_numpy(array)
