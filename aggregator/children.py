@@ -63,6 +63,8 @@ class Child:
 def _die_with_parent() -> Callable[[], None] | None:
     """Return what a child runs before its program starts, so that Linux kills it when its parent is gone; None elsewhere."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork
+    if prctl is None:
+        return None
     parent = os.getpid()
 
     def set_signal() -> None:
@@ -71,7 +73,7 @@ def _die_with_parent() -> Callable[[], None] | None:
         if os.getppid() != parent:  # it ended before the line above
             os._exit(1)
 
-    return None if prctl is None else set_signal
+    return set_signal
 
 
 def stop(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:

@@ -78,7 +78,6 @@ class Supernet(nn.Module):
 
     def forward(self, x_BCHW: Tensor, architecture: Architecture) -> Tensor:
         """Return the logits (B, classes) of the subnet that ``architecture`` cuts out."""
-        x_BCHW = x_BCHW.contiguous(memory_format=torch.channels_last)
         for unit, index, layer in architecture.layers():
             unit_layers = self.units[unit]
             assert isinstance(unit_layers, nn.ModuleList)

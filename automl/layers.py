@@ -42,7 +42,8 @@ class ElasticSpatial(nn.Module):
 
     def forward(self, x_BCHW: Tensor, kernel: int) -> Tensor:
         """Return the convolution with the active kernel, padded to keep the size (before the stride)."""
-        return F.conv2d(x_BCHW, self.weight_for(kernel), stride=self.stride, padding=kernel // 2, groups=self.groups)
+        y_BCHW = F.conv2d(x_BCHW, self.weight_for(kernel), stride=self.stride, padding=kernel // 2, groups=self.groups)
+        return y_BCHW.contiguous(memory_format=torch.channels_last)  # an image of one channel has no layout to hand on
 
 
 class ElasticBatchNorm(nn.Module):

@@ -358,8 +358,7 @@ class PeerLoop:
 
     async def _commits_within(self, timeout_s: float) -> bool:
         if timeout_s > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._commit_seen.wait(), timeout_s)
+            await _within(self._commit_seen, timeout_s)
         return self.machine.phase is not Phase.PROPOSED
 
     async def _sit_out(self) -> None:
@@ -445,8 +444,7 @@ class PeerLoop:
             until = time.monotonic() + _HEARTBEAT_S
             while not self._progress.is_set() and time.monotonic() < until:
                 await self._look_at_members()
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._progress.wait(), _POLL_S)
+                await _within(self._progress, _POLL_S)
 
     async def _announce(self) -> None:
         machine = self.machine
@@ -468,3 +466,10 @@ class PeerLoop:
         """Run blocking work in the compute thread."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._compute_thread, lambda: work(*args, **kwargs))
+
+
+async def _within(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for the event, but not longer. Not ``asyncio.wait_for``, which in Python 3.11 can swallow a cancellation."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()

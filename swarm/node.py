@@ -220,7 +220,8 @@ class Node:
 
 async def _answer_of(calling: Awaitable[Any], what: str, timeout_s: float) -> Any:
     try:
-        return await asyncio.wait_for(calling, timeout_s)
+        async with asyncio.timeout(timeout_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
+            return await calling
     except TimeoutError as error:
         raise Unreachable(f"{what} did not answer within {timeout_s:g} s") from error
     except (P2PDaemonError, P2PHandlerError, ControlFailure, ConnectionError, asyncio.IncompleteReadError) as error:

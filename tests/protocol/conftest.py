@@ -1,9 +1,13 @@
-"""The run that the ledger's and the records' tests share."""
+"""The run that the ledger's and the records' tests share. No example of hypothesis has a deadline: a busy machine is no failure."""
 
 import pytest
+from hypothesis import settings
 
 from protocol.records import Manifest, Optimizer, SignedManifest
 from protocol.signing import Identity
+
+settings.register_profile("manta", deadline=None)
+settings.load_profile("manta")
 
 
 @pytest.fixture(scope="session")

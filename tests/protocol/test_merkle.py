@@ -22,6 +22,7 @@ from protocol.merkle import (
     verify_inclusion,
 )
 
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 EMPTY = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 RFC_LEAVES = [
     bytes.fromhex(leaf) for leaf in ("", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f")
@@ -220,7 +221,7 @@ def places(draw: st.DrawFn) -> tuple[int, int]:
     return draw(st.integers(0, size - 1)), size
 
 
-def damage(draw: st.DrawFn, proof: list[bytes]) -> list[bytes]:
+def damage(draw: Draw, proof: list[bytes]) -> list[bytes]:
     """Flip one bit, or drop, add or exchange hashes."""
     kind = draw(st.sampled_from(["flip", "drop", "add", "exchange"] if proof else ["add"]))
     place = draw(st.integers(0, max(len(proof) - 1, 0)))
@@ -233,7 +234,7 @@ def damage(draw: st.DrawFn, proof: list[bytes]) -> list[bytes]:
     return proof[::-1]
 
 
-def flip(draw: st.DrawFn, hash_: bytes) -> bytes:
+def flip(draw: Draw, hash_: bytes) -> bytes:
     bit = draw(st.integers(0, 255))
     return (int.from_bytes(hash_, "big") ^ 1 << bit).to_bytes(32, "big")
 

@@ -222,9 +222,9 @@ def test_what_is_no_entry_is_refused(data: bytes) -> None:
 
 
 def claim_of(size_bytes: int) -> Claim:
-    """A claim whose payload has ``size_bytes``: four texts of four-byte characters and two plain ones."""
+    """A claim whose payload has ``size_bytes``: four texts of four-byte characters and four plain ones."""
     full = tuple((chr(0x1F600 + number) * 200, 1) for number in range(4))
-    candidates = (replace(CLAIM, work=(("a" * first, 1), ("b" * second, 1), *full)) for first in range(100, 201) for second in (100, 200))
+    candidates = (replace(CLAIM, work=(("a" * first, 1), ("b" * 200, 1), ("c" * 200, 1), ("d" * 200, 1), *full)) for first in range(1, 201))
     return next(claim for claim in candidates if len(pack(claim)) == size_bytes)
 
 

@@ -1,0 +1,48 @@
+# One command each, on a machine that has python3 with pip and nothing else:
+#   make demo     a real swarm on this computer; DEMO_ARGS="--peers 2 --algorithm model-parallel" for another one
+#   make test     all checks and all tests
+PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
+	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && { echo "$$python"; break; }; done)
+BIN := .venv/bin
+STAMP := .venv/installed
+DEMO_ARGS ?=
+
+.PHONY: demo test check fast swarm install format clean
+.DEFAULT_GOAL := demo
+.NOTPARALLEL:
+
+demo: $(STAMP)
+	@$(BIN)/manta-swarm up $(DEMO_ARGS)
+
+test: check fast swarm
+
+check: $(STAMP)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fast: $(STAMP)
+	$(BIN)/pytest -m "not swarm"
+
+swarm: $(STAMP)
+	$(BIN)/pytest -m swarm
+
+format: $(STAMP)
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+install: $(STAMP)
+
+# The stamp is written last: an install that was interrupted is done again. Some systems ship Python without the part of venv that
+# brings pip; then the pip that is there fills the environment.
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Manta needs Python 3.11 or 3.12: install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "installing Manta and what it needs into .venv: several gigabytes, once"
+	@$(PYTHON) -m venv .venv 2>/dev/null || { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python .venv install pip; }
+	$(BIN)/python -m pip install --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

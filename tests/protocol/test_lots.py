@@ -1,0 +1,83 @@
+"""Samples and seeds of lots: fixed for ever, in range, without repetition, and every sample as likely as every other."""
+
+import hashlib
+from collections import Counter
+from itertools import islice, permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import lots
+from protocol.lots import lot_seed, sample_indices
+
+KEY = b"k" * 32
+# As computed when the rule was made; a change would make lots of old rounds impossible to recompute.
+LOT_SEED = 18_169_406_952_067_628_292
+SAMPLES = (847, 305, 348, 215, 1151, 604, 85, 1370)
+identities = st.tuples(st.integers(0, 2**62), st.integers(1, 2**40), st.text(max_size=9), st.binary(max_size=32), st.integers(0, 2**32))
+
+
+def test_a_lot_is_the_same_on_every_machine_for_ever() -> None:
+    assert lot_seed(7, 3, "east", KEY, 2) == LOT_SEED
+    assert sample_indices(7, 3, "east", KEY, 2, 1437, 8) == SAMPLES
+
+
+@given(identities, st.integers(1, 300), st.integers(0, 300))
+def test_samples_are_in_range_and_not_repeated_before_all_were_drawn(
+    identity: tuple[int, int, str, bytes, int], size: int, count: int
+) -> None:
+    samples = sample_indices(*identity, size, count)
+    assert len(samples) == count
+    for start in range(0, count, size):
+        block = samples[start : start + size]
+        assert len(set(block)) == len(block)
+    assert all(0 <= sample < size for sample in samples)
+
+
+@given(identities, st.integers(1, 100), st.data())
+def test_a_smaller_lot_has_the_first_samples_of_a_larger_one(
+    identity: tuple[int, int, str, bytes, int], size: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(0, size))
+    assert sample_indices(*identity, size, count) == sample_indices(*identity, size, size)[:count]
+
+
+@given(identities)
+def test_a_seed_has_64_bits(identity: tuple[int, int, str, bytes, int]) -> None:
+    assert 0 <= lot_seed(*identity) < 2**64
+
+
+def test_every_part_of_a_lot_s_identity_counts() -> None:
+    identity = (7, 3, "east", KEY, 2)
+    others = [(8, 3, "east", KEY, 2), (7, 4, "east", KEY, 2), (7, 3, "west", KEY, 2), (7, 3, "east", b"l" * 32, 2), (7, 3, "east", KEY, 3)]
+    every = [identity, *others]
+    assert len({lot_seed(*one) for one in every}) == len(every)
+    assert len({sample_indices(*one, 1437, 8) for one in every}) == len(every)
+
+
+def test_every_order_of_a_small_data_set_is_as_likely_as_every_other() -> None:
+    draws = 24 * 400
+    seen = Counter(sample_indices(0, 1, "a", KEY, index, 4, 4) for index in range(draws))
+    assert set(seen) == set(permutations(range(4)))
+    # Chi-square with 23 degrees of freedom: above 49.7 once in a thousand. The draws are fixed, so this passes always or never.
+    assert sum((count - 400) ** 2 / 400 for count in seen.values()) < 49.7
+
+
+def test_words_that_would_favour_small_numbers_are_skipped() -> None:
+    words = iter([2**64 - 1, 2**64 - 2, 5])
+    assert lots._below(words, 2**63 + 1) == 5
+    assert lots._below(iter([2**64 - 1]), 2**32) == 2**32 - 1
+
+
+def test_the_words_are_those_of_sha256_in_counter_mode() -> None:
+    start = hashlib.sha256(b"label").digest()
+    stream = b"".join(hashlib.sha256(start + counter.to_bytes(8, "big")).digest() for counter in range(3))
+    expected = [int.from_bytes(stream[offset : offset + 8], "big") for offset in range(0, 96, 8)]
+    assert list(islice(lots._words(b"label"), 12)) == expected
+
+
+@pytest.mark.parametrize(("size", "count"), [(0, 1), (-1, 1), (5, -1)])
+def test_what_cannot_be_drawn_is_a_value_error(size: int, count: int) -> None:
+    with pytest.raises(ValueError, match="drawn"):
+        sample_indices(7, 3, "east", KEY, 2, size, count)
