@@ -218,7 +218,6 @@ class LocalSwarm:
     def _report(self) -> Report:
         settings, status = self._settings, self._status
         assert status is not None
-        wall_time_s = time.monotonic() - self._started_s
         ledger, credits = self._verify()
         peers = []
         for name in self._peers():
@@ -232,7 +231,7 @@ class LocalSwarm:
             seed=settings.seed,
             min_largest=settings.min_largest,
             min_smallest=settings.min_smallest,
-            wall_time_s=wall_time_s,
+            wall_time_s=time.monotonic() - self._started_s,
             directory=settings.directory,
         )
 

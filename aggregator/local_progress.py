@@ -40,12 +40,13 @@ class Progress:
 
     def update(self, round_: int, peers: int, loss: float | None) -> None:
         """Show where the run stands; ``loss`` is the mean over the peers."""
+        ended = round_ == self._num_rounds
         loss_text = "" if loss is None else f"{loss:.3f}"
         if self._console.is_terminal:
-            what = f"{peers} peers" + (f" · loss {loss_text}" if loss_text else "")
+            what = "evaluating" if ended else f"{peers} peers" + (f" · loss {loss_text}" if loss_text else "")
             self._bar.update(self._task, completed=round_, what=what, refresh=True)
-        elif time.monotonic() >= self._line_due_s or (round_ == self._num_rounds and not self._ended):
-            self._ended = round_ == self._num_rounds
+        elif time.monotonic() >= self._line_due_s or (ended and not self._ended):
+            self._ended = ended
             self._line_due_s = time.monotonic() + _LINE_EVERY_S
-            line = f"training round={round_}/{self._num_rounds} peers={peers}" + (f" loss={loss_text}" if loss_text else "")
-            self._console.print(line, highlight=False, soft_wrap=True)
+            line = f"{'evaluating' if ended else 'training'} round={round_}/{self._num_rounds} peers={peers}"
+            self._console.print(line + (f" loss={loss_text}" if loss_text else ""), highlight=False, soft_wrap=True)

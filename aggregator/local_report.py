@@ -5,12 +5,13 @@ come from the aggregator and from the verification of its log.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from rich.console import Console, Group
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -227,49 +228,55 @@ def _check_accuracy(which: str, minimum: float | None, accuracy: float | None) -
 
 def show(report: Report, console: Console) -> None:
     """Print the report for a person."""
-    console.print(Group(_peers_table(report), _facts_table(report), _checks_table(report)))
+    console.print(f"run {report.name} ({report.algorithm}, seed {report.seed})", f"id {report.run}", sep="\n", highlight=False)
+    console.print(
+        "", _peers_table(report), "", _facts_table(report), Text(f"ledger root       {report.ledger.root}"), sep="\n", soft_wrap=True
+    )
+    console.print("", _checks_table(report), "", sep="\n")
     failed = [check.name for check in report.checks if not check.passed]
-    verdict = f"failed: {'; '.join(failed)}" if failed else "everything that had to hold holds"
-    console.print(Text(verdict, style="bold red" if failed else "bold green"))
-    console.print(Text(f"files: {report.directory} (report.json, logs, the aggregator's and the peers' directories)"), soft_wrap=True)
+    if failed:
+        console.print(Text(f"failed: {'; '.join(failed)}", style="bold red"), soft_wrap=True)
+    else:
+        console.print(Text("everything that had to hold holds", style="bold green"))
+    console.print(Text(f"report.json, logs and the programs' directories: {report.directory}"), soft_wrap=True)
 
 
 def _peers_table(report: Report) -> Table:
-    table = Table("peer", "cohort", "end", "state", title=f"run {report.name} {report.run[:16]} ({report.algorithm}, seed {report.seed})")
+    table = Table("peer", "cohort", "end", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("rounds", "samples", "lost", "dropped", "credits"):
         table.add_column(heading, justify="right")
     for peer in report.peers:
         counts = (peer.rounds_counted, peer.samples_counted, peer.samples_lost, sum(peer.attempts_dropped.values()), peer.credits)
-        table.add_row(peer.name, peer.cohort, peer.fate.value, peer.state[:12], *(f"{count:,}" for count in counts))
+        table.add_row(peer.name, peer.cohort, peer.fate.value, peer.state[:8], *(str(count) for count in counts))
     return table
 
 
 def _facts_table(report: Report) -> Table:
-    table = Table(show_header=False)
-    table.add_row("rounds committed", f"{report.rounds_committed} of {report.num_rounds} in {report.wall_time_s:.0f} s")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_row("rounds committed", f"{report.rounds_committed} of {report.num_rounds}, in {report.wall_time_s:.0f} s altogether")
     reasons = Counter[str]()
     for peer in report.peers:
         reasons.update(peer.attempts_dropped)
-    table.add_row("attempts dropped", _counted(reasons))
-    table.add_row("proposals refused", _counted(report.proposals_refused))
+    table.add_row("attempts dropped", Text(_counted(reasons)))
+    table.add_row("proposals refused", Text(_counted(report.proposals_refused)))
     accuracy = report.accuracy
     if accuracy is None:
         table.add_row("held-out accuracy", "not evaluated")
     else:
         table.add_row("largest subnet", f"{100 * accuracy.largest:.1f} % on held-out data (the aim is {report.aim_largest:g} %)")
         table.add_row("smallest subnet", f"{100 * accuracy.smallest:.1f} % on held-out data (the aim is {report.aim_smallest:g} %)")
-        table.add_row("random subnets", ", ".join(f"{100 * each:.1f} %" for each in accuracy.random))
-    table.add_row("ledger", f"{report.ledger.size} entries, root {report.ledger.root}")
+        table.add_row("random subnets", " ".join(f"{100 * each:.1f}" for each in accuracy.random) + " %")
+    table.add_row("ledger", f"{report.ledger.size} entries")
     return table
 
 
-def _counted(reasons: "Counter[str] | dict[str, int]") -> str:
+def _counted(reasons: Mapping[str, int]) -> str:
     detail = ", ".join(f"{reason}: {count}" for reason, count in sorted(reasons.items()))
     return f"{sum(reasons.values())} ({detail})" if detail else "0"
 
 
 def _checks_table(report: Report) -> Table:
-    table = Table("check", "", "found")
+    table = Table("check", "", "found", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for check in report.checks:
         table.add_row(check.name, Text("yes", "green") if check.passed else Text("NO", "bold red"), Text(check.detail))
     return table

@@ -22,7 +22,7 @@ from automl.training import Lot, Worker
 from automl.update import State, next_state, state_bytes, state_digest, state_from_bytes, state_num_bytes
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from peer.work import Pile
+from peer.work import Lap, Pile
 from protocol.encoding import pack
 from protocol.errors import AttemptFailed, MantaError, RemoteFault, Unreachable
 from protocol.records import Announcement, Manifest, Proposal, SignedClaim, SignedManifest
@@ -85,6 +85,7 @@ class PeerLoop:
         self._progress = asyncio.Event()
         self._leaving = asyncio.Event()
         self._commitment: Commitment | None = None
+        self._lap = Lap()
 
     # The person's side.
 
@@ -254,6 +255,7 @@ class PeerLoop:
         signed = SignedClaim.sign(claim, self.identity)
         gradient = pile.gradient()
         await self._compute(self._store.save_frozen, self.run_id, signed, gradient)
+        self._lap.mark("train")
         if self.machine.freeze(signed):
             self._gradient = gradient
             self._board.status.loss = pile.loss
@@ -288,11 +290,13 @@ class PeerLoop:
                 made = await self._unless_committed(self.averager.attempt(self._gradient, self._prepare, expectation))
             except AttemptFailed as error:
                 tries += 1
+                self._membership.suspect(error.suspects)
                 await self._attempt_failed(str(error))
                 continue
             if made is None:
                 return
             proposal, _ = made
+            self._lap.mark("vote")
             await self._await_commit(proposal)
 
     async def _attempt_failed(self, reason: str) -> None:
@@ -316,9 +320,11 @@ class PeerLoop:
 
     async def _prepare(self, mean: Mean) -> bytes:
         """Compute the next state on a copy; remember it, and return its digest."""
+        self._lap.mark("match_and_reduce")
         self._shelf.put(mean.data)
         digest, state = await self._next_state(mean)
         self._prepared = (digest, state)
+        self._lap.mark("update")
         return digest
 
     async def _next_state(self, mean: Mean) -> tuple[bytes, State]:
@@ -387,6 +393,7 @@ class PeerLoop:
             status.samples_counted += samples
             status.rounds_counted += 1
         status.attempts_dropped = dict(self.machine.attempts_dropped)
+        logger.info("round over round=%d kind=%s %s", commit.standing.round, commit.kind.value, self._lap.line())
         if commit.kind is CommitKind.APPLY:
             assert self._prepared is not None
             assert self._prepared[0] == round_.statement.state
@@ -420,21 +427,26 @@ class PeerLoop:
 
         await asyncio.gather(*(tell(key) for key in members if key != self.identity.public_key))
 
-    async def _look_at_log(self) -> None:
+    async def _look_at_log(self) -> bool:
+        """Take note of the log's newest commit; return whether the log answered."""
         try:
             commitment = await self.log.latest()
         except MantaError as error:
             logger.info("log not read reason=%s", error)
-            return
+            return False
         if commitment is not None:
             self._take(commitment)
+        return True
 
     # In the background.
 
     async def _watch_log(self) -> None:
+        """See commits that nobody pushed, and find the log again when it was away."""
         while True:
             await asyncio.sleep(_LOG_POLL_S)
-            await self._look_at_log()
+            if not await self._look_at_log():
+                with contextlib.suppress(Unreachable):
+                    await self.node.meet_again(self.log.operator)
 
     async def _watch_members(self) -> None:
         """Announce progress as it happens, and look at the others' while a round may close."""

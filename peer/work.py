@@ -1,5 +1,6 @@
-"""The lots of one round at one peer: their gradients summed up, and the claim that is made of them."""
+"""The lots of one round at one peer: their gradients summed up, the claim that is made of them, and where the time went."""
 
+import time
 from collections import Counter
 
 import torch
@@ -44,3 +45,24 @@ class Pile:
         lots_root = root([leaf_hash(pack(record)) for record in self._records])
         work = tuple(sorted(self._samples.items()))
         return Claim(run, round_, last_commit, key, cohort, work, len(self._records), lots_root)
+
+
+class Lap:
+    """Seconds between the events of a round, for the log."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._seconds: dict[str, float] = {}
+
+    def mark(self, name: str) -> None:
+        """Count the time since the last mark as ``name``."""
+        now = time.monotonic()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def line(self) -> str:
+        """Return what was counted, the rest as "commit", and begin anew."""
+        self.mark("commit")
+        line = " ".join(f"{name}_s={seconds:.2f}" for name, seconds in self._seconds.items())
+        self._seconds.clear()
+        return line

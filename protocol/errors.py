@@ -52,7 +52,14 @@ class Unreachable(Weather):
 
 
 class AttemptFailed(Weather):
-    """One attempt at a round failed; the frozen lots go into the next one."""
+    """One attempt at a round failed; the frozen lots go into the next one.
+
+    ``suspects`` are the keys of members who did not answer: nothing is expected of them for a while.
+    """
+
+    def __init__(self, reason: str, suspects: frozenset[bytes] = frozenset()) -> None:
+        super().__init__(reason)
+        self.suspects = suspects
 
 
 class OwnFault(MantaError):

@@ -260,7 +260,7 @@ class Reduction:
         try:
             await self._endpoint.call(to, "part", part, timeout_s=_CALL_TIMEOUT_S)
         except MantaError as error:
-            raise AttemptFailed(str(error)) from error
+            raise AttemptFailed(str(error), frozenset({to})) from error
 
 
 def open_part(data: bytes) -> _Part:

@@ -123,7 +123,7 @@ class Averager:
             update: computes the next state from the mean, on a copy, and returns its digest.
 
         Raises:
-            AttemptFailed: the attempt was dropped whole; ``suspects`` may name who failed it.
+            AttemptFailed: the attempt was dropped whole.
         """
         machine = self._machine
         claim = machine.claim
@@ -145,7 +145,7 @@ class Averager:
             late = active.reduction.waiting_for()
             reason = f"timed out waiting for {len(late)} of {len(table.keys)} members" if late else "no quorum in time"
             await self._drop(active, reason, tell=True)
-            raise AttemptFailed(reason) from None
+            raise AttemptFailed(reason, frozenset(late)) from None
         except AttemptFailed as error:
             await self._drop(active, str(error), tell=True)
             raise
@@ -165,10 +165,6 @@ class Averager:
     def members(self) -> tuple[PublicKey, ...]:
         """Return the keys of the attempt under way, in the table's order."""
         return tuple(PublicKey(claim.key) for claim in self._active.table.opened) if self._active else ()
-
-    def missing(self) -> set[PublicKey]:
-        """Return the members of the attempt under way whose bytes have not come."""
-        return self._active.reduction.waiting_for() if self._active else set()
 
     def _settle(self, group: Group, expectation: Expectation) -> Table:
         machine = self._machine

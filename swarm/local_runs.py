@@ -1,6 +1,10 @@
-"""Which aggregators run on this computer: small files in the user's runtime directory, so that a peer here needs no address."""
+"""Which aggregators run on this computer: small files in the user's state directory, so that a peer here needs no address.
+
+The aggregator holds a lock on its file while it runs; a file that nobody locks is a dead one's.
+"""
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -9,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from swarm.disk import make_directory, replace_file
+from swarm.disk import make_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,7 @@ class LocalRun:
 
 
 def _directory() -> Path:
-    return Path(os.environ.get("MANTA_RUNTIME_DIR") or platformdirs.user_runtime_dir("manta")) / "aggregators"
+    return Path(os.environ.get("MANTA_STATE_DIR") or platformdirs.user_state_dir("manta")) / "aggregators"
 
 
 @contextlib.contextmanager
@@ -30,23 +34,35 @@ def listed(run: LocalRun) -> Iterator[None]:
     """List an aggregator of this process while it runs."""
     make_directory(_directory())
     path = _directory() / f"{os.getpid()}.json"
-    replace_file(path, json.dumps({"run": run.run, "name": run.name, "addresses": run.addresses}).encode())
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        json.dump({"run": run.run, "name": run.name, "addresses": run.addresses}, file)
+        file.flush()
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def find() -> list[LocalRun]:
     """Return the aggregators that run on this computer; what dead ones left is removed."""
     runs = []
     for path in sorted(_directory().glob("*.json")):
-        try:
-            os.kill(int(path.stem), 0)
-            entry = json.loads(path.read_text())
-            runs.append(LocalRun(str(entry["run"]), str(entry["name"]), tuple(map(str, entry["addresses"]))))
-        except ProcessLookupError:
-            path.unlink(missing_ok=True)
-        except (ValueError, KeyError, TypeError, OSError):
-            continue  # not one of ours, or just going away: nothing to offer
+        with contextlib.suppress(FileNotFoundError), path.open() as file:
+            if _is_abandoned(file.fileno()):
+                path.unlink()
+                continue
+            try:
+                entry = json.load(file)
+                runs.append(LocalRun(str(entry["run"]), str(entry["name"]), tuple(map(str, entry["addresses"]))))
+            except (ValueError, KeyError, TypeError):
+                continue  # being written, or not one of ours: nothing to offer
     return runs
+
+
+def _is_abandoned(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

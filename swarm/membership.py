@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault
 from protocol.records import Announcement
-from protocol.signing import PublicKey
 from swarm.rpc import Endpoint
 
 TTL_S = 20.0
@@ -20,7 +19,7 @@ class Membership:
     endpoint: Endpoint
     run: bytes
     malformed: int = 0
-    _suspects: dict[PublicKey, float] = field(default_factory=dict)
+    _suspects: dict[bytes, float] = field(default_factory=dict)
 
     @property
     def _name(self) -> str:
@@ -45,11 +44,11 @@ class Membership:
                 announcements.append(announcement)
         return announcements
 
-    def suspect(self, keys: set[PublicKey]) -> None:
+    def suspect(self, keys: frozenset[bytes]) -> None:
         """Expect nothing of ``keys`` until their last announcements have run out: they failed an attempt."""
         until = time.monotonic() + TTL_S
         self._suspects.update({key: until for key in keys if key != self.endpoint.key})
 
     def is_suspect(self, key: bytes) -> bool:
         """Return whether ``key`` failed an attempt lately."""
-        return self._suspects.get(PublicKey(key), 0.0) > time.monotonic()
+        return self._suspects.get(key, 0.0) > time.monotonic()

@@ -101,6 +101,7 @@ class Node:
         self._p2p = p2p
         self._dht = dht
         self._socket_dir = socket_dir
+        self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
 
     @classmethod
     async def start(cls, identity: Identity, identity_path: Path, *, listen: Sequence[str], initial_peers: Sequence[str] = ()) -> "Node":
@@ -138,7 +139,10 @@ class Node:
         except BaseException:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
-        return cls(identity, p2p, dht, socket_dir)
+        node = cls(identity, p2p, dht, socket_dir)
+        for key, maddr in zip(keys, initial_peers, strict=True):
+            node._addresses.setdefault(key, []).append(maddr)
+        return node
 
     @property
     def key(self) -> PublicKey:
@@ -182,16 +186,13 @@ class Node:
             raise Refused(response[1:].decode(errors="replace"))
         return response[1:]
 
-    async def connect(self, maddr: str) -> None:
-        """Open a connection to a node by its address, as after its restart.
+    async def meet_again(self, key: PublicKey) -> None:
+        """Connect to an initial peer that was away, and enter each other's routing tables: a restarted node's is empty.
 
         Raises:
-            Unreachable: nobody answers there.
+            Unreachable: it is still away.
         """
-        await _connect(self._p2p, [(parse_address(maddr)[0], maddr)])
-
-    async def greet(self, key: PublicKey) -> None:
-        """Ping a node's DHT, so that it and this one are in each other's routing tables (a restarted node's is empty)."""
+        await _connect(self._p2p, [(key, maddr) for maddr in self._addresses.get(key, [])])
         await self._dht.protocol.call_ping(PeerID(peer_id(key)))
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:

@@ -371,7 +371,9 @@ def test_a_changed_bit_of_an_entry_is_always_refused(signed_manifest: SignedMani
 def test_any_valid_history_conserves_the_pool_and_whatever_is_refused_changes_nothing(
     signed_manifest: SignedManifest, manifest: Manifest, chance: random.Random
 ) -> None:
-    ledger, log, spare = Ledger(signed_manifest), [], []
+    ledger = Ledger(signed_manifest)
+    log: list[bytes] = []
+    spare: list[bytes] = []
     for _ in range(20):
         peers = chance.sample(PEERS, chance.randint(1, 4))
         try:

@@ -235,7 +235,7 @@ def damage(draw: Draw, proof: list[bytes]) -> list[bytes]:
 
 
 def flip(draw: Draw, hash_: bytes) -> bytes:
-    bit = draw(st.integers(0, 255))
+    bit: int = draw(st.integers(0, 255))
     return (int.from_bytes(hash_, "big") ^ 1 << bit).to_bytes(32, "big")
 
 

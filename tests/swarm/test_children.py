@@ -1,0 +1,83 @@
+"""Stand-in programs that end, that refuse to end, and that lose their parent."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aggregator.children import Child, stop
+from tests.swarm.processes import are_gone, wait_for
+
+pytestmark = pytest.mark.swarm
+
+_POLITE = "import signal; print('ready', flush=True); signal.sigwait([signal.SIGINT]); print('bye', flush=True)"
+_BLOCK_SIGINT = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])\n"
+_STUBBORN = """
+import signal, subprocess, sys
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+print("ready", flush=True)
+signal.pause()
+"""
+_PARENT = """
+import signal, sys
+from pathlib import Path
+from aggregator.children import Child
+child = Child.start("child", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]), {})
+print(child.process.pid, flush=True)
+signal.pause()
+"""
+
+
+def _start(code: str, directory: Path, name: str = "program") -> Child:
+    child = Child.start(name, [sys.executable, "-c", code], directory / f"{name}.log", {})
+    wait_for(lambda: "ready" in child.last_lines(), f"{name} is ready")
+    return child
+
+
+def test_a_program_that_listens_to_ctrl_c_is_not_killed(tmp_path: Path) -> None:
+    child = _start(_BLOCK_SIGINT + _POLITE, tmp_path)
+    stop([child])
+    assert child.returncode == 0
+    assert child.last_lines() == "ready\nbye"
+
+
+def test_a_program_that_refuses_to_end_is_killed_with_what_it_started_when_there_is_a_hurry(tmp_path: Path) -> None:
+    child = _start(_STUBBORN, tmp_path)
+    family = [psutil.Process(child.process.pid), *psutil.Process(child.process.pid).children()]
+    assert len(family) == 2
+    stop([child], hurry=lambda: True)
+    assert child.returncode == -signal.SIGKILL
+    wait_for(lambda: are_gone(family), "both are gone")
+
+
+def test_ctrl_c_in_the_terminal_does_not_reach_a_program(tmp_path: Path) -> None:
+    child = _start(_BLOCK_SIGINT + _POLITE, tmp_path)
+    assert os.getsid(child.process.pid) == child.process.pid != os.getsid(0)
+    stop([child])
+
+
+def test_stopping_what_has_ended_does_nothing(tmp_path: Path) -> None:
+    child = _start("print('ready')", tmp_path)
+    child.process.wait(60)
+    stop([child])
+    assert child.returncode == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux only")
+def test_a_program_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _PARENT, str(tmp_path / "child.log"), _STUBBORN]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        wait_for(lambda: "ready" in (tmp_path / "child.log").read_text(), "the child is ready")
+        grandchildren = child.children()
+        parent.kill()
+    wait_for(lambda: are_gone([child]), "the child is gone")
+    for each in grandchildren:  # a stand-in's own child, which did not ask for the same
+        each.kill()

@@ -1,0 +1,126 @@
+"""manta-swarm with the real programs: it ends with a report, and however it ends, nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aggregator.verify import verify_directory
+from tests.swarm.processes import DEADLINE_S, are_gone, processes_of, read_json, wait_for
+
+pytestmark = pytest.mark.swarm
+
+
+@contextmanager
+def _swarm(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run ``manta-swarm up``; it is killed at the latest when the test ends."""
+    command = [sys.executable, "-P", "-m", "aggregator.local", "up", "--dir", str(directory), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _wait_for_round(directory: Path, process: "subprocess.Popen[str]", round_: int) -> None:
+    def committed() -> bool:
+        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        return bool(read_json(directory / "aggregator" / "status.json").get("round", 0) >= round_)
+
+    wait_for(committed, f"round {round_} is committed")
+
+
+def _running(directory: Path, process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """Return all processes of a swarm, the swarm itself left out."""
+    found = [each for each in processes_of(directory) if each.pid != process.pid]
+    assert len(found) >= 6  # an aggregator and two peers, each with a daemon
+    return found
+
+
+@pytest.mark.parametrize("algorithm", ["data-parallel", "model-parallel"])
+def test_a_swarm_trains_to_the_end_and_reports_what_its_log_says(tmp_path: Path, algorithm: str) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "2", "--cohorts", "2", "--rounds", "2", "--algorithm", algorithm) as process:
+        printed, _ = process.communicate(timeout=2 * DEADLINE_S)
+        assert process.returncode == 0, printed
+    assert processes_of(directory) == []
+    report = json.loads((directory / "report.json").read_text())
+    found = verify_directory(directory / "aggregator")
+    assert report["algorithm"] == algorithm
+    assert report["rounds_committed"] == found.rounds == 2
+    assert (report["ledger"]["root"], report["ledger"]["size"]) == (found.root.hex(), found.size)
+    assert {peer["key"]: peer["credits"] for peer in report["peers"] if peer["credits"]} == {
+        key.hex(): amount for key, amount in found.credits.items()
+    }
+    assert report["all_peers_agree"]
+    assert {peer["state"] for peer in report["peers"]} == {report["state"]}
+    assert 0 <= report["accuracy"]["smallest"] <= 1
+    assert found.root.hex() in printed
+    assert str(directory) in printed
+
+
+def test_a_swarm_whose_accuracy_is_too_low_fails_and_says_so(tmp_path: Path) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "1", "--cohorts", "1", "--rounds", "1", "--min-smallest", "100") as process:
+        printed, _ = process.communicate(timeout=2 * DEADLINE_S)
+    assert process.returncode == 1
+    assert "failed: the smallest subnet reaches 100 %" in printed
+
+
+def test_a_killed_peer_is_said_and_is_no_failure(tmp_path: Path) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "3", "--cohorts", "2", "--rounds", "5") as process:
+        _wait_for_round(directory, process, 1)
+        os.kill(read_json(directory / "peer-2" / "status.json")["pid"], signal.SIGKILL)
+        printed, _ = process.communicate(timeout=2 * DEADLINE_S)
+    assert process.returncode == 0, printed
+    assert "peer-2 was killed; the others go on" in printed
+    report = json.loads((directory / "report.json").read_text())
+    assert [peer["fate"] for peer in report["peers"]] == ["finished", "finished", "killed"]
+    assert report["all_peers_agree"]
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_swarm_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, number: int, exit_code: int) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "2", "--rounds", "500") as process:
+        _wait_for_round(directory, process, 1)
+        processes = _running(directory, process)
+        process.send_signal(number)
+        printed, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == exit_code, printed
+    assert are_gone(processes)
+    assert "nothing is left running" in printed
+    assert "Traceback" not in printed
+    assert verify_directory(directory / "aggregator").rounds >= 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux only")
+def test_a_swarm_that_is_killed_leaves_nothing_running(tmp_path: Path) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "2", "--rounds", "500") as process:
+        _wait_for_round(directory, process, 1)
+        processes = _running(directory, process)
+        process.kill()
+    wait_for(lambda: are_gone(processes), "every process of the swarm is gone")
+    assert verify_directory(directory / "aggregator").rounds >= 1
+
+
+def test_a_killed_aggregator_ends_the_swarm_with_its_last_lines(tmp_path: Path) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "2", "--rounds", "500") as process:
+        _wait_for_round(directory, process, 1)
+        processes = _running(directory, process)
+        os.kill(read_json(directory / "aggregator" / "status.json")["pid"], signal.SIGKILL)
+        printed, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 1
+    assert "aggregator was ended by SIGKILL; its last lines:" in printed
+    assert "round committed round=1" in printed
+    wait_for(lambda: are_gone(processes), "every process of the swarm is gone")
