@@ -20,8 +20,8 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
 _STEPS = (  # signal, and the seconds that it is given
-    (signal.SIGINT, 15.0),  # finish the duties of the round, close the log
-    (signal.SIGTERM, 10.0),  # a program that was already told stops at once
+    (signal.SIGINT, 10.0),  # finish the duties of the round, close the log
+    (signal.SIGTERM, 5.0),  # a program that was already told stops at once
     (signal.SIGKILL, 10.0),
 )
 _DAEMONS_S = 10.0  # for what the programs had started to end after them

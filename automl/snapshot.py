@@ -5,6 +5,7 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
+import torch
 
 from automl.update import State
 from protocol.errors import StorageError, UserError
@@ -43,8 +44,11 @@ def load_snapshot(path: Path) -> tuple[State, dict[str, str]]:
     try:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            names = set(file.keys())
-            moments = tuple(file.get_tensor(f"moment{index}") for index in range(len(names) - 1))
-            return State(int(metadata["round"]), file.get_tensor("parameters"), moments), metadata
+            moments = tuple(file.get_tensor(f"moment{index}") for index in range(len(list(file.keys())) - 1))
+            state = State(int(metadata["round"]), file.get_tensor("parameters"), moments)
     except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} is no snapshot of a run: {error}") from error
+    shape = (state.parameters.numel(),)
+    if any(vector.shape != shape or vector.dtype != torch.float32 for vector in (state.parameters, *state.moments)):
+        raise UserError(f"{path} is no snapshot of a run: its tensors are not fp32 vectors of one length")
+    return state, metadata

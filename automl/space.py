@@ -75,6 +75,8 @@ class Architecture:
         except (TypeError, KeyError, RecursionError) as error:
             raise ValueError(f"not an architecture: {error!r}") from error
         space.check(architecture)
+        if json.loads(architecture.to_json()) != value:
+            raise ValueError("not an architecture: it says more than an architecture has")
         return architecture
 
     @classmethod

@@ -38,9 +38,12 @@ from swarm.transfer import Shelf, fetch
 
 _HEARTBEAT_S = 4.0  # announcements are forgotten after membership.TTL_S
 _POLL_S = 0.15  # between looks at the other members while a round may close
+_ALL_TOGETHER_S = 4.0  # how long a round's first attempt waits for every member
+_WHOEVER_COMES_S = 10.0  # and the later ones, for at least one other
 _LOG_POLL_S = 2.0  # a commit that nobody pushed is seen this late at most
 _NEXT_PROPOSER_S = 1.5  # how long the second member of a table waits for the first one's commit
 _LOG_RETRY_S = (0.5, 5.0)  # first and longest pause between calls of a log that does not answer
+_MAX_PUSHES = 64  # of a commit, by the one who handed the proposal in
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 _SHELF = 4  # means and states kept for others: two rounds' worth
 
@@ -86,6 +89,7 @@ class PeerLoop:
         self._leaving = asyncio.Event()
         self._commitment: Commitment | None = None
         self._lap = Lap()
+        self._pushing: set[asyncio.Task[None]] = set()
 
     # The person's side.
 
@@ -216,33 +220,33 @@ class PeerLoop:
         architectures = round_architectures(space, manifest.seed, round_, manifest.algorithm, self.cohort)
         await self._compute(self._worker.load, self._state.parameters)
         pile = Pile(self._worker.num_weights)
+        # Each peer begins a sweep over the architectures elsewhere: where a round closes in mid-sweep, none of them is favoured.
+        first = self.identity.public_key[0]
         while machine.phase is Phase.TRAINING and machine.round == round_:
-            # Whole sweeps over the round's architectures, so that each weighs the same.
-            for architecture in architectures:
-                lot = Lot(manifest.seed, round_, self.cohort, self.identity.public_key, len(pile), architecture, manifest.lot_samples)
-                result = await self._compute(self._worker.train, lot)
-                if not machine.lot_trained(round_, result.samples):
-                    return
-                pile.add(lot, result)
-            self._progress.set()
+            index = len(pile)
+            architecture = architectures[(first + index) % len(architectures)]
+            lot = Lot(manifest.seed, round_, self.cohort, self.identity.public_key, index, architecture, manifest.lot_samples)
+            result = await self._compute(self._worker.train, lot)
+            if not machine.lot_trained(round_, result.samples):
+                return
+            pile.add(lot, result)
+            if len(pile) % len(architectures) == 0:
+                self._progress.set()
+            if self._has_enough_of_own():
+                await self._wait_for_others(round_)
             if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
                 await self._freeze(pile, round_)
-                return
-            if self._has_enough_of_own() and not await self._others_needed(round_):
-                await self._freeze(pile, round_)
-                return
 
     def _has_enough_of_own(self) -> bool:
         return self.machine.samples >= self.manifest.max_claim_samples
 
-    async def _others_needed(self, round_: int) -> bool:
-        """With more samples than its claim may weigh, wait for the others instead of training more; False: the round closes."""
+    async def _wait_for_others(self, round_: int) -> None:
+        """With as many samples as its claim may weigh, wait for the round to close instead of training more."""
         machine = self.machine
         while machine.phase is Phase.TRAINING and machine.round == round_:
             if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
-                return False
+                return
             await asyncio.sleep(_POLL_S)
-        return True
 
     async def _freeze(self, pile: Pile, round_: int) -> None:
         claim = pile.claim(
@@ -262,20 +266,20 @@ class PeerLoop:
         self._progress.set()
 
     def _swarm_samples(self) -> int:
-        cap = self.manifest.max_claim_samples
-        others = (min(member.samples, cap) for member in self._mates())
+        cap, here = self.manifest.max_claim_samples, (self.machine.round, self.machine.last_commit)
+        others = (min(member.samples, cap) for member in self._mates() if (member.round, member.last_commit) == here)
         return sum(others) + min(self.machine.samples, cap)
 
     def _mates(self) -> list[Announcement]:
-        """Return the other members that stand on the same commit, have samples for its round, and did not just fail an attempt."""
-        here = (self.machine.round, self.machine.last_commit)
+        """Return the other members to expect in this round's group: they work on it, or will in a moment, having the round before.
+
+        Those that let an attempt down lately are left out.
+        """
+        rounds = (self.machine.round, self.machine.round - 1)
         return [
             member
             for member in self._members
-            if (member.round, member.last_commit) == here
-            and member.samples > 0
-            and member.key != self.identity.public_key
-            and not self._membership.is_suspect(member.key)
+            if member.round in rounds and member.key != self.identity.public_key and not self._membership.is_suspect(member.key)
         ]
 
     async def _attempt(self) -> None:
@@ -284,13 +288,16 @@ class PeerLoop:
         while self.machine.can_join:
             assert self._gradient is not None
             self._commit_seen.clear()
-            mates = len(self._mates()) + 1
-            expectation = Expectation(mates, mates if tries == 0 else 2, self._opened_ms)
+            group_size = len(self._mates()) + 1
+            if tries == 0:  # everybody, within a short while: a fast peer must not leave the others out round after round
+                expectation = Expectation(group_size, group_size, self._opened_ms, _ALL_TOGETHER_S)
+            else:
+                expectation = Expectation(group_size, 2, self._opened_ms, _WHOEVER_COMES_S)
             try:
                 made = await self._unless_committed(self.averager.attempt(self._gradient, self._prepare, expectation))
             except AttemptFailed as error:
                 tries += 1
-                self._membership.suspect(error.suspects)
+                self._membership.suspect(error.suspects or self._not_ready())
                 await self._attempt_failed(str(error))
                 continue
             if made is None:
@@ -298,6 +305,10 @@ class PeerLoop:
             proposal, _ = made
             self._lap.mark("vote")
             await self._await_commit(proposal)
+
+    def _not_ready(self) -> frozenset[bytes]:
+        """Return the mates that have not frozen a claim for this round yet: the next group does not wait for them."""
+        return frozenset(member.key for member in self._mates() if not (member.ready and member.round == self.machine.round))
 
     async def _attempt_failed(self, reason: str) -> None:
         logger.info("attempt dropped round=%d reason=%s", self.machine.round, reason)
@@ -360,7 +371,7 @@ class PeerLoop:
                     await self._attempt_failed(str(error))
                 return
             self._take(commitment)
-            await self._push(commitment, members)
+            self._push(commitment, members)
 
     async def _commits_within(self, timeout_s: float) -> bool:
         if timeout_s > 0:
@@ -418,14 +429,20 @@ class PeerLoop:
         self._take(self.log.open(data))
         return b""
 
-    async def _push(self, commitment: Commitment, members: tuple[PublicKey, ...]) -> None:
+    def _push(self, commitment: Commitment, mates: tuple[PublicKey, ...]) -> None:
+        """Tell the group, and others who wait for this round's end; whoever is left out looks at the log."""
+        members = [PublicKey(member.key) for member in self._members]
+        keys = list(dict.fromkeys([*mates, *members]))[:_MAX_PUSHES]
         data = pack(commitment.receipt)
 
         async def tell(key: PublicKey) -> None:
             with contextlib.suppress(MantaError):  # it sees the commit when it looks at the log
                 await self.node.call(key, "commit", data, timeout_s=5.0)
 
-        await asyncio.gather(*(tell(key) for key in members if key != self.identity.public_key))
+        for key in keys:
+            if key != self.identity.public_key:
+                self._pushing.add(task := asyncio.create_task(tell(key)))
+                task.add_done_callback(self._pushing.discard)
 
     async def _look_at_log(self) -> bool:
         """Take note of the log's newest commit; return whether the log answered."""

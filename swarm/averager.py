@@ -69,10 +69,10 @@ class _Active:
 class Expectation:
     """What a peer expects of the next group."""
 
-    group_size: int  # members whose samples were counted: with all of them the group starts at once
+    group_size: int  # members that work on the round: with all of them the group starts at once
     min_group_size: int
     opened_ms: int  # when the round opened, by this peer's clock
-    matchmaking_timeout_s: float = 10.0
+    matchmaking_timeout_s: float
 
 
 def tree_of(table: Table) -> Branch:

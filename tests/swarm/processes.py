@@ -102,6 +102,10 @@ class Programs:
         self._children[name].process.kill()
         self._children[name].process.wait(DEADLINE_S)
 
+    def expect_end(self, name: str) -> None:
+        """Take no offence when a program ends, with whatever exit code: it is meant to."""
+        self._meant_to_end.add(name)
+
     def interrupt(self, name: str) -> None:
         """Send a program what Ctrl-C sends."""
         self._meant_to_end.add(name)

@@ -87,19 +87,31 @@ def test_a_killed_peer_is_said_and_is_no_failure(tmp_path: Path) -> None:
     assert report["all_peers_agree"]
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_swarm_that_is_told_to_stop_leaves_nothing_running(tmp_path: Path, number: int, exit_code: int) -> None:
+def test_a_swarm_that_is_told_to_stop_mid_run_leaves_nothing_running(tmp_path: Path) -> None:
     directory = tmp_path / "swarm"
     with _swarm(directory, "--peers", "2", "--rounds", "500") as process:
         _wait_for_round(directory, process, 1)
         processes = _running(directory, process)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT)
         printed, _ = process.communicate(timeout=DEADLINE_S)
-    assert process.returncode == exit_code, printed
+    assert process.returncode == 128 + signal.SIGINT, printed
     assert are_gone(processes)
     assert "nothing is left running" in printed
     assert "Traceback" not in printed
     assert verify_directory(directory / "aggregator").rounds >= 1
+
+
+def test_a_swarm_that_is_told_to_stop_while_it_starts_leaves_nothing_running(tmp_path: Path) -> None:
+    directory = tmp_path / "swarm"
+    with _swarm(directory, "--peers", "2", "--rounds", "500") as process:
+        wait_for((directory / "peer-1.log").exists, "the second peer is started")
+        processes = [each for each in processes_of(directory) if each.pid != process.pid]
+        process.send_signal(signal.SIGTERM)
+        printed, _ = process.communicate(timeout=DEADLINE_S)
+    assert process.returncode == 128 + signal.SIGTERM, printed
+    assert are_gone(processes)
+    assert processes_of(directory) == []
+    assert "Traceback" not in printed
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends orphans on Linux only")
