@@ -9,14 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import torch
 
-from aggregator.config import RunConfig, load_run_file, template
-from aggregator.operator import Operator
-from aggregator.verify import verify_directory
 from protocol.errors import MantaError, UserError
-from protocol.signing import PublicKey
-from swarm.node import peer_name
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -27,8 +21,11 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _clear_errors() -> Iterator[None]:
+    """Say in one line what went wrong, and exit. The commands import what takes seconds in here: Ctrl-C meanwhile is no error either."""
     try:
         yield
+    except KeyboardInterrupt:
+        sys.exit(130)
     except UserError as error:
         click.echo(f"manta-aggregator: {error}", err=True)
         sys.exit(2)
@@ -42,13 +39,9 @@ def _clear_errors() -> Iterator[None]:
 def init(run_file: Path) -> None:
     """Write a run file with every setting and what it means."""
     with _clear_errors():
-        try:
-            with run_file.open("x") as file:
-                file.write(template(RunConfig()))
-        except FileExistsError as error:
-            raise UserError(f"{run_file} exists already; it is left as it is") from error
-        except OSError as error:
-            raise UserError(f"cannot write {run_file}: {error.strerror}") from error
+        from aggregator.config import RunConfig, write_run_file
+
+        write_run_file(run_file, RunConfig())
         click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
 
 
@@ -62,13 +55,17 @@ def start(run_file: Path, directory: Path, listen: str | None, threads: int | No
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
-    if threads is not None:
-        torch.set_num_threads(threads)
-
-    async def serve() -> None:
-        await Operator(load_run_file(run_file), directory, click.echo).run(listen)
-
     with _clear_errors():
+        import torch
+
+        from aggregator.config import load_run_file
+        from aggregator.operator import Operator
+
+        async def serve() -> None:
+            await Operator(load_run_file(run_file), directory, click.echo).run(listen)
+
+        if threads is not None:
+            torch.set_num_threads(threads)
         asyncio.run(serve())
 
 
@@ -82,6 +79,10 @@ def ledger() -> None:
 def verify(directory: Path) -> None:
     """Check every signature, the tree, the heads and the credits again; print the root."""
     with _clear_errors():
+        from aggregator.verify import verify_directory
+        from protocol.signing import PublicKey
+        from swarm.node import peer_name
+
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")

@@ -1,5 +1,6 @@
 """An operator's run file (TOML): what the manifest will say, each field with its unit and reason."""
 
+import json
 import tomllib
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from protocol.signing import Identity
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RunSection(_Section):
@@ -141,7 +142,7 @@ def load_run_file(path: Path) -> RunConfig:
         UserError: no such file, not TOML, an unknown key or a value that cannot be.
     """
     try:
-        return RunConfig(**tomllib.loads(path.read_text()))
+        return RunConfig(**tomllib.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise UserError(f"there is no run file {path}; write one with: manta-aggregator init {path}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -169,24 +170,19 @@ def template(settings: RunConfig) -> str:
 
 
 def _toml(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
 
 
-def write_run_file(path: Path, *, name: str, algorithm: str, seed: int, rounds: int | None) -> None:
-    """Write a run file with the settings that suit ``algorithm``; ``rounds`` None: as many as it needs.
+def write_run_file(path: Path, settings: RunConfig) -> None:
+    """Write a new run file with these settings, every key explained.
 
     Raises:
-        UserError: the file exists, or a value cannot be.
+        UserError: the file exists, or cannot be written.
     """
     try:
-        run = RunSection(name=name, algorithm=algorithm, seed=seed, **({} if rounds is None else {"rounds": rounds}))  # type: ignore[arg-type]
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError(f"{problem['loc'][0]}: {problem['msg']}") from error
-    try:
-        with path.open("x") as file:
-            file.write(template(RunConfig(run=run)))
+        with path.open("x", encoding="utf-8") as file:
+            file.write(template(settings))
     except FileExistsError as error:
-        raise UserError(f"{path} exists already; it is left as it is") from error
+        raise UserError(f"{path} exists already; it is left as it is: choose another name, or move it away") from error
     except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -20,7 +20,7 @@ import click
 from rich.console import Console
 
 from aggregator.children import Child, stop
-from aggregator.config import write_run_file
+from aggregator.config import RunConfig, RunSection, write_run_file
 from aggregator.local_progress import Progress
 from aggregator.local_report import (
     AggregatorStatus,
@@ -131,8 +131,9 @@ class LocalSwarm:
     def _start_aggregator(self) -> AggregatorStatus:
         settings, directory = self._settings, self._settings.directory
         run_file = directory / "run.toml"
-        name = f"digits-{settings.algorithm}"
-        write_run_file(run_file, name=name, algorithm=settings.algorithm, seed=settings.seed, rounds=settings.rounds)
+        run = {"name": f"digits-{settings.algorithm}", "algorithm": settings.algorithm, "seed": settings.seed}
+        rounds = {} if settings.rounds is None else {"rounds": settings.rounds}
+        write_run_file(run_file, RunConfig(run=RunSection.model_validate({**run, **rounds})))
         self._console.print(f"starting an aggregator and {settings.peers} peers in {directory}", highlight=False, soft_wrap=True)
         self._start("aggregator", "aggregator.cli", "start", str(run_file), "--dir", str(directory / "aggregator"), "--listen", _LISTEN)
         deadline_s = time.monotonic() + _START_S

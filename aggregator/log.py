@@ -24,15 +24,13 @@ from types import TracebackType
 
 from aggregator.storage import (
     DATABASE,
+    LOCK,
     TREE_HEAD,
-    DirectoryLock,
     create_database,
-    make_directory,
     open_database,
     read_manifest,
     read_tree_head,
     sqlite_errors,
-    write_durably,
     write_manifest,
 )
 from aggregator.verify import RESTORE, Replay, check_tree_head, replay
@@ -42,6 +40,7 @@ from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.records import Receipt, SignedManifest
 from protocol.signing import Identity
+from swarm.disk import DirectoryLock, make_directory, write_durably
 
 _CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
 
@@ -77,7 +76,7 @@ class Log:
         if operator.public_key not in signed.open().operators:
             raise UserError("the manifest does not name this operator's key: use the key it was made with")
         make_directory(directory)
-        lock = DirectoryLock(directory)
+        lock = DirectoryLock(directory, "aggregator", name=LOCK)
         try:
             if (directory / DATABASE).exists():
                 raise UserError(f"{directory} already holds the log of a run: open it, or choose another directory")
@@ -108,7 +107,7 @@ class Log:
         if run is not None and signed.run != run:
             raise UserError(f"{directory} holds another run, {signed.run.hex()}: choose another directory")
         with ExitStack() as undo:
-            lock = DirectoryLock(directory)
+            lock = DirectoryLock(directory, "aggregator", name=LOCK)
             undo.callback(lock.release)
             connection = open_database(directory)
             undo.callback(connection.close)

@@ -1,4 +1,4 @@
-"""The files of a log's directory: which they are, how each is made durable, and the lock that keeps a second writer out.
+"""The files of a log's directory: which they are, and how each is made durable.
 
     manifest.cbor   the packed SignedManifest: which run this is
     log.sqlite3     entries, tree nodes and the size and root they add up to (SQLite in WAL mode, with its -wal and -shm files)
@@ -8,20 +8,17 @@
 What the entries mean is not known here (see ``protocol.ledger``), nor whether they are true (see ``aggregator.verify``).
 """
 
-import errno
-import fcntl
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
 
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, StorageError, UserError
 from protocol.merkle import EMPTY_ROOT
 from protocol.notes import MAX_NOTE_BYTES
 from protocol.records import MAX_MANIFEST_BYTES, SignedManifest
+from swarm.disk import disk_errors, sync_directory, write_durably
 
 MANIFEST = "manifest.cbor"
 DATABASE = "log.sqlite3"
@@ -43,43 +40,6 @@ _SCHEMA = (
 )
 
 
-class DirectoryLock:
-    """The exclusive right to write in a log's directory, until ``release`` or the end of this process.
-
-    A POSIX record lock and not ``flock``: a forked child that outlives a killed aggregator must not keep its lock. Such a lock does
-    not bind its own process, hence the set of those held.
-    """
-
-    _held: ClassVar[set[Path]] = set()
-
-    def __init__(self, directory: Path) -> None:
-        """Take the lock.
-
-        Raises:
-            UserError: it is taken.
-            StorageError: the lock file cannot be made.
-        """
-        self._path = directory.resolve() / LOCK
-        taken = UserError(f"another aggregator uses {directory}: stop it first, or choose another directory")
-        if self._path in self._held:
-            raise taken
-        with _os_errors(self._path):
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-            try:
-                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(self._file)
-                if error.errno in (errno.EACCES, errno.EAGAIN):
-                    raise taken from error
-                raise
-        self._held.add(self._path)
-
-    def release(self) -> None:
-        """Give the lock back; once."""
-        self._held.discard(self._path)
-        os.close(self._file)
-
-
 @contextmanager
 def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn any error of SQLite into a StorageError that names ``path``."""
@@ -87,56 +47,6 @@ def sqlite_errors(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise StorageError(f"{path}: {error}; check the disk, then start again") from error
-
-
-@contextmanager
-def _os_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror or error}; check the disk and the permissions, then start again") from error
-
-
-def make_directory(directory: Path) -> None:
-    """Make ``directory`` with its parents, durably, where it does not exist.
-
-    Raises:
-        UserError: it cannot be made.
-        StorageError: it cannot be made durable.
-    """
-    directory = directory.absolute()
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the directory {directory}: {error.strerror}") from error
-    for path in missing or [directory]:  # whoever made it a moment ago may not have synced its parent
-        _sync_directory(path.parent)
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Replace the file at ``path`` by ``data`` in one step; it is on the disk when this returns.
-
-    Raises:
-        StorageError: the disk failed; the old file is still there, or the new one is.
-    """
-    new = path.with_name(f"{path.name}.new")
-    with _os_errors(path):
-        with new.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    with _os_errors(directory):
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def write_manifest(directory: Path, signed: SignedManifest) -> None:
@@ -177,7 +87,7 @@ def read_tree_head(directory: Path) -> str:
 
 def _read_file(path: Path, max_bytes: int) -> bytes:
     """Return the file's bytes, cut off just after ``max_bytes``."""
-    with _os_errors(path), path.open("rb") as file:
+    with disk_errors(path), path.open("rb") as file:
         return file.read(max_bytes + 1)
 
 
@@ -189,7 +99,7 @@ def create_database(directory: Path, run: bytes, operator: bytes) -> None:
     """
     path = directory / DATABASE
     new = path.with_name(f"{path.name}.new")
-    with _os_errors(path):
+    with disk_errors(path):
         for leftover in (new, *(new.with_name(f"{new.name}-{suffix}") for suffix in ("journal", "wal", "shm"))):
             leftover.unlink(missing_ok=True)
     with sqlite_errors(path):
@@ -207,9 +117,9 @@ def create_database(directory: Path, run: bytes, operator: bytes) -> None:
             connection.execute("COMMIT")
         finally:
             connection.close()  # moves the WAL into the file, syncs it and removes the WAL
-    with _os_errors(path):
+    with disk_errors(path):
         new.rename(path)
-    _sync_directory(directory)
+    sync_directory(directory)
 
 
 def open_database(directory: Path) -> sqlite3.Connection:

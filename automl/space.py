@@ -72,7 +72,7 @@ class Architecture:
             value = json.loads(text)
             units = tuple(tuple(Layer(int(layer["kernel"]), int(layer["expansion"])) for layer in unit) for unit in value["units"])
             architecture = cls(int(value["resolution"]), units)
-        except (TypeError, KeyError, RecursionError) as error:
+        except (TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"not an architecture: {error!r}") from error
         space.check(architecture)
         if json.loads(architecture.to_json()) != value:

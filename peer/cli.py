@@ -9,8 +9,7 @@ from typing import Any
 
 import click
 
-from peer.config import load_config
-from peer.session import Stopped, join
+from peer.config import PeerConfig, load_config
 from protocol.errors import MantaError, UserError
 
 
@@ -35,18 +34,26 @@ def join_command(verbose: bool, **options: Any) -> None:
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     flags = {name: tuple(value) if isinstance(value, tuple) else value for name, value in options.items() if value not in (None, ())}
     try:
-        asyncio.run(join(load_config(flags)))
+        _join(load_config(flags))
     except UserError as error:
         click.echo(f"manta-peer: {error}", err=True)
         sys.exit(2)
-    except Stopped:
-        click.echo("manta-peer: stopped at once; frozen work is kept and goes on at the next start", err=True)
-        sys.exit(130)
     except KeyboardInterrupt:
         sys.exit(130)
     except MantaError as error:
         click.echo(f"manta-peer: {error}", err=True)
         sys.exit(1)
+
+
+def _join(config: PeerConfig) -> None:
+    # Imported here: it takes seconds. A mistake in the settings is said at once, and Ctrl-C meanwhile ends like Ctrl-C.
+    from peer.session import Stopped, join
+
+    try:
+        asyncio.run(join(config))
+    except Stopped:
+        click.echo("manta-peer: stopped at once; frozen work is kept and goes on at the next start", err=True)
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from protocol.errors import UserError
 
@@ -15,7 +15,7 @@ from protocol.errors import UserError
 class PeerConfig(BaseModel):
     """What a peer was told; see each field."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # gpus = 1 is what a person writes
 
     dir: Path = Field(
         default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer", description="identity, settings, frozen work"
@@ -27,14 +27,41 @@ class PeerConfig(BaseModel):
     gpus: str = Field(default="all", description="all, none, or how many GPUs to use")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
 
+    @field_validator("run")
+    @classmethod
+    def _check_run(cls, run: str | None) -> str | None:
+        if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
+            raise ValueError(f"a run's id is 64 hexadecimal digits in lower case, not {run!r}")
+        return run
+
+    @field_validator("gpus")
+    @classmethod
+    def _check_gpus(cls, gpus: str) -> str:
+        if not re.fullmatch(r"all|none|[0-9]{1,3}", gpus):
+            raise ValueError(f"takes all, none or a number, not {gpus!r}")
+        return gpus
+
+
+def _variable(name: str) -> str:
+    return f"MANTA_{name.upper()}"
+
 
 def _environment() -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in PeerConfig.model_fields:
-        text = os.environ.get(f"MANTA_{name.upper()}")
+        text = os.environ.get(_variable(name))
         if text:
             values[name] = tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen") else text
     return values
+
+
+def _settings_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}; mend it, or move it away") from error
 
 
 def load_config(flags: dict[str, Any]) -> PeerConfig:
@@ -43,23 +70,24 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
     Raises:
         UserError: an unknown key, or a value that cannot be.
     """
-    given = {**_environment(), **flags}
-    directory = Path(given.get("dir") or PeerConfig().dir).expanduser()
+    environment = _environment()
+    given = {**environment, **flags}
+    directory = Path(os.path.expanduser(given["dir"])) if "dir" in given else PeerConfig().dir
     path = directory / "peer.toml"
+    settings = _settings_file(path)
+
+    def origin(name: str) -> str:
+        """Return where the person wrote a value."""
+        if name in flags:
+            return f"--{name.replace('_', '-')}"
+        return _variable(name) if name in environment else f"{path}: {name}"
+
+    keys = [name for name in PeerConfig.model_fields if name != "dir"]  # a file does not say where it is
+    for name in settings:
+        if name not in keys:
+            raise UserError(f"{path}: {name!r} is not a key of this file; its keys are {', '.join(keys)}")
     try:
-        settings = tomllib.loads(path.read_text()) if path.exists() else {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    try:
-        config = PeerConfig(**{**settings, **given, "dir": directory})
+        return PeerConfig(**{**settings, **given, "dir": directory})
     except ValidationError as error:
         problem = error.errors()[0]
-        name = ".".join(str(part) for part in problem["loc"])
-        where = path if name in settings and name not in given else f"--{name.replace('_', '-')}"
-        what = f"unknown key {name!r}" if problem["type"] == "extra_forbidden" else f"{name}: {problem['msg']}"
-        raise UserError(f"{where}: {what}") from error
-    if config.run is not None and not re.fullmatch(r"[0-9a-f]{64}", config.run):
-        raise UserError(f"--run takes the run's id, 64 hexadecimal digits, not {config.run!r}")
-    if not re.fullmatch(r"all|none|[0-9]{1,3}", config.gpus):
-        raise UserError(f"--gpus takes all, none or a number, not {config.gpus!r}")
-    return config
+        raise UserError(f"{origin(str(problem['loc'][0]))}: {problem['msg'].removeprefix('Value error, ')}") from error

@@ -77,7 +77,7 @@ async def join(config: PeerConfig) -> None:
         torch.set_num_threads(config.threads)
     self_test()
     store = PeerStore(config.dir)
-    with only_process(store.directory, "a peer"):
+    with only_process(store.directory):
         identity = load_identity(store.identity_path)
         addresses, expected_run = find_addresses(config, store)
         try:

@@ -16,17 +16,17 @@ import safetensors.torch
 from torch import Tensor
 
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault
+from protocol.errors import RemoteFault, StorageError
 from protocol.records import MAX_ENTRY_BYTES, SignedClaim
 from swarm.disk import make_directory, replace_file, write_durably
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A claim and the mean gradient of its lots (float32, one dimension); None where the gradient does not fit any more."""
+    """A claim and the mean gradient of its lots (float32, one dimension)."""
 
     claim: SignedClaim
-    gradient: Tensor | None
+    gradient: Tensor
 
 
 class PeerStore:
@@ -42,9 +42,12 @@ class PeerStore:
         """Return the id of the run joined last and the addresses that led to it."""
         try:
             entry = json.loads((self.directory / "last.json").read_text())
-            return str(entry["run"]), tuple(map(str, entry["initial_peers"]))
+            run, addresses = entry["run"], entry["initial_peers"]
         except (OSError, ValueError, KeyError, TypeError):
             return None  # never joined, or somebody edited the file: the person is asked for an address
+        if type(run) is not str or type(addresses) is not list or not addresses or any(type(each) is not str for each in addresses):
+            return None
+        return run, tuple(addresses)
 
     def remember_run(self, run: bytes, initial_peers: tuple[str, ...]) -> None:
         """Keep what ``last_run`` returns."""
@@ -57,17 +60,22 @@ class PeerStore:
         write_durably(path, safetensors.torch.save({"gradient": gradient}, {"claim": pack(claim).hex()}))
 
     def load_frozen(self, run: bytes) -> Frozen | None:
-        """Return the newest claim that this peer froze in ``run``."""
+        """Return the newest claim that this peer froze in ``run``.
+
+        Raises:
+            StorageError: the file is damaged. It is left as it is: without it this peer may claim twice for a round, which is an offence.
+        """
         path = self._frozen_path(run)
         if not path.exists():
             return None
-        with safetensors.safe_open(path, framework="pt") as file:
-            packed = bytes.fromhex(file.metadata()["claim"])
-            try:
-                claim = unpack(SignedClaim, packed, max_bytes=MAX_ENTRY_BYTES + 256)
-            except RemoteFault:
-                return None
-            return Frozen(claim, file.get_tensor("gradient"))
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                packed = bytes.fromhex(file.metadata()["claim"])
+                return Frozen(unpack(SignedClaim, packed, max_bytes=MAX_ENTRY_BYTES + 256), file.get_tensor("gradient"))
+        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError, RemoteFault) as error:
+            raise StorageError(
+                f"{path} is damaged ({error}); check the disk, then delete the file: the lots of one round are lost with it"
+            ) from error
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""

@@ -1,75 +1,140 @@
 """What both programs keep in a directory: an identity (0600, made once), files that are whole or absent, one process at a time."""
 
-import contextlib
+import errno
 import fcntl
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import ClassVar
 
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity
 
 
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn any error of the operating system into a StorageError that names ``path``."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or error
+        raise StorageError(f"{path}: {reason}; make room, or check the disk and the permissions, then start again") from error
+
+
 def make_directory(directory: Path) -> None:
-    """Make a directory (0700) and those above it, if they are not there.
+    """Make a directory (0700) and those above it, durably, if they are not there.
 
     Raises:
         UserError: it cannot be made or written to.
+        StorageError: it cannot be made durable.
     """
+    directory = directory.absolute()
     try:
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot use the directory {directory}: {error.strerror}; choose another with --dir") from error
+        raise UserError(f"cannot make the directory {directory}: {error.strerror}; choose another with --dir") from error
     if not os.access(directory, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to the directory {directory}; choose another with --dir")
+    for path in missing or [directory]:  # whoever made it a moment ago may not have synced its parent
+        if os.access(path.parent, os.R_OK):
+            sync_directory(path.parent)
 
 
-@contextlib.contextmanager
-def only_process(directory: Path, what: str) -> Iterator[None]:
-    """Hold the directory's lock; it is released when the process ends, however it ends.
+class DirectoryLock:
+    """The exclusive right to write in a directory, until ``release`` or the end of this process, however it ends.
+
+    A POSIX record lock and not ``flock``: a forked child that outlives a killed program must not keep its lock. Such a lock does
+    not bind its own process, hence the set of those held.
+    """
+
+    _held: ClassVar[set[Path]] = set()
+
+    def __init__(self, directory: Path, who: str, *, name: str = "lock") -> None:
+        """Take the lock, which is the file ``name``; ``who`` else may hold it.
+
+        Raises:
+            UserError: it is taken.
+            StorageError: the lock file cannot be made.
+        """
+        self._path = directory.resolve() / name
+        taken = UserError(f"another {who} uses {directory}: stop it first, or choose another directory with --dir")
+        if self._path in self._held:
+            raise taken
+        with disk_errors(self._path):
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                os.close(self._file)
+                if error.errno in (errno.EACCES, errno.EAGAIN):
+                    raise taken from error
+                raise
+        self._held.add(self._path)
+
+    def release(self) -> None:
+        """Give the lock back; once."""
+        self._held.discard(self._path)
+        os.close(self._file)
+
+
+@contextmanager
+def only_process(directory: Path) -> Iterator[None]:
+    """Keep every other peer and aggregator out of a directory.
 
     Raises:
-        UserError: another process holds it.
+        UserError: one of them is in it.
+        StorageError: the lock file cannot be made.
     """
-    with (directory / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"{what} already runs on {directory}; stop it, or choose another directory with --dir") from error
+    lock = DirectoryLock(directory, "peer or aggregator")
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write a file that is there whole after a crash, or as it was before.
+    """Write a file that is there whole after a crash, or as it was before; it is on the disk when this returns.
 
     Raises:
         StorageError: the disk refuses.
     """
     part = path.with_name(f"{path.name}.part")
-    try:
+    with disk_errors(path):
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-        directory = os.open(path.parent, os.O_RDONLY)
+    sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make durable which files are in ``directory``, and under which names.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    with disk_errors(directory):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            os.fsync(directory)
+            os.fsync(descriptor)
         finally:
-            os.close(directory)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; make room or mend the disk, then start again") from error
+            os.close(descriptor)
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file that readers see whole, old or new; not for what must survive a power cut."""
+    """Write a file that readers see whole, old or new; not for what must survive a power cut.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
     part = path.with_name(f"{path.name}.part")
-    try:
+    with disk_errors(path):
         part.write_bytes(data)
         os.replace(part, path)
-    except OSError as error:
-        raise StorageError(f"cannot write {path}: {error.strerror}; make room or mend the disk, then start again") from error
 
 
 def load_identity(path: Path) -> Identity:

@@ -287,13 +287,13 @@ def test_a_full_disk_stops_the_log_and_memory_is_not_ahead(log: Log, directory: 
 def test_a_head_that_cannot_be_kept_is_not_published(log: Log, directory: Path) -> None:
     grow(log, 1)
     size, head = log.ledger.size, log.tree_head
-    (directory / f"{TREE_HEAD}.new").mkdir()
+    (directory / f"{TREE_HEAD}.part").mkdir()
     with pytest.raises(StorageError, match=os.strerror(errno.EISDIR)):
         grow(log, 1)
     assert (log.ledger.size, log.tree_head) == (size, head)
     assert (directory / TREE_HEAD).read_text() == head
     log.close()
-    (directory / f"{TREE_HEAD}.new").rmdir()
+    (directory / f"{TREE_HEAD}.part").rmdir()
     with Log.open(directory, OPERATOR) as again:
         assert again.ledger.round == 2
 

@@ -64,7 +64,7 @@ def test_the_id_is_the_sha256_of_the_text() -> None:
     ],
 )
 def test_a_text_that_is_not_canonical_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="architecture|gene|unit|layer|JSON|Expecting|characters"):
+    with pytest.raises(ValueError, match=r"architecture|gene|unit|layer|JSON|Expecting|characters"):
         Architecture.parse(text, TINY)
 
 
@@ -82,7 +82,7 @@ def test_a_text_that_is_not_canonical_is_refused(text: str) -> None:
     ],
 )
 def test_json_that_is_no_architecture_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="architecture|gene|unit|layer|JSON|Expecting|characters"):
+    with pytest.raises(ValueError, match=r"architecture|gene|unit|layer|JSON|Expecting|characters"):
         Architecture.from_json(text, TINY)
 
 

@@ -1,0 +1,53 @@
+import errno
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+
+from automl.snapshot import load_snapshot, save_snapshot
+from automl.update import State, state_digest
+from protocol.errors import StorageError, UserError
+
+STATE = State(12, torch.tensor([1.0, 2.0, 3.0]), (torch.tensor([0.5, 2.0**-149, -0.0]), torch.tensor([4.0, 5.0, 6.0])))
+
+
+def test_a_snapshot_gives_back_the_state_to_the_bit_and_its_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "round.safetensors"
+    save_snapshot(path, STATE, {"run": "ab"})
+    state, metadata = load_snapshot(path)
+    assert state_digest(state) == state_digest(STATE)
+    assert metadata == {"run": "ab", "round": "12"}
+    assert [file.name for file in tmp_path.iterdir()] == ["round.safetensors"]
+
+
+def test_a_full_disk_leaves_the_snapshot_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "round.safetensors"
+    save_snapshot(path, STATE, {})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match="No space left"):
+        save_snapshot(path, State(13, STATE.parameters * 2, STATE.moments), {})
+    assert load_snapshot(path)[0].round == 12
+
+
+def test_a_file_that_is_no_snapshot_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no snapshot"):
+        load_snapshot(tmp_path / "missing.safetensors")
+    (tmp_path / "text.safetensors").write_text("hello")
+    vector = torch.zeros(3)
+    for name, tensors, metadata in (
+        ("unnamed", {"weights": vector}, {"round": "1"}),
+        ("no-round", {"parameters": vector}, {}),
+        ("wrong-round", {"parameters": vector}, {"round": "one"}),
+        ("lengths", {"parameters": vector, "moment0": torch.zeros(2)}, {"round": "1"}),
+        ("half", {"parameters": vector.half()}, {"round": "1"}),
+        ("matrix", {"parameters": torch.zeros(3, 1)}, {"round": "1"}),
+    ):
+        safetensors.torch.save_file(tensors, tmp_path / f"{name}.safetensors", metadata)
+    for path in sorted(tmp_path.iterdir()):
+        with pytest.raises(UserError, match="no snapshot"):
+            load_snapshot(path)

@@ -1,0 +1,87 @@
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from automl.classifier import Supernet
+from automl.data.images import ImageDataset, augment, resize
+from automl.space import TINY
+from automl.training import NUM_PROJECTIONS, Lot, Worker, project
+from protocol.lots import lot_seed, sample_indices
+
+LOT = Lot(run_seed=7, round=3, cohort="a", key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
+
+
+@pytest.fixture
+def worker(digits: ImageDataset, supernet: Supernet) -> Worker:
+    worker = Worker("classifier-tiny", digits)
+    worker.load(supernet.flat_weights_N)
+    return worker
+
+
+def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Supernet) -> None:
+    first = worker.train(LOT)
+    worker.train(replace(LOT, index=2, architecture=TINY.largest()))
+    torch.rand(3), random.random(), np.random.random()  # noqa: B018 - the global generators move on
+    other = Worker("classifier-tiny", digits)
+    other.load(supernet.flat_weights_N)
+    for again in (worker.train(LOT), other.train(LOT)):
+        assert torch.equal(again.gradient, first.gradient)
+        assert (again.loss, again.samples, again.projection) == (first.loss, 16, first.projection)
+
+
+@pytest.mark.parametrize("change", [{"run_seed": 8}, {"round": 4}, {"cohort": "b"}, {"key": b"l" * 32}, {"index": 2}, {"samples": 17}])
+def test_each_part_of_its_identity_makes_another_lot(worker: Worker, change: dict[str, object]) -> None:
+    assert worker.train(replace(LOT, **change)).loss != worker.train(LOT).loss  # type: ignore[arg-type]
+
+
+def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker, supernet: Supernet) -> None:
+    before = (torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[union-attr]
+    first = worker.train(LOT)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tobytes() == before[2]  # type: ignore[union-attr]
+    worker.load(supernet.flat_weights_N * 2)
+    assert worker.train(LOT).loss != first.loss
+    worker.load(supernet.flat_weights_N)
+    assert worker.train(LOT).loss == first.loss
+
+
+def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Supernet) -> None:
+    identity = (LOT.run_seed, LOT.round, LOT.cohort, LOT.key, LOT.index)
+    indices = list(sample_indices(*identity, len(digits.train_labels), 16))
+    images = augment(resize(digits.train_images, 16, 32)[indices], lot_seed(*identity))
+    losses = F.cross_entropy(supernet(images, LOT.architecture), torch.from_numpy(digits.train_labels[indices]), reduction="none")
+    gradients = torch.autograd.grad(losses.sum() / 16, list(supernet.parameters()), materialize_grads=True)
+    result = worker.train(LOT)
+    torch.testing.assert_close(result.gradient, torch.cat([gradient.flatten() for gradient in gradients]))
+    assert result.loss == pytest.approx(losses.mean().item())
+
+
+def test_the_projection_is_eight_signed_sums_and_shows_a_change() -> None:
+    gradient = torch.randn(20_001, generator=torch.Generator().manual_seed(1))
+    one = np.zeros((3, 20_001), dtype=np.float32)
+    one[0, 0], one[1, 20_000] = 1, 1
+    first, last, nothing = (np.frombuffer(project(torch.from_numpy(vector)), dtype="<f4") for vector in one)
+    assert len(project(gradient)) == 4 * NUM_PROJECTIONS
+    assert set(np.abs(first)) == set(np.abs(last)) == {1.0}
+    assert not nothing.any()
+    base = np.frombuffer(project(gradient), dtype="<f4")
+    moved = gradient.clone()
+    moved[0] += 1
+    np.testing.assert_allclose(np.frombuffer(project(moved), dtype="<f4") - base, first, atol=1e-3)
+    np.testing.assert_allclose(np.frombuffer(project(gradient * 2), dtype="<f4"), base * 2, rtol=1e-6)
+    assert 20 < np.linalg.norm(base) / np.sqrt(NUM_PROJECTIONS) < 500  # about the gradient's own norm, 141
+
+
+def test_a_lot_of_one_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 samples"):
+        replace(LOT, samples=1)
+
+
+def test_weights_of_another_supernet_are_refused(worker: Worker) -> None:
+    with pytest.raises(ValueError, match="weights"):
+        worker.load(torch.zeros(10))

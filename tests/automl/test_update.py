@@ -1,0 +1,189 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from automl.schedule import learning_rate
+from automl.update import (
+    State,
+    initial_state,
+    known_digest,
+    next_state,
+    num_moments,
+    self_test,
+    state_bytes,
+    state_digest,
+    state_from_bytes,
+    state_num_bytes,
+)
+from protocol.encoding import encode
+from protocol.errors import EncodingError, OwnFault
+from protocol.records import Optimizer
+from protocol.signing import sha256
+
+ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
+SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20)
+ROUNDS = 30
+
+
+def first_state(optimizer: Optimizer, count: int = 1000) -> State:
+    weights = torch.randn(count, generator=torch.Generator().manual_seed(1))
+    return State(0, weights, tuple(torch.zeros(count) for _ in range(num_moments(optimizer))))
+
+
+def means(count: int = 1000) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    gradients = [torch.randn(count, generator=generator) for _ in range(ROUNDS)]
+    return [gradient * (torch.arange(count) % 3 > 0) for gradient in gradients]  # inactive slices have zeros
+
+
+def torch_optimizer(weights: Tensor, optimizer: Optimizer) -> torch.optim.Optimizer:
+    decay = float(optimizer.weight_decay)
+    if optimizer.name == "sgd":
+        return torch.optim.SGD([weights], lr=1.0, momentum=float(optimizer.beta1), weight_decay=decay)
+    return torch.optim.AdamW(
+        [weights], betas=(float(optimizer.beta1), float(optimizer.beta2)), eps=float(optimizer.epsilon), weight_decay=decay
+    )
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
+def test_the_update_is_the_one_of_torch_optim(optimizer: Optimizer) -> None:
+    state = first_state(optimizer)
+    weights = torch.nn.Parameter(state.parameters.double())  # the reference computes in double precision
+    reference = torch_optimizer(weights, optimizer)
+    for mean in means():
+        reference.param_groups[0]["lr"] = learning_rate(optimizer, state.round + 1, ROUNDS)
+        weights.grad = mean.double()
+        reference.step()
+        state = next_state(state, mean, optimizer, ROUNDS)
+    assert state.round == ROUNDS
+    torch.testing.assert_close(state.parameters, weights.detach().float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
+def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(optimizer: Optimizer) -> None:
+    state, mean = first_state(optimizer), means()[0]
+    before, mean_before = state_digest(state), mean.clone()
+    following = next_state(state, mean, optimizer, ROUNDS)
+    for vector in (following.parameters, *following.moments):
+        vector.fill_(7.0)
+    assert state_digest(state) == before
+    assert torch.equal(mean, mean_before)
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_one_update_has_the_same_digest_on_every_instruction_set(capability: str, threads: str) -> None:
+    program = "import torch; from automl.update import known_digest; print(torch.backends.cpu.get_cpu_capability(), known_digest())"
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability, "OMP_NUM_THREADS": threads}
+    output = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    used, digest = output.split()
+    if used.lower() != capability:
+        pytest.skip(f"this machine has no {capability}")
+    self_test()
+    assert digest == known_digest()
+
+
+def test_the_known_update_has_denormals_at_every_step() -> None:
+    tiny = torch.finfo(torch.float32).tiny
+    smallest = torch.full((5,), 2.0**-149)
+    state = State(0, smallest * 3, (smallest * 5, smallest * 7))
+    following = next_state(state, smallest, replace(ADAMW, weight_decay="0"), ROUNDS)
+    assert all((0 < vector).all() and (vector < tiny).all() for vector in following.moments)
+
+
+@pytest.fixture
+def _flushing() -> Iterator[None]:
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this machine cannot flush denormals")
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.usefixtures("_flushing")
+def test_a_thread_that_flushes_denormals_updates_nothing() -> None:
+    with pytest.raises(OwnFault, match="denormal"):
+        self_test()
+    with pytest.raises(OwnFault, match="denormal"):
+        next_state(first_state(SGD), means()[0], SGD, ROUNDS)
+
+
+def test_a_mean_or_moments_that_do_not_fit_are_refused() -> None:
+    state = first_state(ADAMW)
+    with pytest.raises(ValueError, match="mean"):
+        next_state(state, torch.zeros(999), ADAMW, ROUNDS)
+    with pytest.raises(ValueError, match="mean"):
+        next_state(state, torch.zeros(1000, dtype=torch.float64), ADAMW, ROUNDS)
+    with pytest.raises(ValueError, match="moments"):
+        next_state(state, torch.zeros(1000), SGD, ROUNDS)
+
+
+def test_the_first_state_is_of_round_zero_with_empty_moments() -> None:
+    state = initial_state("classifier-tiny", ADAMW, seed=3)
+    assert (state.round, len(state.moments), len(initial_state("classifier-tiny", SGD, seed=3).moments)) == (0, 2, 1)
+    assert not any(moment.any() for moment in state.moments)
+    assert state_digest(state) == state_digest(initial_state("classifier-tiny", ADAMW, seed=3))
+    assert state_digest(state) != state_digest(initial_state("classifier-tiny", ADAMW, seed=4))
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
+def test_a_state_survives_its_bytes_and_its_digest_is_theirs(optimizer: Optimizer) -> None:
+    state = next_state(first_state(optimizer), means()[0], optimizer, ROUNDS)
+    data = state_bytes(state)
+    again = state_from_bytes(data, 1000)
+    assert again.round == 1
+    assert all(torch.equal(a, b) for a, b in zip((state.parameters, *state.moments), (again.parameters, *again.moments), strict=True))
+    assert state_bytes(again) == data
+    assert state_digest(state) == sha256(data)
+    assert len(data) <= state_num_bytes(1000, optimizer)
+
+
+def header(*fields: int | str) -> bytes:
+    encoded = encode(fields)
+    return bytes([len(encoded)]) + encoded
+
+
+GOOD = header("manta/state/v1", 3, 2, 1)
+VECTORS = torch.tensor([1.0, 2.0, 3.0, 4.0]).numpy().tobytes()
+
+
+def test_hand_made_bytes_are_read_as_the_format_says() -> None:
+    state = state_from_bytes(GOOD + VECTORS, 2)
+    assert (state.round, state.parameters.tolist(), [moment.tolist() for moment in state.moments]) == (3, [1.0, 2.0], [[3.0, 4.0]])
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x00",
+        b"\xff",
+        GOOD,
+        GOOD[:-1],
+        GOOD + VECTORS[:-1],
+        GOOD + VECTORS + b"\x00",
+        GOOD + VECTORS[:8] + torch.tensor([float("nan"), 0.0]).numpy().tobytes(),
+        GOOD + VECTORS[:8] + torch.tensor([float("-inf"), 0.0]).numpy().tobytes(),
+        header("manta/state/v2", 3, 2, 1) + VECTORS,
+        header("manta/state/v1", -1, 2, 1) + VECTORS,
+        header("manta/state/v1", 2**50, 2, 1) + VECTORS,
+        header("manta/state/v1", 3, 1, 3) + VECTORS,
+        header("manta/state/v1", 3, 2, 0) + VECTORS[:8],
+        header("manta/state/v1", 3, 2, 3) + VECTORS + VECTORS,
+        header("manta/state/v1", 3, "2", 1) + VECTORS,
+        header("manta/state/v1", 3, 2) + VECTORS,
+        header("manta/state/v1", 3, 2, 1, 0) + VECTORS,
+        bytes([GOOD[0] + 1, 0x98, 4]) + GOOD[2:] + VECTORS,  # the array's length in more bytes than it needs
+        bytes([GOOD[0] + 1]) + GOOD[1:] + VECTORS,
+    ],
+)
+def test_bytes_that_are_not_the_canonical_form_of_a_state_are_refused(data: bytes) -> None:
+    with pytest.raises(EncodingError):
+        state_from_bytes(data, 2)
