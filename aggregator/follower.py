@@ -11,7 +11,7 @@ from automl.data.digits import load as load_dataset
 from automl.evaluation import AccuracyReport, accuracy_report
 from automl.snapshot import load_snapshot, save_snapshot
 from automl.update import State, next_state, state_digest
-from protocol.errors import EncodingError, LedgerError, StorageError
+from protocol.errors import EncodingError, LedgerError, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.records import Manifest, Statement
 from swarm.mean import Mean
@@ -49,10 +49,13 @@ class Follower:
         """
         path = self._path(ledger.round)
         if not path.exists():
-            raise StorageError(f"{path} is missing, the state of the log's last round; restore it from a backup or from a peer")
-        state, _ = load_snapshot(path)
+            raise StorageError(f"{path} is missing, the state of the log's last round; restore it from a backup")
+        try:
+            state, _ = load_snapshot(path)
+        except UserError as error:  # nobody chose this file
+            raise StorageError(f"{error}; restore it from a backup") from error
         if state_digest(state) != ledger.state:
-            raise StorageError(f"{path} is not the state that the log names; restore it from a backup or from a peer")
+            raise StorageError(f"{path} is not the state that the log names; restore it from a backup")
         self._assign(state)
 
     def save(self, state: State) -> None:

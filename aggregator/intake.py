@@ -17,7 +17,7 @@ from protocol.records import MAX_ENTRY_BYTES, Proposal, Receipt, SignedClaim, cl
 from protocol.signing import PublicKey
 from swarm.log_client import MAX_PROPOSAL_BYTES
 from swarm.mean import max_mean_bytes
-from swarm.node import Node
+from swarm.rpc import Endpoint
 from swarm.transfer import Shelf, fetch
 
 logger = logging.getLogger("manta.intake")
@@ -27,9 +27,9 @@ Result = TypeVar("Result")
 class Intake:
     """Answers "latest", "propose" and "claim"."""
 
-    def __init__(self, node: Node, log: Log, follower: Follower, shelf: Shelf, on_commit: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Endpoint, log: Log, follower: Follower, shelf: Shelf, on_commit: Callable[[], None]) -> None:
         """Prepare; ``on_commit`` is called after each committed round."""
-        self._node = node
+        self._endpoint = endpoint
         self._log = log
         self._follower = follower
         self._shelf = shelf
@@ -41,9 +41,9 @@ class Intake:
 
     async def start(self) -> None:
         """Answer from now on."""
-        await self._node.serve("latest", self._on_latest)
-        await self._node.serve("propose", self._on_propose)
-        await self._node.serve("claim", self._on_claim)
+        await self._endpoint.serve("latest", self._on_latest)
+        await self._endpoint.serve("propose", self._on_propose)
+        await self._endpoint.serve("claim", self._on_claim)
 
     def close(self) -> None:
         """Finish what is being written."""
@@ -83,7 +83,7 @@ class Intake:
         for claim in proposal.claims:
             check_work(self._log.ledger.manifest, claim.open())
         providers = [caller, *(PublicKey(vote.key) for vote in proposal.votes if vote.key != caller)]
-        mean_data = await fetch(self._node, proposal.statement.mean, providers, max_bytes=max_mean_bytes(self._follower.num_weights))
+        mean_data = await fetch(self._endpoint, proposal.statement.mean, providers, max_bytes=max_mean_bytes(self._follower.num_weights))
         state = await self._write(self._follower.follow, proposal.statement, mean_data)
         self._shelf.put(mean_data)
         return entries, state

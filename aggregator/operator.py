@@ -27,7 +27,7 @@ from automl.update import initial_state, self_test, state_bytes, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.records import SignedManifest
 from protocol.signing import Identity
-from swarm.disk import load_identity, make_directory, replace_file
+from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
@@ -71,15 +71,16 @@ def open_log(config: RunConfig, directory: Path, identity: Identity) -> tuple[Lo
     if (directory / DATABASE).exists():
         signed = read_manifest(directory)
         manifest = signed.open()
-        log = Log.open(directory, identity)
-        if config.manifest(identity, manifest.initial_state) != manifest:
-            log.close()
-            raise UserError(
-                f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
-                "give that run's file, or a new directory with --dir"
-            )
-        follower = Follower(snapshots, manifest, signed.run, keep_snapshots=keep)
-        follower.restore(log.ledger)
+        with contextlib.ExitStack() as undo:
+            log = undo.enter_context(Log.open(directory, identity))
+            if config.manifest(identity, manifest.initial_state) != manifest:
+                raise UserError(
+                    f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
+                    "give that run's file, or a new directory with --dir"
+                )
+            follower = Follower(snapshots, manifest, signed.run, keep_snapshots=keep)
+            follower.restore(log.ledger)
+            undo.pop_all()
         return log, signed, follower
     state = initial_state(config.data.supernet, config.optimizer_settings(), config.run.seed)
     signed = SignedManifest.sign(config.manifest(identity, state_digest(state)), identity)
@@ -108,17 +109,20 @@ class Operator:
         """
         self_test()
         make_directory(self._directory)
-        identity_path = self._directory / "identity.key"
-        identity = load_identity(identity_path)
-        self._log, signed, self._follower = open_log(self._config, self._directory, identity)
-        manifest = signed.open()
-        self.status = OperatorStatus(signed.run.hex(), manifest.name, manifest.num_rounds)
-        with contextlib.closing(self._log):
-            node = await Node.start(identity, identity_path, listen=[self._listen_address(listen)])
-            try:
-                await self._serve(node, signed)
-            finally:
-                await node.close()
+        with only_process(self._directory):
+            identity_path = self._directory / "identity.key"
+            if (self._directory / DATABASE).exists() and not identity_path.exists():
+                raise UserError(f"{identity_path} is missing, the key of the log in {self._directory}; restore it from a backup")
+            identity = load_identity(identity_path)
+            self._log, signed, self._follower = open_log(self._config, self._directory, identity)
+            manifest = signed.open()
+            self.status = OperatorStatus(signed.run.hex(), manifest.name, manifest.num_rounds)
+            with self._log:
+                node = await Node.start(identity, identity_path, listen=[self._listen_address(listen)])
+                try:
+                    await self._serve(node, signed)
+                finally:
+                    await node.close()
 
     async def _serve(self, node: Node, signed: SignedManifest) -> None:
         addresses = tuple(await node.addresses())

@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from protocol.errors import MantaError
 from protocol.signing import Identity, PublicKey
-from swarm.allreduce import Branch, Leaf, Reduction, open_part
+from swarm.allreduce import Branch, Leaf, Part, Reduction
 from swarm.node import Node
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -144,7 +144,7 @@ async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values
         active: list[Reduction] = []
 
         async def on_part(sender: PublicKey, data: bytes) -> bytes:
-            active[-1].receive(sender, open_part(data))
+            active[-1].receive(sender, Part.open(data))
             return b""
 
         await node.serve("part", on_part)

@@ -9,6 +9,7 @@ from typing import Any
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from protocol.cohorts import cohort_name
 from protocol.errors import UserError
 
 
@@ -33,6 +34,11 @@ class PeerConfig(BaseModel):
         if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
             raise ValueError(f"a run's id is 64 hexadecimal digits in lower case, not {run!r}")
         return run
+
+    @field_validator("cohort")
+    @classmethod
+    def _check_cohort(cls, cohort: str | None) -> str | None:
+        return None if cohort is None else cohort_name(cohort, "")
 
     @field_validator("gpus")
     @classmethod

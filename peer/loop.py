@@ -32,12 +32,11 @@ from swarm.averager import Averager, Expectation
 from swarm.log_client import Commitment, LogClient
 from swarm.matchmaking import Matchmaker
 from swarm.mean import Mean, max_mean_bytes
-from swarm.membership import Membership
+from swarm.membership import DHT_PERIOD_S, Membership
 from swarm.node import Node
 from swarm.transfer import Shelf, fetch
 
-_HEARTBEAT_S = 4.0  # announcements are forgotten after membership.TTL_S
-_POLL_S = 0.15  # between looks at the other members while a round may close
+_POLL_S = 0.2  # between looks at the clock while a round may close
 _ALL_TOGETHER_S = 4.0  # how long a round's first attempt waits for every member
 _WHOEVER_COMES_S = 10.0  # and the later ones, for at least one other
 _LOG_POLL_S = 2.0  # a commit that nobody pushed is seen this late at most
@@ -82,7 +81,6 @@ class PeerLoop:
         self._state: State | None = None
         self._prepared: tuple[bytes, State] | None = None  # a next state and its digest, not the state until a commit says so
         self._gradient: Tensor | None = None  # of the frozen claim
-        self._members: list[Announcement] = []
         self._opened_ms = _now_ms()
         self._commit_seen = asyncio.Event()
         self._progress = asyncio.Event()
@@ -102,6 +100,7 @@ class PeerLoop:
         """Take part until the run is finished or ``leave`` was called and the round's duties are done."""
         await self._shelf.serve(self.node)
         await self.node.serve("commit", self._on_commit_pushed)
+        await self._membership.start()
         await self.averager.start()
         await self._matchmaker.start()
         await self._first_look()
@@ -207,7 +206,7 @@ class PeerLoop:
 
     def _providers(self) -> list[PublicKey]:
         voters = [PublicKey(vote.key) for vote in self._commitment.proven.round.votes] if self._commitment else []
-        members = [PublicKey(member.key) for member in self._members if member.last_commit == self.machine.last_commit]
+        members = [PublicKey(member.key) for member in self._membership.members() if member.last_commit == self.machine.last_commit]
         return list(dict.fromkeys([*voters, *members, PublicKey(self.manifest.operators[0])]))
 
     # A round.
@@ -246,7 +245,8 @@ class PeerLoop:
         while machine.phase is Phase.TRAINING and machine.round == round_:
             if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
                 return
-            await asyncio.sleep(_POLL_S)
+            self._membership.changed.clear()
+            await _within(self._membership.changed, _POLL_S)
 
     async def _freeze(self, pile: Pile, round_: int) -> None:
         claim = pile.claim(
@@ -263,7 +263,7 @@ class PeerLoop:
         if self.machine.freeze(signed):
             self._gradient = gradient
             self._board.status.loss = pile.loss
-        self._progress.set()
+        await self._announce()
 
     def _swarm_samples(self) -> int:
         cap, here = self.manifest.max_claim_samples, (self.machine.round, self.machine.last_commit)
@@ -278,7 +278,7 @@ class PeerLoop:
         rounds = (self.machine.round, self.machine.round - 1)
         return [
             member
-            for member in self._members
+            for member in self._membership.members()
             if member.round in rounds and member.key != self.identity.public_key and not self._membership.is_suspect(member.key)
         ]
 
@@ -314,7 +314,7 @@ class PeerLoop:
         logger.info("attempt dropped round=%d reason=%s", self.machine.round, reason)
         self._board.update(attempts_dropped=dict(self.machine.attempts_dropped))
         await self._look_at_log()
-        await self._look_at_members()
+        await self._membership.look()
         await asyncio.sleep(_POLL_S)
 
     async def _unless_committed(self, attempt: Coroutine[Any, Any, Result]) -> Result | None:
@@ -431,7 +431,7 @@ class PeerLoop:
 
     def _push(self, commitment: Commitment, mates: tuple[PublicKey, ...]) -> None:
         """Tell the group, and others who wait for this round's end; whoever is left out looks at the log."""
-        members = [PublicKey(member.key) for member in self._members]
+        members = [PublicKey(member.key) for member in self._membership.members()]
         keys = list(dict.fromkeys([*mates, *members]))[:_MAX_PUSHES]
         data = pack(commitment.receipt)
 
@@ -466,14 +466,18 @@ class PeerLoop:
                     await self.node.meet_again(self.log.operator)
 
     async def _watch_members(self) -> None:
-        """Announce progress as it happens, and look at the others' while a round may close."""
+        """Announce progress as it happens, and a heartbeat when nothing does; look for newcomers."""
         while True:
             self._progress.clear()
             await self._announce()
-            until = time.monotonic() + _HEARTBEAT_S
-            while not self._progress.is_set() and time.monotonic() < until:
-                await self._look_at_members()
-                await _within(self._progress, _POLL_S)
+            await self._membership.look()
+            self._board.update(members=len(self._membership.members()))
+            until = time.monotonic() + DHT_PERIOD_S
+            while time.monotonic() < until:
+                await _within(self._progress, until - time.monotonic())
+                if self._progress.is_set():
+                    self._progress.clear()
+                    await self._announce()
 
     async def _announce(self) -> None:
         machine = self.machine
@@ -486,10 +490,6 @@ class PeerLoop:
             samples=machine.samples,
             ready=machine.phase is not Phase.TRAINING,
         )
-
-    async def _look_at_members(self) -> None:
-        self._members = await self._membership.members()
-        self._board.update(members=len(self._members))
 
     async def _compute(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Run blocking work in the compute thread."""

@@ -11,6 +11,7 @@ Every weight comes from the table, never from a message. A member that fails or 
 import asyncio
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,9 @@ from swarm.rpc import Endpoint
 
 PART_BYTES = 1024 * 1024  # of a piece in one message
 MAX_PIECES = 60  # of one level; beyond, pieces are not quite equal and nothing else changes
+_PARTS_IN_FLIGHT = 4  # to one peer
+_HEADER_LENGTH_BYTES = 2
+_MAX_HEADER_BYTES = 256
 _CALL_TIMEOUT_S = 60.0
 _UP, _DOWN = 0, 1
 
@@ -47,14 +51,43 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A message: bytes of one piece on its way up to its owner or down from it."""
+class _Header:
+    """What stands before the bytes of a part: a piece on its way up to its owner or down from it."""
 
     attempt: bytes
     direction: int
     path: tuple[int, ...]  # the piece: its index at each level, lowest first
     offset: int
-    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A message: some bytes of one piece. It travels as the header's length (2 bytes, big-endian), the header, the bytes as they are."""
+
+    header: _Header
+    data: memoryview
+
+    @property
+    def attempt(self) -> bytes:
+        """The attempt that it belongs to."""
+        return self.header.attempt
+
+    def pack(self) -> bytes:
+        """Return the message."""
+        header = pack(self.header)
+        return b"".join((len(header).to_bytes(_HEADER_LENGTH_BYTES, "big"), header, self.data))
+
+    @classmethod
+    def open(cls, message: bytes) -> "Part":
+        """Return the part in ``message``.
+
+        Raises:
+            EncodingError: there is none.
+        """
+        start = _HEADER_LENGTH_BYTES + int.from_bytes(message[:_HEADER_LENGTH_BYTES], "big")
+        if len(message) < start:
+            raise EncodingError("a part without its header")
+        return cls(unpack(_Header, message[_HEADER_LENGTH_BYTES:start], max_bytes=_MAX_HEADER_BYTES), memoryview(message)[start:])
 
 
 _Final = tuple[list[bytes], list[int]]  # encoded pieces of the mean, and how many values each has
@@ -124,6 +157,7 @@ class Reduction:
             next(group for group in groups if any(leaf.key == endpoint.key for leaf in leaves(group))) for groups in self._levels
         ]
         self._arrivals: dict[_Tag, _Arrival] = {}
+        self._in_flight: dict[PublicKey, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_PARTS_IN_FLIGHT))
         self.sent_bytes = 0
         self._expect(0, (), 0, vector.numel())
 
@@ -139,21 +173,22 @@ class Reduction:
             raise AttemptFailed(f"the reduce failed: {error}") from error
         return Mean.join(self._codecs[-1], pieces, counts)
 
-    def receive(self, sender: PublicKey, part: _Part) -> None:
+    def receive(self, sender: PublicKey, part: Part) -> None:
         """Take a message of a member.
 
         Raises:
             EncodingError: nothing of the kind is expected from this sender; it changes nothing.
         """
-        arrival = self._arrivals.get((part.direction, part.path, sender))
-        if arrival is None or part.offset % PART_BYTES != 0 or not 0 <= part.offset < len(arrival.buffer):
+        offset = part.header.offset
+        arrival = self._arrivals.get((part.header.direction, part.header.path, sender))
+        if arrival is None or offset % PART_BYTES != 0 or not 0 <= offset < len(arrival.buffer):
             raise EncodingError("a part that nobody waits for")
-        if len(part.data) != min(PART_BYTES, len(arrival.buffer) - part.offset):
+        if len(part.data) != min(PART_BYTES, len(arrival.buffer) - offset):
             raise EncodingError("a part of the wrong length")
-        if part.offset in arrival.seen:
+        if offset in arrival.seen:
             return
-        arrival.seen.add(part.offset)
-        arrival.buffer[part.offset : part.offset + len(part.data)] = part.data
+        arrival.seen.add(offset)
+        arrival.buffer[offset : offset + len(part.data)] = part.data
         arrival.missing -= len(part.data)
         if arrival.missing == 0:
             arrival.done.set()
@@ -249,27 +284,21 @@ class Reduction:
         return bytes(arrival.buffer)
 
     async def _send(self, to: PublicKey, direction: int, path: tuple[int, ...], data: bytes) -> None:
-        parts = [
-            pack(_Part(self._attempt, direction, path, offset, data[offset : offset + PART_BYTES]))
-            for offset in range(0, len(data), PART_BYTES)
-        ]
-        self.sent_bytes += sum(map(len, parts))
-        await _together(*(self._call(to, part) for part in parts))
+        view = memoryview(data)
+
+        async def send_part(offset: int) -> None:
+            async with self._in_flight[to]:
+                part = Part(_Header(self._attempt, direction, path, offset), view[offset : offset + PART_BYTES]).pack()
+                self.sent_bytes += len(part)
+                await self._call(to, part)
+
+        await _together(*(send_part(offset) for offset in range(0, len(data), PART_BYTES)))
 
     async def _call(self, to: PublicKey, part: bytes) -> None:
         try:
             await self._endpoint.call(to, "part", part, timeout_s=_CALL_TIMEOUT_S)
         except MantaError as error:
             raise AttemptFailed(str(error), frozenset({to})) from error
-
-
-def open_part(data: bytes) -> _Part:
-    """Return the message of a "part" call.
-
-    Raises:
-        EncodingError: it is none.
-    """
-    return unpack(_Part, data, max_bytes=PART_BYTES + 1024)
 
 
 async def _together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:

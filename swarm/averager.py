@@ -20,7 +20,7 @@ from protocol.records import Claim, Manifest, Proposal, SignedClaim, Vote, sign_
 from protocol.rounds import RoundMachine
 from protocol.signing import Identity, PublicKey
 from protocol.table import Table
-from swarm.allreduce import Branch, Leaf, Reduction, open_part
+from swarm.allreduce import Branch, Leaf, Part, Reduction
 from swarm.matchmaking import Group
 from swarm.mean import Mean
 from swarm.rpc import Endpoint
@@ -273,7 +273,7 @@ class Averager:
         return self._active is not None and self._active.table.attempt == attempt
 
     async def _on_part(self, sender: PublicKey, data: bytes) -> bytes:
-        part = open_part(data)
+        part = Part.open(data)
         (await self._attempt_of(part.attempt, sender)).reduction.receive(sender, part)
         return b""
 

@@ -16,15 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from hivemind.dht.node import DHTNode
-from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.utils import get_dht_time
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
-from protocol.errors import MantaError, OwnFault, SignatureError, Unreachable, UserError
+from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable, UserError
 from protocol.signing import Identity, PublicKey, peer_id, public_key_of
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
+from swarm.streams import MIN_REQUEST_BYTES, StreamServer, call_on_stream
 from swarm.validator import MAX_RECORD_BYTES, OwnedRecords
 
 _KEEPER = Path(__file__).with_name("keeper.py")
@@ -101,6 +102,7 @@ class Node:
         self._p2p = p2p
         self._dht = dht
         self._socket_dir = socket_dir
+        self._streams = StreamServer()
         self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
 
     @classmethod
@@ -166,25 +168,37 @@ class Node:
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
 
-        async def answer(request: _Bytes, context: Any) -> _Bytes:
+        async def answer(caller: PeerID, request: bytes) -> bytes:
             try:
-                if len(request.data) > MAX_MESSAGE_BYTES:
-                    raise SignatureError(f"a message of {len(request.data)} bytes is too large")
-                return _Bytes(_ANSWER + await handler(public_key_of(context.remote_id.to_bytes()), request.data))
+                if len(request) > MAX_MESSAGE_BYTES:
+                    raise EncodingError(f"a message of {len(request)} bytes is too large")
+                return _ANSWER + await handler(public_key_of(caller.to_bytes()), request)
             except MantaError as error:
-                return _Bytes(_REFUSAL + str(error).encode()[:1000])
+                return _REFUSAL + str(error).encode()[:1000]
 
-        await self._p2p.add_protobuf_handler(f"manta.{method}", answer, _Bytes)
+        async def answer_unary(request: _Bytes, context: P2PContext) -> _Bytes:
+            return _Bytes(await answer(context.remote_id, request.data))
+
+        await self._p2p.add_protobuf_handler(f"manta.{method}", answer_unary, _Bytes)
+        await self._streams.serve(self._p2p, f"manta.{method}.stream", answer)
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
         """See ``Endpoint.call``."""
         if len(request) > MAX_MESSAGE_BYTES:
             raise ValueError(f"a request has at most {MAX_MESSAGE_BYTES} bytes")
-        calling = self._p2p.call_protobuf_handler(PeerID(peer_id(key)), f"manta.{method}", _Bytes(request), _Bytes)
-        response: bytes = (await _answer_of(calling, f"{short_name(key)} ({method})", timeout_s)).data
+        if len(request) < MIN_REQUEST_BYTES:
+            calling = self._call_unary(PeerID(peer_id(key)), f"manta.{method}", request)
+        else:
+            calling = call_on_stream(self._p2p, PeerID(peer_id(key)), f"manta.{method}.stream", request)
+        response: bytes = await _answer_of(calling, f"{short_name(key)} ({method})", timeout_s)
         if response[:1] == _REFUSAL:
-            raise Refused(response[1:].decode(errors="replace"))
+            reason = response[1:].decode(errors="replace")
+            raise Refused("".join(letter if letter.isprintable() else "?" for letter in reason))  # it may reach a terminal
         return response[1:]
+
+    async def _call_unary(self, peer: PeerID, name: str, request: bytes) -> bytes:
+        answer: _Bytes = await self._p2p.call_protobuf_handler(peer, name, _Bytes(request), _Bytes)
+        return answer.data
 
     async def meet_again(self, key: PublicKey) -> None:
         """Connect to an initial peer that was away, and enter each other's routing tables: a restarted node's is empty.
@@ -214,6 +228,7 @@ class Node:
 
     async def close(self) -> None:
         """End the DHT node and the daemon; remove the sockets."""
+        await self._streams.close()
         await self._dht.shutdown()
         await self._p2p.shutdown()
         shutil.rmtree(self._socket_dir, ignore_errors=True)

@@ -9,7 +9,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from small_run import (
+
+import aggregator.log
+from aggregator.log import Log
+from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD, open_database
+from aggregator.verify import verify_directory
+from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
+from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
+from protocol.receipts import open_round_receipt
+from protocol.records import claim_entry, commit_digest
+from protocol.signing import sha256
+from tests.aggregator.small_run import (
     OPERATOR,
     OTHER_OPERATOR,
     PEERS,
@@ -22,16 +32,6 @@ from small_run import (
     rfc_root,
     signed_manifest,
 )
-
-import aggregator.log
-from aggregator.log import Log
-from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD, open_database
-from aggregator.verify import verify_directory
-from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
-from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
-from protocol.receipts import open_round_receipt
-from protocol.records import claim_entry, commit_digest
-from protocol.signing import sha256
 
 SIGNED = signed_manifest()
 DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")

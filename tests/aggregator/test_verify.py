@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from small_run import OPERATOR, PEERS, POOL, child, claim, grow, next_round, opened_head, rfc_root, signed_manifest
 
 from aggregator.log import Log
 from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
@@ -16,6 +15,7 @@ from protocol.errors import MantaError, StorageError, UserError
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.records import claim_entry
+from tests.aggregator.small_run import OPERATOR, PEERS, POOL, child, claim, grow, next_round, opened_head, rfc_root, signed_manifest
 
 SIGNED = signed_manifest()
 ROUNDS = 3
@@ -40,6 +40,7 @@ def running(tmp_path: Path) -> Iterator[Log]:
 def change(directory: Path, statement: str, *values: object) -> None:
     """Change the database behind the log's back."""
     with closing(sqlite3.connect(directory / DATABASE)) as connection, connection:
+        connection.execute("PRAGMA synchronous = OFF")  # hundreds of changes, none of which has to survive a power cut
         connection.execute(statement, values)
 
 

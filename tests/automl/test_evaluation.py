@@ -1,5 +1,4 @@
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
@@ -61,9 +60,9 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
     supernet.initialise(torch.Generator().manual_seed(0))
     weights = supernet.flat_weights_N.clone()
     momentum = torch.zeros_like(weights)
-    for round_ in range(40):
+    for round_ in range(30):
         worker.load(weights)
-        lots = [Lot(0, round_ + 1, "a", b"k" * 32, index, one, 32) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
+        lots = [Lot(0, round_ + 1, "a", b"k" * 32, index, one, 16) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
         momentum = 0.9 * momentum + torch.stack([worker.train(lot).gradient for lot in lots]).mean(0)
         weights = weights - 0.05 * momentum
     report = accuracy_report(weights, "classifier-tiny", digits, num_random=1)
@@ -73,8 +72,7 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
     assert 0 <= report["random"][0] <= 1
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Supernet, digits: ImageDataset, seed: int) -> None:
+def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Supernet, digits: ImageDataset) -> None:
     few = ImageDataset("few", 16, 10, digits.train_images[:64], digits.train_labels[:64], digits.held_out_images, digits.held_out_labels)
-    reports = [accuracy_report(supernet.flat_weights_N, "classifier-tiny", few, num_random=3, seed=seed) for _ in range(2)]
+    reports = [accuracy_report(supernet.flat_weights_N, "classifier-tiny", few, num_random=2, seed=5) for _ in range(2)]
     assert reports[0] == reports[1]

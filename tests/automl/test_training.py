@@ -25,7 +25,7 @@ def worker(digits: ImageDataset, supernet: Supernet) -> Worker:
 def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Supernet) -> None:
     first = worker.train(LOT)
     worker.train(replace(LOT, index=2, architecture=TINY.largest()))
-    torch.rand(3), random.random(), np.random.random()  # noqa: B018 - the global generators move on
+    torch.rand(3), random.random(), np.random.random()
     other = Worker("classifier-tiny", digits)
     other.load(supernet.flat_weights_N)
     for again in (worker.train(LOT), other.train(LOT)):

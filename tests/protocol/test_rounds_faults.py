@@ -155,6 +155,7 @@ class Peer:
         self.copy: bytes | None = None
         self.lots: list[Lot] = []  # trained, not claimed
         self.in_training: list[Lot] = []
+        self.has_lots = lots_kept  # those of the claim in the store
         if self.store.claim is not None:
             self.machine.restore(self.store.claim, lots_kept=lots_kept)
 
@@ -186,10 +187,14 @@ class Peer:
             return False
         opened = claim.open()
         assert all((lot.round, lot.trained_on) == (opened.round, opened.last_commit) for lot in lots)
-        self.store.claim, self.store.lots, self.lots = claim, lots, []
+        self.store.claim, self.store.lots, self.lots, self.has_lots = claim, lots, [], True
         self.history.claims[opened.round].add(claim)
         self.history.claimed[claim.digest] = lots
         return True
+
+    def retrain(self) -> None:
+        self.machine.retrained()
+        self.has_lots = True
 
     def agree(self) -> Vote:
         table = self.machine.table
@@ -360,7 +365,7 @@ class Swarm(RuleBasedStateMachine):
 
     def lost_lots_are_trained_anew(self, data: st.DataObject) -> None:
         if peer := self.some(data, lacks_its_lots):
-            peer.machine.retrained()
+            peer.retrain()
 
     # Groups and attempts.
 
@@ -406,6 +411,7 @@ class Swarm(RuleBasedStateMachine):
         assert sorted(table.keys) == sorted(peer.key for peer in group)
         for place, peer in enumerate(group):
             if place != dead:
+                assert peer.has_lots
                 assert peer.machine.may_start(table, *PAST_DEADLINE)
                 peer.machine.settle(table)
 
@@ -601,7 +607,7 @@ class Swarm(RuleBasedStateMachine):
             while peer.machine.missing:
                 peer.catch_up(peer.machine.missing[0])
             if lacks_its_lots(peer):
-                peer.machine.retrained()
+                peer.retrain()
             if is_training(peer):
                 self.begin_lot(peer, 16)
                 peer.end_lot(peer.in_training[-1])
