@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from protocol.errors import MantaError, UserError
+from swarm.loading import ending_at_ctrl_c
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -21,7 +22,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Say in one line what went wrong, and exit. The commands import what takes seconds in here: Ctrl-C meanwhile is no error either."""
+    """Say in one line what went wrong, and exit."""
     try:
         yield
     except KeyboardInterrupt:
@@ -39,7 +40,8 @@ def _clear_errors() -> Iterator[None]:
 def init(run_file: Path) -> None:
     """Write a run file with every setting and what it means."""
     with _clear_errors():
-        from aggregator.config import RunConfig, write_run_file
+        with ending_at_ctrl_c():
+            from aggregator.config import RunConfig, write_run_file
 
         write_run_file(run_file, RunConfig())
         click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
@@ -56,10 +58,11 @@ def start(run_file: Path, directory: Path, listen: str | None, threads: int | No
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     with _clear_errors():
-        import torch
+        with ending_at_ctrl_c():  # imported here: --help, and what is wrong with a file's name, is said at once
+            import torch
 
-        from aggregator.config import load_run_file
-        from aggregator.operator import Operator
+            from aggregator.config import load_run_file
+            from aggregator.operator import Operator
 
         async def serve() -> None:
             await Operator(load_run_file(run_file), directory, click.echo).run(listen)
@@ -80,14 +83,13 @@ def verify(directory: Path) -> None:
     """Check every signature, the tree, the heads and the credits again; print the root."""
     with _clear_errors():
         from aggregator.verify import verify_directory
-        from protocol.signing import PublicKey
-        from swarm.node import peer_name
+        from protocol.signing import peer_name
 
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")
         for key, amount in sorted(found.credits.items(), key=lambda item: -item[1]):
-            click.echo(f"credit {amount} {peer_name(PublicKey(key))}")
+            click.echo(f"credit {amount} {peer_name(key)}")
         click.echo(f"root {found.root.hex()}")
 
 

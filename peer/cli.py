@@ -11,6 +11,7 @@ import click
 
 from peer.config import PeerConfig, load_config
 from protocol.errors import MantaError, UserError
+from swarm.loading import ending_at_ctrl_c
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -46,8 +47,8 @@ def join_command(verbose: bool, **options: Any) -> None:
 
 
 def _join(config: PeerConfig) -> None:
-    # Imported here: it takes seconds. A mistake in the settings is said at once, and Ctrl-C meanwhile ends like Ctrl-C.
-    from peer.session import Stopped, join
+    with ending_at_ctrl_c():  # imported here: a mistake in the settings is said at once, and so is --help
+        from peer.session import Stopped, join
 
     try:
         asyncio.run(join(config))

@@ -39,6 +39,7 @@ from swarm.transfer import Shelf, fetch
 _POLL_S = 0.2  # between looks at the clock while a round may close
 _ALL_TOGETHER_S = 4.0  # how long a round's first attempt waits for every member
 _WHOEVER_COMES_S = 10.0  # and the later ones, for at least one other
+_WITHDRAW_S = 2.0  # for telling the others that this peer leaves
 _LOG_POLL_S = 2.0  # a commit that nobody pushed is seen this late at most
 _NEXT_PROPOSER_S = 1.5  # how long the second member of a table waits for the first one's commit
 _LOG_RETRY_S = (0.5, 5.0)  # first and longest pause between calls of a log that does not answer
@@ -127,7 +128,8 @@ class PeerLoop:
                     return
                 await self._catch_up()
             elif phase is Phase.TRAINING:
-                if self._leaving.is_set() and self.machine.samples == 0:
+                if self._leaving.is_set():
+                    await self._withdraw()
                     return
                 await self._train()
             elif self.machine.can_join:
@@ -140,7 +142,7 @@ class PeerLoop:
     async def _first_look(self) -> None:
         """Learn where the run stands, and take up frozen work of an earlier life."""
         frozen = self._store.load_frozen(self.run_id)
-        if frozen is not None:
+        if frozen is not None and frozen.claim.open().key == self.identity.public_key:  # the person may have a new identity
             fits = frozen.gradient is not None and frozen.gradient.shape == (self._worker.num_weights,)
             self.machine.restore(frozen.claim, lots_kept=fits)
             self._gradient = frozen.gradient
@@ -229,12 +231,22 @@ class PeerLoop:
             if not machine.lot_trained(round_, result.samples):
                 return
             pile.add(lot, result)
+            if self._leaving.is_set():
+                return
             if len(pile) % len(architectures) == 0:
                 self._progress.set()
             if self._has_enough_of_own():
                 await self._wait_for_others(round_)
+                if self._leaving.is_set():
+                    return
             if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
                 await self._freeze(pile, round_)
+
+    async def _withdraw(self) -> None:
+        """Tell the others not to count on lots that are not claimed yet: what is claimed is a duty, these are not."""
+        self._board.status.samples_lost += self.machine.samples
+        await self._announce(samples=0)
+        await self._membership.told(timeout_s=_WITHDRAW_S)
 
     def _has_enough_of_own(self) -> bool:
         return self.machine.samples >= self.manifest.max_claim_samples
@@ -242,7 +254,7 @@ class PeerLoop:
     async def _wait_for_others(self, round_: int) -> None:
         """With as many samples as its claim may weigh, wait for the round to close instead of training more."""
         machine = self.machine
-        while machine.phase is Phase.TRAINING and machine.round == round_:
+        while machine.phase is Phase.TRAINING and machine.round == round_ and not self._leaving.is_set():
             if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
                 return
             self._membership.changed.clear()
@@ -479,16 +491,16 @@ class PeerLoop:
                     self._progress.clear()
                     await self._announce()
 
-    async def _announce(self) -> None:
+    async def _announce(self, *, samples: int | None = None) -> None:
         machine = self.machine
-        if machine.phase in (Phase.BEHIND, Phase.FINISHED):
+        if machine.phase is Phase.FINISHED:
             return
         await self._membership.announce(
             cohort=self.cohort,
             last_commit=machine.last_commit,
             round_=machine.round,
-            samples=machine.samples,
-            ready=machine.phase is not Phase.TRAINING,
+            samples=machine.samples if samples is None else samples,
+            ready=machine.claim is not None,
         )
 
     async def _compute(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:

@@ -19,11 +19,11 @@ from peer.store import PeerStore
 from protocol.cohorts import cohort_name
 from protocol.errors import MantaError, RemoteFault, Unreachable, UserError
 from protocol.records import Manifest, SignedManifest
-from protocol.signing import Identity
+from protocol.signing import Identity, peer_name
 from swarm import codec, local_runs
 from swarm.disk import load_identity, only_process
 from swarm.log_client import fetch_manifest, serve_manifest
-from swarm.node import Node, parse_address, peer_name
+from swarm.node import Node, parse_address
 
 logger = logging.getLogger("manta.peer")
 

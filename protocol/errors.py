@@ -6,7 +6,11 @@ MantaError
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
 │   ├── SignatureError        a signature or a public key that does not hold
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
-│   └── LedgerError           an entry that may not follow the log it is offered to
+│   ├── LedgerError           an entry that may not follow the log it is offered to
+│   ├── TableError            claims that do not make a table (protocol.table)
+│   ├── VoteError             a vote from outside the table, or for something else (protocol.rounds)
+│   ├── WorkError             a claim of work that the run did not ask for (automl.claims)
+│   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
 │   └── AttemptFailed         this try at a round is dropped whole

@@ -24,6 +24,8 @@ _IDENTITY_MULTIHASH = b"\x00\x24"
 
 _RECORD_START = re.compile(r"manta/[^/\n]*/v1\n")  # what ``_message`` puts before a payload
 
+_BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
 _P = 2**255 - 19
 # The y coordinates of the eight points of low order: with such a key one signature fits many messages.
 _LOW_ORDER_Y = frozenset(
@@ -130,6 +132,15 @@ def _message(kind: str, payload: bytes) -> bytes:
 def peer_id(public_key: bytes) -> bytes:
     """Return the libp2p peer id of an Ed25519 key: its identity multihash (38 bytes)."""
     return _IDENTITY_MULTIHASH + _PUBLIC_PREFIX + public_key
+
+
+def peer_name(public_key: bytes) -> str:
+    """Return an Ed25519 key's libp2p peer id as people write it, in base58: 12D3Koo..."""
+    number, text = int.from_bytes(peer_id(public_key), "big"), ""
+    while number:
+        number, digit = divmod(number, 58)
+        text = _BASE58[digit] + text
+    return _BASE58[0] + text  # the multihash begins with one zero byte
 
 
 def public_key_of(peer_id_bytes: bytes) -> PublicKey:

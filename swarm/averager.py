@@ -144,13 +144,13 @@ class Averager:
         except TimeoutError:
             late = active.reduction.waiting_for()
             reason = f"timed out waiting for {len(late)} of {len(table.keys)} members" if late else "no quorum in time"
-            await self._drop(active, reason, tell=True)
+            await self._drop(active, "timed out" if late else "no quorum", reason, tell=True)
             raise AttemptFailed(reason, frozenset(late)) from None
         except AttemptFailed as error:
-            await self._drop(active, str(error), tell=True)
+            await self._drop(active, "member unreachable" if error.suspects else "given up", str(error), tell=True)
             raise
         except asyncio.CancelledError:  # the round is over, or the program ends
-            await self._drop(active, "stopped", tell=False)
+            await self._drop(active, "stopped", "stopped", tell=False)
             raise
 
     async def finish(self) -> None:
@@ -160,7 +160,7 @@ class Averager:
     async def drop(self, reason: str) -> None:
         """Drop the attempt whose proposal cannot be committed any more."""
         if self._active is not None:
-            await self._drop(self._active, reason, tell=False)
+            await self._drop(self._active, reason, reason, tell=False)
 
     def members(self) -> tuple[PublicKey, ...]:
         """Return the keys of the attempt under way, in the table's order."""
@@ -233,9 +233,10 @@ class Averager:
         if proposal is not None and not active.proposal.done():
             active.proposal.set_result(proposal)
 
-    async def _drop(self, active: _Active, reason: str, *, tell: bool) -> None:
+    async def _drop(self, active: _Active, kind: str, reason: str, *, tell: bool) -> None:
+        """Drop an attempt: counted under ``kind``, one of a few; ``reason`` is for the group mates' logs."""
         attempt = active.table.attempt
-        self._machine.fail(attempt, reason.split(":")[0])
+        self._machine.fail(attempt, kind)
         if self._active is active:
             await self._set_active(None)
         if tell and not active.aborted.done():

@@ -55,6 +55,11 @@ class Membership:
             self._published_s = self._clock()
             await self._endpoint.publish(self._name, record, ttl_s=TTL_S)
 
+    async def told(self, *, timeout_s: float) -> None:
+        """Return once the members have been told what was announced, or could not be."""
+        if self._telling:
+            await asyncio.wait(self._telling, timeout=timeout_s)
+
     async def look(self) -> None:
         """Read the announcements in the DHT."""
         for key, data in (await self._endpoint.lookup(self._name)).items():

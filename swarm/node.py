@@ -23,7 +23,7 @@ from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable, UserError
-from protocol.signing import Identity, PublicKey, peer_id, public_key_of
+from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
 from swarm.streams import MIN_REQUEST_BYTES, StreamServer, call_on_stream
 from swarm.validator import MAX_RECORD_BYTES, OwnedRecords
@@ -78,19 +78,17 @@ def parse_address(maddr: str) -> tuple[PublicKey, str]:
         UserError: not a multiaddress of an Ed25519 node.
     """
     try:
-        return public_key_of(PeerID.from_base58(Multiaddr(maddr)["p2p"]).to_bytes()), maddr
+        parsed = Multiaddr(maddr)
+        if "tcp" not in parsed and "udp" not in parsed:
+            raise ValueError("a name, and no way to it")
+        return public_key_of(PeerID.from_base58(parsed["p2p"]).to_bytes()), maddr
     except (ValueError, KeyError, SignatureError, LookupError) as error:
         raise UserError(f"{maddr!r} is no peer address; it looks like /ip4/203.0.113.7/tcp/31000/p2p/12D3Koo...") from error
 
 
 def short_name(key: bytes) -> str:
     """Return the last eight characters of a key's peer id, as people compare them."""
-    return str(PeerID(peer_id(key)).to_base58()[-8:])
-
-
-def peer_name(key: bytes) -> str:
-    """Return a key's whole libp2p peer id in base58."""
-    return str(PeerID(peer_id(key)).to_base58())
+    return peer_name(key)[-8:]
 
 
 class Node:

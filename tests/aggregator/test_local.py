@@ -94,13 +94,15 @@ def test_a_value_that_cannot_be_is_one_line_and_exit_code_2(arguments: list[str]
 
 
 def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "report.json").write_text("{}")
-    outcome = CliRunner().invoke(main, ["up", "--dir", str(tmp_path)])
+    directory = tmp_path / "earlier"
+    directory.mkdir()
+    (directory / "report.json").write_text("{}")
+    outcome = CliRunner().invoke(main, ["up", "--dir", str(directory)])
     assert outcome.exit_code == 2
     assert "holds something already" in outcome.output
     assert outcome.output.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["report.json"]
-    assert (tmp_path / "report.json").read_text() == "{}"
+    assert [path.name for path in directory.iterdir()] == ["report.json"]
+    assert (directory / "report.json").read_text() == "{}"
 
 
 def test_a_directory_that_is_a_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:

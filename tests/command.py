@@ -1,0 +1,132 @@
+"""One command as a person types it, in a home of its own: how it ended, what it printed, what it left.
+
+Everything that a program writes without being told where goes below that home. Every process that a program starts inherits its
+environment, so whatever is still running is found by that, wherever it moved to.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.swarm.processes import DEADLINE_S, wait_for
+
+_HOME = "MANTA_TEST_HOME"  # marks the processes of one home
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A command that has ended."""
+
+    exit_code: int
+    output: str
+    errors: str
+
+
+class Home:
+    """A person's home directory on a computer where nothing of Manta has run before."""
+
+    def __init__(self, directory: Path, temporary: Path) -> None:
+        """For ``new_home`` only."""
+        self.directory = directory
+        self.temporary = temporary
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MANTA_", "XDG_"))}
+        self.environment = {
+            **kept,
+            _HOME: str(directory),
+            "HOME": str(directory),
+            "MANTA_STATE_DIR": str(directory / "state"),
+            "TMPDIR": str(temporary),
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def start(self, *arguments: str | Path) -> "subprocess.Popen[str]":
+        """Start ``python -m ARGUMENTS``."""
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str | Path) -> Ended:
+        """Return how ``python -m ARGUMENTS`` ended."""
+        return self.end_of(self.start(*arguments))
+
+    def end_of(self, process: "subprocess.Popen[str]") -> Ended:
+        """Return how ``process`` ended, once it has; it must leave nothing running and no temporary file."""
+        try:
+            output, errors = process.communicate(timeout=DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, errors = process.communicate()
+            raise AssertionError(f"{process.args} did not end; it printed:\n{output}{errors}") from None
+        wait_for(lambda: not self.processes(), "what the command started has ended", detail=lambda: str(self.processes()))
+        wait_for(lambda: not self._temporary_files(), "its temporary files are gone", detail=lambda: str(self._temporary_files()))
+        return Ended(process.returncode, output, errors)
+
+    def interrupted(self, process: "subprocess.Popen[str]") -> Ended:
+        """Press Ctrl-C; return how ``process`` ended."""
+        process.send_signal(signal.SIGINT)
+        return self.end_of(process)
+
+    def processes(self) -> list[psutil.Process]:
+        """Return the processes that run here."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(_HOME) == str(self.directory) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue  # it ended while it was looked at, or is none of ours
+        return found
+
+    def _temporary_files(self) -> list[str]:
+        return sorted(path.name for path in self.temporary.iterdir())
+
+
+@contextmanager
+def new_home(directory: Path) -> Iterator[Home]:
+    """Yield a home in ``directory``; what still runs there at the end is killed."""
+    temporary = Path(tempfile.mkdtemp(prefix="home-"))  # short: a socket's path has at most 108 bytes
+    home = Home(directory, temporary)
+    try:
+        yield home
+    finally:
+        for process in home.processes():
+            process.kill()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def contents(directory: Path) -> dict[Path, bytes]:
+    """Return every file below ``directory``."""
+    return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def assert_refused(ended: Ended, *words: str) -> None:
+    """Check a user's mistake: exit code 2, and one line for the person with all of ``words`` in it."""
+    assert ended.exit_code == 2, ended
+    lines = ended.errors.splitlines()
+    assert len(lines) == 1, ended
+    assert lines[0].startswith(("manta-peer: ", "manta-aggregator: ")), ended
+    for word in words:
+        assert word in lines[0], ended
+
+
+def assert_ended_by_hand(ended: Ended, exit_codes: Sequence[int] = (0, 130)) -> None:
+    """Check the end by Ctrl-C: no error, and no noise either."""
+    assert ended.exit_code in exit_codes, ended
+    assert ended.errors == "", ended
+    assert "Traceback" not in ended.output, ended

@@ -1,0 +1,279 @@
+"""What a volunteer sees when something is wrong, with the real program: one line that says what to do, and nothing is left behind."""
+
+import asyncio
+import contextlib
+import dataclasses
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aggregator.config import RunConfig
+from protocol.errors import UserError
+from protocol.records import Manifest, SignedManifest
+from protocol.signing import Identity, sha256
+from swarm.disk import load_identity, only_process
+from swarm.local_runs import LocalRun, listed
+from swarm.log_client import serve_manifest
+from swarm.node import Node, peer_name
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents
+from tests.swarm.processes import LISTEN, wait_for
+
+OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
+NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(STRANGER.public_key)}"  # a good address where nobody listens
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "peer"
+
+
+def join(home: Home, directory: Path, *arguments: str) -> Ended:
+    return home.run("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, *arguments)
+
+
+def manifest() -> Manifest:
+    return RunConfig().manifest(OPERATOR, sha256(b"a state that nobody has"))
+
+
+@contextlib.asynccontextmanager
+async def serving(home: Home, signed: SignedManifest) -> AsyncIterator[str]:
+    """Yield the address of a real node that serves a manifest, and nothing else."""
+    path = home.directory / "operator.key"
+    path.touch(mode=0o600)
+    path.write_bytes(OPERATOR.to_libp2p())
+    node = await Node.start(OPERATOR, path, listen=[LISTEN])
+    try:
+        await serve_manifest(node, signed)
+        yield (await node.addresses())[0]
+    finally:
+        await node.close()
+
+
+def join_run_of(home: Home, directory: Path, signed: SignedManifest, *arguments: str) -> Ended:
+    """Return how a peer ended that joined at a node with the manifest ``signed``."""
+
+    async def served() -> Ended:
+        async with serving(home, signed) as address:
+            return await asyncio.to_thread(join, home, directory, "--initial-peers", address, *arguments)
+
+    return asyncio.run(served())
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[socket.socket]:
+    """Yield a socket that listens, and neither accepts nor answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def line_with(process: "subprocess.Popen[str]", words: str) -> None:
+    """Return once ``process`` has printed a line with ``words``."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return
+    raise AssertionError(f"it ended without {words!r}")
+
+
+# Mistakes that need no network to be seen.
+
+
+def test_no_address_and_no_run(home: Home, directory: Path) -> None:
+    assert_refused(join(home, directory), "no run was found", "--initial-peers", "MANTA_INITIAL_PEERS", "manta-aggregator start")
+    assert not (directory / "last.json").exists()
+
+
+def test_a_run_that_is_not_the_one_on_this_computer(home: Home, directory: Path) -> None:
+    with listed(LocalRun("1" * 64, "digits", (NOBODY,))):
+        assert_refused(join(home, directory, "--run", "2" * 64), "no run was found", "--initial-peers")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:31000", NOBODY.rpartition("/p2p/")[0], NOBODY[:-1], f"/p2p/{NOBODY.rpartition('/')[2]}"])
+def test_a_malformed_address(home: Home, directory: Path, address: str) -> None:
+    assert_refused(join(home, directory, "--initial-peers", address), address, "/ip4/203.0.113.7/tcp/31000/p2p/")
+
+
+def test_a_malformed_run_id(home: Home, directory: Path) -> None:
+    ended = join(home, directory, "--initial-peers", NOBODY, "--run", "digits")
+    assert_refused(ended, "--run", "64 hexadecimal digits", "digits")
+    assert not directory.exists()
+
+
+def test_an_unknown_key_in_the_settings_file(home: Home, directory: Path) -> None:
+    directory.mkdir()
+    (directory / "peer.toml").write_text("gpu = 1\n")
+    before = contents(directory)
+    assert_refused(join(home, directory), "peer.toml", "'gpu'", "gpus")
+    assert contents(directory) == before
+
+
+def test_a_port_in_use(home: Home, directory: Path) -> None:
+    with listening() as server:
+        listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
+        ended = home.run("peer.cli", "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
+    assert_refused(ended, listen, "in use", "--listen")
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:31000", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1/tcp/99999"])
+def test_a_malformed_address_to_listen_on(home: Home, directory: Path, listen: str) -> None:
+    ended = home.run("peer.cli", "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
+    assert_refused(ended, listen, "/ip4/0.0.0.0/tcp/31000")
+
+
+def test_a_directory_that_another_process_uses(home: Home, directory: Path) -> None:
+    directory.mkdir()
+    load_identity(directory / "identity.key")
+    before = contents(directory)
+    with only_process(directory):
+        assert_refused(join(home, directory, "--initial-peers", NOBODY), str(directory), "another", "--dir")
+        with pytest.raises(UserError), only_process(directory):  # nobody has taken the lock away either
+            pass
+    assert contents(directory) == before | {directory / "lock": b""}
+
+
+def test_an_identity_that_others_can_read(home: Home, directory: Path) -> None:
+    directory.mkdir()
+    load_identity(directory / "identity.key")
+    (directory / "identity.key").chmod(0o644)
+    before = contents(directory)
+    assert_refused(join(home, directory, "--initial-peers", NOBODY), f"chmod 600 {directory / 'identity.key'}")
+    assert before.items() <= contents(directory).items()
+
+
+def test_an_identity_that_is_garbage(home: Home, directory: Path) -> None:
+    directory.mkdir()
+    (directory / "identity.key").touch(mode=0o600)
+    (directory / "identity.key").write_text("garbage")
+    assert_refused(join(home, directory, "--initial-peers", NOBODY), "identity.key", "is no identity", "backup")
+    assert (directory / "identity.key").read_text() == "garbage"
+
+
+# Mistakes that show once the network is there.
+
+
+@pytest.mark.swarm
+def test_an_unreachable_address(home: Home, directory: Path) -> None:
+    assert_refused(join(home, directory, "--initial-peers", NOBODY), NOBODY, "no answer", "check the address")
+    assert not (directory / "last.json").exists()
+
+
+@pytest.mark.swarm
+def test_an_address_where_something_listens_that_does_not_answer(home: Home, directory: Path) -> None:
+    with listening() as server:
+        address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
+        assert_refused(join(home, directory, "--initial-peers", address), address, "no answer", "check the address")
+
+
+@pytest.mark.swarm
+def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
+    async def served() -> tuple[Ended, str]:
+        async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
+            wrong = address.replace(peer_name(OPERATOR.public_key), peer_name(STRANGER.public_key))
+            return await asyncio.to_thread(join, home, directory, "--initial-peers", wrong), wrong
+
+    ended, wrong = asyncio.run(served())
+    assert_refused(ended, wrong, "no answer", "check the address")
+
+
+@pytest.mark.swarm
+def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None:
+    signed = SignedManifest.sign(manifest(), OPERATOR)
+    directory.mkdir()
+    (directory / "last.json").write_text("of an earlier life")
+    ended = join_run_of(home, directory, signed, "--run", "1" * 64)
+    assert_refused(ended, signed.run.hex(), "1" * 64, "--run")
+    assert (directory / "last.json").read_text() == "of an earlier life"
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("fault", ["signed by a stranger", "changed after it was signed", "not a manifest"])
+def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, fault: str) -> None:
+    good = SignedManifest.sign(manifest(), OPERATOR)
+    bad = {
+        "signed by a stranger": SignedManifest(good.payload, STRANGER.sign("manifest", good.payload)),
+        "changed after it was signed": SignedManifest(good.payload.replace(b"digits", b"dogits"), good.signature),
+        "not a manifest": SignedManifest(b"garbage", OPERATOR.sign("manifest", b"garbage")),
+    }[fault]
+    assert_refused(join_run_of(home, directory, bad), "the manifest that /ip4/127.0.0.1/tcp/", "is refused", "ask the operator")
+    assert not (directory / "last.json").exists()
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"data_digest": sha256(b"other data")}, ("'digits'", sha256(b"other data").hex()[:16], "install")),
+        ({"dataset": "imagenet"}, ("'imagenet'", "this version", "digits")),
+        ({"supernet": "stereo-base"}, ("'stereo-base'", "this version")),
+        ({"task": "stereo"}, ("'stereo'", "this version", "install")),
+        ({"swarm_codec": "int8"}, ("'int8'", "this version", "install")),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
+)
+def test_a_run_that_this_computer_cannot_train(home: Home, directory: Path, changes: dict[str, object], words: tuple[str, ...]) -> None:
+    signed = SignedManifest.sign(dataclasses.replace(manifest(), **changes), OPERATOR)  # type: ignore[arg-type]
+    assert_refused(join_run_of(home, directory, signed), *words)
+    assert not (directory / "last.json").exists()
+
+
+@pytest.mark.swarm
+def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path) -> None:
+    async def served() -> Ended:
+        path = home.directory / "operator.key"
+        node = await Node.start(load_identity(path), path, listen=[LISTEN])
+        try:
+            address = (await node.addresses())[0]
+            return await asyncio.to_thread(join, home, directory, "--initial-peers", address)
+        finally:
+            await node.close()
+
+    assert_refused(asyncio.run(served()), "no manifest could be fetched", "ask the operator")
+
+
+# Ctrl-C.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
+@pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_cpu", "_C.cpython"])
+def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: str) -> None:
+    process = home.start("peer.cli", "join", "--dir", directory, "--initial-peers", NOBODY)
+    wait_for(lambda: any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps()), f"{library} is loaded")
+    assert_ended_by_hand(home.interrupted(process), (-signal.SIGINT, 130))  # a shell shows 130 for both
+
+
+@pytest.mark.swarm
+def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
+    with listening() as server:
+        address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
+        process = home.start("peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+        assert select.select([server], [], [], 240.0)[0], "it never connected"
+        assert_ended_by_hand(home.interrupted(process), (130,))
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses: int) -> None:
+    async def served() -> Ended:
+        async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
+            process = home.start("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+            await asyncio.to_thread(line_with, process, "waiting for the run's log")
+            if presses == 2:
+                process.send_signal(signal.SIGINT)
+                await asyncio.to_thread(line_with, process, "press Ctrl-C again")
+            return await asyncio.to_thread(home.interrupted, process)
+
+    ended = asyncio.run(served())
+    if presses == 1:
+        assert_ended_by_hand(ended, (0,))
+        assert "left the run round=0" in ended.output
+    else:  # the first one may have done it by the time of the second
+        assert ended.exit_code in (0, 130), ended
+        assert ended.errors in ("", "manta-peer: stopped at once; frozen work is kept and goes on at the next start\n"), ended
+    assert (directory / "identity.key").stat().st_mode & 0o077 == 0

@@ -1,0 +1,143 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.config import PeerConfig, load_config
+from protocol.errors import UserError
+
+SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
+    # name, TOML, what it means, variable, what it means, flag, default
+    ("initial_peers", '["/a", "/b"]', ("/a", "/b"), "/c,/d /e", ("/c", "/d", "/e"), ("/f",), ()),
+    ("run", f'"{"1" * 64}"', "1" * 64, "2" * 64, "2" * 64, "3" * 64, None),
+    ("cohort", '"file"', "file", "variable", "variable", "flag", None),
+    ("listen", '["/ip4/1.1.1.1/tcp/1"]', ("/ip4/1.1.1.1/tcp/1",), "/x", ("/x",), ("/y", "/z"), ("/ip4/0.0.0.0/tcp/0",)),
+    ("gpus", "1", "1", "none", "none", "all", "all"),
+    ("threads", "1", 1, "2", 2, 3, None),
+]
+
+
+@pytest.mark.parametrize(("name", "toml", "from_file", "variable", "from_variable", "flag", "default"), SETTINGS)
+def test_a_flag_beats_a_variable_which_beats_the_file_which_beats_the_default(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    toml: str,
+    from_file: Any,
+    variable: str,
+    from_variable: Any,
+    flag: Any,
+    default: Any,
+) -> None:
+    assert getattr(load_config({"dir": tmp_path}), name) == default
+    (tmp_path / "peer.toml").write_text(f"{name} = {toml}\n")
+    assert getattr(load_config({"dir": tmp_path}), name) == from_file
+    monkeypatch.setenv(f"MANTA_{name.upper()}", variable)
+    assert getattr(load_config({"dir": tmp_path}), name) == from_variable
+    assert getattr(load_config({"dir": tmp_path, name: flag}), name) == flag
+
+
+def test_every_setting_is_in_the_table_above() -> None:
+    assert {name for name, *_ in SETTINGS} == set(PeerConfig.model_fields) - {"dir"}
+
+
+def test_the_directory_comes_from_the_flag_or_the_variable_or_is_the_users_own(
+    tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert environment in load_config({}).dir.parents
+    monkeypatch.setenv("MANTA_DIR", str(tmp_path / "variable"))
+    assert load_config({}).dir == tmp_path / "variable"
+    assert load_config({"dir": tmp_path / "flag"}).dir == tmp_path / "flag"
+
+
+def test_the_settings_file_is_read_in_the_directory_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "peer.toml").write_text("threads = 7")
+    monkeypatch.setenv("MANTA_DIR", str(tmp_path))
+    assert load_config({}).threads == 7
+
+
+def test_a_tilde_is_the_home_directory(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANTA_DIR", "~/mine")
+    assert load_config({}).dir == environment / "mine"
+
+
+def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "peer.toml").write_text('cohort = "attic"\nthreads = 2')
+    monkeypatch.setenv("MANTA_THREADS", "5")
+    config = load_config({"dir": tmp_path, "gpus": "none"})
+    assert (config.cohort, config.threads, config.gpus) == ("attic", 5, "none")
+
+
+def test_an_empty_variable_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANTA_COHORT", "")
+    monkeypatch.setenv("MANTA_INITIAL_PEERS", "")
+    config = load_config({"dir": tmp_path})
+    assert (config.cohort, config.initial_peers) == (None, ())
+
+
+@pytest.mark.parametrize("key", ["treads", "dir", "peer.threads", '"two\\nlines"'])
+def test_an_unknown_key_is_named_with_the_ones_that_exist(tmp_path: Path, key: str) -> None:
+    (tmp_path / "peer.toml").write_text(f"{key} = 1\n")
+    with pytest.raises(UserError) as caught:
+        load_config({"dir": tmp_path})
+    message = str(caught.value)
+    assert str(tmp_path / "peer.toml") in message
+    assert key.split(".")[0].strip('"') in message
+    assert all(name in message for name in ("initial_peers", "run", "cohort", "listen", "gpus", "threads"))
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("threads", "0"),
+        ("threads", "many"),
+        ("threads", "1025"),
+        ("gpus", "two"),
+        ("gpus", "-1"),
+        ("run", "abc"),
+        ("run", "A" * 64),
+        ("run", "1" * 63 + "\n"),
+        ("cohort", "My House"),
+    ],
+)
+def test_a_bad_value_is_refused_and_named_where_it_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, bad: str
+) -> None:
+    with pytest.raises(UserError, match=f"--{name}|cohort 'My House'") as by_flag:
+        load_config({"dir": tmp_path, name: bad})
+    assert "\n" not in str(by_flag.value)
+    with monkeypatch.context() as patched:
+        patched.setenv(f"MANTA_{name.upper()}", bad)
+        with pytest.raises(UserError, match=f"MANTA_{name.upper()}|cohort 'My House'"):
+            load_config({"dir": tmp_path})
+    escaped = bad.replace("\n", "\\n")
+    (tmp_path / "peer.toml").write_text(f'{name} = "{escaped}"')
+    with pytest.raises(UserError, match=rf"peer\.toml: {name}|cohort 'My House'"):
+        load_config({"dir": tmp_path})
+
+
+def test_a_list_that_should_be_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "peer.toml").write_text('initial_peers = "/ip4/1.2.3.4/tcp/1"')
+    with pytest.raises(UserError, match=r"peer\.toml: initial_peers"):
+        load_config({"dir": tmp_path})
+
+
+@pytest.mark.parametrize("data", [b"threads = \n", b"= 1", b'cohort = "\xff"', b"\x00"])
+def test_a_file_that_is_not_toml_is_refused_and_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "peer.toml").write_bytes(data)
+    with pytest.raises(UserError, match=r"cannot read .*peer\.toml") as caught:
+        load_config({"dir": tmp_path})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_directory_that_does_not_exist_yet_has_no_settings_and_is_not_made(tmp_path: Path) -> None:
+    config = load_config({"dir": tmp_path / "new"})
+    assert config.threads is None
+    assert not (tmp_path / "new").exists()
+
+
+def test_settings_do_not_change_once_they_are_read(tmp_path: Path) -> None:
+    config = load_config({"dir": tmp_path})
+    with pytest.raises(ValueError, match="frozen"):
+        config.gpus = "none"  # type: ignore[misc]
