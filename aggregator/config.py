@@ -28,7 +28,7 @@ class RunSection(_Section):
         description="data-parallel: every peer trains the round's four architectures; model-parallel: each cohort has its own",
     )
     seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
-    rounds: int = Field(default=160, ge=1, description="global steps until the run is finished")
+    rounds: int = Field(default=200, ge=1, description="global steps until the run is finished")
 
 
 class DataSection(_Section):
@@ -52,12 +52,12 @@ class OptimizerSection(_Section):
     """[optimizer]"""
 
     name: Literal["adamw", "sgd"] = Field(default="adamw", description="the exact update, the same bits on every machine")
-    learning_rate: str = Field(default="0.008", description="decimal text; the peak of a one-cycle schedule")
+    learning_rate: str = Field(default="0.02", description="decimal text; the peak of a one-cycle schedule")
     beta1: str = Field(default="0.9", description="decimal text; AdamW's first moment, SGD's momentum")
     beta2: str = Field(default="0.99", description="decimal text; AdamW's second moment")
     epsilon: str = Field(default="0.00000001", description="decimal text")
     weight_decay: str = Field(default="0.01", description="decimal text")
-    warmup_percent: int = Field(default=25, ge=0, le=100, description="of the rounds, until the rate is at its peak")
+    warmup_percent: int = Field(default=20, ge=0, le=100, description="of the rounds, until the rate is at its peak")
 
 
 class CodecSection(_Section):

@@ -1,7 +1,6 @@
 """The log's rules: what may follow, what may not, and that a refused entry leaves no trace."""
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -409,15 +408,3 @@ def test_any_valid_history_conserves_the_pool_and_whatever_is_refused_changes_no
 def claims_in(log: list[bytes], round_: Round) -> list[Claim]:
     records = [open_entry(entry) for entry in log]
     return [record.open() for record in records if isinstance(record, SignedClaim) and record.digest in round_.claims]
-
-
-def test_appending_takes_as_long_at_the_end_of_a_long_log_as_at_its_start(manifest: Manifest, operator: Identity) -> None:
-    ledger = Ledger(SignedManifest.sign(replace(manifest, num_rounds=10_000), operator))
-    took_s = []
-    for _ in range(300):
-        proposal = proposal_of(ledger, PEERS[:4])
-        started = time.perf_counter()
-        commit(ledger, proposal)
-        took_s.append(time.perf_counter() - started)
-    assert ledger.size == 1500
-    assert min(took_s[-50:]) < 3 * min(took_s[:50])
