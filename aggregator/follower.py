@@ -14,6 +14,7 @@ from automl.update import State, next_state, state_digest
 from protocol.errors import EncodingError, LedgerError, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.records import Manifest, Statement
+from swarm.disk import make_directory
 from swarm.mean import Mean
 
 logger = logging.getLogger("manta.follower")
@@ -66,14 +67,17 @@ class Follower:
             "state": state_digest(state).hex(),
             "supernet": self._manifest.supernet,
         }
-        self._directory.mkdir(exist_ok=True)
+        make_directory(self._directory)
         save_snapshot(self._path(state.round), state, metadata)
 
     def adopt(self, state: State) -> None:
         """Make ``state``, which the log has, the current one; remove snapshots that are too old."""
         self._assign(state)
         for path in sorted(self._directory.glob("round-*.safetensors"))[: -self._keep]:
-            path.unlink()
+            try:
+                path.unlink()
+            except OSError as error:  # the round is committed all the same
+                logger.warning("old snapshot not removed path=%s reason=%s", path, error.strerror)
 
     def follow(self, statement: Statement, mean_data: bytes) -> State:
         """Return the state that a proposal leads to; nothing is changed.

@@ -214,7 +214,7 @@ class Operator:
         self._asked = listen or _DEFAULT_LISTEN
         if self._asked.endswith(_FREE_PORT):
             with contextlib.suppress(FileNotFoundError):
-                last = (self._directory / "listen").read_text()
+                last = (self._directory / "listen").read_text(errors="replace")
                 if last.startswith(self._asked.removesuffix("0")):
                     return last
         return self._asked

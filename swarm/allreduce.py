@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from protocol.encoding import pack, unpack
-from protocol.errors import AttemptFailed, EncodingError, MantaError, RemoteFault
+from protocol.errors import AttemptFailed, EncodingError, MantaError
 from protocol.signing import PublicKey
 from swarm import codec
 from swarm.mean import Mean
-from swarm.rpc import Endpoint
+from swarm.rpc import Endpoint, Refused
 
 PART_BYTES = 1024 * 1024  # of a piece in one message
 MAX_PIECES = 60  # of one level; beyond, pieces are not quite equal and nothing else changes
@@ -90,7 +90,14 @@ class Part:
         return cls(unpack(_Header, message[_HEADER_LENGTH_BYTES:start], max_bytes=_MAX_HEADER_BYTES), memoryview(message)[start:])
 
 
-_Final = tuple[list[bytes], list[int]]  # encoded pieces of the mean, and how many values each has
+@dataclass(frozen=True, slots=True)
+class _Final:
+    """A piece of the mean: the bytes that its owner encoded once, and what everybody decodes from them."""
+
+    data: bytes | memoryview
+    values: Tensor
+
+
 _Tag = tuple[int, tuple[int, ...], PublicKey]  # direction, path, sender
 
 
@@ -165,13 +172,10 @@ class Reduction:
         """Return the mean.
 
         Raises:
-            AttemptFailed: a member could not be reached, or sent what does not decode.
+            AttemptFailed: a member could not be reached, refused, or sent what does not decode.
         """
-        try:
-            pieces, counts = await self._reduce(0, (), 0, self._vector.numel(), self._vector)
-        except RemoteFault as error:
-            raise AttemptFailed(f"the reduce failed: {error}") from error
-        return Mean.join(self._codecs[-1], pieces, counts)
+        pieces = await self._reduce(0, (), 0, self._vector.numel(), self._vector)
+        return Mean.join(self._codecs[-1], [piece.data for piece in pieces], [piece.values for piece in pieces])
 
     def receive(self, sender: PublicKey, part: Part) -> None:
         """Take a message of a member.
@@ -194,8 +198,12 @@ class Reduction:
             arrival.done.set()
 
     def waiting_for(self) -> set[PublicKey]:
-        """Return the members whose bytes are still missing."""
-        return {tag[2] for tag, arrival in self._arrivals.items() if not arrival.done.is_set()}
+        """Return the members whose bytes are missing at the earliest step; those of later steps may wait for them as well."""
+        missing = [tag for tag, arrival in self._arrivals.items() if not arrival.done.is_set()]
+        # The order of the steps: up, level after level, then down again from the top.
+        steps = {tag: (direction, len(path) if direction == _UP else -len(path)) for tag in missing for direction, path, _ in [tag]}
+        first = min(steps.values(), default=None)
+        return {tag[2] for tag, step in steps.items() if step == first}
 
     def _participants(self, level: int, path: tuple[int, ...]) -> list[PublicKey]:
         return [owner(child, path) for child in self._own_groups[level].children]
@@ -230,65 +238,61 @@ class Reduction:
     def _final_size(self, level: int, start: int, stop: int) -> int:
         return sum(codec.encoded_size(self._codecs[-1], count) for count in self._final_counts(level, start, stop))
 
-    async def _reduce(self, level: int, path: tuple[int, ...], start: int, stop: int, values: Tensor) -> _Final:
-        """Return the final pieces of the range [start, stop) and their sizes; ``values`` is what this peer brings for it."""
+    async def _reduce(self, level: int, path: tuple[int, ...], start: int, stop: int, values: Tensor) -> list[_Final]:
+        """Return the final pieces of the range [start, stop); ``values`` is what this peer brings for it."""
         participants = self._participants(level, path)
-        group = self._own_groups[level]
         sending: list[Coroutine[Any, Any, None]] = []
-        finishing: list[Coroutine[Any, Any, _Final]] = []
+        finishing: list[Coroutine[Any, Any, list[_Final]]] = []
         for i, (lo, hi) in enumerate(_bounds(start, stop, self._pieces[level])):
             piece, piece_owner = (*path, i), participants[i % len(participants)]
             mine = values[lo - start : hi - start]
             if piece_owner == self._endpoint.key:
-                finishing.append(self._own(level, group, piece, participants, lo, hi, mine))
+                finishing.append(self._own(level, piece, lo, hi, mine))
             else:
-                sending.append(self._send(piece_owner, _UP, piece, codec.encode(self._codecs[level], mine)))
+                sending.append(self._send(piece_owner, _UP, piece, memoryview(codec.encode(self._codecs[level], mine))))
                 finishing.append(self._receive_final(level, piece, piece_owner, lo, hi))
         results = await _together(*finishing, *sending)
-        finals: list[_Final] = results[: len(finishing)]
-        return [data for pieces, _ in finals for data in pieces], [count for _, counts in finals for count in counts]
+        finals: list[list[_Final]] = results[: len(finishing)]
+        return [final for each in finals for final in each]
 
-    async def _own(
-        self, level: int, group: Branch, piece: tuple[int, ...], participants: list[PublicKey], lo: int, hi: int, mine: Tensor
-    ) -> _Final:
+    async def _own(self, level: int, piece: tuple[int, ...], lo: int, hi: int, mine: Tensor) -> list[_Final]:
         """Average one piece by the table's weights, take it up where there is a level above, and hand down the final bytes."""
-        total = torch.zeros(hi - lo, dtype=torch.float32)
+        group, participants = self._own_groups[level], self._participants(level, piece[:-1])
+        average = torch.zeros(hi - lo, dtype=torch.float32)
         for child, key in zip(group.children, participants, strict=True):
-            if key != self._endpoint.key:
-                mine_or_theirs = codec.decode(self._codecs[level], await self._arrived(_UP, piece, key), hi - lo)
+            if key == self._endpoint.key:
+                average += mine * float(_weight(child))
             else:
-                mine_or_theirs = mine
-            total = total + mine_or_theirs * float(_weight(child))
-        average = total / float(_weight(group))
+                data = await self._arrived(_UP, piece, key)
+                average += _decoded(self._codecs[level], data, hi - lo, key).mul_(float(_weight(child)))
+        average.div_(float(_weight(group))).clamp_(-codec.MAX_ABS, codec.MAX_ABS)  # rounding may lead a little beyond
         if level + 1 < len(self._levels):
-            pieces, counts = await self._reduce(level + 1, piece, lo, hi, average)
+            finals = await self._reduce(level + 1, piece, lo, hi, average)
         else:
-            pieces, counts = [codec.encode(self._codecs[-1], average)], [hi - lo]
-        final = b"".join(pieces)
-        await _together(*(self._send(key, _DOWN, piece, final) for key in participants if key != self._endpoint.key))
-        return pieces, counts
+            encoded = codec.encode(self._codecs[-1], average)
+            finals = [_Final(encoded, codec.decode(self._codecs[-1], encoded, hi - lo))]
+        data = memoryview(b"".join(final.data for final in finals))
+        await _together(*(self._send(key, _DOWN, piece, data) for key in participants if key != self._endpoint.key))
+        return finals
 
-    async def _receive_final(self, level: int, piece: tuple[int, ...], piece_owner: PublicKey, lo: int, hi: int) -> _Final:
+    async def _receive_final(self, level: int, piece: tuple[int, ...], piece_owner: PublicKey, lo: int, hi: int) -> list[_Final]:
         data = await self._arrived(_DOWN, piece, piece_owner)
-        counts = self._final_counts(level + 1, lo, hi)
-        pieces, at = [], 0
-        for count in counts:
-            size = codec.encoded_size(self._codecs[-1], count)
-            pieces.append(data[at : at + size])
-            at += size
-        return pieces, counts
+        finals, at = [], 0
+        for count in self._final_counts(level + 1, lo, hi):
+            encoded = data[at : at + codec.encoded_size(self._codecs[-1], count)]
+            finals.append(_Final(encoded, _decoded(self._codecs[-1], encoded, count, piece_owner)))
+            at += len(encoded)
+        return finals
 
-    async def _arrived(self, direction: int, path: tuple[int, ...], sender: PublicKey) -> bytes:
+    async def _arrived(self, direction: int, path: tuple[int, ...], sender: PublicKey) -> memoryview:
         arrival = self._arrivals[direction, path, sender]
         await arrival.done.wait()  # the attempt's deadline, held by the caller, bounds this
-        return bytes(arrival.buffer)
+        return memoryview(arrival.buffer)
 
-    async def _send(self, to: PublicKey, direction: int, path: tuple[int, ...], data: bytes) -> None:
-        view = memoryview(data)
-
+    async def _send(self, to: PublicKey, direction: int, path: tuple[int, ...], data: memoryview) -> None:
         async def send_part(offset: int) -> None:
             async with self._in_flight[to]:
-                part = Part(_Header(self._attempt, direction, path, offset), view[offset : offset + PART_BYTES]).pack()
+                part = Part(_Header(self._attempt, direction, path, offset), data[offset : offset + PART_BYTES]).pack()
                 self.sent_bytes += len(part)
                 await self._call(to, part)
 
@@ -297,8 +301,18 @@ class Reduction:
     async def _call(self, to: PublicKey, part: bytes) -> None:
         try:
             await self._endpoint.call(to, "part", part, timeout_s=_CALL_TIMEOUT_S)
+        except Refused as error:
+            # As if it gave up: most likely the attempt failed there first, for a reason that is another member.
+            raise AttemptFailed(str(error)) from error
         except MantaError as error:
             raise AttemptFailed(str(error), frozenset({to})) from error
+
+
+def _decoded(codec_name: str, data: memoryview, count: int, sender: PublicKey) -> Tensor:
+    try:
+        return codec.decode(codec_name, data, count)
+    except EncodingError as error:
+        raise AttemptFailed(f"a member sent {error}", frozenset({sender})) from error
 
 
 async def _together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:

@@ -8,13 +8,16 @@ import math
 import struct
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from protocol.errors import AttemptFailed, EncodingError
 
 NAMES = ("fp32", "fp16")
+MAX_ABS = 2.0**64  # beyond it, a sum over 256 members with weights up to 2^48 could leave float32's range
 _HALF_MAX_EXPONENT = 15  # the largest half is just below 2^16: the vector's peak is scaled to below 2^15
+_MIN_EXPONENT, _MAX_EXPONENT = -126, math.frexp(MAX_ABS)[1] - _HALF_MAX_EXPONENT
 
 
 def encoded_size(name: str, count: int) -> int:
@@ -26,16 +29,16 @@ def encode(name: str, values: Tensor) -> bytes:
     """Return ``values`` (float32, one dimension, on the CPU) as bytes.
 
     Raises:
-        AttemptFailed: a value is infinite or not a number, which would poison everybody's mean.
+        AttemptFailed: a value is not a number or beyond ``MAX_ABS``, which would poison everybody's mean.
     """
     array = values.numpy()
-    if not np.isfinite(array).all():
-        raise AttemptFailed("a vector to be sent holds values that are not finite")
+    peak = _peak(array)
+    if not peak <= MAX_ABS:
+        raise AttemptFailed("a vector to be sent holds values that are not finite, or far too large")
     if name == "fp32":
         return bytes(array.astype("<f4", copy=False).tobytes())
     assert name == "fp16"
-    peak = float(np.abs(array).max()) if array.size else 0.0
-    exponent = max(math.frexp(peak)[1] - _HALF_MAX_EXPONENT, -126) if peak else 0
+    exponent = max(math.frexp(peak)[1] - _HALF_MAX_EXPONENT, _MIN_EXPONENT) if peak else 0
     return struct.pack("<h", exponent) + bytes(np.ldexp(array, -exponent).astype("<f2").tobytes())
 
 
@@ -43,7 +46,7 @@ def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
     """Return the ``count`` values (float32) that ``data`` encodes.
 
     Raises:
-        EncodingError: the wrong length, or values that are not finite.
+        EncodingError: the wrong length, or values that are not finite or beyond ``MAX_ABS``.
     """
     if len(data) != encoded_size(name, count):
         raise EncodingError(f"{len(data)} bytes are not {count} values in {name}")
@@ -51,9 +54,14 @@ def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
         array = np.frombuffer(data, dtype="<f4").astype(np.float32)
     else:
         (exponent,) = struct.unpack_from("<h", data)
-        if not -126 <= exponent <= 128 - _HALF_MAX_EXPONENT:
+        if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
             raise EncodingError(f"an exponent of {exponent} is out of range")
         array = np.ldexp(np.frombuffer(data, dtype="<f2", offset=2).astype(np.float32), exponent)
-    if not np.isfinite(array).all():
-        raise EncodingError("values that are not finite")
+    if not _peak(array) <= MAX_ABS:
+        raise EncodingError("values that are not finite, or far too large")
     return torch.from_numpy(array)
+
+
+def _peak(array: npt.NDArray[np.float32]) -> float:
+    """Return the largest magnitude, 0 for no values; not a number if one of them is none."""
+    return max(float(array.max()), -float(array.min())) if array.size else 0.0

@@ -24,7 +24,7 @@ def disk_errors(path: Path) -> Iterator[None]:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory (0700) and those above it, durably, if they are not there.
+    """Make a directory and those above it (0700 each), durably, where they are not there.
 
     Raises:
         UserError: it cannot be made or written to.
@@ -33,7 +33,8 @@ def make_directory(directory: Path) -> None:
     directory = directory.absolute()
     try:
         missing = [path for path in (directory, *directory.parents) if not path.exists()]
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for path in (*reversed(missing), directory):
+            path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the directory {directory}: {error.strerror}; choose another with --dir") from error
     if not os.access(directory, os.W_OK | os.X_OK):

@@ -1,5 +1,7 @@
 """The mean of a round as one byte string: what owners encoded once and everybody decodes, so that it is the same at every peer."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,14 +32,11 @@ class Mean:
     values: Tensor
 
     @classmethod
-    def join(cls, codec_name: str, pieces: list[bytes], counts: list[int]) -> "Mean":
-        """Return the mean of the pieces that the owners encoded, each of ``counts`` values, in the vector's order.
-
-        Raises:
-            EncodingError: a piece does not decode.
-        """
-        header = pack(_Header(codec_name, tuple(counts)))
-        return cls._of(len(header).to_bytes(_HEADER_LENGTH_BYTES, "big") + header + b"".join(pieces), codec_name, counts, pieces)
+    def join(cls, codec_name: str, pieces: Sequence[bytes | memoryview], values: Sequence[Tensor]) -> "Mean":
+        """Return the mean of the pieces that the owners encoded, in the vector's order; ``values`` is what they decode to."""
+        header = pack(_Header(codec_name, tuple(piece.numel() for piece in values)))
+        data = b"".join((len(header).to_bytes(_HEADER_LENGTH_BYTES, "big"), header, *pieces))
+        return cls(data, sha256(data), torch.cat(list(values)))
 
     @classmethod
     def parse(cls, data: bytes, num_values: int, codec_name: str) -> "Mean":
@@ -57,15 +56,8 @@ class Mean:
         sizes = [codec.encoded_size(codec_name, count) for count in counts]
         if len(data) != start + sum(sizes):
             raise EncodingError("a mean with bytes missing or left over")
-        pieces = []
-        for piece_bytes in sizes:
-            pieces.append(data[start : start + piece_bytes])
-            start += piece_bytes
-        return cls._of(data, codec_name, counts, pieces)
-
-    @classmethod
-    def _of(cls, data: bytes, codec_name: str, counts: list[int], pieces: list[bytes]) -> "Mean":
-        values = [codec.decode(codec_name, piece, count) for piece, count in zip(pieces, counts, strict=True)]
+        starts = itertools.accumulate(sizes, initial=start)
+        values = [codec.decode(codec_name, data[at : at + size], count) for at, size, count in zip(starts, sizes, counts, strict=False)]
         return cls(data, sha256(data), torch.cat(values))
 
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
@@ -49,6 +50,17 @@ class _Bytes:
 
     def SerializeToString(self) -> bytes:
         return self.data
+
+
+class _PendingCalls(dict[UUID, "asyncio.Future[bytes | None]"]):
+    """hivemind's unary calls that wait for an answer, without those that were cancelled a moment ago.
+
+    hivemind would set their result; that raises, in the only task that reads from the daemon, and the node were deaf from then on.
+    """
+
+    def __contains__(self, call_id: object) -> bool:
+        call = self.get(call_id) if isinstance(call_id, UUID) else None
+        return call is not None and not call.done()
 
 
 def _daemon_class(socket_dir: str) -> type[P2P]:
@@ -274,7 +286,7 @@ def _parse_listen(listen: Sequence[str]) -> list[Multiaddr]:
 async def _start_daemon(socket_dir: str, identity_path: Path, listen: Sequence[str]) -> P2P:
     hosts = _parse_listen(listen)
     try:
-        return await _daemon_class(socket_dir).create(
+        p2p = await _daemon_class(socket_dir).create(
             host_maddrs=hosts,
             identity_path=str(identity_path),
             check_if_identity_free=False,
@@ -282,6 +294,8 @@ async def _start_daemon(socket_dir: str, identity_path: Path, listen: Sequence[s
         )
     except P2PDaemonError as error:
         raise OwnFault(f"hivemind's p2p daemon did not start: {error}") from error
+    p2p._client.control._pending_calls = _PendingCalls()
+    return p2p
 
 
 async def _connect(p2p: P2P, nodes: Sequence[tuple[PublicKey, str]]) -> None:

@@ -71,6 +71,7 @@ async def _answer_one(answer: Answer, caller: PeerID, reader: asyncio.StreamRead
         response = await answer(caller, request)
         async with asyncio.timeout(_READ_TIMEOUT_S):
             await _write_frame(writer, response)
+            await reader.read(1)  # the caller hangs up first: a stream closed at this end may lose the answer on its way
     except (TimeoutError, EncodingError, ConnectionError, asyncio.IncompleteReadError):
         writer.transport.abort()  # the caller went away, or is no caller of ours: nobody to tell
 

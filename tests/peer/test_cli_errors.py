@@ -25,6 +25,11 @@ from swarm.node import Node, peer_name
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents
 from tests.swarm.processes import LISTEN, wait_for
 
+pytestmark = [
+    pytest.mark.swarm,
+    pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),  # hivemind's way to find its daemon
+]
+
 OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(STRANGER.public_key)}"  # a good address where nobody listens
 
@@ -158,20 +163,17 @@ def test_an_identity_that_is_garbage(home: Home, directory: Path) -> None:
 # Mistakes that show once the network is there.
 
 
-@pytest.mark.swarm
 def test_an_unreachable_address(home: Home, directory: Path) -> None:
     assert_refused(join(home, directory, "--initial-peers", NOBODY), NOBODY, "no answer", "check the address")
     assert not (directory / "last.json").exists()
 
 
-@pytest.mark.swarm
 def test_an_address_where_something_listens_that_does_not_answer(home: Home, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
         assert_refused(join(home, directory, "--initial-peers", address), address, "no answer", "check the address")
 
 
-@pytest.mark.swarm
 def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
     async def served() -> tuple[Ended, str]:
         async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
@@ -182,7 +184,6 @@ def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
     assert_refused(ended, wrong, "no answer", "check the address")
 
 
-@pytest.mark.swarm
 def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None:
     signed = SignedManifest.sign(manifest(), OPERATOR)
     directory.mkdir()
@@ -192,7 +193,6 @@ def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None
     assert (directory / "last.json").read_text() == "of an earlier life"
 
 
-@pytest.mark.swarm
 @pytest.mark.parametrize("fault", ["signed by a stranger", "changed after it was signed", "not a manifest"])
 def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, fault: str) -> None:
     good = SignedManifest.sign(manifest(), OPERATOR)
@@ -205,7 +205,6 @@ def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, 
     assert not (directory / "last.json").exists()
 
 
-@pytest.mark.swarm
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -223,7 +222,6 @@ def test_a_run_that_this_computer_cannot_train(home: Home, directory: Path, chan
     assert not (directory / "last.json").exists()
 
 
-@pytest.mark.swarm
 def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path) -> None:
     async def served() -> Ended:
         path = home.directory / "operator.key"
@@ -248,7 +246,12 @@ def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: st
     assert_ended_by_hand(home.interrupted(process), (-signal.SIGINT, 130))  # a shell shows 130 for both
 
 
-@pytest.mark.swarm
+def test_ctrl_c_while_its_daemon_starts(home: Home, directory: Path) -> None:
+    process = home.start("peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
+    wait_for(lambda: bool(psutil.Process(process.pid).children()), "the daemon's keeper is there")
+    assert_ended_by_hand(home.interrupted(process), (130,))
+
+
 def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
@@ -257,7 +260,6 @@ def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
         assert_ended_by_hand(home.interrupted(process), (130,))
 
 
-@pytest.mark.swarm
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses: int) -> None:
     async def served() -> Ended:

@@ -1,0 +1,76 @@
+"""A run with a real supernet, whose rounds are made without training: random means, honest claims, votes. For the tests of this folder."""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from aggregator.config import CodecSection, RunConfig, RunSection
+from automl.schedule import round_architectures
+from automl.space import space_named
+from automl.update import State, initial_state, next_state, state_digest
+from protocol.ledger import Ledger
+from protocol.records import Claim, Manifest, Proposal, SignedClaim, SignedManifest, Statement, sign_vote, table_digest
+from protocol.signing import Identity, sha256
+from swarm import codec
+from swarm.mean import Mean
+
+OPERATOR = Identity(b"\x01" * 32)
+STRANGER = Identity(b"\x03" * 32)
+PEERS = sorted((Identity(bytes([seed]) * 32) for seed in (11, 12, 13)), key=lambda peer: peer.public_key)
+CONFIG = RunConfig(run=RunSection(name="real", rounds=9), codec=CodecSection(cohort="fp32", swarm="fp32"))
+STATE = initial_state(CONFIG.data.supernet, CONFIG.optimizer_settings(), CONFIG.run.seed)
+NUM_WEIGHTS = STATE.parameters.numel()
+
+
+def signed_manifest(config: RunConfig = CONFIG) -> SignedManifest:
+    """Return the manifest of a run that begins at ``STATE``."""
+    return SignedManifest.sign(config.manifest(OPERATOR, state_digest(STATE)), OPERATOR)
+
+
+def mean_of(values: torch.Tensor, codec_name: str = "fp32") -> Mean:
+    """Return the mean with these values, in one piece."""
+    data = codec.encode(codec_name, values)
+    return Mean.join(codec_name, [data], [codec.decode(codec_name, data, values.numel())])
+
+
+def some_mean(seed: int, codec_name: str = "fp32") -> Mean:
+    """Return a mean of small numbers; another seed makes it another one."""
+    return mean_of(torch.randn(NUM_WEIGHTS, generator=torch.Generator().manual_seed(seed)) / 100, codec_name)
+
+
+def claim(ledger: Ledger, peer: Identity, round_: int | None = None, *, lots: bytes = b"lots") -> SignedClaim:
+    """Return an honest claim of one lot of each of the round's architectures."""
+    manifest = ledger.manifest
+    round_ = round_ or ledger.round + 1
+    last_commit = ledger.commit_at(round_ - 1) if round_ > 1 else ledger.run
+    assert last_commit is not None
+    architectures = round_architectures(space_named(manifest.supernet), manifest.seed, round_, manifest.algorithm, "here")
+    names = sorted({one.text for one in architectures})
+    work = tuple((name, manifest.lot_samples) for name in names)
+    return SignedClaim.sign(Claim(ledger.run, round_, last_commit, peer.public_key, "here", work, len(names), sha256(lots)), peer)
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What a group would hand in for the next round, before it votes."""
+
+    statement: Statement
+    claims: tuple[SignedClaim, ...]
+    mean: Mean
+    state: State
+
+    def proposal(self, voters: int = len(PEERS), **lies: bytes) -> Proposal:
+        """Return the proposal with that many votes; ``lies`` take the place of parts of the statement."""
+        statement = replace(self.statement, **lies)  # type: ignore[arg-type]
+        return Proposal(statement, self.claims, tuple(sign_vote(statement, peer) for peer in PEERS[:voters]))
+
+
+def attempt(ledger: Ledger, state: State, *, seed: int = 0, claims: tuple[SignedClaim, ...] | None = None) -> Attempt:
+    """Return an honest attempt at the next round, on top of ``state``."""
+    manifest: Manifest = ledger.manifest
+    mean = some_mean(seed, manifest.swarm_codec)
+    after = next_state(state, mean.values, manifest.optimizer, manifest.num_rounds)
+    claims = claims or tuple(claim(ledger, peer) for peer in PEERS)
+    table = table_digest(tuple(one.digest for one in claims))
+    statement = Statement(ledger.run, ledger.round + 1, ledger.last_commit, table, mean.digest, state_digest(after))
+    return Attempt(statement, claims, mean, after)

@@ -1,0 +1,250 @@
+"""What an operator sees when something is wrong, with the real program: one line that says what to do, and nothing is left behind."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from aggregator.config import RunConfig, load_run_file
+from aggregator.operator import open_log
+from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
+from swarm.disk import load_identity, only_process
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents
+from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
+
+pytestmark = pytest.mark.swarm
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "aggregator"
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text('[run]\nname = "small"\nrounds = 5\n')
+    return path
+
+
+def start(home: Home, run_file: Path, directory: Path, listen: str = LISTEN) -> Ended:
+    return home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", listen)
+
+
+def make_run(run_file: Path, directory: Path) -> None:
+    """Leave ``directory`` as an aggregator leaves it that was started with ``run_file`` and stopped."""
+    directory.mkdir(mode=0o700)
+    log, _, _ = open_log(load_run_file(run_file), directory, load_identity(directory / "identity.key"))
+    log.close()
+
+
+def assert_kept(before: dict[Path, bytes], directory: Path) -> None:
+    """Check that every file is there with its content."""
+    after = contents(directory)
+    for path, data in before.items():
+        # An opened database is not the same bytes, and its head is signed anew: what it holds is checked by whoever opens it again.
+        assert path in after
+        assert path.name == DATABASE or after[path] == data, path
+
+
+def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.Popen[str]":
+    """Start an aggregator; return once it serves."""
+    process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+
+    def serves() -> bool:
+        assert process.poll() is None, process.communicate()
+        status = directory / "status.json"
+        return status.exists() and bool(json.loads(status.read_text())["addresses"])
+
+    wait_for(serves, "the aggregator serves")
+    return process
+
+
+# The run file.
+
+
+def test_init_writes_a_file_that_start_reads_and_says_what_to_do_next(home: Home, tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    ended = home.run("aggregator.cli", "init", path)
+    assert (ended.exit_code, ended.errors) == (0, "")
+    assert f"manta-aggregator start {path} --dir" in ended.output
+    assert load_run_file(path) == RunConfig()
+
+
+def test_init_onto_an_existing_file(home: Home, run_file: Path) -> None:
+    before = run_file.read_bytes()
+    assert_refused(home.run("aggregator.cli", "init", run_file), str(run_file), "exists already", "another name")
+    assert run_file.read_bytes() == before
+
+
+def test_init_where_there_is_no_directory(home: Home, tmp_path: Path) -> None:
+    assert_refused(home.run("aggregator.cli", "init", tmp_path / "no" / "run.toml"), "cannot write", "run.toml")
+
+
+def test_a_run_file_that_does_not_exist(home: Home, tmp_path: Path, directory: Path) -> None:
+    path = tmp_path / "nothing.toml"
+    assert_refused(start(home, path, directory), str(path), f"manta-aggregator init {path}")
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[run]\nronds = 5\n", ("run.ronds", "manta-aggregator init")),
+        ("[rund]\nrounds = 5\n", ("rund", "manta-aggregator init")),
+        ("[round]\ndeadline_s = inf\n", ("round.deadline_s",)),
+        ("[run\n", ("cannot read",)),
+        ('[run]\nname = "My Run"\n', ("plain lower-case name", "My Run")),
+    ],
+    ids=["unknown key", "unknown section", "bad value", "not TOML", "no manifest"],
+)
+def test_a_run_file_that_makes_no_run(home: Home, run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
+    run_file.write_text(text)
+    assert_refused(start(home, run_file, directory), *words)
+    assert not (directory / DATABASE).exists()
+
+
+# The address.
+
+
+def test_a_port_in_use(home: Home, run_file: Path, directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
+        assert_refused(start(home, run_file, directory, listen), listen, "in use", "--listen")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:31000", "/ip4/127.0.0.1/tcp/port", "/ip4/203.0.113.7/tcp/31000"])
+def test_an_address_that_cannot_be_listened_on(home: Home, run_file: Path, directory: Path, listen: str) -> None:
+    assert_refused(start(home, run_file, directory, listen), "cannot listen on", listen)
+
+
+# The directory.
+
+
+def test_a_directory_of_another_run(home: Home, run_file: Path, directory: Path, tmp_path: Path) -> None:
+    make_run(run_file, directory)
+    before = contents(directory)
+    other = tmp_path / "other.toml"
+    other.write_text('[run]\nname = "another"\n')
+    assert_refused(start(home, other, directory), str(directory), "holds another run", "small", "--dir")
+    assert_kept(before, directory)
+
+
+def test_a_directory_that_another_aggregator_uses(home: Home, run_file: Path, directory: Path) -> None:
+    process = start_and_wait(home, run_file, directory)
+    second = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    output, errors = second.communicate(timeout=DEADLINE_S)
+    assert_refused(Ended(second.returncode, output, errors), str(directory), "another", "--dir")
+    assert process.poll() is None  # and the first one has not noticed
+    ended = home.interrupted(process)
+    assert_ended_by_hand(ended, (0,))
+    assert "stopped at round 0" in ended.output
+
+
+def test_a_new_directory_that_another_process_uses(home: Home, run_file: Path, directory: Path) -> None:
+    directory.mkdir()
+    with only_process(directory):
+        assert_refused(start(home, run_file, directory), str(directory), "another", "--dir")
+    assert set(contents(directory)) == {directory / "lock"}
+
+
+def test_a_file_where_the_directory_should_be(home: Home, run_file: Path, tmp_path: Path) -> None:
+    below = run_file / "aggregator"
+    assert_refused(start(home, run_file, below), "cannot make the directory", str(below), "--dir")
+
+
+def test_an_identity_that_others_can_read(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    before = contents(directory)
+    (directory / "identity.key").chmod(0o640)
+    assert_refused(start(home, run_file, directory), f"chmod 600 {directory / 'identity.key'}")
+    assert_kept(before, directory)
+
+
+def test_an_identity_that_is_garbage(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    (directory / "identity.key").write_text("garbage")
+    before = contents(directory)
+    assert_refused(start(home, run_file, directory), "identity.key", "is no identity", "backup")
+    assert_kept(before, directory)
+
+
+def test_an_identity_that_is_lost(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    (directory / "identity.key").unlink()
+    before = contents(directory)
+    assert_refused(start(home, run_file, directory), "identity.key is missing", "backup")
+    assert_kept(before, directory)
+    assert not (directory / "identity.key").exists()
+
+
+@pytest.mark.parametrize("lost", ["snapshots/round-00000000.safetensors", MANIFEST, TREE_HEAD])
+def test_a_lost_file_is_the_machines_fault_and_named(home: Home, run_file: Path, directory: Path, lost: str) -> None:
+    make_run(run_file, directory)
+    (directory / lost).unlink()
+    before = contents(directory)
+    ended = start(home, run_file, directory)
+    assert ended.exit_code == 1
+    assert len(ended.errors.splitlines()) == 1
+    assert lost in ended.errors
+    assert_kept(before, directory)
+
+
+# The ledger.
+
+
+def test_verify_where_there_is_no_log(home: Home, directory: Path) -> None:
+    words = ("holds no log", "check the path")
+    assert_refused(home.run("aggregator.cli", "ledger", "verify", "--dir", directory), str(directory), *words)
+    assert not directory.exists()
+    directory.mkdir()
+    assert_refused(home.run("aggregator.cli", "ledger", "verify", "--dir", directory), str(directory), *words)
+    assert contents(directory) == {}
+
+
+def test_verify_of_a_log_that_does_not_hold_is_no_users_mistake(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    (directory / TREE_HEAD).write_text("garbage")
+    before = contents(directory)
+    ended = home.run("aggregator.cli", "ledger", "verify", "--dir", directory)
+    assert (ended.exit_code, len(ended.errors.splitlines())) == (1, 1)
+    assert "Traceback" not in ended.errors
+    assert contents(directory) == before
+
+
+def test_verify_prints_the_root_of_an_empty_log(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    before = contents(directory)
+    ended = home.run("aggregator.cli", "ledger", "verify", "--dir", directory)
+    assert (ended.exit_code, ended.errors) == (0, "")
+    assert "root e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" in ended.output  # SHA-256 of nothing
+    assert contents(directory) == before
+
+
+# Ctrl-C.
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
+@pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
+def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: Path, library: str) -> None:
+    process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    wait_for(lambda: any(library in mapped.path for mapped in psutil.Process(process.pid).memory_maps()), f"{library} is loaded")
+    assert_ended_by_hand(home.interrupted(process), (-2, 130))  # a shell shows 130 for both
+
+
+def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on(home: Home, run_file: Path, directory: Path) -> None:
+    process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
+    wait_for(lambda: bool(psutil.Process(process.pid).children()), "the daemon's keeper is there")
+    assert_ended_by_hand(home.interrupted(process), (130,))
+    manifest = (directory / MANIFEST).read_bytes()
+    process = start_and_wait(home, run_file, directory)
+    addresses = json.loads((directory / "status.json").read_text())["addresses"]
+    assert_ended_by_hand(home.interrupted(process), (0,))
+    process = start_and_wait(home, run_file, directory)
+    assert json.loads((directory / "status.json").read_text())["addresses"] == addresses  # peers find it where it was
+    assert_ended_by_hand(home.interrupted(process), (0,))
+    assert (directory / MANIFEST).read_bytes() == manifest

@@ -1,0 +1,233 @@
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggregator.config import RunConfig, RunSection, load_run_file, template, write_run_file
+from automl.data.digits import load as load_dataset
+from automl.space import TINY
+from protocol.errors import UserError
+from protocol.records import SignedManifest
+from protocol.signing import Identity, sha256
+
+OPERATOR = Identity(b"\x01" * 32)
+STATE = sha256(b"state 0")
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "run": {"name": "my-run.2", "algorithm": "model-parallel", "seed": 2**63 - 1, "rounds": 7},
+    "round": {
+        "target_batch": 33,
+        "lot_samples": 3,
+        "max_claim_samples": 99,
+        "deadline_s": 1234567.125,  # more digits than a short form has
+        "attempt_timeout_s": 0.001,
+    },
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": "0.1",
+        "beta1": "0",
+        "beta2": "0.5",
+        "epsilon": "0",
+        "weight_decay": "0",
+        "warmup_percent": 0,
+    },
+    "codec": {"cohort": "fp16", "swarm": "fp32"},
+    "rewards": {"pool": 1},
+    "follower": {"evaluate_every": 5, "keep_snapshots": 1},
+}
+
+
+def file_with(directory: Path, text: str) -> Path:
+    path = directory / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(directory: Path, text: str) -> str:
+    path = file_with(directory, text)
+    with pytest.raises(UserError) as caught:
+        load_run_file(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def test_the_template_reads_back_as_the_defaults(tmp_path: Path) -> None:
+    write_run_file(tmp_path / "run.toml", RunConfig())
+    assert load_run_file(tmp_path / "run.toml") == RunConfig()
+
+
+def test_a_template_with_other_settings_reads_back_as_them(tmp_path: Path) -> None:
+    changed = RunConfig.model_validate(CHANGED)
+    for section, values in CHANGED.items():
+        for name, value in values.items():
+            assert getattr(getattr(changed, section), name) != getattr(getattr(RunConfig(), section), name), name
+            assert getattr(getattr(changed, section), name) == value
+    assert load_run_file(file_with(tmp_path, template(changed))) == changed
+
+
+@settings(deadline=None)
+@given(
+    st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False),
+    # What TOML can carry in one line: a run file with more than that has no use, and its manifest is refused.
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f")),
+)
+def test_every_number_and_text_survives_the_template(deadline_s: float, name: str) -> None:
+    config = RunConfig.model_validate({"run": {"name": name}, "round": {"deadline_s": deadline_s}})
+    assert RunConfig(**tomllib.loads(template(config))) == config
+
+
+def test_every_key_is_in_the_template_and_explained_on_the_line_above_it() -> None:
+    lines = template(RunConfig()).splitlines()
+    for section_name, section_field in RunConfig.model_fields.items():
+        assert any(line.split("#")[0].strip() == f"[{section_name}]" for line in lines), section_name
+        assert section_field.annotation is not None
+        for name, field in section_field.annotation.model_fields.items():
+            assert field.description, name
+            places = [place for place, line in enumerate(lines) if line.startswith(f"{name} = ")]
+            assert any(lines[place - 1] == f"# {field.description}" for place in places), name
+
+
+def test_the_template_says_what_may_change_later() -> None:
+    (line,) = (line for line in template(RunConfig()).splitlines() if line.startswith("[follower]"))
+    assert "may change at any start" in line
+
+
+def test_a_file_may_leave_out_what_it_does_not_change(tmp_path: Path) -> None:
+    assert load_run_file(file_with(tmp_path, "")) == RunConfig()
+    assert load_run_file(file_with(tmp_path, "[run]\nrounds = 5\n")) == RunConfig(run=RunSection(rounds=5))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[run]\nronds = 5", "run.ronds"),
+        ("[rund]\nrounds = 5", "rund"),
+        ("rounds = 5", "rounds"),
+        ("[run]\nrounds.x = 5", "run.rounds"),
+        ("[round]\nDEADLINE_S = 5", "round.DEADLINE_S"),
+    ],
+)
+def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, text: str, key: str) -> None:
+    message = refusal(tmp_path, text)
+    assert f"{key}: " in message
+    assert "manta-aggregator init" in message
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("run", "algorithm", '"parallel"'),
+        ("run", "seed", "-1"),
+        ("run", "seed", "0.5"),
+        ("run", "rounds", "0"),
+        ("run", "rounds", '"many"'),
+        ("run", "name", "5"),
+        ("data", "dataset", '"imagenet"'),
+        ("data", "supernet", '"base"'),
+        ("round", "target_batch", "1"),
+        ("round", "lot_samples", "1"),
+        ("round", "lot_samples", "65537"),
+        ("round", "max_claim_samples", "0"),
+        ("round", "deadline_s", "0"),
+        ("round", "deadline_s", "-1.0"),
+        ("round", "deadline_s", "inf"),
+        ("round", "deadline_s", "nan"),
+        ("round", "attempt_timeout_s", "inf"),
+        ("optimizer", "name", '"lion"'),
+        ("optimizer", "learning_rate", "0.008"),  # a float has no canonical form: text, in quotes
+        ("optimizer", "warmup_percent", "101"),
+        ("codec", "swarm", '"int8"'),
+        ("rewards", "pool", "0"),
+        ("follower", "keep_snapshots", "0"),
+        ("follower", "evaluate_every", "-1"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str, value: str) -> None:
+    assert f"{section}.{key}: " in refusal(tmp_path, f"[{section}]\n{key} = {value}\n")
+
+
+@pytest.mark.parametrize("text", ["[run", "run = [", "[run]\nrounds = 5\nrounds = 6", "\x00"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    assert "cannot read" in refusal(tmp_path, text)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b'[run]\nname = "\xff"')
+    with pytest.raises(UserError, match="cannot read"):
+        load_run_file(tmp_path / "run.toml")
+
+
+def test_a_file_that_is_not_there_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.toml"
+    with pytest.raises(UserError, match=f"there is no run file {path}.*manta-aggregator init {path}"):
+        load_run_file(path)
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "mine")
+    with pytest.raises(UserError, match="exists already"):
+        write_run_file(path, RunConfig())
+    assert path.read_text() == "mine"
+
+
+def test_a_place_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        write_run_file(tmp_path / "no" / "run.toml", RunConfig())
+
+
+@pytest.mark.parametrize("config", [RunConfig(), RunConfig.model_validate(CHANGED)], ids=["defaults", "changed"])
+def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE), OPERATOR).open()
+    assert (manifest.name, manifest.algorithm, manifest.seed, manifest.num_rounds) == (
+        config.run.name,
+        config.run.algorithm,
+        config.run.seed,
+        config.run.rounds,
+    )
+    assert manifest.data_digest == load_dataset("digits").digest
+    assert manifest.initial_state == STATE
+    assert manifest.round_deadline_ms == round(config.round.deadline_s * 1000)
+    assert manifest.attempt_timeout_ms == round(config.round.attempt_timeout_s * 1000)
+    assert (manifest.target_batch, manifest.lot_samples, manifest.max_claim_samples) == (
+        config.round.target_batch,
+        config.round.lot_samples,
+        config.round.max_claim_samples,
+    )
+    assert manifest.optimizer.name == config.optimizer.name
+    assert manifest.optimizer.learning_rate == config.optimizer.learning_rate
+    assert (manifest.cohort_codec, manifest.swarm_codec) == (config.codec.cohort, config.codec.swarm)
+    assert manifest.reward_pool == config.rewards.pool
+    assert set(manifest.cost_table()) == set(TINY.genes())
+    assert manifest.operators == (OPERATOR.public_key,)
+
+
+def test_the_follower_is_no_part_of_the_run() -> None:
+    other = RunConfig.model_validate({"follower": CHANGED["follower"]})
+    assert other.manifest(OPERATOR, STATE) == RunConfig().manifest(OPERATOR, STATE)
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("run", "name", "My Run", "plain lower-case name"),
+        ("run", "seed", 2**63, "seed"),
+        ("run", "rounds", 2**41, "num_rounds"),
+        ("round", "deadline_s", 0.0001, "round_deadline_ms"),
+        ("round", "deadline_s", 1e300, "round_deadline_ms"),
+        ("rewards", "pool", 2**49, "reward_pool"),
+        ("optimizer", "learning_rate", "fast", "decimal"),
+        ("optimizer", "learning_rate", "1e-3", "decimal"),
+        ("optimizer", "beta1", "1", "betas"),
+        ("optimizer", "epsilon", "0", "epsilon"),
+    ],
+)
+def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str, value: Any, words: str) -> None:
+    config = RunConfig.model_validate({section: {key: value}})
+    with pytest.raises(UserError, match=words) as caught:
+        config.manifest(OPERATOR, STATE)
+    assert "\n" not in str(caught.value)
