@@ -43,7 +43,7 @@ class RoundSection(_Section):
 
     target_batch: int = Field(default=512, ge=2, description="samples over all lots of the swarm that close a round")
     lot_samples: int = Field(default=32, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture")
-    max_claim_samples: int = Field(default=65536, ge=2, description="a peer's weight in one round is capped here")
+    max_claim_samples: int = Field(default=512, ge=2, description="a peer's weight in one round is capped here")
     deadline_s: float = Field(default=20, gt=0, description="a round closes at the latest this many seconds after the last commit")
     attempt_timeout_s: float = Field(default=30, gt=0, description="from a settled table to a quorum of votes; then the attempt is dropped")
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +14,7 @@ from aggregator.log import Log
 from automl.claims import check_work
 from automl.update import State, state_bytes
 from protocol.encoding import pack, unpack
-from protocol.errors import LedgerError, RemoteFault, StorageError
+from protocol.errors import LedgerError, RemoteFault, StorageError, Unreachable
 from protocol.records import MAX_ENTRY_BYTES, Proposal, Receipt, SignedClaim, claim_entry, round_entry
 from protocol.signing import PublicKey
 from swarm.log_client import MAX_PROPOSAL_BYTES
@@ -22,6 +24,8 @@ from swarm.transfer import Shelf, fetch
 
 logger = logging.getLogger("manta.intake")
 Result = TypeVar("Result")
+
+_MEAN_TIMEOUT_S = 45.0
 
 
 class Intake:
@@ -36,6 +40,8 @@ class Intake:
         self._on_commit = on_commit
         self._one_at_a_time = asyncio.Lock()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
+        self._deciding: set[asyncio.Task[Receipt]] = set()
+        self._opened_s = -math.inf  # when the round opened, by the monotonic clock
         self.refused: Counter[str] = Counter()
         self.broken: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
 
@@ -55,13 +61,21 @@ class Intake:
 
     async def _on_propose(self, caller: PublicKey, request: bytes) -> bytes:
         proposal = unpack(Proposal, request, max_bytes=MAX_PROPOSAL_BYTES)
+        # A task of its own: a caller who hangs up cancels this call, and must not stop a commit half-way.
+        deciding = asyncio.create_task(self._decide(proposal, caller))
+        self._deciding.add(deciding)
+        deciding.add_done_callback(self._deciding.discard)
+        return pack(await asyncio.shield(deciding))
+
+    async def _decide(self, proposal: Proposal, caller: PublicKey) -> Receipt:
+        """Return the receipt of the proposal's round: of this proposal, or of the one that came before it."""
         async with self._one_at_a_time:
             round_ = proposal.statement.round
             if proposal.statement.run == self._log.ledger.run and 1 <= round_ <= self._log.ledger.round:
-                return pack(self._receipt_of(round_))  # decided: by this proposal or by another
+                return self._receipt_of(round_)
             try:
                 entries, state = await self._check(proposal, caller)
-            except RemoteFault as error:
+            except (RemoteFault, Unreachable) as error:
                 self.refused[type(error).__name__] += 1
                 logger.warning("proposal refused round=%d reason=%s", round_, error)
                 raise
@@ -69,8 +83,9 @@ class Intake:
             await self._write(self._log.commit, entries)
             self._follower.adopt(state)
             self._shelf.put(state_bytes(state))
+            self._opened_s = time.monotonic()
             self._on_commit()
-            return pack(self._receipt_of(round_))
+            return self._receipt_of(round_)
 
     async def _check(self, proposal: Proposal, caller: PublicKey) -> tuple[list[bytes], State]:
         """Return the entries of a proposal and the state that it leads to.
@@ -82,11 +97,28 @@ class Intake:
         entries = self._log.ledger.proposal_entries(proposal)
         for claim in proposal.claims:
             check_work(self._log.ledger.manifest, claim.open())
+        self._check_is_due(proposal)
         providers = [caller, *(PublicKey(vote.key) for vote in proposal.votes if vote.key != caller)]
-        mean_data = await fetch(self._endpoint, proposal.statement.mean, providers, max_bytes=max_mean_bytes(self._follower.num_weights))
+        try:
+            async with asyncio.timeout(_MEAN_TIMEOUT_S):  # of all providers together: others wait for their turn
+                limit = max_mean_bytes(self._follower.num_weights)
+                mean_data = await fetch(self._endpoint, proposal.statement.mean, providers, max_bytes=limit)
+        except TimeoutError:
+            raise Unreachable(f"the mean was not sent within {_MEAN_TIMEOUT_S:g} s") from None
         state = await self._write(self._follower.follow, proposal.statement, mean_data)
         self._shelf.put(mean_data)
         return entries, state
+
+    def _check_is_due(self, proposal: Proposal) -> None:
+        """Hold the table to what its members hold it to: the target batch, or the round's deadline.
+
+        Raises:
+            LedgerError: too few samples, too early. After a start of this program the deadline counts as passed.
+        """
+        manifest = self._log.ledger.manifest
+        samples = sum(min(claim.open().samples, manifest.max_claim_samples) for claim in proposal.claims)
+        if samples < manifest.target_batch and time.monotonic() - self._opened_s < manifest.round_deadline_ms / 1000:
+            raise LedgerError(f"{samples} samples of {manifest.target_batch} before the round's deadline")
 
     async def _on_claim(self, _caller: PublicKey, request: bytes) -> bytes:
         """Log a single claim: evidence of a peer that claims twice, or a claim that no group took along."""

@@ -125,6 +125,7 @@ class Operator:
                     await node.close()
 
     async def _serve(self, node: Node, signed: SignedManifest) -> None:
+        told = _told_to_stop()
         addresses = tuple(await node.addresses())
         self._remember_address(addresses)
         self.status.addresses = addresses
@@ -145,23 +146,14 @@ class Operator:
             evaluating = asyncio.create_task(self._evaluate_when_due())
             try:
                 self._check_evaluation_due()
-                await self._until_stopped(evaluating)
+                await self._until_stopped(told, evaluating)
             finally:
                 evaluating.cancel()
                 self._intake.close()
                 self._write_status()
 
-    async def _until_stopped(self, evaluating: "asyncio.Task[None]") -> None:
-        loop = asyncio.get_running_loop()
-        stopped: asyncio.Future[None] = loop.create_future()
-
-        def stop() -> None:
-            if not stopped.done():
-                stopped.set_result(None)
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop)
-        waits: set[asyncio.Future[None] | asyncio.Future[StorageError]] = {stopped, self._intake.broken, evaluating}
+    async def _until_stopped(self, told: "asyncio.Future[None]", evaluating: "asyncio.Task[None]") -> None:
+        waits: set[asyncio.Future[None] | asyncio.Future[StorageError]] = {told, self._intake.broken, evaluating}
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if self._intake.broken in done:
             raise self._intake.broken.result()
@@ -223,6 +215,20 @@ class Operator:
         if self._asked.endswith(_FREE_PORT):
             port = addresses[0].split("/tcp/")[1].split("/")[0]
             replace_file(self._directory / "listen", f"{self._asked.removesuffix('0')}{port}".encode())
+
+
+def _told_to_stop() -> "asyncio.Future[None]":
+    """Return what is done at the first SIGINT or SIGTERM from now on."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return told
 
 
 def _best_first(addresses: tuple[str, ...]) -> list[str]:

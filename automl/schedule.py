@@ -14,7 +14,7 @@ _FINAL_PART = 0.01
 
 
 def round_architectures(space: SearchSpace, manifest_seed: int, round: int, algorithm: str, cohort: str) -> tuple[Architecture, ...]:
-    """Return the architectures of a round (from 1) in a cohort; lot ``index`` of a peer trains number ``index % len``."""
+    """Return the architectures of a round (from 1) in a cohort; see ``architecture_of_lot`` for which lot trains which."""
     if round < 1:
         raise ValueError("rounds count from 1")
     if algorithm == "data-parallel":
@@ -25,6 +25,14 @@ def round_architectures(space: SearchSpace, manifest_seed: int, round: int, algo
         random.Random(f"{manifest_seed}:{cohort}:block:{block}").shuffle(roles)
         return (_of_role(space, roles[place], f"{manifest_seed}:{cohort}:{round}"),)
     raise ValueError(f"unknown algorithm {algorithm!r}")
+
+
+def architecture_of_lot(architectures: tuple[Architecture, ...], key: bytes, index: int) -> Architecture:
+    """Return what lot ``index`` of a peer trains: one after the other, from a place that follows from its key.
+
+    So where a round closes in mid-sweep, the swarm favours none of them.
+    """
+    return architectures[(key[0] + index) % len(architectures)]
 
 
 def _of_role(space: SearchSpace, role: str, seed: str) -> Architecture:

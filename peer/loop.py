@@ -16,7 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from torch import Tensor
 
 from automl.claims import check_work
-from automl.schedule import round_architectures
+from automl.schedule import architecture_of_lot, round_architectures
 from automl.space import space_named
 from automl.training import Lot, Worker
 from automl.update import State, next_state, state_bytes, state_digest, state_from_bytes, state_num_bytes
@@ -29,6 +29,7 @@ from protocol.records import Announcement, Manifest, Proposal, SignedClaim, Sign
 from protocol.rounds import CommitKind, Phase, RoundMachine, Standing
 from protocol.signing import Identity, PublicKey
 from swarm.averager import Averager, Expectation
+from swarm.codec import MAX_ABS
 from swarm.log_client import Commitment, LogClient
 from swarm.matchmaking import Matchmaker
 from swarm.mean import Mean, max_mean_bytes
@@ -134,6 +135,8 @@ class PeerLoop:
                 await self._train()
             elif self.machine.can_join:
                 await self._attempt()
+            elif self._leaving.is_set():
+                return
             else:
                 await self._sit_out()
 
@@ -143,7 +146,7 @@ class PeerLoop:
         """Learn where the run stands, and take up frozen work of an earlier life."""
         frozen = self._store.load_frozen(self.run_id)
         if frozen is not None and frozen.claim.open().key == self.identity.public_key:  # the person may have a new identity
-            fits = frozen.gradient is not None and frozen.gradient.shape == (self._worker.num_weights,)
+            fits = frozen.gradient.shape == (self._worker.num_weights,)
             self.machine.restore(frozen.claim, lots_kept=fits)
             self._gradient = frozen.gradient
         commitment = await self._newest_commit()
@@ -220,14 +223,16 @@ class PeerLoop:
         space = space_named(manifest.supernet)
         architectures = round_architectures(space, manifest.seed, round_, manifest.algorithm, self.cohort)
         await self._compute(self._worker.load, self._state.parameters)
-        pile = Pile(self._worker.num_weights)
-        # Each peer begins a sweep over the architectures elsewhere: where a round closes in mid-sweep, none of them is favoured.
-        first = self.identity.public_key[0]
+        pile, index = Pile(self._worker.num_weights), 0
         while machine.phase is Phase.TRAINING and machine.round == round_:
-            index = len(pile)
-            architecture = architectures[(first + index) % len(architectures)]
+            architecture = architecture_of_lot(architectures, self.identity.public_key, index)
             lot = Lot(manifest.seed, round_, self.cohort, self.identity.public_key, index, architecture, manifest.lot_samples)
+            index += 1
             result = await self._compute(self._worker.train, lot)
+            if not bool((result.gradient.abs() <= MAX_ABS).all()):
+                # One such value would cost every group of this peer its attempts.
+                logger.error("lot dropped: its gradient is not finite round=%d index=%d", round_, lot.index)
+                continue
             if not machine.lot_trained(round_, result.samples):
                 return
             pile.add(lot, result)
@@ -422,10 +427,13 @@ class PeerLoop:
             assert self._prepared[0] == round_.statement.state
             self._set_state(self._prepared[1], round_.statement.state)
         self._board.update(waiting_for="")
-        if commit.standing.round == status.round:
-            self._board.committed(peers=len(round_.claims), samples=status.samples_counted, counted=commit.counted)
-        elif commit.samples_lost:
-            self._board.say(f"round {commit.standing.round} was committed without this peer: {commit.samples_lost} samples are stale")
+        self._board.committed(
+            round_=commit.standing.round,
+            state=commit.standing.state,
+            peers=len(round_.claims),
+            counted=commit.counted,
+            lost=commit.samples_lost,
+        )
         self._commit_seen.set()
         self._progress.set()
 

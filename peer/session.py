@@ -66,6 +66,14 @@ def find_addresses(config: PeerConfig, store: PeerStore) -> tuple[tuple[str, ...
     )
 
 
+def _what_to_try(config: PeerConfig, expected_run: str | None) -> str:
+    """Return what a person can do when nobody answers; a run on this computer may be the one that is meant."""
+    others = [local for local in local_runs.find() if local.run != expected_run]
+    if config.initial_peers or not others:
+        return "check the address, and that the aggregator runs and its port is open"
+    return f"that is the run joined last; for {others[0].name}, which runs on this computer, add --run {others[0].run}"
+
+
 async def join(config: PeerConfig) -> None:
     """Take part in a run until it is finished or the person leaves.
 
@@ -83,7 +91,7 @@ async def join(config: PeerConfig) -> None:
         try:
             node = await Node.start(identity, store.identity_path, listen=config.listen, initial_peers=addresses)
         except Unreachable as error:
-            raise UserError(f"{error}: check the address, and that the aggregator runs and its port is open") from error
+            raise UserError(f"{error}: {_what_to_try(config, expected_run)}") from error
         try:
             signed = await _fetch_checked_manifest(node, addresses, expected_run)
             await _take_part(config, node, identity, store, signed, addresses)

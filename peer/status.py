@@ -68,14 +68,15 @@ class StatusBoard:
         elif self.status.waiting_for and self.status.waiting_for != before:
             self.say(f"waiting for {self.status.waiting_for}")
 
-    def committed(self, *, peers: int, samples: int, counted: bool | None) -> None:
-        """Show that a round was committed."""
-        status = self.status
-        loss = f" loss={status.loss:.3f}" if status.loss is not None else ""
-        line = f"round committed round={status.round} peers={peers} state={status.state[:12]} samples={samples}{loss}"
-        if self._spinner is None:
-            self.say(line if counted else f"{line} (without this peer)")
-        self.write()
+    def committed(self, *, round_: int, state: bytes, peers: int, counted: bool | None, lost: int) -> None:
+        """Show that a round was committed, ``lost`` samples of this peer not in it."""
+        if self._spinner is not None:
+            return
+        loss = f" loss={self.status.loss:.3f}" if counted and self.status.loss is not None else ""
+        without = "" if counted else f" (without this peer{f': {lost} samples are stale' if lost else ''})"
+        self.say(
+            f"round committed round={round_} peers={peers} state={state.hex()[:12]} samples={self.status.samples_counted}{loss}{without}"
+        )
 
     def say(self, text: str) -> None:
         """Print one line that stays."""

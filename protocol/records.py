@@ -203,7 +203,7 @@ class LotRecord:
     index: int
     architecture: str
     samples: int
-    loss: str  # decimal text, 6 significant digits
+    loss: str  # as C's printf writes it with %.6g
     projection: bytes  # a few signed random sums of the gradient, float32 little-endian: what an audit compares
 
 

@@ -25,6 +25,7 @@ from protocol.signing import PublicKey
 from swarm import codec
 from swarm.mean import Mean
 from swarm.rpc import Endpoint, Refused
+from swarm.tasks import together
 
 PART_BYTES = 1024 * 1024  # of a piece in one message
 MAX_PIECES = 60  # of one level; beyond, pieces are not quite equal and nothing else changes
@@ -172,8 +173,9 @@ class Reduction:
         """Return the mean.
 
         Raises:
-            AttemptFailed: a member could not be reached, refused, or sent what does not decode.
+            AttemptFailed: a member could not be reached, refused, or sent what does not decode; or the own vector is not to be sent.
         """
+        codec.check(self._vector)
         pieces = await self._reduce(0, (), 0, self._vector.numel(), self._vector)
         return Mean.join(self._codecs[-1], [piece.data for piece in pieces], [piece.values for piece in pieces])
 
@@ -241,8 +243,8 @@ class Reduction:
     async def _reduce(self, level: int, path: tuple[int, ...], start: int, stop: int, values: Tensor) -> list[_Final]:
         """Return the final pieces of the range [start, stop); ``values`` is what this peer brings for it."""
         participants = self._participants(level, path)
-        sending: list[Coroutine[Any, Any, None]] = []
-        finishing: list[Coroutine[Any, Any, list[_Final]]] = []
+        sending: list[Coroutine[Any, Any, Any]] = []
+        finishing: list[Coroutine[Any, Any, Any]] = []  # the first results: lists of final pieces
         for i, (lo, hi) in enumerate(_bounds(start, stop, self._pieces[level])):
             piece, piece_owner = (*path, i), participants[i % len(participants)]
             mine = values[lo - start : hi - start]
@@ -251,8 +253,7 @@ class Reduction:
             else:
                 sending.append(self._send(piece_owner, _UP, piece, memoryview(codec.encode(self._codecs[level], mine))))
                 finishing.append(self._receive_final(level, piece, piece_owner, lo, hi))
-        results = await _together(*finishing, *sending)
-        finals: list[list[_Final]] = results[: len(finishing)]
+        finals: list[list[_Final]] = (await together(*finishing, *sending))[: len(finishing)]
         return [final for each in finals for final in each]
 
     async def _own(self, level: int, piece: tuple[int, ...], lo: int, hi: int, mine: Tensor) -> list[_Final]:
@@ -272,7 +273,7 @@ class Reduction:
             encoded = codec.encode(self._codecs[-1], average)
             finals = [_Final(encoded, codec.decode(self._codecs[-1], encoded, hi - lo))]
         data = memoryview(b"".join(final.data for final in finals))
-        await _together(*(self._send(key, _DOWN, piece, data) for key in participants if key != self._endpoint.key))
+        await together(*(self._send(key, _DOWN, piece, data) for key in participants if key != self._endpoint.key))
         return finals
 
     async def _receive_final(self, level: int, piece: tuple[int, ...], piece_owner: PublicKey, lo: int, hi: int) -> list[_Final]:
@@ -296,7 +297,7 @@ class Reduction:
                 self.sent_bytes += len(part)
                 await self._call(to, part)
 
-        await _together(*(send_part(offset) for offset in range(0, len(data), PART_BYTES)))
+        await together(*(send_part(offset) for offset in range(0, len(data), PART_BYTES)))
 
     async def _call(self, to: PublicKey, part: bytes) -> None:
         try:
@@ -313,18 +314,3 @@ def _decoded(codec_name: str, data: memoryview, count: int, sender: PublicKey) -
         return codec.decode(codec_name, data, count)
     except EncodingError as error:
         raise AttemptFailed(f"a member sent {error}", frozenset({sender})) from error
-
-
-async def _together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
-    """Run coroutines side by side and return their results; the first failure cancels the others and is raised by itself."""
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            running = [tasks.create_task(coroutine) for coroutine in coroutines]
-    except BaseExceptionGroup as group:
-        failures = _flatten(group)
-        raise next((failure for failure in failures if not isinstance(failure, MantaError)), failures[0]) from None
-    return [task.result() for task in running]
-
-
-def _flatten(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    return [leaf for failure in group.exceptions for leaf in (_flatten(failure) if isinstance(failure, BaseExceptionGroup) else [failure])]

@@ -7,7 +7,7 @@ dropped whole and says why; the vector that was given is never touched.
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -28,6 +28,7 @@ from swarm.rpc import Endpoint
 logger = logging.getLogger("manta.averager")
 
 _EARLY_MESSAGES = 256  # kept waiting for a table that this peer has not seen yet
+_EARLY_MESSAGES_OF_ONE = 32  # of them from one sender, who may be a stranger
 _EARLY_WAIT_S = 15.0
 _VOTE_TIMEOUT_S = 15.0
 _REMEMBERED_ATTEMPTS = 64
@@ -104,7 +105,7 @@ class Averager:
         self._groups = groups
         self._active: _Active | None = None
         self._changed = asyncio.Condition()
-        self._early = 0
+        self._early: Counter[PublicKey] = Counter()
         self._telling: set[asyncio.Task[None]] = set()
         self._over: deque[bytes] = deque(maxlen=_REMEMBERED_ATTEMPTS)
         self.sent_bytes = 0
@@ -128,15 +129,11 @@ class Averager:
         machine = self._machine
         claim = machine.claim
         assert claim is not None
-        group = await self._groups.find_group(
-            claim,
-            machine.round,
-            machine.last_commit,
-            group_size=expectation.group_size,
-            min_group_size=expectation.min_group_size,
-            timeout_s=expectation.matchmaking_timeout_s,
-        )
-        table = self._settle(group, expectation)
+        try:
+            table = await self._find_table(claim, expectation)
+        except AttemptFailed:
+            machine.attempts_dropped["no table"] += 1
+            raise
         active = await self._begin(table, vector)
         try:
             async with asyncio.timeout(self._manifest.attempt_timeout_ms / 1000):
@@ -166,14 +163,27 @@ class Averager:
         """Return the keys of the attempt under way, in the table's order."""
         return tuple(PublicKey(claim.key) for claim in self._active.table.opened) if self._active else ()
 
-    def _settle(self, group: Group, expectation: Expectation) -> Table:
+    async def _find_table(self, claim: SignedClaim, expectation: Expectation) -> Table:
+        """Return the settled table of the next group.
+
+        Raises:
+            AttemptFailed: there is no group, or none that may start.
+        """
         machine = self._machine
+        group = await self._groups.find_group(
+            claim,
+            machine.round,
+            machine.last_commit,
+            group_size=expectation.group_size,
+            min_group_size=expectation.min_group_size,
+            timeout_s=expectation.matchmaking_timeout_s,
+        )
         try:
             table = machine.settled_table(group.attempt, [claim for _, claim in group.members])
             if set(table.keys) != {key for key, _ in group.members}:
                 raise EncodingError("a claim of somebody who is not in the group")
-            for claim in table.opened:
-                self._check_claim(claim)
+            for opened in table.opened:
+                self._check_claim(opened)
         except RemoteFault as error:
             raise AttemptFailed(f"the leader's table is refused: {error}") from error
         now_ms = time.time_ns() // 1_000_000
@@ -253,16 +263,19 @@ class Averager:
     async def _attempt_of(self, attempt: bytes, sender: PublicKey) -> _Active:
         """Return the attempt under way if it is ``attempt``; wait for it a little, as a mate's table may be a moment older."""
         if not self._is_active(attempt):
-            if attempt in self._over or self._early >= _EARLY_MESSAGES:
+            if attempt in self._over:
                 raise Unreachable("that attempt is over here")
-            self._early += 1
+            if self._early.total() >= _EARLY_MESSAGES or self._early[sender] >= _EARLY_MESSAGES_OF_ONE:
+                raise Unreachable("too many messages for attempts that are unknown here")
+            self._early[sender] += 1
             try:
                 async with asyncio.timeout(_EARLY_WAIT_S), self._changed:
                     await self._changed.wait_for(lambda: attempt in self._over or self._is_active(attempt))
             except TimeoutError:
                 raise Unreachable("that attempt is unknown here") from None
             finally:
-                self._early -= 1
+                self._early[sender] -= 1
+                self._early += Counter()  # forget the senders at zero
         active = self._active
         if active is None or active.table.attempt != attempt:
             raise Unreachable("that attempt is over here")

@@ -25,16 +25,25 @@ def encoded_size(name: str, count: int) -> int:
     return 4 * count if name == "fp32" else 2 + 2 * count
 
 
-def encode(name: str, values: Tensor) -> bytes:
-    """Return ``values`` (float32, one dimension, on the CPU) as bytes.
+def check(values: Tensor) -> float:
+    """Return the largest magnitude of ``values``, which may be encoded.
 
     Raises:
         AttemptFailed: a value is not a number or beyond ``MAX_ABS``, which would poison everybody's mean.
     """
-    array = values.numpy()
-    peak = _peak(array)
+    peak = _peak(values.numpy())
     if not peak <= MAX_ABS:
         raise AttemptFailed("a vector to be sent holds values that are not finite, or far too large")
+    return peak
+
+
+def encode(name: str, values: Tensor) -> bytes:
+    """Return ``values`` (float32, one dimension, on the CPU) as bytes.
+
+    Raises:
+        AttemptFailed: as ``check``.
+    """
+    array, peak = values.numpy(), check(values)
     if name == "fp32":
         return bytes(array.astype("<f4", copy=False).tobytes())
     assert name == "fp16"

@@ -10,7 +10,7 @@ from protocol.signing import PublicKey
 from swarm.rpc import Endpoint
 
 MAX_RECEIPT_BYTES = 2 * MAX_ROUND_BYTES
-MAX_PROPOSAL_BYTES = 1024 * 1024
+MAX_PROPOSAL_BYTES = 3 * 512 * 1024  # a table of the most and largest claims, and all votes
 _CALL_TIMEOUT_S = 20.0
 _PROPOSE_TIMEOUT_S = 90.0  # the log fetches the mean and computes the next state before it answers
 

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, AsyncIterator  # noqa: UP035 - hivemind knows a streaming RPC by typing.AsyncIterator
 
+from hivemind.averaging.group_info import GroupInfo
 from hivemind.averaging.matchmaking import Matchmaking
 from hivemind.dht.node import DHTNode
-from hivemind.p2p import P2PContext, PeerID, ServicerBase
+from hivemind.p2p import P2PContext, P2PDaemonError, P2PHandlerError, PeerID, ServicerBase
 from hivemind.proto import averaging_pb2
 from hivemind.utils import get_dht_time
 
@@ -26,6 +27,9 @@ from protocol.signing import PublicKey, public_key_of, sha256
 from swarm.node import Node
 
 logger = logging.getLogger("manta.matchmaking")
+
+# What hivemind's matchmaking raises when a leader, who may be anybody, sends nonsense: it asserts on remote data.
+_LEADERS_FAULTS = (AssertionError, ValueError, TypeError, LookupError, asyncio.InvalidStateError, P2PDaemonError, P2PHandlerError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +119,7 @@ class Matchmaker(ServicerBase):  # type: ignore[misc]
             min_group_size: what a leader is content with when its time is up.
 
         Raises:
-            AttemptFailed: no group in time.
-            RemoteFault: the leader's list is malformed.
+            AttemptFailed: no group in time, or its leader's list is malformed.
         """
         if group_size == 1:
             attempt = sha256(b"alone" + claim.digest + secrets.token_bytes(16))
@@ -127,16 +130,16 @@ class Matchmaker(ServicerBase):  # type: ignore[misc]
         matchmaking.min_group_size = min(max(min_group_size, 2), MAX_GROUP)
         now = get_dht_time()
         step = _Step(pack(claim), deadline=now + timeout_s, scheduled_time=now + matchmaking.min_matchmaking_time)
-        found = await matchmaking.look_for_group(step)
+        try:
+            found = await matchmaking.look_for_group(step)
+        except _LEADERS_FAULTS as error:
+            raise AttemptFailed(f"the leader's list of the group is malformed: {error!r}") from error
         if found is None:
             raise AttemptFailed(f"no group was found within {timeout_s:g} s")
-        if len(found.peer_ids) > MAX_GROUP:
-            raise EncodingError(f"a group of {len(found.peer_ids)} peers is too large")
-        members = []
-        for member, gathered in zip(found.peer_ids, found.gathered, strict=True):
-            key = public_key_of(member.to_bytes())
-            members.append((key, unpack(SignedClaim, gathered, max_bytes=MAX_ENTRY_BYTES)))
-        return Group(bytes(found.group_id), tuple(members))
+        try:
+            return _read_group(found)
+        except RemoteFault as error:
+            raise AttemptFailed(f"the leader's list of the group is refused: {error}") from error
 
     async def rpc_join_group(
         self, request: averaging_pb2.JoinRequest, context: P2PContext
@@ -153,6 +156,16 @@ class Matchmaker(ServicerBase):  # type: ignore[misc]
             return
         async for message in self._matchmaking.rpc_join_group(request, context):
             yield message
+
+
+def _read_group(found: GroupInfo) -> Group:
+    if len(found.peer_ids) > MAX_GROUP or len(found.gathered) != len(found.peer_ids):
+        raise EncodingError(f"a list of {len(found.peer_ids)} peers with {len(found.gathered)} claims")
+    members = []
+    for member, gathered in zip(found.peer_ids, found.gathered, strict=True):
+        claim = unpack(SignedClaim, gathered, max_bytes=MAX_ENTRY_BYTES)
+        members.append((public_key_of(member.to_bytes()), claim))
+    return Group(bytes(found.group_id), tuple(members))
 
 
 def _forget_abandoned_waits(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

@@ -106,8 +106,8 @@ class Membership:
             self.malformed += 1
             raise
         known = self._known.get(sender)
-        if known is not None and known[0].sequence >= announcement.sequence:
-            return
+        if known is not None and known[1] > self._clock() and known[0].sequence >= announcement.sequence:
+            return  # an old one; after a silence any will do, for a clock may have been set back
         if known is None and len(self._known) >= MAX_MEMBERS:
             self._forget_the_silent()
             if len(self._known) >= MAX_MEMBERS:

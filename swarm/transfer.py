@@ -10,6 +10,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable
 from protocol.signing import Digest, PublicKey, sha256
 from swarm.rpc import Endpoint
+from swarm.tasks import together
 
 PART_BYTES = 1024 * 1024
 _PARTS_IN_FLIGHT = 4
@@ -100,4 +101,4 @@ async def _fetch_from(endpoint: Endpoint, digest: bytes, provider: PublicKey, ma
             return (await part(offset)).data
 
     offsets = range(PART_BYTES, first.total_bytes, PART_BYTES)
-    return b"".join([first.data, *await asyncio.gather(*(limited(offset) for offset in offsets))])
+    return b"".join([first.data, *await together(*(limited(offset) for offset in offsets))])

@@ -110,6 +110,16 @@ def new_home(directory: Path) -> Iterator[Home]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
+    """Return once ``process`` has printed a line with ``words``; the lines up to it are read."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if words in line:
+            return
+    assert process.stderr is not None
+    raise AssertionError(f"it ended without {words!r}: {process.stderr.read()}")
+
+
 def contents(directory: Path) -> dict[Path, bytes]:
     """Return every file below ``directory``."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

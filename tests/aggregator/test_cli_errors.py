@@ -13,7 +13,7 @@ from aggregator.config import RunConfig, load_run_file
 from aggregator.operator import open_log
 from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
 from swarm.disk import load_identity, only_process
-from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, wait_for_line
 from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -54,13 +54,7 @@ def assert_kept(before: dict[Path, bytes], directory: Path) -> None:
 def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.Popen[str]":
     """Start an aggregator; return once it serves."""
     process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
-
-    def serves() -> bool:
-        assert process.poll() is None, process.communicate()
-        status = directory / "status.json"
-        return status.exists() and bool(json.loads(status.read_text())["addresses"])
-
-    wait_for(serves, "the aggregator serves")
+    wait_for_line(process, "volunteers join with:")
     return process
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import select
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -22,7 +21,7 @@ from swarm.disk import load_identity, only_process
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node, peer_name
-from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, wait_for_line
 from tests.swarm.processes import LISTEN, wait_for
 
 pytestmark = [
@@ -76,15 +75,6 @@ def listening() -> Iterator[socket.socket]:
     """Yield a socket that listens, and neither accepts nor answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server
-
-
-def line_with(process: "subprocess.Popen[str]", words: str) -> None:
-    """Return once ``process`` has printed a line with ``words``."""
-    assert process.stdout is not None
-    for line in process.stdout:
-        if words in line:
-            return
-    raise AssertionError(f"it ended without {words!r}")
 
 
 # Mistakes that need no network to be seen.
@@ -265,10 +255,10 @@ def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses:
     async def served() -> Ended:
         async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
             process = home.start("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
-            await asyncio.to_thread(line_with, process, "waiting for the run's log")
+            await asyncio.to_thread(wait_for_line, process, "waiting for the run's log")
             if presses == 2:
                 process.send_signal(signal.SIGINT)
-                await asyncio.to_thread(line_with, process, "press Ctrl-C again")
+                await asyncio.to_thread(wait_for_line, process, "press Ctrl-C again")
             return await asyncio.to_thread(home.interrupted, process)
 
     ended = asyncio.run(served())

@@ -29,6 +29,9 @@ def board(store: PeerStore) -> StatusBoard:
     return StatusBoard(store, status)
 
 
+STATE = bytes.fromhex("abcdef" * 10 + "0000")
+
+
 def written(store: PeerStore) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((store.directory / "status.json").read_text())
     return found
@@ -61,17 +64,20 @@ def test_the_file_holds_the_last_word_also_after_an_error(board: StatusBoard, st
 
 def test_a_round_is_one_plain_line_where_nobody_watches(board: StatusBoard, store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
     with board:
-        board.update(round=3, state="abcdef" * 10, phase="reducing", loss=1.23456, members=4)
-        board.committed(peers=4, samples=128, counted=True)
+        board.update(round=3, phase="reducing", loss=1.23456, members=4, samples_counted=128)
+        board.committed(round_=3, state=STATE, peers=4, counted=True, lost=0)
     assert capsys.readouterr().out == "round committed round=3 peers=4 state=abcdefabcdef samples=128 loss=1.235\n"
     assert written(store)["round"] == 3
 
 
 def test_a_round_that_went_by_without_this_peer_says_so(board: StatusBoard, capsys: pytest.CaptureFixture[str]) -> None:
     with board:
-        board.update(round=3, state="abcdef" * 10)
-        board.committed(peers=4, samples=128, counted=False)
-    assert capsys.readouterr().out.endswith("samples=128 (without this peer)\n")
+        board.update(samples_counted=128, loss=1.0)
+        board.committed(round_=3, state=STATE, peers=4, counted=False, lost=0)
+        board.committed(round_=4, state=STATE, peers=4, counted=False, lost=64)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("samples=128 (without this peer)")
+    assert lines[1].endswith("samples=128 (without this peer: 64 samples are stale)")
 
 
 def test_what_it_waits_for_is_said_once(board: StatusBoard, capsys: pytest.CaptureFixture[str]) -> None:
@@ -100,7 +106,7 @@ def test_a_terminal_has_a_live_line_that_follows(
         board.update(round=5, phase="training", members=3, loss=0.5, samples_counted=640, waiting_for="the others")
         assert board._line() == "round 5/9 · training · 3 peers · loss 0.500 · 640 samples counted · waiting for the others"
         board.say("a line that stays")
-        board.committed(peers=3, samples=640, counted=True)
+        board.committed(round_=5, state=STATE, peers=3, counted=True, lost=0)
     shown = terminal.getvalue()
     assert "a line that stays" in shown
     assert "round committed" not in shown  # the live line has it

@@ -1,0 +1,23 @@
+"""Coroutines side by side: all of them, or the first failure and none."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from protocol.errors import MantaError
+
+
+async def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
+    """Run coroutines side by side and return their results; the first failure cancels the others and is raised by itself."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(coroutine) for coroutine in coroutines]
+    except BaseExceptionGroup as group:
+        failures = _flatten(group)
+        # What is a fault of the program matters more than what it made of the network.
+        raise next((failure for failure in failures if not isinstance(failure, MantaError)), failures[0]) from None
+    return [task.result() for task in running]
+
+
+def _flatten(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    return [leaf for failure in group.exceptions for leaf in (_flatten(failure) if isinstance(failure, BaseExceptionGroup) else [failure])]
