@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault
+from protocol.errors import EncodingError, MantaError, RemoteFault, Unreachable
 from protocol.records import Announcement
 from protocol.signing import PublicKey
 from swarm.rpc import Endpoint
@@ -89,8 +89,14 @@ class Membership:
         return b""
 
     async def _tell(self, key: PublicKey, record: bytes) -> None:
-        with contextlib.suppress(MantaError):  # it reads the DHT
+        try:
             await self._endpoint.call(key, "announce", record, timeout_s=_TELL_TIMEOUT_S)
+        except Unreachable:
+            known = self._known.get(key)  # it has gone, until it announces itself again
+            if known is not None:
+                self._known[key] = (known[0], min(known[1], self._clock()))
+        except MantaError:
+            self.malformed += 1
 
     def _take(self, sender: bytes, data: bytes) -> None:
         """Take an announcement that ``sender`` made.
@@ -106,8 +112,8 @@ class Membership:
             self.malformed += 1
             raise
         known = self._known.get(sender)
-        if known is not None and known[1] > self._clock() and known[0].sequence >= announcement.sequence:
-            return  # an old one; after a silence any will do, for a clock may have been set back
+        if known is not None and known[0].sequence >= announcement.sequence and self._clock() < known[1] + TTL_S:
+            return  # an old one, perhaps from the DHT; after a long silence any will do, for a clock may have been set back
         if known is None and len(self._known) >= MAX_MEMBERS:
             self._forget_the_silent()
             if len(self._known) >= MAX_MEMBERS:

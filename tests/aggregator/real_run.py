@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from aggregator.config import CodecSection, RunConfig, RunSection
+from aggregator.config import CodecSection, RoundSection, RunConfig, RunSection
 from automl.schedule import round_architectures
 from automl.space import space_named
 from automl.update import State, initial_state, next_state, state_digest
@@ -17,7 +17,11 @@ from swarm.mean import Mean
 OPERATOR = Identity(b"\x01" * 32)
 STRANGER = Identity(b"\x03" * 32)
 PEERS = sorted((Identity(bytes([seed]) * 32) for seed in (11, 12, 13)), key=lambda peer: peer.public_key)
-CONFIG = RunConfig(run=RunSection(name="real", rounds=9), codec=CodecSection(cohort="fp32", swarm="fp32"))
+CONFIG = RunConfig(
+    run=RunSection(name="real", rounds=9),
+    round=RoundSection(target_batch=3 * 4 * 32, lot_samples=32, deadline_s=3600),  # what the three peers claim together
+    codec=CodecSection(cohort="fp32", swarm="fp32"),
+)
 STATE = initial_state(CONFIG.data.supernet, CONFIG.optimizer_settings(), CONFIG.run.seed)
 NUM_WEIGHTS = STATE.parameters.numel()
 

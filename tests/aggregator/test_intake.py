@@ -1,12 +1,14 @@
 """The intake over an in-memory network: what the log takes, what it refuses, and that a refusal changes nothing."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
+from aggregator.config import RunConfig
 from aggregator.follower import Follower
 from aggregator.intake import Intake
 from aggregator.log import Log
@@ -37,6 +39,7 @@ class Scene:
     aggregator_shelf: Shelf
     network: MemoryNetwork
     commits: list[int]
+    committed: asyncio.Event
     directory: Path
 
     @property
@@ -75,23 +78,29 @@ class Scene:
         return (log.ledger.size, log.tree_head, log.ledger.state, state_digest(self.state), tuple(self.commits), snapshots)
 
 
-def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
+def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config: RunConfig = CONFIG) -> None:
     """Run ``story`` in an event loop with an aggregator and peers."""
 
     async def play() -> None:
         network = MemoryNetwork()
         endpoint = network.endpoint(OPERATOR.public_key)
         peer, _, _ = (network.endpoint(each.public_key) for each in PEERS)
-        log, _, follower = open_log(CONFIG, directory, OPERATOR)
+        log, _, follower = open_log(config, directory, OPERATOR)
         commits: list[int] = []
+        committed = asyncio.Event()
+
+        def on_commit() -> None:
+            commits.append(log.ledger.round)
+            committed.set()
+
         aggregator_shelf, shelf = Shelf(6), Shelf(20)
-        intake = Intake(endpoint, log, follower, aggregator_shelf, lambda: commits.append(log.ledger.round))
+        intake = Intake(endpoint, log, follower, aggregator_shelf, on_commit)
         with log:
             await intake.start()
             await aggregator_shelf.serve(endpoint)
             await shelf.serve(peer)
             try:
-                await story(Scene(log, follower, intake, peer, shelf, aggregator_shelf, network, commits, directory))
+                await story(Scene(log, follower, intake, peer, shelf, aggregator_shelf, network, commits, committed, directory))
             finally:
                 intake.close()
 
@@ -183,11 +192,11 @@ def test_a_false_digest_of_the_state_is_refused_even_if_all_have_voted_for_it(di
     in_scene(directory, story)
 
 
-def test_a_mean_that_nobody_has_is_refused_and_nobody_is_blamed(directory: Path) -> None:
+def test_a_mean_that_nobody_has_is_refused_and_counted(directory: Path) -> None:
     async def story(scene: Scene) -> None:
         made = scene.attempt()
         await scene.assert_refused(scene.client.propose(made.proposal(mean=sha256(b"another"))), "nobody gave")
-        assert scene.intake.refused == {}
+        assert scene.intake.refused == {"Unreachable": 1}
 
     in_scene(directory, story)
 
@@ -228,6 +237,66 @@ def test_work_that_the_round_does_not_ask_for_is_refused(directory: Path, fault:
         made = scene.attempt(claims=claims)
         await scene.assert_refused(scene.client.propose(made.proposal()), "does not train|whole lots|are not")
         assert scene.intake.refused == {"WorkError": 1}
+
+    in_scene(directory, story)
+
+
+def test_too_small_a_table_is_refused_before_the_deadline(directory: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.commit()
+        alone = scene.attempt(claims=(claim(scene.log.ledger, PEERS[0]),))
+        await scene.assert_refused(scene.client.propose(alone.proposal(voters=1)), r"128 samples of 384 before the round's deadline")
+        assert scene.intake.refused == {"LedgerError": 1}
+        await scene.commit()
+
+    in_scene(directory, story)
+
+
+def test_too_small_a_table_is_taken_after_the_deadline(directory: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.commit()
+        alone = scene.attempt(claims=(claim(scene.log.ledger, PEERS[0]),)).proposal(voters=1)
+
+        async with asyncio.timeout(60):
+            while scene.log.ledger.round == 1:
+                with contextlib.suppress(Refused):
+                    await scene.client.propose(alone)
+        assert scene.log.ledger.round == 2
+
+    short = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"deadline_s": 0.2})})
+    in_scene(directory, story, short)
+
+
+def test_too_small_a_table_is_taken_after_a_restart_which_may_have_missed_the_deadline(directory: Path) -> None:
+    async def first_life(scene: Scene) -> None:
+        await scene.commit()
+
+    async def second_life(scene: Scene) -> None:
+        alone = scene.attempt(claims=(claim(scene.log.ledger, PEERS[0]),))
+        await scene.client.propose(alone.proposal(voters=1))
+
+    in_scene(directory, first_life)
+    in_scene(directory, second_life)
+
+
+def test_a_caller_who_hangs_up_stops_nothing_half_way(directory: Path) -> None:
+    async def story(scene: Scene) -> None:
+        made = scene.attempt()
+        asked = asyncio.Event()  # for the mean: the proposal is being decided
+
+        def lost(_sender: PublicKey, _receiver: PublicKey, method: str) -> bool:
+            if method == "fetch":
+                asked.set()
+            return False
+
+        scene.network.lost = lost
+        call = asyncio.create_task(scene.client.propose(made.proposal()))
+        async with asyncio.timeout(60):
+            await asked.wait()
+            call.cancel()
+            await scene.committed.wait()
+        assert call.cancelled()
+        assert scene.log.ledger.state == made.statement.state == state_digest(scene.state)
 
     in_scene(directory, story)
 
