@@ -41,7 +41,8 @@ def choose_device(gpus: str) -> Device:
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if gpus == "none" or gpus == "0" or available == 0:
         reason = "no GPU was found" if gpus not in ("none", "0") else "as --gpus says"
-        return Device("cpu", f"the CPU with {torch.get_num_threads()} threads ({reason})")
+        threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
+        return Device("cpu", f"the CPU with {threads} ({reason})")
     more = f"; the other {available - 1} stay idle: several GPUs in one peer are not supported yet" if available > 1 else ""
     return Device("cuda:0", f"one GPU, {torch.cuda.get_device_name(0)}{more}")
 

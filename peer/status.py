@@ -65,8 +65,10 @@ class StatusBoard:
             setattr(self.status, name, value)
         if self._spinner is not None:
             self._spinner.update(self._line())
-        elif self.status.waiting_for and self.status.waiting_for != before:
-            self.say(f"waiting for {self.status.waiting_for}")
+        if self.status.waiting_for != before:
+            self.write()
+            if self.status.waiting_for and self._spinner is None:
+                self.say(f"waiting for {self.status.waiting_for}")
 
     def committed(self, *, round_: int, state: bytes, peers: int, counted: bool | None, lost: int) -> None:
         """Show that a round was committed, ``lost`` samples of this peer not in it."""

@@ -26,7 +26,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable, UserError
 from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
-from swarm.streams import MIN_REQUEST_BYTES, StreamServer, call_on_stream
+from swarm.streams import MIN_REQUEST_BYTES, Streams
 from swarm.validator import MAX_RECORD_BYTES, OwnedRecords
 
 _KEEPER = Path(__file__).with_name("keeper.py")
@@ -112,7 +112,7 @@ class Node:
         self._p2p = p2p
         self._dht = dht
         self._socket_dir = socket_dir
-        self._streams = StreamServer()
+        self._streams = Streams(p2p)
         self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
 
     @classmethod
@@ -190,7 +190,7 @@ class Node:
             return _Bytes(await answer(context.remote_id, request.data))
 
         await self._p2p.add_protobuf_handler(f"manta.{method}", answer_unary, _Bytes)
-        await self._streams.serve(self._p2p, f"manta.{method}.stream", answer)
+        await self._streams.serve(f"manta.{method}.stream", answer)
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
         """See ``Endpoint.call``."""
@@ -199,7 +199,7 @@ class Node:
         if len(request) < MIN_REQUEST_BYTES:
             calling = self._call_unary(PeerID(peer_id(key)), f"manta.{method}", request)
         else:
-            calling = call_on_stream(self._p2p, PeerID(peer_id(key)), f"manta.{method}.stream", request)
+            calling = self._streams.call(PeerID(peer_id(key)), f"manta.{method}.stream", request)
         response: bytes = await _answer_of(calling, f"{short_name(key)} ({method})", timeout_s)
         if response[:1] == _REFUSAL:
             reason = response[1:].decode(errors="replace")
@@ -238,9 +238,9 @@ class Node:
 
     async def close(self) -> None:
         """End the DHT node and the daemon; remove the sockets."""
-        await self._streams.close()
         await self._dht.shutdown()
         await self._p2p.shutdown()
+        await self._streams.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)
 
 

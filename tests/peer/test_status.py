@@ -89,6 +89,14 @@ def test_what_it_waits_for_is_said_once(board: StatusBoard, capsys: pytest.Captu
     assert capsys.readouterr().out == "waiting for the log\n" * 2
 
 
+def test_other_programs_see_what_it_waits_for(board: StatusBoard, store: PeerStore) -> None:
+    with board:
+        board.update(phase="proposed", waiting_for="the log")
+        assert (written(store)["phase"], written(store)["waiting_for"]) == ("proposed", "the log")
+        board.update(waiting_for="")
+        assert written(store)["waiting_for"] == ""
+
+
 def test_a_long_line_is_not_broken_and_brackets_are_not_colours(board: StatusBoard, capsys: pytest.CaptureFixture[str]) -> None:
     line = "manta-peer join " + "[red]x[/red] " * 40
     with board:

@@ -449,7 +449,7 @@ def with_a_claim_of_somebody_outside(group: Group) -> Group:
     return Group(group.attempt, ((first, claim_of(PEERS[6], SIGNED.run)), *rest))
 
 
-def with_an_old_claim(group: Group) -> Group:
+def with_a_claim_of_another_round(group: Group) -> Group:
     return Group(group.attempt, (*group.members[1:], (PEERS[5].public_key, claim_of(PEERS[5], SIGNED.run, round_=2))))
 
 
@@ -464,7 +464,7 @@ def with_a_short_id(group: Group) -> Group:
 
 @pytest.mark.parametrize(
     "tamper",
-    [with_anothers_claim, with_a_claim_of_somebody_outside, with_an_old_claim, with_a_forged_claim, with_a_short_id],
+    [with_anothers_claim, with_a_claim_of_somebody_outside, with_a_claim_of_another_round, with_a_forged_claim, with_a_short_id],
     ids=lambda f: f.__name__,
 )
 def test_a_leaders_false_table_is_refused_by_every_member(tamper: Callable[[Group], Group]) -> None:
