@@ -3,6 +3,7 @@
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log``) and the signed manifest
 DIR/snapshots/        model and optimiser state of the newest rounds
+DIR/lock              locked while an aggregator (or a peer) runs on DIR
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
 DIR/status.json       where the run stands, for other programs
 """

@@ -371,12 +371,16 @@ class PeerLoop:
         turn = members.index(self.identity.public_key) if self.identity.public_key in members else 0
         pause_s = turn * _NEXT_PROPOSER_S
         retry_s = _LOG_RETRY_S[0]
+        self._board.update(phase=self.machine.phase.value)
         while self.machine.phase is Phase.PROPOSED:
             if await self._commits_within(pause_s):
                 return
             try:
                 commitment = await self.log.propose(proposal)
             except Unreachable:
+                if self._leaving.is_set():
+                    self._board.say("the log cannot be reached: the claim and its lots are kept, and go on at the next start")
+                    return
                 self._board.update(waiting_for=_NO_LOG)
                 pause_s, retry_s = retry_s, min(2 * retry_s, _LOG_RETRY_S[1])
                 continue

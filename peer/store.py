@@ -1,6 +1,8 @@
 """A peer's directory: the identity, the run it joined last, its frozen work, and a status file for other programs to read.
 
 identity.key          the Ed25519 key, mode 0600
+peer.toml             the person's settings (see ``peer.config``); only read
+lock                  locked while a peer (or an aggregator) runs on the directory
 last.json             the run joined last, and where it was found
 runs/<run>/frozen     the newest claim and its lots' gradient, stored before the claim is first sent
 status.json           where the peer stands

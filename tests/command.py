@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.swarm.processes import DEADLINE_S, wait_for
 
@@ -108,6 +109,26 @@ def new_home(directory: Path) -> Iterator[Home]:
         for process in home.processes():
             process.kill()
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory for a test in this process, and no setting from outside. Returns the home directory."""
+    for name in os.environ:
+        if name.startswith(("MANTA_", "XDG_")):
+            monkeypatch.delenv(name)
+    directory = tmp_path / "home"
+    directory.mkdir()
+    monkeypatch.setenv("HOME", str(directory))
+    monkeypatch.setenv("MANTA_STATE_DIR", str(directory / "state"))
+    return directory
+
+
+@pytest.fixture
+def home(environment: Path) -> Iterator[Home]:
+    """The same home, for the commands that a test starts."""
+    with new_home(environment) as home:
+        yield home
 
 
 def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
