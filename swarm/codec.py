@@ -65,7 +65,10 @@ def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
         (exponent,) = struct.unpack_from("<h", data)
         if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
             raise EncodingError(f"an exponent of {exponent} is out of range")
-        array = np.ldexp(np.frombuffer(data, dtype="<f2", offset=2).astype(np.float32), exponent)
+        halves = np.frombuffer(data, dtype="<f2", offset=2)
+        if not np.isfinite(halves).all():  # before any arithmetic with them, of which numpy would complain
+            raise EncodingError("values that are not finite")
+        array = np.ldexp(halves.astype(np.float32), exponent)
     if not _peak(array) <= MAX_ABS:
         raise EncodingError("values that are not finite, or far too large")
     return torch.from_numpy(array)

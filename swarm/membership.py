@@ -35,6 +35,7 @@ class Membership:
         self._known: dict[bytes, tuple[Announcement, float]] = {}  # by key; with the time when it is forgotten
         self._suspects: dict[bytes, float] = {}
         self._published_s = -DHT_PERIOD_S
+        self._sequence = 0
         self._telling: set[asyncio.Task[None]] = set()
         self.malformed = 0
         self.changed = asyncio.Event()  # set when somebody's announcement is new; whoever waits for it clears it
@@ -45,8 +46,8 @@ class Membership:
 
     async def announce(self, *, cohort: str, last_commit: bytes, round_: int, samples: int, ready: bool) -> None:
         """Say where this node stands: to the members it knows, and from time to time in the DHT."""
-        now_ms = time.time_ns() // 1_000_000
-        record = pack(Announcement(self._run, self._endpoint.key, cohort, last_commit, round_, samples, int(ready), now_ms))
+        self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
+        record = pack(Announcement(self._run, self._endpoint.key, cohort, last_commit, round_, samples, int(ready), self._sequence))
         others = [PublicKey(member.key) for member in self.members() if member.key != self._endpoint.key]
         for key in others if len(others) <= MAX_TOLD else random.sample(others, MAX_TOLD):
             self._telling.add(task := asyncio.create_task(self._tell(key, record)))
