@@ -67,7 +67,7 @@ def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
             raise EncodingError(f"an exponent of {exponent} is out of range")
         halves = np.frombuffer(data, dtype="<f2", offset=2)
         if not np.isfinite(halves).all():  # before any arithmetic with them, of which numpy would complain
-            raise EncodingError("values that are not finite")
+            raise EncodingError("values that are not finite, or far too large")
         array = np.ldexp(halves.astype(np.float32), exponent)
     if not _peak(array) <= MAX_ABS:
         raise EncodingError("values that are not finite, or far too large")
