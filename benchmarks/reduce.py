@@ -262,6 +262,7 @@ def run_peer(pipe: Connection, is_ours: bool, peer: int, num_peers: int, num_val
         else:
             serve_hivemind_peer(pipe, peer, num_peers, num_values, part_bytes, directory)
     except EOFError:
+        shutil.rmtree(directory, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # the main process is gone
 
 
@@ -415,7 +416,8 @@ def _bits(records: dict[Variant, Record], num_peers: int) -> str:
     theirs = [n for variant, record in records.items() if not variant.is_ours for n in record.digests]
     return (
         f"digests: how many different results {num_peers} peers end one round with, at most. Ours: {ours}. hivemind's: "
-        f"{min(theirs, default=0)} to {max(theirs, default=0)}; its peers do not end with the same bits, as each adds a delta of its own.\n"
+        f"{min(theirs, default=0)} to\n{max(theirs, default=0)}; "
+        "its peers do not end with the same bits, as each adds a delta of its own.\n"
         "sent: counted where a message is handed to the daemon, a peer on average. across: what one half of the peers sends to the other\n"
         "half, cohort to cohort (* computed: every peer sends as much to each)."
     )

@@ -48,7 +48,9 @@ def encode(name: str, values: Tensor) -> bytes:
         return bytes(array.astype("<f4", copy=False).tobytes())
     assert name == "fp16"
     exponent = max(math.frexp(peak)[1] - _HALF_MAX_EXPONENT, _MIN_EXPONENT) if peak else 0
-    return struct.pack("<h", exponent) + bytes(np.ldexp(array, -exponent).astype("<f2").tobytes())
+    # Torch rounds to the nearest half as NumPy does, several times faster; a product with a power of two is exact.
+    halves = (values * 2.0**-exponent).to(torch.float16).numpy()
+    return struct.pack("<h", exponent) + bytes(halves.astype("<f2", copy=False).tobytes())
 
 
 def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
@@ -65,10 +67,8 @@ def decode(name: str, data: bytes | memoryview, count: int) -> Tensor:
         (exponent,) = struct.unpack_from("<h", data)
         if not _MIN_EXPONENT <= exponent <= _MAX_EXPONENT:
             raise EncodingError(f"an exponent of {exponent} is out of range")
-        halves = np.frombuffer(data, dtype="<f2", offset=2)
-        if not np.isfinite(halves).all():  # before any arithmetic with them, of which numpy would complain
-            raise EncodingError("values that are not finite, or far too large")
-        array = np.ldexp(halves.astype(np.float32), exponent)
+        halves = np.frombuffer(data, dtype="<f2", offset=2).astype(np.float16)
+        array = torch.from_numpy(halves).to(torch.float32).mul_(2.0**exponent).numpy()
     if not _peak(array) <= MAX_ABS:
         raise EncodingError("values that are not finite, or far too large")
     return torch.from_numpy(array)

@@ -59,12 +59,27 @@ def test_fp16_keeps_its_precision_for_gradients_of_any_size(scale: float) -> Non
     assert torch.allclose(decode("fp16", encode("fp16", values), 7), values, rtol=2.0**-10, atol=2.0**-149)
 
 
-def test_fp16_is_numpys_half_where_no_scale_is_needed() -> None:
-    values = torch.linspace(-1, 1, 1001)
-    values[0] = 2.0**15 - 16  # the peak that makes the exponent 0
-    (exponent,) = struct.unpack_from("<h", encode("fp16", values))
+@given(VALUES)
+@settings(deadline=None)
+def test_fp16_is_numpys_half_of_the_scaled_value_and_decodes_to_numpys_float(array: np.ndarray) -> None:
+    data = encode("fp16", torch.from_numpy(array))
+    (exponent,) = struct.unpack_from("<h", data)
+    halves = np.ldexp(array, -exponent).astype("<f2")
+    assert data[2:] == halves.tobytes()
+    assert decode("fp16", data, array.size).numpy().tobytes() == np.ldexp(halves.astype(np.float32), exponent).tobytes()
+
+
+def test_every_half_decodes_as_numpy_decodes_it() -> None:
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16)
+    halves = halves[np.isfinite(halves)]
+    for exponent in (-126, -1, 0, 48):
+        found = decode("fp16", struct.pack("<h", exponent) + halves.astype("<f2").tobytes(), halves.size).numpy()
+        assert found.tobytes() == np.ldexp(halves.astype(np.float32), exponent).tobytes()
+
+
+def test_fp16_needs_no_scale_for_a_peak_just_below_two_to_the_fifteen() -> None:
+    (exponent,) = struct.unpack_from("<h", encode("fp16", tensor(2.0**15 - 16, 1.0)))
     assert exponent == 0
-    assert encode("fp16", values)[2:] == values.numpy().astype("<f2").tobytes()
 
 
 @pytest.mark.parametrize("name", NAMES)
