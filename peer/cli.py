@@ -30,7 +30,7 @@ def main() -> None:
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def join_command(verbose: bool, **options: Any) -> None:
-    """Join a run and train until it is finished. Ctrl-C finishes the round and leaves; twice stops at once."""
+    """Join a run and train until it is finished. Ctrl-C finishes what is claimed and leaves; twice stops at once."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     flags = {name: tuple(value) if isinstance(value, tuple) else value for name, value in options.items() if value not in (None, ())}

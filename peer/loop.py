@@ -1,17 +1,16 @@
 """A peer's life in a run: train lots, freeze a claim, attempt the round with the others, apply what the log commits, again.
 
-``protocol.rounds.RoundMachine`` decides what each event means; here are the tensors, the clock, the disk and the network. A state is
-assigned in two places only: when a commit makes the prepared copy the state, and when a committed state has been fetched and checked.
+``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, and in ``peer.states`` the
+tensors.
 """
 
 import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine
 from functools import partial
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -19,23 +18,23 @@ from automl.claims import check_work
 from automl.schedule import architecture_of_lot, round_architectures
 from automl.space import space_named
 from automl.training import Lot, Worker
-from automl.update import State, next_state, state_bytes, state_digest, state_from_bytes, state_num_bytes
+from automl.update import State
+from peer.states import States
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from peer.work import Lap, Pile
+from peer.work import ComputeThread, Lap, Pile
 from protocol.encoding import pack
 from protocol.errors import AttemptFailed, MantaError, RemoteFault, Unreachable
 from protocol.records import Announcement, Manifest, Proposal, SignedClaim, SignedManifest
-from protocol.rounds import CommitKind, Phase, RoundMachine, Standing
+from protocol.rounds import CommitKind, Phase, RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm.averager import Averager, Expectation
 from swarm.codec import MAX_ABS
 from swarm.log_client import Commitment, LogClient
 from swarm.matchmaking import Matchmaker
-from swarm.mean import Mean, max_mean_bytes
+from swarm.mean import Mean
 from swarm.membership import DHT_PERIOD_S, Membership
 from swarm.node import Node
-from swarm.transfer import Shelf, fetch
 
 _POLL_S = 0.2  # between looks at the clock while a round may close
 _ALL_TOGETHER_S = 4.0  # how long a round's first attempt waits for every member
@@ -46,10 +45,8 @@ _NEXT_PROPOSER_S = 1.5  # how long the second member of a table waits for the fi
 _LOG_RETRY_S = (0.5, 5.0)  # first and longest pause between calls of a log that does not answer
 _MAX_PUSHES = 64  # of a commit, by the one who handed the proposal in
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
-_SHELF = 4  # means and states kept for others: two rounds' worth
 
 logger = logging.getLogger("manta.peer")
-Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
@@ -78,10 +75,8 @@ class PeerLoop:
         check_claim = partial(check_work, self.manifest)
         self._matchmaker = Matchmaker(node, self.run_id, check_claim)
         self.averager = Averager(node, identity, self.manifest, self.machine, self._matchmaker, check_claim)
-        self._shelf = Shelf(_SHELF)
-        self._compute_thread = ThreadPoolExecutor(1, thread_name_prefix="compute")
-        self._state: State | None = None
-        self._prepared: tuple[bytes, State] | None = None  # a next state and its digest, not the state until a commit says so
+        self._compute = ComputeThread()
+        self._states = States(node, self.manifest, worker.num_weights, self._compute)
         self._gradient: Tensor | None = None  # of the frozen claim
         self._opened_ms = _now_ms()
         self._commit_seen = asyncio.Event()
@@ -100,7 +95,7 @@ class PeerLoop:
 
     async def run(self) -> None:
         """Take part until the run is finished or ``leave`` was called and the round's duties are done."""
-        await self._shelf.serve(self.node)
+        await self._states.serve()
         await self.node.serve("commit", self._on_commit_pushed)
         await self._membership.start()
         await self.averager.start()
@@ -113,7 +108,7 @@ class PeerLoop:
             finally:
                 for task in background:
                     task.cancel()
-                self._compute_thread.shutdown(wait=False, cancel_futures=True)
+                self._compute.close()
 
     async def _rounds(self) -> None:
         while True:
@@ -173,7 +168,7 @@ class PeerLoop:
         """Fetch what leads to the newest commit, check it, and make it the state."""
         target = self.machine.missing[-1]
         try:
-            state = await self._reach(target)
+            state = await self._states.reach(target, self.machine.held, self._providers())
         except MantaError as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
@@ -183,31 +178,11 @@ class PeerLoop:
             return  # a newer commit came meanwhile
         first = self.machine.held is None
         self.machine.caught_up(target.state)
-        self._set_state(state, target.state)
+        self._show_state(self._states.adopt(state), target.state)
         self._board.update(waiting_for="")
         if first:
             self._board.update(joined_at_round=target.round)
             self._board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
-
-    async def _reach(self, target: Standing) -> State:
-        if self._prepared is not None and self._prepared[0] == target.state:
-            return self._prepared[1]
-        held = self.machine.held
-        providers = self._providers()
-        if self._state is not None and held is not None and held.round + 1 == target.round and target.mean is not None:
-            with contextlib.suppress(Unreachable):  # then the state itself may be had
-                data = self._shelf.get(target.mean)
-                if data is None:
-                    data = await fetch(self.node, target.mean, providers, max_bytes=max_mean_bytes(self._worker.num_weights))
-                mean = Mean.parse(data, self._worker.num_weights, self.manifest.swarm_codec)
-                digest, state = await self._next_state(mean)
-                if digest == target.state:
-                    self._shelf.put(data)
-                    return state
-                logger.error("the committed mean leads to another state here: fetching the state round=%d", target.round)
-        limit = state_num_bytes(self._worker.num_weights, self.manifest.optimizer)
-        data = await fetch(self.node, target.state, providers, max_bytes=limit)
-        return state_from_bytes(data, self._worker.num_weights)
 
     def _providers(self) -> list[PublicKey]:
         voters = [PublicKey(vote.key) for vote in self._commitment.proven.round.votes] if self._commitment else []
@@ -219,32 +194,25 @@ class PeerLoop:
     async def _train(self) -> None:
         """Train lots until the round closes, then freeze the claim."""
         machine, manifest, round_ = self.machine, self.manifest, self.machine.round
-        assert self._state is not None
         space = space_named(manifest.supernet)
         architectures = round_architectures(space, manifest.seed, round_, manifest.algorithm, self.cohort)
-        await self._compute(self._worker.load, self._state.parameters)
+        await self._compute.run(self._worker.load, self._states.held.parameters)
         pile, index = Pile(self._worker.num_weights), 0
-        while machine.phase is Phase.TRAINING and machine.round == round_:
+        while machine.phase is Phase.TRAINING and machine.round == round_ and not self._leaving.is_set():
             architecture = architecture_of_lot(architectures, self.identity.public_key, index)
             lot = Lot(manifest.seed, round_, self.cohort, self.identity.public_key, index, architecture, manifest.lot_samples)
             index += 1
-            result = await self._compute(self._worker.train, lot)
+            result = await self._compute.run(self._worker.train, lot)
             if not bool((result.gradient.abs() <= MAX_ABS).all()):
                 # One such value would cost every group of this peer its attempts.
                 logger.error("lot dropped: its gradient is not finite round=%d index=%d", round_, lot.index)
-                continue
-            if not machine.lot_trained(round_, result.samples):
-                return
-            pile.add(lot, result)
-            if self._leaving.is_set():
-                return
-            if len(pile) % len(architectures) == 0:
-                self._progress.set()
-            if self._has_enough_of_own():
+            elif machine.lot_trained(round_, result.samples):
+                pile.add(lot, result)
+                if len(pile) % len(architectures) == 0:
+                    self._progress.set()
+            if machine.samples >= manifest.max_claim_samples:
                 await self._wait_for_others(round_)
-                if self._leaving.is_set():
-                    return
-            if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
+            if not self._leaving.is_set() and machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
                 await self._freeze(pile, round_)
 
     async def _withdraw(self) -> None:
@@ -252,9 +220,6 @@ class PeerLoop:
         self._board.status.samples_lost += self.machine.samples
         await self._announce(samples=0)
         await self._membership.told(timeout_s=_WITHDRAW_S)
-
-    def _has_enough_of_own(self) -> bool:
-        return self.machine.samples >= self.manifest.max_claim_samples
 
     async def _wait_for_others(self, round_: int) -> None:
         """With as many samples as its claim may weigh, wait for the round to close instead of training more."""
@@ -275,7 +240,7 @@ class PeerLoop:
         )
         signed = SignedClaim.sign(claim, self.identity)
         gradient = pile.gradient()
-        await self._compute(self._store.save_frozen, self.run_id, signed, gradient)
+        await self._compute.run(self._store.save_frozen, self.run_id, signed, gradient)
         self._lap.mark("train")
         if self.machine.freeze(signed):
             self._gradient = gradient
@@ -349,21 +314,9 @@ class PeerLoop:
     async def _prepare(self, mean: Mean) -> bytes:
         """Compute the next state on a copy; remember it, and return its digest."""
         self._lap.mark("match_and_reduce")
-        self._shelf.put(mean.data)
-        digest, state = await self._next_state(mean)
-        self._prepared = (digest, state)
+        digest = await self._states.prepare(mean)
         self._lap.mark("update")
         return digest
-
-    async def _next_state(self, mean: Mean) -> tuple[bytes, State]:
-        assert self._state is not None
-        before = self._state
-
-        def compute() -> tuple[bytes, State]:
-            state = next_state(before, mean.values, self.manifest.optimizer, self.manifest.num_rounds)
-            return state_digest(state), state
-
-        return await self._compute(compute)
 
     async def _await_commit(self, proposal: Proposal) -> None:
         """Hand the proposal in, in turn with the group mates, until the round is committed or the log refuses it."""
@@ -427,9 +380,7 @@ class PeerLoop:
         status.attempts_dropped = dict(self.machine.attempts_dropped)
         logger.info("round over round=%d kind=%s %s", commit.standing.round, commit.kind.value, self._lap.line())
         if commit.kind is CommitKind.APPLY:
-            assert self._prepared is not None
-            assert self._prepared[0] == round_.statement.state
-            self._set_state(self._prepared[1], round_.statement.state)
+            self._show_state(self._states.adopt_prepared(round_.statement.state), round_.statement.state)
         self._board.update(waiting_for="")
         self._board.committed(
             round_=commit.standing.round,
@@ -441,11 +392,9 @@ class PeerLoop:
         self._commit_seen.set()
         self._progress.set()
 
-    def _set_state(self, state: State, digest: bytes) -> None:
-        self._state = state
-        self._prepared = None
-        self._gradient = self._gradient if self.machine.can_join else None
-        self._shelf.put(state_bytes(state))
+    def _show_state(self, state: State, digest: bytes) -> None:
+        if not self.machine.can_join:
+            self._gradient = None
         self._board.update(round=state.round, state=digest.hex())
         self._board.write()
 
@@ -514,11 +463,6 @@ class PeerLoop:
             samples=machine.samples if samples is None else samples,
             ready=machine.claim is not None,
         )
-
-    async def _compute(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        """Run blocking work in the compute thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._compute_thread, lambda: work(*args, **kwargs))
 
 
 async def _within(event: asyncio.Event, timeout_s: float) -> None:

@@ -1,7 +1,11 @@
 """The lots of one round at one peer: their gradients summed up, the claim that is made of them, and where the time went."""
 
+import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -10,6 +14,9 @@ from automl.training import Lot, LotResult
 from protocol.encoding import pack
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, LotRecord
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 
 class Pile:
@@ -45,6 +52,21 @@ class Pile:
         lots_root = root([leaf_hash(pack(record)) for record in self._records])
         work = tuple(sorted(self._samples.items()))
         return Claim(run, round_, last_commit, key, cohort, work, len(self._records), lots_root)
+
+
+class ComputeThread:
+    """One thread for all heavy work of a peer, so that its event loop stays awake and its device has one user."""
+
+    def __init__(self) -> None:
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="compute")
+
+    async def run(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        """Return what ``work`` returns, called in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Lap:

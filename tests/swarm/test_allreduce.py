@@ -239,6 +239,23 @@ def test_a_part_that_comes_twice_or_late_changes_nothing() -> None:
     assert [mean.data for mean in run(twice())] == [mean.data for mean in expected]
 
 
+def test_a_part_that_comes_twice_does_not_stand_for_the_one_that_is_missing() -> None:
+    root = tree_of([[1, 1]])
+    vectors = [torch.full((2 * 2 * PART_BYTES // 4,), float(number)) for number in range(2)]  # two parts to a piece
+    here, there = key_of(0), key_of(1)
+    reduction = Reducers(root, vectors, ["fp32", "fp32"]).reductions[here]
+    bytes_of = {number: memoryview(torch.full((PART_BYTES // 4,), number).numpy().tobytes()) for number in (1.0, 7.0)}
+    first, second = (_Header(ATTEMPT, 0, (0,), offset) for offset in (0, PART_BYTES))
+    reduction.receive(there, Part(first, bytes_of[1.0]))
+    reduction.receive(there, Part(first, bytes_of[7.0]))  # and the first one stays
+    assert reduction.waiting_for() == {there}
+    reduction.receive(there, Part(second, bytes_of[1.0]))
+    reduction.receive(there, Part(second, bytes_of[7.0]))
+    arrival = reduction._arrivals[0, (0,), there]
+    assert arrival.done.is_set()
+    assert bytes(arrival.buffer) == bytes(bytes_of[1.0]) * 2
+
+
 @pytest.mark.parametrize(
     ("header", "size", "reason"),
     [
