@@ -144,22 +144,24 @@ class Operator:
         for address in _best_first(addresses):
             self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}")
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
-            evaluating = asyncio.create_task(self._evaluate_when_due())
+            background = [asyncio.create_task(work) for work in (self._evaluate_when_due(), node.watch_daemon())]
             try:
                 self._check_evaluation_due()
-                await self._until_stopped(told, evaluating)
+                await self._until_stopped(told, background)
             finally:
-                evaluating.cancel()
+                for task in background:
+                    task.cancel()
                 self._intake.close()
                 self._write_status()
 
-    async def _until_stopped(self, told: "asyncio.Future[None]", evaluating: "asyncio.Task[None]") -> None:
-        waits: set[asyncio.Future[None] | asyncio.Future[StorageError]] = {told, self._intake.broken, evaluating}
+    async def _until_stopped(self, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
+        waits: set[asyncio.Future[None] | asyncio.Future[StorageError]] = {told, self._intake.broken, *background}
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if self._intake.broken in done:
             raise self._intake.broken.result()
-        if evaluating in done:
-            evaluating.result()
+        for task in background:
+            if task in done:
+                task.result()
         self._say(f"stopped at round {self._log.ledger.round}; start again with the same run file and --dir to go on")
 
     def _committed(self) -> None:

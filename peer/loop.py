@@ -102,7 +102,8 @@ class PeerLoop:
         await self._matchmaker.start()
         await self._first_look()
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._watch_members()), tasks.create_task(self._watch_log())]
+            watching = (self._watch_members(), self._watch_log(), self.node.watch_daemon())
+            background = [tasks.create_task(watch) for watch in watching]
             try:
                 await self._rounds()
             finally:

@@ -34,10 +34,12 @@ def listed(run: LocalRun) -> Iterator[None]:
     """List an aggregator of this process while it runs."""
     make_directory(_directory())
     path = _directory() / f"{os.getpid()}.json"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    part = path.with_suffix(".part")
+    with part.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # before it has its name: nobody takes it for a dead one's
         json.dump({"run": run.run, "name": run.name, "addresses": run.addresses}, file)
         file.flush()
+        os.replace(part, path)
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ is nothing to fork before threads, no signal handler is touched, and the daemon 
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import shutil
@@ -33,6 +34,7 @@ _KEEPER = Path(__file__).with_name("keeper.py")
 _MAX_SOCKET_DIR = 60  # a unix socket's path has at most 108 bytes, and hivemind adds a name of about 30
 _STARTUP_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 15.0
+_GOODBYE_TIMEOUT_S = 5.0
 _ANSWER, _REFUSAL = b"\x00", b"\x01"
 
 logger = logging.getLogger("manta.node")
@@ -236,9 +238,20 @@ class Node:
                 records[public_key_of(subkey)] = item.value
         return records
 
+    async def watch_daemon(self) -> None:
+        """Wait for the end of the daemon, which nothing can go on without; meant to be run beside the rest, and cancelled.
+
+        Raises:
+            OwnFault: it ended.
+        """
+        await self._p2p._child.wait()
+        raise OwnFault("hivemind's p2p daemon has ended unexpectedly; start this program again, it goes on where it was")
+
     async def close(self) -> None:
         """End the DHT node and the daemon; remove the sockets."""
-        await self._dht.shutdown()
+        with contextlib.suppress(TimeoutError, P2PDaemonError, OSError):  # a daemon that has ended answers nothing
+            async with asyncio.timeout(_GOODBYE_TIMEOUT_S):
+                await self._dht.shutdown()
         await self._p2p.shutdown()
         await self._streams.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)
