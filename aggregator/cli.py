@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from protocol.errors import MantaError, UserError
+from protocol.records import TASKS
 from swarm.loading import ending_at_ctrl_c
 
 
@@ -37,13 +38,14 @@ def _clear_errors() -> Iterator[None]:
 
 @main.command()
 @click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
-def init(run_file: Path) -> None:
+@click.option("--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True, help="With the settings that suit this task.")
+def init(run_file: Path, task: str) -> None:
     """Write a run file with every setting and what it means."""
     with _clear_errors():
         with ending_at_ctrl_c():
             from aggregator.config import RunConfig, write_run_file
 
-        write_run_file(run_file, RunConfig())
+        write_run_file(run_file, RunConfig.usual(task))
         click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
 
 
@@ -51,9 +53,16 @@ def init(run_file: Path) -> None:
 @click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
 @click.option("--listen", metavar="MADDR", help="Address to listen on.  [default: every address, a port that stays the same]")
+@click.option(
+    "--data-root",
+    type=click.Path(path_type=Path),
+    envvar="MANTA_DATA_ROOT",
+    metavar="DIR",
+    help="Data sets that come with no library.  [default: what the run file says]",
+)
 @click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
-def start(run_file: Path, directory: Path, listen: str | None, threads: int | None, verbose: bool) -> None:
+def start(run_file: Path, directory: Path, listen: str | None, data_root: Path | None, threads: int | None, verbose: bool) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
@@ -65,7 +74,8 @@ def start(run_file: Path, directory: Path, listen: str | None, threads: int | No
             from aggregator.operator import Operator
 
         async def serve() -> None:
-            await Operator(load_run_file(run_file), directory, click.echo).run(listen)
+            config = load_run_file(run_file)
+            await Operator(config, directory, click.echo).run(listen, data_root or config.data_root)
 
         if threads is not None:
             torch.set_num_threads(threads)

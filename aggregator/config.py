@@ -1,18 +1,27 @@
-"""An operator's run file (TOML): what the manifest will say, each field with its unit and reason."""
+"""An operator's run file (TOML): what the manifest will say, each field with its unit and reason.
+
+The defaults are those of classification; ``RunConfig.usual`` has those of each task (``automl.settings``). The task itself has no key: it
+follows from the data.
+"""
 
 import json
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from automl.cost import cost_table
-from automl.data.digits import load as load_dataset
-from automl.space import space_named
+from automl.data.dataset import Dataset
+from automl.schedule import Plan
+from automl.settings import usual
+from automl.space import fitted_name, space_named
 from protocol.errors import UserError
-from protocol.records import Manifest, Optimizer
+from protocol.records import Manifest, Optimizer, check_name
 from protocol.signing import Identity
+
+_USUAL = usual("classification")
 
 
 class _Section(BaseModel):
@@ -22,28 +31,54 @@ class _Section(BaseModel):
 class RunSection(_Section):
     """[run]"""
 
-    name: str = Field(default="digits", description="a plain lower-case name, shown to volunteers")
+    name: str = Field(default=_USUAL.dataset, description="a plain lower-case name, shown to volunteers")
     algorithm: Literal["data-parallel", "model-parallel"] = Field(
         default="data-parallel",
         description="data-parallel: every peer trains the round's four architectures; model-parallel: each cohort has its own",
     )
+    schedule: Literal["sandwich", "shrinking"] = Field(
+        default="sandwich",
+        description="sandwich: all sizes at once; shrinking: first the full network, then smaller ones join and learn from it too",
+    )
     seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
-    rounds: int = Field(default=200, ge=1, description="global steps until the run is finished")
+    rounds: int = Field(default=_USUAL.num_rounds, ge=1, description="global steps until the run is finished")
 
 
 class DataSection(_Section):
     """[data]"""
 
-    dataset: Literal["digits"] = Field(default="digits", description="digits: scikit-learn's 1,797 handwritten digits, no download")
-    supernet: Literal["classifier-tiny"] = Field(default="classifier-tiny", description="the weights that all subnets share")
+    dataset: str = Field(
+        default=_USUAL.dataset, description="what is trained on, and with it the task; see manta-search data; digits needs no download"
+    )
+    supernet: str = Field(
+        default=_USUAL.supernet,
+        description="the weights that all subnets share: classifier-tiny, classifier-base, stereo-tiny or stereo-base; fitted to the data",
+    )
+
+    @field_validator("dataset")
+    @classmethod
+    def _check_dataset(cls, dataset: str) -> str:
+        check_name(dataset, "a data set")
+        return dataset
+
+    @field_validator("supernet")
+    @classmethod
+    def _check_supernet(cls, supernet: str) -> str:
+        try:
+            fitted_name(supernet, 1, 10)  # refuses all but families
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return supernet
 
 
 class RoundSection(_Section):
     """[round]"""
 
-    target_batch: int = Field(default=512, ge=2, description="samples over all lots of the swarm that close a round")
-    lot_samples: int = Field(default=32, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture")
-    max_claim_samples: int = Field(default=512, ge=2, description="a peer's weight in one round is capped here")
+    target_batch: int = Field(default=_USUAL.target_batch, ge=2, description="samples over all lots of the swarm that close a round")
+    lot_samples: int = Field(
+        default=_USUAL.lot_samples, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture"
+    )
+    max_claim_samples: int = Field(default=_USUAL.target_batch, ge=2, description="a peer's weight in one round is capped here")
     deadline_s: float = Field(default=20, gt=0, description="a round closes at the latest this many seconds after the last commit")
     attempt_timeout_s: float = Field(default=30, gt=0, description="from a settled table to a quorum of votes; then the attempt is dropped")
 
@@ -52,12 +87,14 @@ class OptimizerSection(_Section):
     """[optimizer]"""
 
     name: Literal["adamw", "sgd"] = Field(default="adamw", description="the exact update, the same bits on every machine")
-    learning_rate: str = Field(default="0.02", description="decimal text; the peak of a one-cycle schedule")
-    beta1: str = Field(default="0.9", description="decimal text; AdamW's first moment, SGD's momentum")
-    beta2: str = Field(default="0.99", description="decimal text; AdamW's second moment")
-    epsilon: str = Field(default="0.00000001", description="decimal text")
-    weight_decay: str = Field(default="0.01", description="decimal text")
-    warmup_percent: int = Field(default=20, ge=0, le=100, description="of the rounds, until the rate is at its peak")
+    learning_rate: str = Field(default=_USUAL.optimizer.learning_rate, description="decimal text; the peak of a phase's one-cycle schedule")
+    beta1: str = Field(default=_USUAL.optimizer.beta1, description="decimal text; AdamW's first moment, SGD's momentum")
+    beta2: str = Field(default=_USUAL.optimizer.beta2, description="decimal text; AdamW's second moment")
+    epsilon: str = Field(default=_USUAL.optimizer.epsilon, description="decimal text")
+    weight_decay: str = Field(default=_USUAL.optimizer.weight_decay, description="decimal text")
+    warmup_percent: int = Field(
+        default=_USUAL.optimizer.warmup_percent, ge=0, le=100, description="of a phase's rounds, until the rate is at its peak"
+    )
 
 
 class CodecSection(_Section):
@@ -77,7 +114,8 @@ class FollowerSection(_Section):
     """[follower] (not part of the manifest: may change at any start)"""
 
     evaluate_every: int = Field(default=0, ge=0, description="rounds between evaluations on held-out data; 0: only after the last round")
-    keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep")
+    keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
+    data_root: str = Field(default="", description="folder with the data sets that come with no library; empty: none is needed")
 
 
 class RunConfig(_Section):
@@ -91,33 +129,75 @@ class RunConfig(_Section):
     rewards: RewardsSection = RewardsSection()
     follower: FollowerSection = FollowerSection()
 
-    def manifest(self, operator: Identity, initial_state: bytes) -> Manifest:
+    @classmethod
+    def usual(cls, task: str) -> "RunConfig":
+        """Return the settings that suit ``task`` ("classification" or "stereo") and its usual data."""
+        settings = usual(task)
+        batch, lot = settings.target_batch, settings.lot_samples
+        return cls(
+            run=RunSection(name=settings.dataset, rounds=settings.num_rounds),
+            data=DataSection(dataset=settings.dataset, supernet=settings.supernet),
+            round=RoundSection(target_batch=batch, lot_samples=lot, max_claim_samples=batch),
+            optimizer=OptimizerSection.model_validate(asdict(settings.optimizer)),
+        )
+
+    @property
+    def data_root(self) -> Path | None:
+        """Where data sets lie that come with no library."""
+        return Path(self.follower.data_root).expanduser() if self.follower.data_root else None
+
+    def supernet_for(self, dataset: Dataset) -> str:
+        """Return the supernet's name, with the channels and classes of the data in it where they are not its family's.
+
+        Raises:
+            UserError: it is for another task than the data.
+        """
+        space = space_named(self.data.supernet)
+        if space.task != dataset.task:
+            raise UserError(
+                f"[data]: supernet {space.name} is for {space.task}, dataset {dataset.name} for {dataset.task}; "
+                f"choose another of the two, or begin with: manta-aggregator init --task {dataset.task}"
+            )
+        return fitted_name(space.name, dataset.image_channels, dataset.num_classes)
+
+    def plan(self, dataset: Dataset) -> Plan:
+        """Return the training that this run file describes.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        run = self.run
+        return Plan(self.supernet_for(dataset), run.schedule, run.algorithm, self.optimizer_settings(), run.rounds, run.seed)
+
+    def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset) -> Manifest:
         """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
 
         Raises:
             UserError: values that do not go together.
         """
+        plan = self.plan(dataset)
         try:
             return Manifest(
                 name=self.run.name,
-                task="classification",
-                dataset=self.data.dataset,
-                data_digest=load_dataset(self.data.dataset).digest,
-                supernet=self.data.supernet,
-                seed=self.run.seed,
-                algorithm=self.run.algorithm,
-                num_rounds=self.run.rounds,
+                task=dataset.task,
+                dataset=dataset.name,
+                data_digest=dataset.digest,
+                supernet=plan.supernet,
+                seed=plan.seed,
+                algorithm=plan.algorithm,
+                schedule=plan.schedule,
+                num_rounds=plan.num_rounds,
                 target_batch=self.round.target_batch,
                 lot_samples=self.round.lot_samples,
                 max_claim_samples=self.round.max_claim_samples,
                 round_deadline_ms=round(1000 * self.round.deadline_s),
                 attempt_timeout_ms=round(1000 * self.round.attempt_timeout_s),
-                optimizer=self.optimizer_settings(),
+                optimizer=plan.optimizer,
                 initial_state=initial_state,
                 cohort_codec=self.codec.cohort,
                 swarm_codec=self.codec.swarm,
                 reward_pool=self.rewards.pool,
-                costs=cost_table(space_named(self.data.supernet)),
+                costs=cost_table(plan.space),
                 operators=(operator.public_key,),
             )
         except ValueError as error:

@@ -15,7 +15,7 @@ from automl.claims import check_work
 from automl.update import State, state_bytes
 from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError, RemoteFault, StorageError, Unreachable
-from protocol.records import MAX_ENTRY_BYTES, Proposal, Receipt, SignedClaim, claim_entry, round_entry
+from protocol.records import MAX_ENTRY_BYTES, Claim, Proposal, Receipt, SignedClaim, claim_entry, round_entry
 from protocol.signing import PublicKey
 from swarm.log_client import MAX_PROPOSAL_BYTES
 from swarm.mean import max_mean_bytes
@@ -82,9 +82,13 @@ class Intake:
             await self._write(self._follower.save, state)
             await self._write(self._log.commit, entries)
             self._follower.adopt(state)
-            self._shelf.put(state_bytes(state))
+            data = state_bytes(state)
+            self._shelf.put(data)
+            if round_ == self._follower.plan.teacher_round:
+                self._shelf.pin(data)
             self._opened_s = time.monotonic()
             self._on_commit()
+            await self._write(self._follower.certify, self._log.head, self._log.tree_head)
             return self._receipt_of(round_)
 
     async def _check(self, proposal: Proposal, caller: PublicKey) -> tuple[list[bytes], State]:
@@ -96,7 +100,7 @@ class Intake:
         """
         entries = self._log.ledger.proposal_entries(proposal)
         for claim in proposal.claims:
-            check_work(self._log.ledger.manifest, claim.open())
+            self._check_work(claim.open())
         self._check_is_due(proposal)
         providers = [caller, *(PublicKey(vote.key) for vote in proposal.votes if vote.key != caller)]
         try:
@@ -108,6 +112,9 @@ class Intake:
         state = await self._write(self._follower.follow, proposal.statement, mean_data)
         self._shelf.put(mean_data)
         return entries, state
+
+    def _check_work(self, claim: Claim) -> None:
+        check_work(self._follower.plan, self._log.ledger.manifest.lot_samples, claim)
 
     def _check_is_due(self, proposal: Proposal) -> None:
         """Hold the table to what its members hold it to: the target batch, or the round's deadline.
@@ -124,7 +131,7 @@ class Intake:
         """Log a single claim: evidence of a peer that claims twice, or a claim that no group took along."""
         claim = unpack(SignedClaim, request, max_bytes=MAX_ENTRY_BYTES + 256)
         opened = claim.open()
-        check_work(self._log.ledger.manifest, opened)
+        self._check_work(opened)
         entry = claim_entry(claim)
         async with self._one_at_a_time:
             index = self._log.ledger.entry_index(entry)

@@ -15,19 +15,32 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-AIM_LARGEST, AIM_SMALLEST = 97.0, 93.0  # percent on held-out digits, what a full schedule is meant to reach
+from aggregator.config import RunSection
+
+_AIMS = {"digits": (97.0, 93.0)}  # percent on held-out data: what the largest and the smallest are meant to reach in a full schedule
 
 
 class _Status(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
 
-class Accuracy(_Status):
-    """Held-out accuracies, each from 0 to 1."""
+class Quality(_Status):
+    """How good subnets are on held-out data: accuracies from 0 to 1, or mean errors of a disparity in pixels ("epe")."""
 
+    metric: str  # "accuracy" | "epe"
     largest: float
     smallest: float
     random: tuple[float, ...]
+    baseline: float | None = None  # the same of a constant disparity, the training data's median
+
+
+class Limits(_Status):
+    """What the largest and the smallest subnet have to reach; None: anything will do."""
+
+    min_largest: float | None = None  # percent
+    min_smallest: float | None = None
+    max_epe: float | None = None  # pixels, of both
+    beats_constant: bool = False  # both err less than a constant disparity
 
 
 class AggregatorStatus(_Status):
@@ -35,11 +48,14 @@ class AggregatorStatus(_Status):
 
     run: str
     name: str
+    task: str = ""
+    dataset: str = ""
+    supernet: str = ""
     num_rounds: int
     addresses: tuple[str, ...] = ()
     round: int = 0
     state: str = ""
-    accuracy: Accuracy | None = None
+    quality: Quality | None = None
     finished: bool = False
     proposals_refused: dict[str, int] = {}
 
@@ -128,13 +144,17 @@ class Check(_Status):
 
 
 class Report(_Status):
-    """A local swarm's outcome; ``report.json``. Accuracies are from 0 to 1, thresholds and aims in percent."""
+    """A local swarm's outcome; ``report.json``. Accuracies are from 0 to 1, limits and aims of them in percent; errors in pixels."""
 
     succeeded: bool
     checks: tuple[Check, ...]
     run: str
     name: str
+    task: str
+    dataset: str
+    supernet: str
     algorithm: str
+    schedule: str
     seed: int
     num_rounds: int
     rounds_committed: int
@@ -142,11 +162,10 @@ class Report(_Status):
     proposals_refused: dict[str, int]
     state: str
     all_peers_agree: bool
-    accuracy: Accuracy | None
-    aim_largest: float
-    aim_smallest: float
-    min_largest: float | None
-    min_smallest: float | None
+    quality: Quality | None
+    aim_largest: float | None
+    aim_smallest: float | None
+    limits: Limits
     ledger: LedgerReport
     peers: tuple[PeerReport, ...]
     wall_time_s: float
@@ -158,40 +177,42 @@ def make_report(
     peers: tuple[PeerReport, ...],
     ledger: LedgerReport,
     *,
-    algorithm: str,
-    seed: int,
-    min_largest: float | None,
-    min_smallest: float | None,
+    run: RunSection,
+    limits: Limits,
     wall_time_s: float,
     directory: Path,
 ) -> Report:
-    """Return the report, the checks made. ``min_largest`` and ``min_smallest`` are percent; None: any accuracy will do."""
+    """Return the report, the checks made."""
     checks = (
         _check_rounds(status),
         _check_peers(peers),
         _check_states(status, peers),
         Check(name="ledger verifies", passed=ledger.verified, detail=ledger.detail),
-        *_check_accuracy("largest", min_largest, status.accuracy.largest if status.accuracy else None),
-        *_check_accuracy("smallest", min_smallest, status.accuracy.smallest if status.accuracy else None),
+        *_check_quality("largest", limits, limits.min_largest, status.quality, status.quality.largest if status.quality else None),
+        *_check_quality("smallest", limits, limits.min_smallest, status.quality, status.quality.smallest if status.quality else None),
     )
+    aim_largest, aim_smallest = _AIMS.get(status.dataset) or (None, None)
     return Report(
         succeeded=all(check.passed for check in checks),
         checks=checks,
         run=status.run,
         name=status.name,
-        algorithm=algorithm,
-        seed=seed,
+        task=status.task,
+        dataset=status.dataset,
+        supernet=status.supernet,
+        algorithm=run.algorithm,
+        schedule=run.schedule,
+        seed=run.seed,
         num_rounds=status.num_rounds,
         rounds_committed=status.round,
         attempts_dropped=sum(sum(peer.attempts_dropped.values()) for peer in peers),
         proposals_refused=status.proposals_refused,
         state=status.state,
         all_peers_agree=_check_states(status, peers).passed,
-        accuracy=status.accuracy,
-        aim_largest=AIM_LARGEST,
-        aim_smallest=AIM_SMALLEST,
-        min_largest=min_largest,
-        min_smallest=min_smallest,
+        quality=status.quality,
+        aim_largest=aim_largest,
+        aim_smallest=aim_smallest,
+        limits=limits,
         ledger=ledger,
         peers=peers,
         wall_time_s=round(wall_time_s, 1),
@@ -218,17 +239,34 @@ def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> Ch
     return Check(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)
 
 
-def _check_accuracy(which: str, minimum: float | None, accuracy: float | None) -> tuple[Check, ...]:
-    if minimum is None:
-        return ()
-    reached = "not evaluated" if accuracy is None else f"{100 * accuracy:.1f} %"
-    passed = accuracy is not None and 100 * accuracy >= minimum
-    return (Check(name=f"the {which} subnet reaches {minimum:g} %", passed=passed, detail=reached),)
+def _check_quality(which: str, limits: Limits, minimum: float | None, quality: Quality | None, value: float | None) -> tuple[Check, ...]:
+    """Return the checks of one subnet; ``value`` is its figure in ``quality``. What was not evaluated has reached nothing."""
+    found = "not evaluated" if quality is None or value is None else shown(quality.metric, value)
+    checks = []
+    if minimum is not None:
+        passed = value is not None and 100 * value >= minimum
+        checks.append(Check(name=f"the {which} subnet reaches {minimum:g} %", passed=passed, detail=found))
+    if limits.max_epe is not None:
+        passed = value is not None and value <= limits.max_epe
+        checks.append(Check(name=f"the {which} subnet errs by {limits.max_epe:g} px at most", passed=passed, detail=found))
+    if limits.beats_constant:
+        constant = quality.baseline if quality is not None else None
+        passed = value is not None and constant is not None and value < constant
+        against = "" if constant is None else f", a constant {shown('epe', constant)}"
+        checks.append(Check(name=f"the {which} subnet beats a constant disparity", passed=passed, detail=f"{found}{against}"))
+    return tuple(checks)
+
+
+def shown(metric: str, value: float) -> str:
+    """Return a figure as people read it: an accuracy in percent, an error in pixels."""
+    return f"{100 * value:.1f} %" if metric == "accuracy" else f"{value:.2f} px"
 
 
 def show(report: Report, console: Console) -> None:
     """Print the report for a person."""
-    console.print(f"run {report.name} ({report.algorithm}, seed {report.seed})", f"id {report.run}", sep="\n", highlight=False)
+    console.print(
+        f"run {report.name} ({report.algorithm}, {report.schedule}, seed {report.seed})", f"id {report.run}", sep="\n", highlight=False
+    )
     console.print(
         "", _peers_table(report), "", _facts_table(report), Text(f"ledger root       {report.ledger.root}"), sep="\n", soft_wrap=True
     )
@@ -259,15 +297,24 @@ def _facts_table(report: Report) -> Table:
         reasons.update(peer.attempts_dropped)
     table.add_row("attempts dropped", Text(_counted(reasons)))
     table.add_row("proposals refused", Text(_counted(report.proposals_refused)))
-    accuracy = report.accuracy
-    if accuracy is None:
-        table.add_row("held-out accuracy", "not evaluated")
-    else:
-        table.add_row("largest subnet", f"{100 * accuracy.largest:.1f} % on held-out data (the aim is {report.aim_largest:g} %)")
-        table.add_row("smallest subnet", f"{100 * accuracy.smallest:.1f} % on held-out data (the aim is {report.aim_smallest:g} %)")
-        table.add_row("random subnets", " ".join(f"{100 * each:.1f}" for each in accuracy.random) + " %")
+    for row in _quality_rows(report):
+        table.add_row(*row)
     table.add_row("ledger", f"{report.ledger.size} entries")
     return table
+
+
+def _quality_rows(report: Report) -> list[tuple[str, str]]:
+    quality = report.quality
+    if quality is None:
+        return [("held-out data", "not evaluated")]
+    rows = []
+    for which, value, aim in (("largest", quality.largest, report.aim_largest), ("smallest", quality.smallest, report.aim_smallest)):
+        meant = "" if aim is None else f" (the aim is {aim:g} %)"
+        rows.append((f"{which} subnet", f"{shown(quality.metric, value)} on held-out data{meant}"))
+    rows.append(("random subnets", ", ".join(shown(quality.metric, each) for each in quality.random)))
+    if quality.baseline is not None:
+        rows.append(("a constant", f"{shown(quality.metric, quality.baseline)}: the median disparity of the training data everywhere"))
+    return rows
 
 
 def _counted(reasons: Mapping[str, int]) -> str:

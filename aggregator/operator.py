@@ -23,7 +23,9 @@ from aggregator.follower import Evaluation, Follower
 from aggregator.intake import Intake
 from aggregator.log import Log
 from aggregator.storage import DATABASE, read_manifest
-from automl.evaluation import AccuracyReport
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.evaluation import QualityReport
 from automl.update import initial_state, self_test, state_bytes, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.records import SignedManifest
@@ -47,6 +49,9 @@ class OperatorStatus:
 
     run: str
     name: str
+    task: str
+    dataset: str
+    supernet: str
     num_rounds: int
     pid: int = field(default_factory=os.getpid)
     addresses: tuple[str, ...] = ()
@@ -54,14 +59,14 @@ class OperatorStatus:
     state: str = ""
     ledger_size: int = 0
     ledger_root: str = ""
-    accuracy: AccuracyReport | None = None
-    accuracy_round: int | None = None
+    quality: QualityReport | None = None
+    quality_round: int | None = None
     finished: bool = False
     proposals_refused: dict[str, int] = field(default_factory=dict)
 
 
-def open_log(config: RunConfig, directory: Path, identity: Identity) -> tuple[Log, SignedManifest, Follower]:
-    """Return the run of ``directory``; make it from ``config`` if the directory has none.
+def open_log(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> tuple[Log, SignedManifest, Follower]:
+    """Return the run of ``directory``; make it from ``config`` if the directory has none. ``dataset`` is that of the run file.
 
     Raises:
         UserError: the directory holds another run than the run file describes.
@@ -74,21 +79,41 @@ def open_log(config: RunConfig, directory: Path, identity: Identity) -> tuple[Lo
         manifest = signed.open()
         with contextlib.ExitStack() as undo:
             log = undo.enter_context(Log.open(directory, identity))
-            if config.manifest(identity, manifest.initial_state) != manifest:
+            if config.manifest(identity, manifest.initial_state, dataset) != manifest:
                 raise UserError(
                     f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
                     "give that run's file, or a new directory with --dir"
                 )
-            follower = Follower(snapshots, manifest, signed.run, keep_snapshots=keep)
+            follower = Follower(snapshots, manifest, signed.run, dataset, keep_snapshots=keep)
             follower.restore(log.ledger)
+            follower.certify(log.head, log.tree_head)  # a commit may have been the last thing before a power cut
             undo.pop_all()
         return log, signed, follower
-    state = initial_state(config.data.supernet, config.optimizer_settings(), config.run.seed)
-    signed = SignedManifest.sign(config.manifest(identity, state_digest(state)), identity)
-    follower = Follower(snapshots, signed.open(), signed.run, keep_snapshots=keep)
+    state = initial_state(config.plan(dataset))
+    signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset), identity)
+    follower = Follower(snapshots, signed.open(), signed.run, dataset, keep_snapshots=keep)
     follower.save(state)
     follower.adopt(state)
-    return Log.create(directory, signed, identity), signed, follower
+    with contextlib.ExitStack() as undo:
+        log = undo.enter_context(Log.create(directory, signed, identity))
+        follower.certify(log.head, log.tree_head)
+        undo.pop_all()
+    return log, signed, follower
+
+
+def filled_shelf(log: Log, follower: Follower) -> Shelf:
+    """Return a shelf with what newcomers need: the current state, and the one that the rounds to come learn from too.
+
+    Raises:
+        StorageError: the snapshot of the latter is gone or damaged.
+    """
+    shelf = Shelf(_SHELF)
+    assert follower.state is not None
+    shelf.put(state_bytes(follower.state))
+    teacher = follower.teacher(log.ledger)
+    if teacher is not None:
+        shelf.pin(state_bytes(teacher))
+    return shelf
 
 
 class Operator:
@@ -101,8 +126,8 @@ class Operator:
         self._say = say
         self._evaluation_due = asyncio.Event()
 
-    async def run(self, listen: str | None) -> None:
-        """Serve the run until SIGINT or SIGTERM.
+    async def run(self, listen: str | None, data_root: Path | None = None) -> None:
+        """Serve the run until SIGINT or SIGTERM; ``data_root`` is the folder of data sets that come with no library.
 
         Raises:
             UserError: the run file, the directory or the address cannot be used.
@@ -115,24 +140,25 @@ class Operator:
             if (self._directory / DATABASE).exists() and not identity_path.exists():
                 raise UserError(f"{identity_path} is missing, the key of the log in {self._directory}; restore it from a backup")
             identity = load_identity(identity_path)
-            self._log, signed, self._follower = open_log(self._config, self._directory, identity)
+            dataset = load_dataset(self._config.data.dataset, data_root)
+            self._log, signed, self._follower = open_log(self._config, self._directory, identity, dataset)
             manifest = signed.open()
-            self.status = OperatorStatus(signed.run.hex(), manifest.name, manifest.num_rounds)
+            self.status = OperatorStatus(
+                signed.run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds
+            )
             with self._log:
+                shelf = filled_shelf(self._log, self._follower)
                 node = await Node.start(identity, identity_path, listen=[self._listen_address(listen)])
                 try:
-                    await self._serve(node, signed)
+                    await self._serve(node, signed, shelf)
                 finally:
                     await node.close()
 
-    async def _serve(self, node: Node, signed: SignedManifest) -> None:
+    async def _serve(self, node: Node, signed: SignedManifest, shelf: Shelf) -> None:
         told = _told_to_stop()
         addresses = tuple(await node.addresses())
         self._remember_address(addresses)
         self.status.addresses = addresses
-        shelf = Shelf(_SHELF)
-        assert self._follower.state is not None
-        shelf.put(state_bytes(self._follower.state))
         await shelf.serve(node)
         await serve_manifest(node, signed)
         self._intake = Intake(node, self._log, self._follower, shelf, self._committed)
@@ -186,13 +212,9 @@ class Operator:
             self._show(evaluation)
 
     def _show(self, evaluation: Evaluation) -> None:
-        accuracy = evaluation.accuracy
-        self.status.accuracy, self.status.accuracy_round = accuracy, evaluation.round
+        self.status.quality, self.status.quality_round = evaluation.quality, evaluation.round
         self._write_status()
-        spread = f"{min(accuracy['random']):.1%} to {max(accuracy['random']):.1%}"
-        self._say(
-            f"evaluated round={evaluation.round} largest={accuracy['largest']:.1%} smallest={accuracy['smallest']:.1%} random={spread}"
-        )
+        self._say(f"evaluated round={evaluation.round} {_in_words(evaluation.quality)}")
         if self.status.finished:
             self._say("run finished; the aggregator goes on serving its state until it is stopped")
 
@@ -200,7 +222,7 @@ class Operator:
         ledger, status = self._log.ledger, self.status
         status.round, status.state = ledger.round, ledger.state.hex()
         status.ledger_size, status.ledger_root = self._log.head.size, self._log.head.root.hex()
-        status.finished = ledger.finished and status.accuracy_round == ledger.round
+        status.finished = ledger.finished and status.quality_round == ledger.round
         status.proposals_refused = dict(self._intake.refused)
         replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
 
@@ -232,6 +254,17 @@ def _told_to_stop() -> "asyncio.Future[None]":
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     return told
+
+
+def _in_words(quality: QualityReport) -> str:
+    """Return a report's figures in one line: in percent, or pixels of disparity."""
+
+    def shown(value: float) -> str:
+        return f"{value:.1%}" if quality["metric"] == "accuracy" else f"{value:.2f}px"
+
+    spread = f"{shown(min(quality['random']))} to {shown(max(quality['random']))}"
+    constant = "" if quality["baseline"] is None else f" constant={shown(quality['baseline'])}"
+    return f"{quality['metric']}: largest={shown(quality['largest'])} smallest={shown(quality['smallest'])} random={spread}{constant}"
 
 
 def _best_first(addresses: tuple[str, ...]) -> list[str]:

@@ -1,27 +1,33 @@
-"""BatchNorm recalibration: the running statistics of one architecture, from training images, with the shared weights as they are."""
+"""BatchNorm recalibration: the running statistics of one architecture, from training samples, with the shared weights as they are."""
+
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 
-from automl.classifier import Supernet
 from automl.layers import ElasticBatchNorm
 from automl.space import Architecture
+from automl.supernet import Supernet
 
 
 @torch.no_grad()
-def recalibrate(supernet: Supernet, architecture: Architecture, images_NCHW: Tensor, batch: int = 256) -> None:
-    """Set the running statistics to the mean over batches of training images, and put the supernet into evaluation mode.
+def recalibrate(supernet: Supernet, architecture: Architecture, batches: Iterable[Tensor]) -> None:
+    """Set the running statistics to the mean over batches of training inputs, and put the supernet into evaluation mode.
 
     They hold for ``architecture`` alone, until the next call. The weights do not change.
+
+    Args:
+        supernet: whose statistics to set.
+        architecture: which of its subnets.
+        batches: of equal size, each (B, C, H, W) at the architecture's resolution.
     """
     norms = [module for module in supernet.modules() if isinstance(module, ElasticBatchNorm)]
     supernet.train()
-    batches = images_NCHW.tensor_split(max(1, round(len(images_NCHW) / batch)))  # of about equal size: no ragged last one
     try:
-        for index, images in enumerate(batches):
+        for index, inputs in enumerate(batches):
             for norm in norms:
                 norm.momentum = 1.0 / (index + 1)  # makes the running statistics the plain mean so far
-            supernet(images, architecture)
+            supernet(inputs.contiguous(memory_format=torch.channels_last), architecture)
     finally:
         for norm in norms:
             norm.momentum = None

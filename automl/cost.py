@@ -1,29 +1,53 @@
-"""What an architecture costs, in multiply-accumulates (MACs) of one image: a sum over its genes, so that a table prices them all."""
+"""What an architecture costs: multiply-accumulates (MACs) of one sample, and weights. Pure functions of the architecture.
 
-from automl.space import Architecture, SearchSpace
+Convolutions, the head and stereo's correlation count; normalisations and activations do not, as usual in the field. MACs are a sum over
+the genes of an architecture, each at its resolution, so that a table prices them all.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from automl.shapes import layer_shapes, unit_sides
+from automl.space import Architecture, Layer, SearchSpace
+from automl.stereo import fixed_macs as stereo_macs
+from automl.stereo import fixed_num_weights as stereo_num_weights
 
 
+@cache
 def cost_table(space: SearchSpace) -> tuple[tuple[str, int], ...]:
-    """Return (gene, MACs) for every gene of the space; an architecture's MACs are the sum over its genes.
-
-    Convolutions and the head count; normalisations and activations do not, as usual in the field.
+    """Return (key, MACs) for every gene of the space: ``r32`` is what every network of that resolution has, ``r32 u1.0:k3e2`` a layer
+    of one.
     """
-    costs = {f"r{space.resolution}": space.widths[-1] * space.num_classes}
-    side, channels_in, spatial = space.resolution, space.image_channels, space.stem_width
-    for unit, width in enumerate(space.widths):
-        side = (side + 1) // 2
-        for index in range(space.depths[-1]):
-            groups = channels_in if channels_in == spatial else 1
+    return tuple(_prices(space))
+
+
+def _prices(space: SearchSpace) -> Iterator[tuple[str, int]]:
+    for resolution in space.resolutions:
+        yield f"r{resolution}", stereo_macs(space, resolution) if space.task == "stereo" else space.widths[-1] * space.num_classes
+        sides = unit_sides(space, resolution)
+        for shape in layer_shapes(space):
+            height, width = sides[shape.unit]
             for kernel in space.kernels:
                 for expansion in space.expansions:
-                    hidden = spatial * expansion
-                    per_pixel = kernel**2 * spatial * channels_in // groups + spatial * hidden + hidden * width
-                    costs[f"u{unit + 1}.{index}:k{kernel}e{expansion}"] = side**2 * per_pixel
-            channels_in = spatial = width
-    return tuple((gene, costs[gene]) for gene in space.genes())
+                    gene = f"u{shape.unit + 1}.{shape.index}:k{kernel}e{expansion}"
+                    yield f"r{resolution} {gene}", shape.macs(Layer(kernel, expansion), height * width)
+
+
+@cache
+def _prices_by_key(space: SearchSpace) -> dict[str, int]:
+    return dict(cost_table(space))
 
 
 def macs(architecture: Architecture, space: SearchSpace) -> int:
-    """Return the MACs of one image through the architecture's network."""
-    costs = dict(cost_table(space))
-    return sum(costs[gene] for gene in architecture.genes)
+    """Return the MACs of one sample through the architecture's network: what ``torch.utils.flop_counter`` counts, halved."""
+    costs = _prices_by_key(space)
+    resolution, *genes = architecture.genes
+    return costs[resolution] + sum(costs[f"{resolution} {gene}"] for gene in genes)
+
+
+def num_weights(architecture: Architecture, space: SearchSpace) -> int:
+    """Return how many weights the architecture's extracted network has."""
+    fixed = stereo_num_weights(space) if space.task == "stereo" else (space.widths[-1] + 1) * space.num_classes
+    layers = {(unit, index): layer for unit, index, layer in architecture.layers()}
+    shapes = ((shape, layers.get((shape.unit, shape.index))) for shape in layer_shapes(space))
+    return fixed + sum(shape.num_weights(layer) for shape, layer in shapes if layer is not None)

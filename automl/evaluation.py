@@ -1,50 +1,110 @@
-"""Accuracy of subnets on held-out images, each with its BatchNorm recalibrated and without any fine-tuning."""
+"""How good subnets are on held-out data, each with its BatchNorm recalibrated and without any fine-tuning.
+
+Shapes: B samples of a batch, C channels, H and W height and width.
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TypedDict
 
 import torch
 from torch import Tensor
 
 from automl.calibration import recalibrate
-from automl.classifier import Supernet
-from automl.data.images import ImageDataset, resize
+from automl.data.dataset import ALL, STEREO, Dataset
+from automl.metrics import disparity_metrics, median_disparity
+from automl.networks import build
 from automl.space import Architecture, space_named
+from automl.supernet import Supernet
+
+Quality = dict[str, float]  # classification: "accuracy"; stereo: "epe" in pixels, "d1" and "bad3"; shares run from 0 to 1
+
+CALIBRATION_SAMPLES = 1024
+_CALIBRATION_BATCH = 128
+_BATCH = 128
+_BASELINE_BATCHES = 64
 
 
-class AccuracyReport(TypedDict):
-    """Held-out accuracies from 0 to 1."""
+class QualityReport(TypedDict):
+    """How good some subnets are on held-out data, in one figure each."""
 
+    metric: str  # "accuracy" (0 to 1, higher is better) | "epe" (pixels, lower is better)
     largest: float
     smallest: float
     random: list[float]
+    baseline: float | None  # stereo: the EPE of the constant that is the training data's median
+
+
+def metric_of(task: str) -> str:
+    """Return the key of a task's main figure in a ``Quality``."""
+    return "epe" if task == STEREO else "accuracy"
+
+
+def score(quality: Quality) -> float:
+    """Return one number that is higher for a better subnet."""
+    return quality["accuracy"] if "accuracy" in quality else -quality["epe"]
 
 
 @torch.no_grad()
 def evaluate(
-    parameters: Tensor, supernet_name: str, dataset: ImageDataset, architectures: Sequence[Architecture], device: str = "cpu"
-) -> list[float]:
-    """Return the held-out accuracy (0 to 1) of each architecture's subnet of ``parameters``."""
-    supernet = Supernet(space_named(supernet_name), device)
-    supernet.load(parameters)
-    resolution = supernet.space.resolution
-    train_images = resize(dataset.train_images, dataset.white, resolution).to(device)
-    images = resize(dataset.held_out_images, dataset.white, resolution).to(device)
-    labels = torch.from_numpy(dataset.held_out_labels).to(device)
-    accuracies = []
+    supernet: Supernet,
+    dataset: Dataset,
+    architectures: Sequence[Architecture],
+    *,
+    part: str = ALL,
+    calibration_samples: int = CALIBRATION_SAMPLES,
+) -> list[Quality]:
+    """Return the quality of each architecture's subnet on a part of the held-out data; leaves the last one's running statistics."""
+    device = supernet.flat_weights_N.device
+    qualities = []
     for architecture in architectures:
-        recalibrate(supernet, architecture, train_images)
-        predictions = torch.cat([supernet(part, architecture).argmax(1) for part in torch.split(images, 256)])
-        accuracies.append((predictions == labels).sum().item() / len(labels))
-    return accuracies
+        calibrate(supernet, dataset, architecture, calibration_samples)
+
+        def outputs(inputs: Tensor, architecture: Architecture = architecture) -> Tensor:
+            result = supernet(inputs.to(device), architecture)
+            return result if isinstance(result, Tensor) else result[-1]
+
+        qualities.append(measure(outputs, dataset, architecture.resolution, part=part))
+    return qualities
 
 
-def accuracy_report(
-    parameters: Tensor, supernet_name: str, dataset: ImageDataset, device: str = "cpu", num_random: int = 8, seed: int = 0
-) -> AccuracyReport:
-    """Return the accuracies of the largest, the smallest and ``num_random`` random subnets (the same ones for the same seed)."""
+def calibrate(supernet: Supernet, dataset: Dataset, architecture: Architecture, samples: int = CALIBRATION_SAMPLES) -> None:
+    """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples, at most ``samples``."""
+    device = supernet.flat_weights_N.device
+    batches = dataset.calibration_batches(architecture.resolution, _CALIBRATION_BATCH, samples)
+    recalibrate(supernet, architecture, (inputs.to(device) for inputs in batches))
+
+
+@torch.no_grad()
+def measure(network: Callable[[Tensor], Tensor], dataset: Dataset, resolution: int, *, part: str = ALL, batch: int = _BATCH) -> Quality:
+    """Return the quality of anything that makes logits, probabilities (B, classes) or disparities (B, H, W) of inputs (B, C, H, W)."""
+    batches = dataset.held_out_batches(resolution, batch, part)
+    if dataset.task == STEREO:
+        return disparity_metrics((network(each.inputs).cpu().view_as(each.targets), each.targets) for each in batches)
+    right = total = 0
+    for each in batches:
+        right += int((network(each.inputs).argmax(1).cpu() == each.targets).sum())
+        total += len(each.targets)
+    return {"accuracy": right / total}
+
+
+def baseline(dataset: Dataset, resolution: int) -> float:
+    """Return the EPE of the best constant that the training data of a stereo set gives: its median disparity."""
+    windows = (dataset.training_batch([index], index, resolution).targets for index in range(min(dataset.num_train, _BASELINE_BATCHES)))
+    constant = median_disparity(windows)
+    pairs = ((torch.full_like(each.targets, constant), each.targets) for each in dataset.held_out_batches(resolution, _BATCH))
+    return disparity_metrics(pairs)["epe"]
+
+
+def quality_report(
+    parameters: Tensor, supernet_name: str, dataset: Dataset, device: str = "cpu", num_random: int = 8, seed: int = 0
+) -> QualityReport:
+    """Return the figures of the largest, the smallest and ``num_random`` random subnets (the same ones for the same seed)."""
     space = space_named(supernet_name)
+    supernet = build(space, device)
+    supernet.load(parameters)
     sampled = [space.sample(random.Random(f"{seed}:report:{index}")) for index in range(num_random)]
-    largest, smallest, *others = evaluate(parameters, supernet_name, dataset, [space.largest(), space.smallest(), *sampled], device)
-    return {"largest": largest, "smallest": smallest, "random": others}
+    metric = metric_of(space.task)
+    largest, smallest, *others = (quality[metric] for quality in evaluate(supernet, dataset, [space.largest(), space.smallest(), *sampled]))
+    constant = baseline(dataset, space.resolutions[-1]) if space.task == STEREO else None
+    return {"metric": metric, "largest": largest, "smallest": smallest, "random": others, "baseline": constant}

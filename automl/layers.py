@@ -1,7 +1,7 @@
 """Elastic layers: weights for the largest choice, and the slices and transforms that cut a smaller one out of them.
 
-``*_for`` methods return the weights of one choice; the forward pass has no other way to them. Nothing here knows which choice is
-made when.
+``*_for`` methods return the weights of one choice; the forward pass and ``extract`` have no other way to them. Nothing here knows
+which choice is made when.
 
 Shapes: B batch, C channels in, E expanded channels, O channels out, H and W height and width, K side of a kernel.
 """
@@ -11,7 +11,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import skip_init
 
+from automl.shapes import LayerShape
 from automl.space import Layer
 
 BATCH_NORM_EPSILON = 1e-5
@@ -74,6 +76,17 @@ class ElasticBatchNorm(nn.Module):
         momentum = self.momentum or 0.0
         return F.batch_norm(x_BCHW, mean, variance, weight, bias, training=self.training, momentum=momentum, eps=BATCH_NORM_EPSILON)
 
+    @torch.no_grad()
+    def copy_to(self, norm: nn.BatchNorm2d) -> None:
+        """Give a plain BatchNorm the first channels, as many as it has, with their running statistics."""
+        channels = norm.num_features
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.weight.copy_(self.weight[:channels])
+        norm.bias.copy_(self.bias[:channels])
+        norm.running_mean.copy_(self.running_mean[:channels])
+        norm.running_var.copy_(self.running_variance[:channels])
+
 
 class ElasticLayer(nn.Module):
     """Spatial K x K, expand 1 x 1, project 1 x 1; with a residual where the shape stays.
@@ -82,30 +95,68 @@ class ElasticLayer(nn.Module):
     unit's stride; it is linear up to the expansion, whose BatchNorm takes care of its scale.
     """
 
-    def __init__(
-        self, channels_in: int, spatial: int, channels_out: int, kernels: tuple[int, ...], expansions: tuple[int, ...], stride: int
-    ) -> None:
+    def __init__(self, shape: LayerShape, kernels: tuple[int, ...], expansions: tuple[int, ...]) -> None:
         super().__init__()
-        widest = spatial * expansions[-1]
-        self.width = spatial
-        self.spatial = ElasticSpatial(channels_in, spatial, kernels, stride)
-        self.expand = nn.Parameter(torch.empty(widest, spatial, 1, 1))
+        self.shape = shape
+        widest = shape.spatial * expansions[-1]
+        self.spatial = ElasticSpatial(shape.channels_in, shape.spatial, kernels, shape.stride)
+        self.expand = nn.Parameter(torch.empty(widest, shape.spatial, 1, 1))
         self.expand_norm = ElasticBatchNorm(widest)
-        self.project = nn.Parameter(torch.empty(channels_out, widest, 1, 1))
-        self.project_norm = ElasticBatchNorm(channels_out)
-        self.is_residual = stride == 1 and channels_in == channels_out
+        self.project = nn.Parameter(torch.empty(shape.width, widest, 1, 1))
+        self.project_norm = ElasticBatchNorm(shape.width)
 
     def expand_for(self, expansion: int) -> Tensor:
         """Return the first ``expansion`` parts of the expanding weights."""
-        return self.expand[: self.width * expansion]
+        return self.expand[: self.shape.spatial * expansion]
 
     def project_for(self, expansion: int) -> Tensor:
         """Return the projecting weights of the channels that ``expand_for`` makes."""
-        return self.project[:, : self.width * expansion]
+        return self.project[:, : self.shape.spatial * expansion]
 
     def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
         """Return the layer's output with the active kernel and expansion."""
         y_BCHW = self.spatial(x_BCHW, layer.kernel)
         y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(layer.expansion))))
         y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(layer.expansion)))
+        return x_BCHW + y_BOHW if is_residual(self.shape) else y_BOHW
+
+    @torch.no_grad()
+    def extract(self, layer: Layer) -> "PlainLayer":
+        """Return the layer with the active kernel and expansion as a plain one that computes the same bits in evaluation mode."""
+        plain = PlainLayer(self.shape, layer).to(self.expand.device)
+        plain.spatial.weight.copy_(self.spatial.weight_for(layer.kernel))
+        plain.expand.weight.copy_(self.expand_for(layer.expansion))
+        plain.project.weight.copy_(self.project_for(layer.expansion))
+        self.expand_norm.copy_to(plain.expand_norm)
+        self.project_norm.copy_to(plain.project_norm)
+        return plain.eval()
+
+
+class PlainLayer(nn.Module):
+    """One choice of an elastic layer, of torch's own modules."""
+
+    def __init__(self, shape: LayerShape, layer: Layer) -> None:
+        super().__init__()
+        hidden = shape.spatial * layer.expansion
+        groups = shape.channels_in if shape.is_depthwise else 1
+        # Without torch's own first weights, which would come from the global generator.
+        self.spatial = skip_init(
+            nn.Conv2d, shape.channels_in, shape.spatial, layer.kernel, shape.stride, layer.kernel // 2, groups=groups, bias=False
+        )
+        self.expand = skip_init(nn.Conv2d, shape.spatial, hidden, 1, bias=False)
+        self.expand_norm = nn.BatchNorm2d(hidden, eps=BATCH_NORM_EPSILON)
+        self.project = skip_init(nn.Conv2d, hidden, shape.width, 1, bias=False)
+        self.project_norm = nn.BatchNorm2d(shape.width, eps=BATCH_NORM_EPSILON)
+        self.is_residual = is_residual(shape)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return what the elastic layer returns for this choice."""
+        y_BCHW = self.spatial(x_BCHW).contiguous(memory_format=torch.channels_last)
+        y_BEHW = F.relu(self.expand_norm(self.expand(y_BCHW)))
+        y_BOHW: Tensor = self.project_norm(self.project(y_BEHW))
         return x_BCHW + y_BOHW if self.is_residual else y_BOHW
+
+
+def is_residual(shape: LayerShape) -> bool:
+    """Return whether a layer adds its input to its output."""
+    return shape.stride == 1 and shape.channels_in == shape.width

@@ -18,7 +18,7 @@ def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
         StorageError: the disk refuses.
     """
     tensors = {"parameters": state.parameters} | {f"moment{index}": moment for index, moment in enumerate(state.moments)}
-    data = safetensors.torch.save(tensors, {**metadata, "round": str(state.round)})
+    data = safetensors.torch.save(tensors, {**metadata, "round": str(state.round), "teacher": state.teacher.hex()})
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
@@ -45,9 +45,12 @@ def load_snapshot(path: Path) -> tuple[State, dict[str, str]]:
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
             moments = tuple(file.get_tensor(f"moment{index}") for index in range(len(list(file.keys())) - 1))
-            state = State(int(metadata["round"]), file.get_tensor("parameters"), moments)
+            teacher = bytes.fromhex(metadata.get("teacher", ""))
+            state = State(int(metadata["round"]), file.get_tensor("parameters"), moments, teacher)
     except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
         raise UserError(f"{path} is no snapshot of a run: {error}") from error
+    if len(state.teacher) not in (0, 32):
+        raise UserError(f"{path} is no snapshot of a run: the digest of its teacher has {len(state.teacher)} bytes")
     shape = (state.parameters.numel(),)
     if any(vector.shape != shape or vector.dtype != torch.float32 for vector in (state.parameters, *state.moments)):
         raise UserError(f"{path} is no snapshot of a run: its tensors are not fp32 vectors of one length")

@@ -2,21 +2,26 @@
 
 A gene is the text of one choice: ``r32`` (the resolution, and with it everything that every architecture has) or ``u2.1:k5e3``
 (unit 2, layer 1: kernel 5, expansion 3). An architecture is its active genes in order, so one network has one text; a unit's
-depth is the number of its layers that are named.
+depth is the number of its layers that are named. The resolution is the height of what the network is fed.
 """
 
 import hashlib
+import itertools
 import json
 import random
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from math import prod
 
 from protocol.errors import UserError
 
-MAX_TEXT = 200  # a claim names architectures by their text (protocol.records.Claim)
+MAX_TEXT = 400  # a claim names architectures by their text (protocol.records.Claim)
 
+MAX_CLASSES = 100_000
+_MAX_TRIES = 10_000  # of a sampling under a condition
+_RESOLUTION_GENE = re.compile(r"r([1-9][0-9]{0,3})")
+_FITTED = re.compile(r"([a-z]+-[a-z]+)-([13])x([1-9][0-9]{0,5})")
 _LAYER_GENE = re.compile(r"u([1-9])\.([0-9]):k([1-9][0-9]?)e([1-9])")
 
 
@@ -89,12 +94,16 @@ class Architecture:
         if len(text) > MAX_TEXT:
             raise ValueError(f"an architecture's text has at most {MAX_TEXT} characters")
         units: list[list[Layer]] = [[] for _ in space.widths]
-        for gene in text.split(" ")[1:]:
+        first, *others = text.split(" ")
+        resolution = _RESOLUTION_GENE.fullmatch(first)
+        if resolution is None:
+            raise ValueError(f"an architecture begins with its resolution, as in r{space.resolutions[-1]}, not with {first!r}")
+        for gene in others:
             match = _LAYER_GENE.fullmatch(gene)
             if match is None or int(match[1]) > len(units):
                 raise ValueError(f"unknown gene {gene!r}")
             units[int(match[1]) - 1].append(Layer(int(match[3]), int(match[4])))
-        architecture = cls(space.resolution, tuple(map(tuple, units)))
+        architecture = cls(int(resolution[1]), tuple(map(tuple, units)))
         space.check(architecture)
         if architecture.text != text:
             raise ValueError("not the canonical text of an architecture")
@@ -103,15 +112,18 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Every choice there is, and what is fixed: the widths that the units hand on, the image and the classes."""
+    """Every choice there is, and what is fixed: the widths that the units hand on, the image and the outputs."""
 
     name: str
-    resolution: int
-    image_channels: int
-    num_classes: int
+    task: str  # "classification" | "stereo"
+    resolutions: tuple[int, ...]  # heights in pixels; ascending, as all choices are
+    aspect: int  # width of what the network is fed, in heights
+    image_channels: int  # of one image; stereo has two
+    num_classes: int  # 0 in stereo
+    num_disparities: int  # of the correlation, in pixels at an eighth of the resolution; 0 in classification
     stem_width: int  # channels that the very first convolution makes of the image
     widths: tuple[int, ...]  # what each unit hands on
-    depths: tuple[int, ...]  # ascending, as all choices are
+    depths: tuple[int, ...]
     kernels: tuple[int, ...]
     expansions: tuple[int, ...]
 
@@ -121,42 +133,119 @@ class SearchSpace:
         Raises:
             ValueError: it is not in this space.
         """
-        if architecture.resolution != self.resolution or len(architecture.units) != len(self.widths):
-            raise ValueError(f"{self.name} has {len(self.widths)} units at resolution {self.resolution}")
+        if architecture.resolution not in self.resolutions:
+            raise ValueError(f"{self.name} has a resolution of {_choices(self.resolutions)}, not {architecture.resolution}")
+        if len(architecture.units) != len(self.widths):
+            raise ValueError(f"{self.name} has {len(self.widths)} units, not {len(architecture.units)}")
         if any(len(unit) not in self.depths for unit in architecture.units):
-            raise ValueError(f"a unit of {self.name} has a depth of {self.depths}")
+            raise ValueError(f"a unit of {self.name} has a depth of {_choices(self.depths)}")
         if any(layer.kernel not in self.kernels or layer.expansion not in self.expansions for _, _, layer in architecture.layers()):
-            raise ValueError(f"a layer of {self.name} has a kernel of {self.kernels} and an expansion of {self.expansions}")
+            raise ValueError(
+                f"a layer of {self.name} has a kernel of {_choices(self.kernels)} and an expansion of {_choices(self.expansions)}"
+            )
+
+    def restricted(
+        self,
+        *,
+        resolutions: tuple[int, ...] | None = None,
+        kernels: tuple[int, ...] | None = None,
+        depths: tuple[int, ...] | None = None,
+        expansions: tuple[int, ...] | None = None,
+    ) -> "SearchSpace":
+        """Return a part of this space; what is not given stays as it is. Its architectures belong to the same supernet."""
+        return replace(
+            self,
+            resolutions=resolutions or self.resolutions,
+            kernels=kernels or self.kernels,
+            depths=depths or self.depths,
+            expansions=expansions or self.expansions,
+        )
 
     def largest(self) -> Architecture:
         """Return the architecture with every choice at its maximum."""
-        return self._uniform(self.depths[-1], Layer(self.kernels[-1], self.expansions[-1]))
+        return self._uniform(self.resolutions[-1], self.depths[-1], Layer(self.kernels[-1], self.expansions[-1]))
 
     def smallest(self) -> Architecture:
         """Return the architecture with every choice at its minimum."""
-        return self._uniform(self.depths[0], Layer(self.kernels[0], self.expansions[0]))
+        return self._uniform(self.resolutions[0], self.depths[0], Layer(self.kernels[0], self.expansions[0]))
 
-    def _uniform(self, depth: int, layer: Layer) -> Architecture:
-        return Architecture(self.resolution, ((layer,) * depth,) * len(self.widths))
+    def _uniform(self, resolution: int, depth: int, layer: Layer) -> Architecture:
+        return Architecture(resolution, ((layer,) * depth,) * len(self.widths))
 
-    def sample(self, rng: random.Random) -> Architecture:
-        """Return an architecture with every choice uniform; the same generator state gives the same one everywhere."""
+    def sample(self, rng: random.Random, accept: Callable[[Architecture], bool] = lambda _: True) -> Architecture:
+        """Return an architecture with every choice uniform; the same generator state gives the same one everywhere.
+
+        With ``accept`` the first one that it accepts: uniform among those.
+
+        Raises:
+            ValueError: none of ten thousand was accepted.
+        """
+        for _ in range(_MAX_TRIES):
+            resolution = rng.choice(self.resolutions)
+            architecture = Architecture(resolution, tuple(self._sample_unit(rng) for _ in self.widths))
+            if accept(architecture):
+                return architecture
+        raise ValueError(f"none of {_MAX_TRIES} random architectures of {self.name} was acceptable")
+
+    def _sample_unit(self, rng: random.Random) -> tuple[Layer, ...]:
+        return tuple(self._sample_layer(rng) for _ in range(rng.choice(self.depths)))
+
+    def _sample_layer(self, rng: random.Random) -> Layer:
+        return Layer(rng.choice(self.kernels), rng.choice(self.expansions))
+
+    def mutate(self, architecture: Architecture, rng: random.Random, probability: float) -> Architecture:
+        """Return the architecture with each choice drawn anew with ``probability``: resolution, depths, kernels, expansions.
+
+        A unit that becomes deeper gets random layers, one that becomes shallower loses its last ones. May return what it was given.
+        """
+        resolution = rng.choice(self.resolutions) if rng.random() < probability else architecture.resolution
         units = []
-        for _ in self.widths:
-            depth = rng.choice(self.depths)
-            units.append(tuple(Layer(rng.choice(self.kernels), rng.choice(self.expansions)) for _ in range(depth)))
-        return Architecture(self.resolution, tuple(units))
+        for unit in architecture.units:
+            depth = rng.choice(self.depths) if rng.random() < probability else len(unit)
+            layers = [*unit[:depth], *(self._sample_layer(rng) for _ in range(depth - len(unit)))]
+            for index, layer in enumerate(layers):
+                kernel = rng.choice(self.kernels) if rng.random() < probability else layer.kernel
+                expansion = rng.choice(self.expansions) if rng.random() < probability else layer.expansion
+                layers[index] = Layer(kernel, expansion)
+            units.append(tuple(layers))
+        return Architecture(resolution, tuple(units))
+
+    def crossover(self, one: Architecture, other: Architecture, rng: random.Random) -> Architecture:
+        """Return a child: the resolution and each unit's depth from either parent, each layer from either parent that has it."""
+        resolution = rng.choice((one.resolution, other.resolution))
+        units = []
+        for mine, theirs in zip(one.units, other.units, strict=True):
+            depth = len(rng.choice((mine, theirs)))
+            layers = [rng.choice([unit[index] for unit in (mine, theirs) if index < len(unit)]) for index in range(depth)]
+            units.append(tuple(layers))
+        return Architecture(resolution, tuple(units))
 
     def genes(self) -> tuple[str, ...]:
         """Return every gene there is."""
         layers = [Layer(kernel, expansion) for kernel in self.kernels for expansion in self.expansions]
         positions = [(unit, index) for unit in range(len(self.widths)) for index in range(self.depths[-1])]
-        return (_resolution_gene(self.resolution), *(_layer_gene(unit, index, layer) for unit, index in positions for layer in layers))
+        return (
+            *(_resolution_gene(resolution) for resolution in self.resolutions),
+            *(_layer_gene(unit, index, layer) for unit, index in positions for layer in layers),
+        )
 
     def size(self) -> int:
         """Return how many architectures there are."""
         choices = len(self.kernels) * len(self.expansions)
-        return prod(sum(choices**depth for depth in self.depths) for _ in self.widths)
+        networks: int = prod(sum(choices**depth for depth in self.depths) for _ in self.widths)
+        return len(self.resolutions) * networks
+
+    def __iter__(self) -> Iterator[Architecture]:
+        """Yield every architecture, each once; for spaces that are small enough."""
+        layers = [Layer(kernel, expansion) for kernel in self.kernels for expansion in self.expansions]
+        units = [unit for depth in self.depths for unit in itertools.product(layers, repeat=depth)]
+        for resolution in self.resolutions:
+            for chosen in itertools.product(units, repeat=len(self.widths)):
+                yield Architecture(resolution, chosen)
+
+
+def _choices(values: tuple[int, ...]) -> str:
+    return " or ".join(map(str, values))
 
 
 def _resolution_gene(resolution: int) -> str:
@@ -169,9 +258,12 @@ def _layer_gene(unit: int, index: int, layer: Layer) -> str:
 
 TINY = SearchSpace(
     name="classifier-tiny",
-    resolution=32,
+    task="classification",
+    resolutions=(24, 28, 32),
+    aspect=1,
     image_channels=1,
     num_classes=10,
+    num_disparities=0,
     stem_width=16,
     widths=(16, 24, 40, 64, 96),
     depths=(1, 2),
@@ -179,15 +271,80 @@ TINY = SearchSpace(
     expansions=(2, 3, 4),
 )
 
-_SPACES = {space.name: space for space in (TINY,)}
+BASE = SearchSpace(
+    name="classifier-base",
+    task="classification",
+    resolutions=(128, 160, 192, 224),
+    aspect=1,
+    image_channels=3,
+    num_classes=1000,
+    num_disparities=0,
+    stem_width=24,
+    widths=(24, 40, 80, 128, 192),
+    depths=(2, 3, 4),
+    kernels=(3, 5, 7),
+    expansions=(3, 4, 6),
+)
+
+STEREO_TINY = SearchSpace(
+    name="stereo-tiny",
+    task="stereo",
+    resolutions=(64,),
+    aspect=2,
+    image_channels=3,
+    num_classes=0,
+    num_disparities=8,
+    stem_width=16,
+    widths=(16, 24, 40, 64, 80, 96),
+    depths=(1, 2),
+    kernels=(3, 5, 7),
+    expansions=(2, 3, 4),
+)
+
+STEREO_BASE = SearchSpace(
+    name="stereo-base",
+    task="stereo",
+    resolutions=(320,),
+    aspect=2,
+    image_channels=3,
+    num_classes=0,
+    num_disparities=40,
+    stem_width=32,
+    widths=(32, 64, 128, 192, 256, 352),
+    depths=(2, 3, 4),
+    kernels=(3, 5, 7),
+    expansions=(3, 4, 6),
+)
+
+_SPACES = {space.name: space for space in (TINY, BASE, STEREO_TINY, STEREO_BASE)}
 
 
 def space_named(name: str) -> SearchSpace:
-    """Return the search space of a manifest's ``supernet``.
+    """Return the search space of a manifest's ``supernet``: ``classifier-tiny``, or ``classifier-tiny-3x100`` with the image
+    channels and the classes in its name where they are not the usual ones.
 
     Raises:
         UserError: this version knows no such supernet.
     """
-    if name not in _SPACES:
-        raise UserError(f"unknown supernet {name!r}: this version knows {', '.join(_SPACES)}")
-    return _SPACES[name]
+    if name in _SPACES:
+        return _SPACES[name]
+    fitted = _FITTED.fullmatch(name)
+    if fitted is not None and fitted[1] in _SPACES and _SPACES[fitted[1]].task == "classification":
+        channels, classes = int(fitted[2]), int(fitted[3])
+        if 2 <= classes <= MAX_CLASSES and fitted_name(fitted[1], channels, classes) == name:
+            return replace(_SPACES[fitted[1]], name=name, image_channels=channels, num_classes=classes)
+    raise UserError(f"unknown supernet {name!r}: this version knows {', '.join(_SPACES)}")
+
+
+def fitted_name(family: str, image_channels: int, num_classes: int) -> str:
+    """Return the name of the supernet of a family for data with so many image channels and classes; see ``space_named``.
+
+    Raises:
+        UserError: this version knows no such family.
+    """
+    if family not in _SPACES:
+        raise UserError(f"unknown supernet {family!r}: this version knows {', '.join(_SPACES)}")
+    usual = _SPACES[family]
+    if usual.task != "classification" or (usual.image_channels, usual.num_classes) == (image_channels, num_classes):
+        return family
+    return f"{family}-{image_channels}x{num_classes}"

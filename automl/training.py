@@ -7,17 +7,18 @@ Shapes: B samples of the lot, N all weights of the supernet, P projections.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from automl.classifier import Supernet
-from automl.data.images import ImageDataset, augment, resize
+from automl.data.dataset import Batch, Dataset
+from automl.networks import build
+from automl.objective import classification_loss, stereo_loss
 from automl.space import Architecture, space_named
+from automl.supernet import Outputs, Supernet
 from protocol.lots import lot_seed, sample_indices
 
 MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
@@ -55,15 +56,18 @@ class LotResult:
 class Worker:
     """One device that computes lots, with its own supernet; not for several threads at once."""
 
-    def __init__(self, supernet_name: str, dataset: ImageDataset, device: str = "cpu", threads: int | None = None) -> None:
-        """Build the supernet on ``device``; ``threads`` sets torch's threads for the whole process."""
+    def __init__(self, supernet_name: str, dataset: Dataset, device: str = "cpu", threads: int | None = None) -> None:
+        """Build the supernet on ``device``; ``threads`` sets torch's threads for the whole process.
+
+        On a GPU lots are computed in bfloat16 where that is safe (autocast); weights and gradients are fp32 everywhere.
+        """
         if threads is not None:
             torch.set_num_threads(threads)
         self._device = torch.device(device)
-        self._supernet = Supernet(space_named(supernet_name), self._device)
+        self._space = space_named(supernet_name)
+        self._supernet = build(self._space, self._device)
+        self._teacher: Supernet | None = None
         self._dataset = dataset
-        self._images_NCRR = resize(dataset.train_images, dataset.white, self._supernet.space.resolution)
-        self._labels_N = torch.from_numpy(dataset.train_labels)
 
     @property
     def num_weights(self) -> int:
@@ -74,22 +78,51 @@ class Worker:
         """Take over a state's parameters (N,) for the lots to come."""
         self._supernet.load(parameters)
 
+    def teach(self, parameters: Tensor | None) -> None:
+        """Let the lots to come learn from the largest network of these parameters (N,) too; None: from the samples alone."""
+        if parameters is None:
+            self._teacher = None
+            return
+        if self._teacher is None:
+            self._teacher = build(self._space, self._device)
+        self._teacher.load(parameters)
+
     def train(self, lot: Lot) -> LotResult:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
-        images_BCRR, labels_B = self._samples(lot)
+        identity = (lot.run_seed, lot.round, lot.cohort, lot.key, lot.index)
+        indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
+        batch = self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
+        loss = self.backward(batch, lot.architecture)
+        gradient_N = self._supernet.flat_gradient_N.cpu().clone()
+        return LotResult(gradient_N, loss, lot.samples, project(gradient_N))
+
+    def backward(self, batch: Batch, architecture: Architecture) -> float:
+        """Compute the loss of a batch and leave its gradient in the supernet; return the loss."""
         supernet = self._supernet
         supernet.train()
         supernet.flat_gradient_N.zero_()
+        inputs = batch.inputs.to(self._device).contiguous(memory_format=torch.channels_last)
+        targets = batch.targets.to(self._device)
         with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            loss = F.cross_entropy(supernet(images_BCRR.to(self._device), lot.architecture), labels_B.to(self._device))
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+                loss = self._loss(supernet(inputs, architecture), targets, self._teaching(inputs, architecture.resolution))
             torch.autograd.backward(loss)
-        gradient_N = supernet.flat_gradient_N.cpu().clone()
-        return LotResult(gradient_N, loss.item(), lot.samples, project(gradient_N))
+        return loss.item()
 
-    def _samples(self, lot: Lot) -> tuple[Tensor, Tensor]:
-        identity = (lot.run_seed, lot.round, lot.cohort, lot.key, lot.index)
-        indices_B = torch.tensor(sample_indices(*identity, len(self._labels_N), lot.samples))
-        return augment(self._images_NCRR[indices_B], lot_seed(*identity)), self._labels_N[indices_B]
+    @torch.no_grad()
+    def _teaching(self, inputs: Tensor, resolution: int) -> Outputs | None:
+        """Return what the teacher's largest network makes of the inputs, by their own statistics as in its training."""
+        if self._teacher is None:
+            return None
+        self._teacher.train()
+        outputs: Outputs = self._teacher(inputs, replace(self._space.largest(), resolution=resolution))
+        return outputs
+
+    def _loss(self, outputs: Outputs, targets: Tensor, teaching: Outputs | None) -> Tensor:
+        if isinstance(outputs, Tensor):
+            assert not isinstance(teaching, tuple)
+            return classification_loss(outputs.float(), targets, None if teaching is None else teaching.float())
+        return stereo_loss([scale.float() for scale in outputs], targets, None if teaching is None else teaching[-1].float())
 
 
 def project(gradient_N: Tensor) -> bytes:

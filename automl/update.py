@@ -1,5 +1,8 @@
 """A run's state and the exact update: the same bits on whatever hardware.
 
+The update is the optimiser's step and what the schedule changes at the end of a phase: channels are sorted, and the state that the later
+phases learn from is remembered by its digest.
+
 Only elementwise operations that IEEE 754 rounds exactly, each on its own: multiply, add, subtract, divide, square root. Never a
 fused one, no power, no reduction, no device but the CPU, and denormals are kept. ``self_test`` shows that this machine does so.
 
@@ -13,16 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.classifier import Supernet
-from automl.schedule import learning_rate
-from automl.space import space_named
+from automl.networks import build
+from automl.schedule import Plan
+from automl.sorting import sort_channels
 from protocol.encoding import decode, encode
 from protocol.errors import EncodingError, OwnFault
 from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import Digest
 
-_FORMAT = "manta/state/v1"
-_MAX_HEADER_BYTES = 64
+_FORMAT = "manta/state/v2"
+_MAX_HEADER_BYTES = 96
 _MAX_MOMENTS = 2
 
 
@@ -33,14 +36,15 @@ class State:
     round: int
     parameters: Tensor  # (N,) fp32, CPU
     moments: tuple[Tensor, ...]  # AdamW: first and second moment; SGD: momentum; each (N,) fp32, CPU
+    teacher: bytes = b""  # digest of the state that the schedule's later phases learn from; empty up to that state itself
 
 
-def initial_state(supernet_name: str, optimizer: Optimizer, seed: int) -> State:
+def initial_state(plan: Plan) -> State:
     """Return a run's state of round 0. Its maker's machine decides the bits; everybody else fetches it by digest."""
-    supernet = Supernet(space_named(supernet_name))
-    supernet.initialise(torch.Generator().manual_seed(seed))
+    supernet = build(plan.space)
+    supernet.initialise(torch.Generator().manual_seed(plan.seed))
     parameters_N = supernet.flat_weights_N.clone()
-    return State(0, parameters_N, tuple(torch.zeros_like(parameters_N) for _ in range(num_moments(optimizer))))
+    return State(0, parameters_N, tuple(torch.zeros_like(parameters_N) for _ in range(num_moments(plan.optimizer))))
 
 
 def num_moments(optimizer: Optimizer) -> int:
@@ -49,8 +53,8 @@ def num_moments(optimizer: Optimizer) -> int:
 
 
 @torch.no_grad()
-def next_state(state: State, mean: Tensor, optimizer: Optimizer, num_rounds: int) -> State:
-    """Return the state after one more update with the averaged gradient ``mean`` (N,); ``state`` stays as it is.
+def next_state(state: State, mean: Tensor, plan: Plan) -> State:
+    """Return the state after one more round of ``plan`` with the averaged gradient ``mean`` (N,); ``state`` stays as it is.
 
     Raises:
         ValueError: the mean or the moments do not fit.
@@ -58,13 +62,28 @@ def next_state(state: State, mean: Tensor, optimizer: Optimizer, num_rounds: int
     """
     if mean.shape != state.parameters.shape or mean.dtype != torch.float32 or mean.device.type != "cpu":
         raise ValueError("the mean is an fp32 CPU vector as long as the parameters")
-    if len(state.moments) != num_moments(optimizer):
-        raise ValueError(f"a state of {optimizer.name} has {num_moments(optimizer)} moments, not {len(state.moments)}")
+    if len(state.moments) != num_moments(plan.optimizer):
+        raise ValueError(f"a state of {plan.optimizer.name} has {num_moments(plan.optimizer)} moments, not {len(state.moments)}")
+    round_ = state.round + 1
+    parameters_N, moments = _step(state, mean, plan.optimizer, plan.learning_rate(round_))
+    if plan.sorts_after(round_):
+        parameters_N, moments = sort_channels(parameters_N, moments, plan.supernet)
+    return State(round_, parameters_N, moments, state_digest(state) if state.round == plan.teacher_round else state.teacher)
+
+
+def teacher_digest(state: State, plan: Plan) -> bytes | None:
+    """Return the digest of the state that the round after ``state`` learns from; None where it learns from the samples alone.
+
+    In the first round that has a teacher it is ``state`` itself.
+    """
+    if not plan.phase(state.round + 1).distils:
+        return None
+    return state_digest(state) if state.round == plan.teacher_round else state.teacher
+
+
+def _step(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
     _check_denormals()
-    rate = learning_rate(optimizer, state.round + 1, num_rounds)
-    step = _adamw if optimizer.name == "adamw" else _sgd
-    parameters_N, moments = step(state, mean, optimizer, rate)
-    return State(state.round + 1, parameters_N, moments)
+    return (_adamw if optimizer.name == "adamw" else _sgd)(state, mean_N, optimizer, rate)
 
 
 def _adamw(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -109,7 +128,7 @@ def _check_denormals() -> None:
 
 
 def _parts(state: State) -> list[bytes | memoryview]:
-    header = encode((_FORMAT, state.round, state.parameters.numel(), len(state.moments)))
+    header = encode((_FORMAT, state.round, state.parameters.numel(), len(state.moments), state.teacher))
     vectors = [np.ascontiguousarray(vector.numpy(), dtype="<f4") for vector in (state.parameters, *state.moments)]
     return [bytes([len(header)]), header, *(vector.data.cast("B") for vector in vectors)]
 
@@ -142,26 +161,28 @@ def state_from_bytes(data: bytes, expected_num: int) -> State:
     if not data or data[0] > _MAX_HEADER_BYTES or len(data) < header_end:
         raise EncodingError("a state begins with the length of its header, and the header")
     header = decode(data[1:header_end], max_bytes=_MAX_HEADER_BYTES)
-    if type(header) is not tuple or len(header) != 4 or header[0] != _FORMAT:
+    if type(header) is not tuple or len(header) != 5 or header[0] != _FORMAT:
         raise EncodingError(f"not a header of {_FORMAT}")
-    _, round_, count, moments = header
+    _, round_, count, moments, teacher = header
     if type(round_) is not int or not 0 <= round_ <= MAX_ROUND:
         raise EncodingError("the state's round is out of range")
     if type(count) is not int or count != expected_num:
         raise EncodingError(f"the state has {count!r} weights, not {expected_num}")
     if type(moments) is not int or not 1 <= moments <= _MAX_MOMENTS:
         raise EncodingError(f"a state has 1 to {_MAX_MOMENTS} moments")
+    if type(teacher) is not bytes or len(teacher) not in (0, 32):
+        raise EncodingError("the digest of a state's teacher has 32 bytes, or none")
     if len(data) != header_end + 4 * count * (1 + moments):
         raise EncodingError(f"{len(data)} bytes do not fit {1 + moments} vectors of {count} weights")
     values = np.frombuffer(data, dtype="<f4", offset=header_end).astype(np.float32)  # a copy: aligned, writable, native
     if not np.isfinite(values).all():
         raise EncodingError("the state has values that are not finite numbers")
     vectors = [torch.from_numpy(vector.copy()) for vector in values.reshape(1 + moments, count)]
-    return State(round_, vectors[0], tuple(vectors[1:]))
+    return State(round_, vectors[0], tuple(vectors[1:]), teacher)
 
 
 # SHA-256 over three updates of ``_known_state`` with each optimiser; the same under ATEN_CPU_CAPABILITY=default, avx2 and avx512.
-_KNOWN_DIGEST = "db97846c2b78cf140e503fb2f1c0e3fd9aa1a4ed0d233630fbfc36b7d739cd4a"
+_KNOWN_DIGEST = "9c7741df6f5ea40f744b3a420efe49d10730f39eca7f9b613df3ce1797cd21d9"
 _KNOWN_LENGTH = 70_001  # long enough to be split over threads, odd so that vector tails are covered
 
 
@@ -182,7 +203,7 @@ def known_digest() -> str:
         optimizer = Optimizer(name, "0.002", "0.9", "0.999", "0.00000001", "0.01", 30)
         state = _known_state(num_moments(optimizer))
         for step in range(3):
-            state = next_state(state, _known_vector(7 + step), optimizer, 10)
+            state = State(step + 1, *_step(state, _known_vector(7 + step), optimizer, 0.001))
         digest.update(state_digest(state))
     return digest.hexdigest()
 

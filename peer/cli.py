@@ -1,9 +1,11 @@
 """manta-peer: the volunteer's program. Parses, calls, prints, exits."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +29,51 @@ def main() -> None:
 @click.option("--cohort", metavar="NAME", help="Peers with the same name average first among themselves.  [default: this host]")
 @click.option("--listen", multiple=True, metavar="MADDR", help="Address to listen on.  [default: /ip4/0.0.0.0/tcp/0]")
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and frozen work.")
+@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
+@click.option("--latency-table", type=click.Path(path_type=Path), metavar="FILE", help="This device's latencies, for whoever asks.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def join_command(verbose: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C finishes what is claimed and leaves; twice stops at once."""
+    _set_up_logging(verbose)
+    with _clear_errors():
+        _join(load_config(_given(options)))
+
+
+@main.command(name="tables")
+@click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
+@click.option("--run", metavar="ID", help="The run's id: ask in no other.")
+@click.option("--listen", multiple=True, metavar="MADDR", help="Address to listen on.  [default: /ip4/0.0.0.0/tcp/0]")
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where to write them.")
+@click.option("--verbose", is_flag=True, help="Log why somebody's table is missing.")
+def tables_command(out: Path, verbose: bool, **options: Any) -> None:
+    """Collect the latency tables that the members of a run hand out: one file a device, for manta-search find --latency-table."""
+    _set_up_logging(verbose)
+    with _clear_errors():
+        config = load_config(_given(options))
+        with ending_at_ctrl_c():
+            from peer.tables import collect
+
+        for path, found in asyncio.run(collect(config, out)):
+            conditions = found.table.conditions
+            how = f"{conditions.device}, {conditions.threads} threads, {conditions.dtype}, batches of {conditions.batch}"
+            click.echo(f"{path}: {conditions.name} ({how})")
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def _set_up_logging(verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
-    flags = {name: tuple(value) if isinstance(value, tuple) else value for name, value in options.items() if value not in (None, ())}
+
+
+@contextlib.contextmanager
+def _clear_errors() -> Iterator[None]:
+    """Say in one line what went wrong, and exit."""
     try:
-        _join(load_config(flags))
+        yield
     except UserError as error:
         click.echo(f"manta-peer: {error}", err=True)
         sys.exit(2)

@@ -26,6 +26,8 @@ class PeerConfig(BaseModel):
     cohort: str | None = Field(default=None, description="peers with the same name average first among themselves; default: this host")
     listen: tuple[str, ...] = Field(default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on; port 0 is a free one")
     gpus: str = Field(default="all", description="all, none, or how many GPUs to use")
+    data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
+    latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
 
     @field_validator("run")
@@ -39,6 +41,11 @@ class PeerConfig(BaseModel):
     @classmethod
     def _check_cohort(cls, cohort: str | None) -> str | None:
         return None if cohort is None else cohort_name(cohort, "")
+
+    @field_validator("data_root", "latency_table")
+    @classmethod
+    def _expand(cls, path: Path | None) -> Path | None:
+        return None if path is None else path.expanduser()
 
     @field_validator("gpus")
     @classmethod

@@ -1,7 +1,7 @@
 """A peer's life in a run: train lots, freeze a claim, attempt the round with the others, apply what the log commits, again.
 
-``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, and in ``peer.states`` the
-tensors.
+``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.states`` the
+tensors, and in ``peer.mates`` the other members.
 """
 
 import asyncio
@@ -15,17 +15,16 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from automl.claims import check_work
-from automl.schedule import architecture_of_lot, round_architectures
-from automl.space import space_named
+from automl.schedule import Plan, architecture_of_lot
 from automl.training import Lot, Worker
 from automl.update import State
+from peer.mates import Mates
 from peer.states import States
 from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread, Lap, Pile
-from protocol.encoding import pack
 from protocol.errors import AttemptFailed, MantaError, RemoteFault, Unreachable
-from protocol.records import Announcement, Manifest, Proposal, SignedClaim, SignedManifest
+from protocol.records import Manifest, Proposal, SignedClaim, SignedManifest
 from protocol.rounds import CommitKind, Phase, RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm.averager import Averager, Expectation
@@ -33,17 +32,17 @@ from swarm.codec import MAX_ABS
 from swarm.log_client import Commitment, LogClient
 from swarm.matchmaking import Matchmaker
 from swarm.mean import Mean
-from swarm.membership import DHT_PERIOD_S, Membership
 from swarm.node import Node
+from swarm.tasks import within
+from swarm.transfer import Shelf
 
 _POLL_S = 0.2  # between looks at the clock while a round may close
 _ALL_TOGETHER_S = 4.0  # how long a round's first attempt waits for every member
 _WHOEVER_COMES_S = 10.0  # and the later ones, for at least one other
-_WITHDRAW_S = 2.0  # for telling the others that this peer leaves
+_RETRY_S = 1.0  # between looks for somebody who has a state
 _LOG_POLL_S = 2.0  # a commit that nobody pushed is seen this late at most
 _NEXT_PROPOSER_S = 1.5  # how long the second member of a table waits for the first one's commit
 _LOG_RETRY_S = (0.5, 5.0)  # first and longest pause between calls of a log that does not answer
-_MAX_PUSHES = 64  # of a commit, by the one who handed the proposal in
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
@@ -58,10 +57,19 @@ class PeerLoop:
     """One peer in one run."""
 
     def __init__(
-        self, node: Node, identity: Identity, signed: SignedManifest, worker: Worker, cohort: str, store: PeerStore, board: StatusBoard
+        self,
+        node: Node,
+        identity: Identity,
+        signed: SignedManifest,
+        worker: Worker,
+        cohort: str,
+        store: PeerStore,
+        board: StatusBoard,
+        shelf: Shelf,
     ) -> None:
         """Prepare; ``run`` does the rest."""
         self.manifest: Manifest = signed.open()
+        self.plan = Plan.of(self.manifest)
         self.node = node
         self.identity = identity
         self.run_id = signed.run
@@ -71,38 +79,37 @@ class PeerLoop:
         self._worker = worker
         self._store = store
         self._board = board
-        self._membership = Membership(node, self.run_id)
-        check_claim = partial(check_work, self.manifest)
+        self._shelf = shelf
+        self._mates = Mates(node, self.run_id, self.manifest, self.machine, cohort)
+        check_claim = partial(check_work, self.plan, self.manifest.lot_samples)
         self._matchmaker = Matchmaker(node, self.run_id, check_claim)
         self.averager = Averager(node, identity, self.manifest, self.machine, self._matchmaker, check_claim)
         self._compute = ComputeThread()
-        self._states = States(node, self.manifest, worker.num_weights, self._compute)
+        self._states = States(node, shelf, self.manifest, self.plan, worker.num_weights, self._compute)
         self._gradient: Tensor | None = None  # of the frozen claim
         self._opened_ms = _now_ms()
         self._commit_seen = asyncio.Event()
-        self._progress = asyncio.Event()
         self._leaving = asyncio.Event()
         self._commitment: Commitment | None = None
         self._lap = Lap()
-        self._pushing: set[asyncio.Task[None]] = set()
 
     # The person's side.
 
     def leave(self) -> None:
         """Finish the round's duties, then end."""
         self._leaving.set()
-        self._progress.set()
+        self._mates.progress.set()
 
     async def run(self) -> None:
         """Take part until the run is finished or ``leave`` was called and the round's duties are done."""
-        await self._states.serve()
+        await self._shelf.serve(self.node)
         await self.node.serve("commit", self._on_commit_pushed)
-        await self._membership.start()
+        await self._mates.start()
         await self.averager.start()
         await self._matchmaker.start()
         await self._first_look()
         async with asyncio.TaskGroup() as tasks:
-            watching = (self._watch_members(), self._watch_log(), self.node.watch_daemon())
+            watching = (self._mates.watch(lambda members: self._board.update(members=members)), self._watch_log(), self.node.watch_daemon())
             background = [tasks.create_task(watch) for watch in watching]
             try:
                 await self._rounds()
@@ -126,7 +133,8 @@ class PeerLoop:
                 await self._catch_up()
             elif phase is Phase.TRAINING:
                 if self._leaving.is_set():
-                    await self._withdraw()
+                    self._board.status.samples_lost += self.machine.samples
+                    await self._mates.withdraw()
                     return
                 await self._train()
             elif self.machine.can_join:
@@ -173,7 +181,7 @@ class PeerLoop:
         except MantaError as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(_RETRY_S)
             return
         if target not in self.machine.missing:
             return  # a newer commit came meanwhile
@@ -186,18 +194,18 @@ class PeerLoop:
             self._board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
 
     def _providers(self) -> list[PublicKey]:
+        """Return who should have the newest committed state, and the teacher."""
         voters = [PublicKey(vote.key) for vote in self._commitment.proven.round.votes] if self._commitment else []
-        members = [PublicKey(member.key) for member in self._membership.members() if member.last_commit == self.machine.last_commit]
-        return list(dict.fromkeys([*voters, *members, PublicKey(self.manifest.operators[0])]))
+        return list(dict.fromkeys([*voters, *self._mates.standing_with_us(), PublicKey(self.manifest.operators[0])]))
 
     # A round.
 
     async def _train(self) -> None:
         """Train lots until the round closes, then freeze the claim."""
         machine, manifest, round_ = self.machine, self.manifest, self.machine.round
-        space = space_named(manifest.supernet)
-        architectures = round_architectures(space, manifest.seed, round_, manifest.algorithm, self.cohort)
-        await self._compute.run(self._worker.load, self._states.held.parameters)
+        if not await self._load_weights():
+            return
+        architectures = self.plan.architectures(round_, self.cohort)
         pile, index = Pile(self._worker.num_weights), 0
         while machine.phase is Phase.TRAINING and machine.round == round_ and not self._leaving.is_set():
             architecture = architecture_of_lot(architectures, self.identity.public_key, index)
@@ -210,26 +218,33 @@ class PeerLoop:
             elif machine.lot_trained(round_, result.samples):
                 pile.add(lot, result)
                 if len(pile) % len(architectures) == 0:
-                    self._progress.set()
+                    self._mates.progress.set()
             if machine.samples >= manifest.max_claim_samples:
                 await self._wait_for_others(round_)
-            if not self._leaving.is_set() and machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
+            if not self._leaving.is_set() and machine.should_close(self._mates.swarm_samples(), _now_ms(), self._opened_ms):
                 await self._freeze(pile, round_)
 
-    async def _withdraw(self) -> None:
-        """Tell the others not to count on lots that are not claimed yet: what is claimed is a duty, these are not."""
-        self._board.status.samples_lost += self.machine.samples
-        await self._announce(samples=0)
-        await self._membership.told(timeout_s=_WITHDRAW_S)
+    async def _load_weights(self) -> bool:
+        """Give the worker the held state, and its teacher where the round has one; False: the teacher could not be had, try again."""
+        try:
+            teacher = await self._states.teacher(self._providers())
+        except MantaError as error:
+            logger.info("no teacher round=%d reason=%s", self.machine.round, error)
+            self._board.update(waiting_for=f"somebody who has the teacher, the state of round {self.plan.teacher_round}")
+            await asyncio.sleep(_RETRY_S)
+            return False
+        self._board.update(waiting_for="", teacher=teacher[0].hex() if teacher else "")
+        await self._compute.run(self._worker.teach, teacher[1] if teacher else None)
+        await self._compute.run(self._worker.load, self._states.held.parameters)
+        return True
 
     async def _wait_for_others(self, round_: int) -> None:
         """With as many samples as its claim may weigh, wait for the round to close instead of training more."""
         machine = self.machine
         while machine.phase is Phase.TRAINING and machine.round == round_ and not self._leaving.is_set():
-            if machine.should_close(self._swarm_samples(), _now_ms(), self._opened_ms):
+            if machine.should_close(self._mates.swarm_samples(), _now_ms(), self._opened_ms):
                 return
-            self._membership.changed.clear()
-            await _within(self._membership.changed, _POLL_S)
+            await self._mates.change(_POLL_S)
 
     async def _freeze(self, pile: Pile, round_: int) -> None:
         claim = pile.claim(
@@ -246,24 +261,7 @@ class PeerLoop:
         if self.machine.freeze(signed):
             self._gradient = gradient
             self._board.status.loss = pile.loss
-        await self._announce()
-
-    def _swarm_samples(self) -> int:
-        cap, here = self.manifest.max_claim_samples, (self.machine.round, self.machine.last_commit)
-        others = (min(member.samples, cap) for member in self._mates() if (member.round, member.last_commit) == here)
-        return sum(others) + min(self.machine.samples, cap)
-
-    def _mates(self) -> list[Announcement]:
-        """Return the other members to expect in this round's group: they work on it, or will in a moment, having the round before.
-
-        Those that let an attempt down lately are left out.
-        """
-        rounds = (self.machine.round, self.machine.round - 1)
-        return [
-            member
-            for member in self._membership.members()
-            if member.round in rounds and member.key != self.identity.public_key and not self._membership.is_suspect(member.key)
-        ]
+        await self._mates.announce()
 
     async def _attempt(self) -> None:
         """Make attempts with the frozen claim until the round is over."""
@@ -271,7 +269,7 @@ class PeerLoop:
         while self.machine.can_join:
             assert self._gradient is not None
             self._commit_seen.clear()
-            group_size = len(self._mates()) + 1
+            group_size = len(self._mates.expected()) + 1
             if tries == 0:  # everybody, within a short while: a fast peer must not leave the others out round after round
                 expectation = Expectation(group_size, group_size, self._opened_ms, _ALL_TOGETHER_S)
             else:
@@ -280,7 +278,7 @@ class PeerLoop:
                 made = await self._unless_committed(self.averager.attempt(self._gradient, self._prepare, expectation))
             except AttemptFailed as error:
                 tries += 1
-                self._membership.suspect(error.suspects or self._not_ready())
+                self._mates.suspect(error.suspects or self._mates.not_ready())
                 await self._attempt_failed(str(error))
                 continue
             if made is None:
@@ -289,15 +287,11 @@ class PeerLoop:
             self._lap.mark("vote")
             await self._await_commit(proposal)
 
-    def _not_ready(self) -> frozenset[bytes]:
-        """Return the mates that have not frozen a claim for this round yet: the next group does not wait for them."""
-        return frozenset(member.key for member in self._mates() if not (member.ready and member.round == self.machine.round))
-
     async def _attempt_failed(self, reason: str) -> None:
         logger.info("attempt dropped round=%d reason=%s", self.machine.round, reason)
         self._board.update(attempts_dropped=dict(self.machine.attempts_dropped))
         await self._look_at_log()
-        await self._membership.look()
+        await self._mates.look()
         await asyncio.sleep(_POLL_S)
 
     async def _unless_committed(self, attempt: Coroutine[Any, Any, Result]) -> Result | None:
@@ -346,11 +340,11 @@ class PeerLoop:
                     await self._attempt_failed(str(error))
                 return
             self._take(commitment)
-            self._push(commitment, members)
+            self._mates.push(commitment.receipt, members)
 
     async def _commits_within(self, timeout_s: float) -> bool:
         if timeout_s > 0:
-            await _within(self._commit_seen, timeout_s)
+            await within(self._commit_seen, timeout_s)
         return self.machine.phase is not Phase.PROPOSED
 
     async def _sit_out(self) -> None:
@@ -391,7 +385,7 @@ class PeerLoop:
             lost=commit.samples_lost,
         )
         self._commit_seen.set()
-        self._progress.set()
+        self._mates.progress.set()
 
     def _show_state(self, state: State, digest: bytes) -> None:
         if not self.machine.can_join:
@@ -402,21 +396,6 @@ class PeerLoop:
     async def _on_commit_pushed(self, _sender: PublicKey, data: bytes) -> bytes:
         self._take(self.log.open(data))
         return b""
-
-    def _push(self, commitment: Commitment, mates: tuple[PublicKey, ...]) -> None:
-        """Tell the group, and others who wait for this round's end; whoever is left out looks at the log."""
-        members = [PublicKey(member.key) for member in self._membership.members()]
-        keys = list(dict.fromkeys([*mates, *members]))[:_MAX_PUSHES]
-        data = pack(commitment.receipt)
-
-        async def tell(key: PublicKey) -> None:
-            with contextlib.suppress(MantaError):  # it sees the commit when it looks at the log
-                await self.node.call(key, "commit", data, timeout_s=5.0)
-
-        for key in keys:
-            if key != self.identity.public_key:
-                self._pushing.add(task := asyncio.create_task(tell(key)))
-                task.add_done_callback(self._pushing.discard)
 
     async def _look_at_log(self) -> bool:
         """Take note of the log's newest commit; return whether the log answered."""
@@ -432,42 +411,15 @@ class PeerLoop:
     # In the background.
 
     async def _watch_log(self) -> None:
-        """See commits that nobody pushed, and find the log again when it was away."""
+        """See commits that nobody pushed, and find the log again when it was away.
+
+        Also when it answers by itself: a restarted node knows nobody, and newcomers who ask it for members would never find this one.
+        """
+        has_met = True
         while True:
             await asyncio.sleep(_LOG_POLL_S)
-            if not await self._look_at_log():
+            has_met = await self._look_at_log() and has_met
+            if not has_met:
                 with contextlib.suppress(Unreachable):
                     await self.node.meet_again(self.log.operator)
-
-    async def _watch_members(self) -> None:
-        """Announce progress as it happens, and a heartbeat when nothing does; look for newcomers."""
-        while True:
-            self._progress.clear()
-            await self._announce()
-            await self._membership.look()
-            self._board.update(members=len(self._membership.members()))
-            until = time.monotonic() + DHT_PERIOD_S
-            while time.monotonic() < until:
-                await _within(self._progress, until - time.monotonic())
-                if self._progress.is_set():
-                    self._progress.clear()
-                    await self._announce()
-
-    async def _announce(self, *, samples: int | None = None) -> None:
-        machine = self.machine
-        if machine.phase is Phase.FINISHED:
-            return
-        await self._membership.announce(
-            cohort=self.cohort,
-            last_commit=machine.last_commit,
-            round_=machine.round,
-            samples=machine.samples if samples is None else samples,
-            ready=machine.claim is not None,
-        )
-
-
-async def _within(event: asyncio.Event, timeout_s: float) -> None:
-    """Wait for the event, but not longer. Not ``asyncio.wait_for``, which in Python 3.11 can swallow a cancellation."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
+                    has_met = True

@@ -1,4 +1,4 @@
-"""From a person's settings to a peer in a run: find the run, check its manifest and the data, build what computes, then the loop."""
+"""From a person's settings to a peer in a run: find it, see if this computer can train it, build what computes, then the loop."""
 
 import asyncio
 import logging
@@ -6,24 +6,31 @@ import os
 import signal
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
-from automl.data.digits import load as load_dataset
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.space import space_named
 from automl.training import Worker
 from automl.update import self_test
 from peer.config import PeerConfig
+from peer.finding import fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
+from peer.states import SHELF
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
+from peer.tables import load_table, publish_table
 from protocol.cohorts import cohort_name
-from protocol.errors import MantaError, RemoteFault, Unreachable, UserError
+from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
-from swarm import codec, local_runs
+from swarm import codec
 from swarm.disk import load_identity, only_process
-from swarm.log_client import fetch_manifest, serve_manifest
-from swarm.node import Node, parse_address
+from swarm.log_client import serve_manifest
+from swarm.node import Node
+from swarm.transfer import Shelf
 
 logger = logging.getLogger("manta.peer")
 
@@ -47,34 +54,6 @@ def choose_device(gpus: str) -> Device:
     return Device("cuda:0", f"one GPU, {torch.cuda.get_device_name(0)}{more}")
 
 
-def find_addresses(config: PeerConfig, store: PeerStore) -> tuple[tuple[str, ...], str | None]:
-    """Return addresses to join by, and the id of the run to expect there, if one is known.
-
-    Raises:
-        UserError: none was given and none is known.
-    """
-    if config.initial_peers:
-        return config.initial_peers, config.run
-    last = store.last_run()
-    if last is not None and config.run in (None, last[0]):
-        return last[1], last[0]
-    for local in local_runs.find():
-        if config.run in (None, local.run):
-            return local.addresses, local.run
-    raise UserError(
-        "no run was found: give the address that the operator printed with --initial-peers (or MANTA_INITIAL_PEERS), "
-        "or start an aggregator on this computer with manta-aggregator start"
-    )
-
-
-def _what_to_try(config: PeerConfig, expected_run: str | None) -> str:
-    """Return what a person can do when nobody answers; a run on this computer may be the one that is meant."""
-    others = [local for local in local_runs.find() if local.run != expected_run]
-    if config.initial_peers or not others:
-        return "check the address, and that the aggregator runs and its port is open"
-    return f"that is the run joined last; for {others[0].name}, which runs on this computer, add --run {others[0].run}"
-
-
 async def join(config: PeerConfig) -> None:
     """Take part in a run until it is finished or the person leaves.
 
@@ -88,43 +67,52 @@ async def join(config: PeerConfig) -> None:
     store = PeerStore(config.dir)
     with only_process(store.directory):
         identity = load_identity(store.identity_path)
-        addresses, expected_run = find_addresses(config, store)
+        addresses, expected_run = find_addresses(config, store.last_run())
+        node = await start_node(config, identity, store.identity_path, addresses, expected_run)
         try:
-            node = await Node.start(identity, store.identity_path, listen=config.listen, initial_peers=addresses)
-        except Unreachable as error:
-            raise UserError(f"{error}: {_what_to_try(config, expected_run)}") from error
-        try:
-            signed = await _fetch_checked_manifest(node, addresses, expected_run)
+            signed = await fetch_checked_manifest(node, addresses, expected_run)
             await _take_part(config, node, identity, store, signed, addresses)
         finally:
             await node.close()
 
 
-async def _fetch_checked_manifest(node: Node, addresses: tuple[str, ...], expected_run: str | None) -> SignedManifest:
-    problems = []
-    for address in addresses:
-        try:
-            signed = await fetch_manifest(node, parse_address(address)[0])
-            signed.open()
-        except Unreachable as error:
-            problems.append(str(error))
-            continue
-        except RemoteFault as error:
-            raise UserError(f"the manifest that {address} serves is refused ({error}); ask the operator for the right address") from error
-        if expected_run is not None and signed.run.hex() != expected_run:
-            raise UserError(
-                f"{address} serves run {signed.run.hex()}, not {expected_run}; check --run, or give the address of that run's aggregator"
-            )
-        return signed
-    raise UserError(f"no manifest could be fetched ({'; '.join(problems)}); ask the operator whether the run is up")
-
-
 def _check_supported(manifest: Manifest) -> None:
-    if manifest.task != "classification":
-        raise UserError(f"this version of Manta cannot train {manifest.task!r}; install the version that the operator names")
+    """Refuse a run that is newer than this program; tasks, algorithms and schedules that it cannot name make no manifest at all.
+
+    Raises:
+        UserError: it asks for something that this version does not have.
+    """
+    try:
+        space = space_named(manifest.supernet)
+    except UserError as error:
+        raise UserError(f"{error}; install the version that the operator names") from error
+    if space.task != manifest.task:
+        raise UserError(f"the run's supernet {space.name} is for {space.task}, its task is {manifest.task}: ask the operator to mend it")
     for name in (manifest.cohort_codec, manifest.swarm_codec):
         if name not in codec.NAMES:
             raise UserError(f"this version of Manta does not know the codec {name!r}; install the version that the operator names")
+
+
+def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
+    """Return the run's data set from this computer; ``root`` is the folder for those that come with no library.
+
+    Raises:
+        UserError: it is missing, not the run's, or not what the run's supernet is made for; the message says what to do.
+    """
+    try:
+        dataset = load_dataset(manifest.dataset, root)
+    except UserError as error:
+        raise UserError(f"the run needs the data set {manifest.dataset!r}: {error}") from error
+    if dataset.digest != manifest.data_digest:
+        raise UserError(
+            f"the data set {manifest.dataset!r} on this computer is not the run's (its digest is {dataset.digest.hex()[:16]}, "
+            f"the manifest says {manifest.data_digest.hex()[:16]}): install the library versions, and get the data, that the operator names"
+        )
+    space = space_named(manifest.supernet)
+    made_for = (space.task, space.image_channels, space.num_classes)
+    if made_for != (dataset.task, dataset.image_channels, dataset.num_classes):
+        raise UserError(f"the run's supernet {space.name} does not fit its data set {dataset.name}: ask the operator to mend it")
+    return dataset
 
 
 async def _take_part(
@@ -133,12 +121,7 @@ async def _take_part(
     manifest = signed.open()
     _check_supported(manifest)
     device = choose_device(config.gpus)
-    dataset = await asyncio.to_thread(load_dataset, manifest.dataset)
-    if dataset.digest != manifest.data_digest:
-        raise UserError(
-            f"the data set {manifest.dataset!r} on this computer is not the run's (its digest is {dataset.digest.hex()[:16]}, "
-            f"the manifest says {manifest.data_digest.hex()[:16]}): install the library versions that the operator names"
-        )
+    dataset = await asyncio.to_thread(load_checked, manifest, config.data_root)
     worker = await asyncio.to_thread(Worker, manifest.supernet, dataset, device.name)
     cohort = cohort_name(config.cohort, socket.gethostname())
     status = PeerStatus(
@@ -150,12 +133,16 @@ async def _take_part(
         device=device.name,
         num_rounds=manifest.num_rounds,
     )
+    shelf = Shelf(SHELF)
+    table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
     store.remember_run(signed.run, addresses)
     await serve_manifest(node, signed)
+    if table is not None:
+        await publish_table(node, identity, signed.run, shelf, table)
     with StatusBoard(store, status) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
         board.say(f"computes on {device.description}")
-        loop = PeerLoop(node, identity, signed, worker, cohort, store, board)
+        loop = PeerLoop(node, identity, signed, worker, cohort, store, board, shelf)
         await _until_told_to_stop(loop, board)
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")

@@ -25,6 +25,7 @@ class PeerStatus:
     pid: int = field(default_factory=os.getpid)
     round: int = 0  # the newest committed round whose state it holds
     state: str = ""
+    teacher: str = ""  # digest of the state that its lots learn from too
     phase: str = "starting"
     waiting_for: str = ""
     members: int = 0

@@ -18,7 +18,13 @@ MAX_ROUND_BYTES = 65_535  # a round entry
 MAX_MANIFEST_BYTES = 262_144
 MAX_GROUP = 256  # members of one table: their claims' digests and votes fit a round entry
 MAX_ROUND = 2**40
+MAX_ARCHITECTURES = 8  # that a claim names; with texts as long as they may be, a claim still fits its entry
+MAX_ARCHITECTURE_TEXT = 400
+MAX_COSTS = 4096  # prices of a manifest
+MAX_GENE_TEXT = 40
+TASKS = ("classification", "stereo")
 ALGORITHMS = ("data-parallel", "model-parallel")
+SCHEDULES = ("sandwich", "shrinking")
 
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -29,7 +35,12 @@ def _require(condition: bool, what: str) -> None:
         raise ValueError(what)
 
 
-def _check_digest(value: bytes, what: str) -> None:
+def check_digest(value: bytes, what: str) -> None:
+    """Refuse what has not the length of a digest.
+
+    Raises:
+        ValueError: the digest is refused.
+    """
     _require(len(value) == 32, f"{what} has {len(value)} bytes, not 32")
 
 
@@ -68,12 +79,13 @@ class Manifest:
     """The signed, canonical description of a run; its SHA-256 is the run's id."""
 
     name: str
-    task: str  # "classification"
+    task: str  # one of TASKS
     dataset: str  # a name that automl.data knows
     data_digest: bytes
-    supernet: str  # a name that automl knows: "classifier-tiny"
+    supernet: str  # a name that automl knows: "classifier-tiny", "classifier-tiny-3x100"
     seed: int
-    algorithm: str  # one of ALGORITHMS
+    algorithm: str  # one of ALGORITHMS: who trains what in a round
+    schedule: str  # one of SCHEDULES: what there is to train, round by round
     num_rounds: int
     target_batch: int  # samples over all lots that close a round
     lot_samples: int  # samples of one lot
@@ -85,21 +97,24 @@ class Manifest:
     cohort_codec: str  # codec between members of a cohort
     swarm_codec: str  # codec between cohorts, and of the mean itself
     reward_pool: int  # credit units shared out each round
-    costs: tuple[tuple[str, int], ...]  # gene -> MACs; an architecture's cost is the sum over its genes
+    costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
     operators: tuple[bytes, ...]  # Ed25519 keys; the first one's log decides
 
     def __post_init__(self) -> None:
-        for what in ("name", "task", "dataset", "supernet", "cohort_codec", "swarm_codec"):
+        for what in ("name", "dataset", "supernet", "cohort_codec", "swarm_codec"):
             check_name(getattr(self, what), what)
-        _require(self.algorithm in ALGORITHMS, f"algorithm must be one of {', '.join(ALGORITHMS)}")
-        _check_digest(self.data_digest, "data_digest")
-        _check_digest(self.initial_state, "initial_state")
+        for what, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("schedule", SCHEDULES)):
+            _require(getattr(self, what) in known, f"{what} must be one of {', '.join(known)}")
+        check_digest(self.data_digest, "data_digest")
+        check_digest(self.initial_state, "initial_state")
         _require(0 <= self.seed < 2**63, "seed is between 0 and 2^63")
         _require(1 <= self.num_rounds <= MAX_ROUND, "num_rounds is at least 1")
         for what in ("target_batch", "lot_samples", "max_claim_samples", "round_deadline_ms", "attempt_timeout_ms", "reward_pool"):
             _require(1 <= getattr(self, what) <= 2**48, f"{what} is at least 1 and at most 2^48")
         _require(self.lot_samples <= 65_536, "lot_samples is at most 65536")
-        _require(len({gene for gene, _ in self.costs}) == len(self.costs), "a gene is priced once")
+        _require(len(self.costs) <= MAX_COSTS, f"a manifest has at most {MAX_COSTS} prices")
+        _require(all(0 < len(key) <= MAX_GENE_TEXT for key, _ in self.costs), f"what is priced has 1 to {MAX_GENE_TEXT} characters")
+        _require(len({key for key, _ in self.costs}) == len(self.costs), "nothing is priced twice")
         _require(all(0 <= cost < 2**62 for _, cost in self.costs), "a cost is not negative")
         _require(1 <= len(self.operators) <= 16, "a run has 1 to 16 operators")
         for key in self.operators:
@@ -109,7 +124,7 @@ class Manifest:
                 raise ValueError(f"operators: {error}") from error
 
     def cost_table(self) -> dict[str, int]:
-        """Return gene -> MACs."""
+        """Return price key -> MACs."""
         return dict(self.costs)
 
 
@@ -157,8 +172,8 @@ class Announcement:
     sequence: int  # grows with every announcement of this key: milliseconds since 1970
 
     def __post_init__(self) -> None:
-        _check_digest(self.run, "run")
-        _check_digest(self.last_commit, "last_commit")
+        check_digest(self.run, "run")
+        check_digest(self.last_commit, "last_commit")
         check_name(self.cohort, "cohort")
         _require(1 <= self.round <= MAX_ROUND and 0 <= self.samples <= 2**48, "round or samples out of range")
         _require(self.ready in (0, 1) and 0 <= self.sequence < 2**62, "ready or sequence out of range")
@@ -178,16 +193,19 @@ class Claim:
     lots_root: bytes  # RFC 9162 root over the encoded LotRecords in order
 
     def __post_init__(self) -> None:
-        _check_digest(self.run, "run")
-        _check_digest(self.last_commit, "last_commit")
-        _check_digest(self.lots_root, "lots_root")
+        check_digest(self.run, "run")
+        check_digest(self.last_commit, "last_commit")
+        check_digest(self.lots_root, "lots_root")
         check_name(self.cohort, "cohort")
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
         _require(1 <= self.lots <= 2**32, "a claim has at least one lot")
         names = [name for name, _ in self.work]
-        _require(0 < len(names) <= 16, "a claim names 1 to 16 architectures")
+        _require(0 < len(names) <= MAX_ARCHITECTURES, f"a claim names 1 to {MAX_ARCHITECTURES} architectures")
         _require(names == sorted(set(names)), "architectures are sorted and named once")
-        _require(all(0 < len(name) <= 200 for name in names), "an architecture's text has 1 to 200 characters")
+        _require(
+            all(0 < len(name) <= MAX_ARCHITECTURE_TEXT for name in names),
+            f"an architecture's text has 1 to {MAX_ARCHITECTURE_TEXT} characters",
+        )
         _require(all(0 < samples <= 2**40 for _, samples in self.work), "samples out of range")
 
     @property
@@ -250,7 +268,7 @@ class Statement:
 
     def __post_init__(self) -> None:
         for what in ("run", "last_commit", "table", "mean", "state"):
-            _check_digest(getattr(self, what), what)
+            check_digest(getattr(self, what), what)
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
 
 
@@ -287,7 +305,7 @@ class Round:
         _require(1 <= len(self.claims) <= MAX_GROUP, f"a round has 1 to {MAX_GROUP} claims")
         _require(len(self.votes) <= len(self.claims), "more votes than claims")
         for claim in self.claims:
-            _check_digest(claim, "claim")
+            check_digest(claim, "claim")
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,18 +24,23 @@ class RewardedRound:
 def architecture_cost(text: str, costs: Mapping[str, int]) -> int:
     """Return the MACs of the architecture ``text``, genes joined by single spaces: the sum over its genes.
 
-    Each place of the network is paid once: of "u2.1:k5e3" the place is what stands before the colon, of "r32" the letters.
+    What a gene costs may depend on the first one, the resolution: after "r32" the price of "u2.1:k5e3" is that of "r32 u2.1:k5e3" if
+    there is one, else that of "u2.1:k5e3"; the first gene's own price stands alone. Each place of the network is paid once: of
+    "u2.1:k5e3" the place is what stands before the colon, of "r32" the letters.
 
     Raises:
         LedgerError: a gene without a price, or two genes for one place.
     """
-    genes = text.split(" ")
-    for gene in genes:
-        if gene not in costs:
-            raise LedgerError(f"the manifest has no price for gene {gene!r}")
+    first, *others = genes = text.split(" ")
     if len({_place(gene) for gene in genes}) != len(genes):
         raise LedgerError("an architecture with two genes for one place")
-    return sum(costs[gene] for gene in genes)
+    prices = [costs.get(first), *(costs.get(f"{first} {gene}", costs.get(gene)) for gene in others)]
+    total = 0
+    for gene, price in zip(genes, prices, strict=True):
+        if price is None:
+            raise LedgerError(f"the manifest has no price for gene {gene!r} of an architecture that begins with {first!r}")
+        total += price
+    return total
 
 
 def _place(gene: str) -> str:

@@ -219,7 +219,8 @@ class Node:
             Unreachable: it is still away.
         """
         await _connect(self._p2p, [(key, maddr) for maddr in self._addresses.get(key, [])])
-        await self._dht.protocol.call_ping(PeerID(peer_id(key)))
+        if await self._dht.protocol.call_ping(PeerID(peer_id(key))) is None:
+            raise Unreachable(f"{short_name(key)} is away")
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
         """See ``Endpoint.publish``."""

@@ -1,6 +1,7 @@
-"""Coroutines side by side: all of them, or the first failure and none."""
+"""Waiting: for coroutines side by side (all of them, or the first failure and none), and for an event, but not for ever."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Any
 
@@ -17,6 +18,13 @@ async def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
         # What is a fault of the program matters more than what it made of the network.
         raise next((failure for failure in failures if not isinstance(failure, MantaError)), failures[0]) from None
     return [task.result() for task in running]
+
+
+async def within(event: asyncio.Event, timeout_s: float) -> None:
+    """Wait for the event, but not longer. Not ``asyncio.wait_for``, which in Python 3.11 can swallow a cancellation."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
 
 
 def _flatten(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -32,10 +32,11 @@ class _Give:
 
 
 class Shelf:
-    """What this node hands out by digest: the newest ``capacity`` byte strings that were put on it."""
+    """What this node hands out by digest: the newest ``capacity`` byte strings that were put on it, and what was pinned."""
 
     def __init__(self, capacity: int) -> None:
         self._items: OrderedDict[bytes, bytes] = OrderedDict()
+        self._pinned: dict[bytes, bytes] = {}
         self._capacity = capacity
 
     def put(self, data: bytes) -> Digest:
@@ -47,9 +48,15 @@ class Shelf:
             self._items.popitem(last=False)
         return digest
 
+    def pin(self, data: bytes) -> Digest:
+        """Keep ``data`` for as long as this node lives, and return its digest: for the few things that newcomers need at any time."""
+        digest = sha256(data)
+        self._pinned[digest] = data
+        return digest
+
     def get(self, digest: bytes) -> bytes | None:
         """Return the bytes of ``digest`` if they are here."""
-        return self._items.get(digest)
+        return self._pinned[digest] if digest in self._pinned else self._items.get(digest)
 
     async def serve(self, endpoint: Endpoint) -> None:
         """Answer "fetch" calls of anybody."""
@@ -57,7 +64,7 @@ class Shelf:
 
     async def _answer(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(_Ask, request, max_bytes=128)
-        data = self._items.get(ask.digest)
+        data = self.get(ask.digest)
         if data is None:
             raise Unreachable("not here (any more)")
         if not 0 <= ask.offset <= len(data):

@@ -46,6 +46,7 @@ class Home:
             "HOME": str(directory),
             "MANTA_STATE_DIR": str(directory / "state"),
             "TMPDIR": str(temporary),
+            "TORCHINDUCTOR_CACHE_DIR": str(directory / "torch"),  # torch makes it as soon as torchvision is imported
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
         }

@@ -1,12 +1,13 @@
 """A run with a real supernet, whose rounds are made without training: random means, honest claims, votes. For the tests of this folder."""
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import torch
 
 from aggregator.config import CodecSection, RoundSection, RunConfig, RunSection
-from automl.schedule import round_architectures
-from automl.space import space_named
+from automl.data.digits import digits
+from automl.schedule import Plan
 from automl.update import State, initial_state, next_state, state_digest
 from protocol.ledger import Ledger
 from protocol.records import Claim, Manifest, Proposal, SignedClaim, SignedManifest, Statement, sign_vote, table_digest
@@ -22,13 +23,15 @@ CONFIG = RunConfig(
     round=RoundSection(target_batch=3 * 4 * 32, lot_samples=32, deadline_s=3600),  # what the three peers claim together
     codec=CodecSection(cohort="fp32", swarm="fp32"),
 )
-STATE = initial_state(CONFIG.data.supernet, CONFIG.optimizer_settings(), CONFIG.run.seed)
+SHRINKING = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"schedule": "shrinking"})})
+DATASET = digits()
+STATE = initial_state(CONFIG.plan(DATASET))
 NUM_WEIGHTS = STATE.parameters.numel()
 
 
 def signed_manifest(config: RunConfig = CONFIG) -> SignedManifest:
     """Return the manifest of a run that begins at ``STATE``."""
-    return SignedManifest.sign(config.manifest(OPERATOR, state_digest(STATE)), OPERATOR)
+    return SignedManifest.sign(config.manifest(OPERATOR, state_digest(STATE), DATASET), OPERATOR)
 
 
 def mean_of(values: torch.Tensor, codec_name: str = "fp32") -> Mean:
@@ -48,10 +51,9 @@ def claim(ledger: Ledger, peer: Identity, round_: int | None = None, *, lots: by
     round_ = round_ or ledger.round + 1
     last_commit = ledger.commit_at(round_ - 1) if round_ > 1 else ledger.run
     assert last_commit is not None
-    architectures = round_architectures(space_named(manifest.supernet), manifest.seed, round_, manifest.algorithm, "here")
-    names = sorted({one.text for one in architectures})
-    work = tuple((name, manifest.lot_samples) for name in names)
-    return SignedClaim.sign(Claim(ledger.run, round_, last_commit, peer.public_key, "here", work, len(names), sha256(lots)), peer)
+    lots_of = Counter(one.text for one in Plan.of(manifest).architectures(round_, "here"))  # in a full phase roles may coincide
+    work = tuple((name, count * manifest.lot_samples) for name, count in sorted(lots_of.items()))
+    return SignedClaim.sign(Claim(ledger.run, round_, last_commit, peer.public_key, "here", work, lots_of.total(), sha256(lots)), peer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ def attempt(ledger: Ledger, state: State, *, seed: int = 0, claims: tuple[Signed
     """Return an honest attempt at the next round, on top of ``state``."""
     manifest: Manifest = ledger.manifest
     mean = some_mean(seed, manifest.swarm_codec)
-    after = next_state(state, mean.values, manifest.optimizer, manifest.num_rounds)
+    after = next_state(state, mean.values, Plan.of(manifest))
     claims = claims or tuple(claim(ledger, peer) for peer in PEERS)
     table = table_digest(tuple(one.digest for one in claims))
     statement = Statement(ledger.run, ledger.round + 1, ledger.last_commit, table, mean.digest, state_digest(after))

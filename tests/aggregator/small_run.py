@@ -12,8 +12,6 @@ from protocol.ledger import Ledger
 from protocol.notes import TreeHead, open_tree_head, origin
 from protocol.records import (
     Claim,
-    Manifest,
-    Optimizer,
     Round,
     SignedClaim,
     SignedManifest,
@@ -24,6 +22,7 @@ from protocol.records import (
     table_digest,
 )
 from protocol.signing import Identity, sha256
+from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
 OTHER_OPERATOR = Identity(b"\x02" * 32)
@@ -34,31 +33,12 @@ POOL = 1_000
 
 def signed_manifest(name: str = "small", num_rounds: int = 100_000) -> SignedManifest:
     """Return a run's manifest; another name makes it another run."""
-    return SignedManifest.sign(
-        Manifest(
-            name=name,
-            task="classification",
-            dataset="digits",
-            data_digest=sha256(b"data"),
-            supernet="classifier-tiny",
-            seed=0,
-            algorithm="data-parallel",
-            num_rounds=num_rounds,
-            target_batch=64,
-            lot_samples=16,
-            max_claim_samples=1_000,
-            round_deadline_ms=10_000,
-            attempt_timeout_ms=10_000,
-            optimizer=Optimizer("adamw", "0.002", "0.9", "0.99", "0.00000001", "0.01", 10),
-            initial_state=sha256(b"state 0"),
-            cohort_codec="fp32",
-            swarm_codec="fp16",
-            reward_pool=POOL,
-            costs=(("r32", 100), ("u1.0:k3e2", 7)),
-            operators=(OPERATOR.public_key, OTHER_OPERATOR.public_key),
-        ),
-        OPERATOR,
+    costs = (("r32", 100), ("u1.0:k3e2", 7))
+    operators = (OPERATOR.public_key, OTHER_OPERATOR.public_key)
+    manifest = manifest_of(
+        OPERATOR, name=name, num_rounds=num_rounds, max_claim_samples=1_000, reward_pool=POOL, costs=costs, operators=operators
     )
+    return SignedManifest.sign(manifest, OPERATOR)
 
 
 def claim(ledger: Ledger, peer: Identity, *, lots: bytes = b"lots") -> SignedClaim:

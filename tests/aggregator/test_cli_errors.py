@@ -8,10 +8,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from click.testing import CliRunner
 
+from aggregator.cli import main
 from aggregator.config import RunConfig, load_run_file
 from aggregator.operator import open_log
 from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
+from automl.data.digits import digits
 from swarm.disk import load_identity, only_process
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, wait_for_line
 from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
@@ -38,7 +41,7 @@ def start(home: Home, run_file: Path, directory: Path, listen: str = LISTEN) -> 
 def make_run(run_file: Path, directory: Path) -> None:
     """Leave ``directory`` as an aggregator leaves it that was started with ``run_file`` and stopped."""
     directory.mkdir(mode=0o700)
-    log, _, _ = open_log(load_run_file(run_file), directory, load_identity(directory / "identity.key"))
+    log, _, _ = open_log(load_run_file(run_file), directory, load_identity(directory / "identity.key"), digits())
     log.close()
 
 
@@ -63,10 +66,16 @@ def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.P
 
 def test_init_writes_a_file_that_start_reads_and_says_what_to_do_next(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
-    ended = home.run("aggregator.cli", "init", path)
+    ended = home.run("aggregator.cli", "init", path, "--task", "stereo")
     assert (ended.exit_code, ended.errors) == (0, "")
     assert f"manta-aggregator start {path} --dir" in ended.output
-    assert load_run_file(path) == RunConfig()
+    assert load_run_file(path) == RunConfig.usual("stereo")
+
+
+def test_init_without_a_task_is_for_classification(tmp_path: Path) -> None:
+    path = tmp_path / "new.toml"
+    assert CliRunner().invoke(main, ["init", str(path)]).exit_code == 0
+    assert load_run_file(path) == RunConfig.usual("classification")
 
 
 def test_init_onto_an_existing_file(home: Home, run_file: Path) -> None:
@@ -93,8 +102,9 @@ def test_a_run_file_that_does_not_exist(home: Home, tmp_path: Path, directory: P
         ("[round]\ndeadline_s = inf\n", ("round.deadline_s",)),
         ("[run\n", ("cannot read",)),
         ('[run]\nname = "My Run"\n', ("plain lower-case name", "My Run")),
+        ('[data]\ndataset = "folder-flowers"\n', ("folder-flowers", "--data-root")),
     ],
-    ids=["unknown key", "unknown section", "bad value", "not TOML", "no manifest"],
+    ids=["unknown key", "unknown section", "bad value", "not TOML", "no manifest", "no data"],
 )
 def test_a_run_file_that_makes_no_run(home: Home, run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
     run_file.write_text(text)

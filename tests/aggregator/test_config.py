@@ -1,4 +1,5 @@
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator.config import RunConfig, RunSection, load_run_file, template, write_run_file
-from automl.data.digits import load as load_dataset
-from automl.space import TINY
+from automl.cost import cost_table, macs
+from automl.data.catalog import load_dataset
+from automl.data.digits import digits
+from automl.settings import usual
+from automl.space import TINY, space_named
 from protocol.errors import UserError
-from protocol.records import SignedManifest
+from protocol.records import TASKS, SignedManifest
+from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
 
 OPERATOR = Identity(b"\x01" * 32)
 STATE = sha256(b"state 0")
 
 CHANGED: dict[str, dict[str, Any]] = {
-    "run": {"name": "my-run.2", "algorithm": "model-parallel", "seed": 2**63 - 1, "rounds": 7},
+    "run": {"name": "my-run.2", "algorithm": "model-parallel", "schedule": "shrinking", "seed": 2**63 - 1, "rounds": 7},
+    "data": {"dataset": "stereo-garden", "supernet": "stereo-base"},
     "round": {
         "target_batch": 33,
         "lot_samples": 3,
@@ -36,7 +42,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "codec": {"cohort": "fp16", "swarm": "fp32"},
     "rewards": {"pool": 1},
-    "follower": {"evaluate_every": 5, "keep_snapshots": 1},
+    "follower": {"evaluate_every": 5, "keep_snapshots": 1, "data_root": "/data"},
 }
 
 
@@ -122,13 +128,15 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
     ("section", "key", "value"),
     [
         ("run", "algorithm", '"parallel"'),
+        ("run", "schedule", '"growing"'),
         ("run", "seed", "-1"),
         ("run", "seed", "0.5"),
         ("run", "rounds", "0"),
         ("run", "rounds", '"many"'),
         ("run", "name", "5"),
-        ("data", "dataset", '"imagenet"'),
+        ("data", "dataset", '"My Images"'),
         ("data", "supernet", '"base"'),
+        ("data", "supernet", '"classifier-tiny-3x100"'),  # the family is enough
         ("round", "target_batch", "1"),
         ("round", "lot_samples", "1"),
         ("round", "lot_samples", "65537"),
@@ -180,16 +188,21 @@ def test_a_place_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
         write_run_file(tmp_path / "no" / "run.toml", RunConfig())
 
 
-@pytest.mark.parametrize("config", [RunConfig(), RunConfig.model_validate(CHANGED)], ids=["defaults", "changed"])
+ON_DIGITS = RunConfig.model_validate({name: values for name, values in CHANGED.items() if name != "data"})
+
+
+@pytest.mark.parametrize("config", [RunConfig(), ON_DIGITS], ids=["defaults", "changed"])
 def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
-    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE), OPERATOR).open()
-    assert (manifest.name, manifest.algorithm, manifest.seed, manifest.num_rounds) == (
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, digits()), OPERATOR).open()
+    assert (manifest.name, manifest.algorithm, manifest.schedule, manifest.seed, manifest.num_rounds) == (
         config.run.name,
         config.run.algorithm,
+        config.run.schedule,
         config.run.seed,
         config.run.rounds,
     )
-    assert manifest.data_digest == load_dataset("digits").digest
+    assert (manifest.task, manifest.dataset, manifest.supernet) == ("classification", "digits", "classifier-tiny")
+    assert manifest.data_digest == digits().digest
     assert manifest.initial_state == STATE
     assert manifest.round_deadline_ms == round(config.round.deadline_s * 1000)
     assert manifest.attempt_timeout_ms == round(config.round.attempt_timeout_s * 1000)
@@ -202,13 +215,49 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     assert manifest.optimizer.learning_rate == config.optimizer.learning_rate
     assert (manifest.cohort_codec, manifest.swarm_codec) == (config.codec.cohort, config.codec.swarm)
     assert manifest.reward_pool == config.rewards.pool
-    assert set(manifest.cost_table()) == set(TINY.genes())
+    assert manifest.cost_table() == dict(cost_table(TINY))
     assert manifest.operators == (OPERATOR.public_key,)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_has_usual_settings_that_make_a_run(task: str) -> None:
+    config = RunConfig.usual(task)
+    assert RunConfig(**tomllib.loads(template(config))) == config
+    dataset = load_dataset(config.data.dataset)
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, dataset), OPERATOR).open()
+    assert (manifest.task, space_named(manifest.supernet).task) == (task, task)
+    assert (manifest.optimizer, manifest.num_rounds) == (usual(task).optimizer, usual(task).num_rounds)
+
+
+def test_without_a_task_the_settings_are_those_of_classification() -> None:
+    assert RunConfig() == RunConfig.usual("classification")
+
+
+def test_a_supernet_is_fitted_to_the_channels_and_classes_of_the_data() -> None:
+    colours = replace(digits(), name="colours", num_classes=3)
+    manifest = RunConfig().manifest(OPERATOR, STATE, colours)
+    assert manifest.supernet == "classifier-tiny-1x3"
+    assert manifest.cost_table() == dict(cost_table(space_named("classifier-tiny-1x3")))
+
+
+def test_a_supernet_for_another_task_than_the_data_is_a_users_mistake() -> None:
+    config = RunConfig.model_validate({"data": {"supernet": "stereo-tiny"}})
+    with pytest.raises(UserError, match=r"stereo-tiny is for stereo, dataset digits for classification; .*init --task classification"):
+        config.manifest(OPERATOR, STATE, digits())
+
+
+def test_the_largest_space_fits_a_manifest() -> None:
+    base = RunConfig.model_validate({"data": {"supernet": "classifier-base"}})
+    many = replace(digits(), name="many", num_classes=100_000)
+    manifest = SignedManifest.sign(base.manifest(OPERATOR, STATE, many), OPERATOR).open()
+    assert manifest.supernet == "classifier-base-1x100000"
+    largest = space_named(manifest.supernet).largest()
+    assert architecture_cost(largest.text, manifest.cost_table()) == macs(largest, space_named(manifest.supernet))
 
 
 def test_the_follower_is_no_part_of_the_run() -> None:
     other = RunConfig.model_validate({"follower": CHANGED["follower"]})
-    assert other.manifest(OPERATOR, STATE) == RunConfig().manifest(OPERATOR, STATE)
+    assert other.manifest(OPERATOR, STATE, digits()) == RunConfig().manifest(OPERATOR, STATE, digits())
 
 
 @pytest.mark.parametrize(
@@ -229,5 +278,5 @@ def test_the_follower_is_no_part_of_the_run() -> None:
 def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str, value: Any, words: str) -> None:
     config = RunConfig.model_validate({section: {key: value}})
     with pytest.raises(UserError, match=words) as caught:
-        config.manifest(OPERATOR, STATE)
+        config.manifest(OPERATOR, STATE, digits())
     assert "\n" not in str(caught.value)

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,9 +10,10 @@ from automl.snapshot import load_snapshot, save_snapshot
 from automl.update import State, state_digest
 from protocol.errors import EncodingError, LedgerError, StorageError
 from protocol.ledger import Ledger
-from protocol.records import Round, claim_entry, round_entry
+from protocol.notes import TreeHead
+from protocol.records import Round, SignedManifest, claim_entry, round_entry
 from protocol.signing import sha256
-from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, STATE, Attempt, attempt, mean_of, signed_manifest, some_mean
+from tests.aggregator.real_run import CONFIG, DATASET, NUM_WEIGHTS, SHRINKING, STATE, Attempt, attempt, mean_of, signed_manifest, some_mean
 
 SIGNED = signed_manifest()
 
@@ -21,8 +23,8 @@ def ledger() -> Ledger:
     return Ledger(SIGNED)
 
 
-def new_follower(directory: Path, *, keep_snapshots: int = 3) -> Follower:
-    return Follower(directory / "snapshots", SIGNED.open(), SIGNED.run, keep_snapshots=keep_snapshots)
+def new_follower(directory: Path, *, keep_snapshots: int = 3, signed: SignedManifest = SIGNED) -> Follower:
+    return Follower(directory / "snapshots", signed.open(), signed.run, DATASET, keep_snapshots=keep_snapshots)
 
 
 @pytest.fixture
@@ -49,6 +51,11 @@ def rounds(follower: Follower, ledger: Ledger, count: int) -> None:
         follower.save(state)
         commit(ledger, made)
         follower.adopt(state)
+        follower.certify(head_of(ledger), f"note of {ledger.size}")
+
+
+def head_of(ledger: Ledger) -> TreeHead:
+    return TreeHead("a log", ledger.size, sha256(b"root of %d" % ledger.size))
 
 
 def snapshots(directory: Path) -> list[str]:
@@ -182,7 +189,56 @@ def test_only_the_newest_snapshots_are_kept(ledger: Ledger, tmp_path: Path) -> N
     follower.save(STATE)
     follower.adopt(STATE)
     rounds(follower, ledger, 4)
-    assert snapshots(tmp_path) == ["round-00000003.safetensors", "round-00000004.safetensors"]
+    assert snapshots(tmp_path) == [
+        "round-00000003.json",
+        "round-00000003.safetensors",
+        "round-00000004.json",
+        "round-00000004.safetensors",
+    ]
+
+
+def test_beside_a_snapshot_stands_what_the_log_said_when_it_had_the_round(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
+    rounds(follower, ledger, 1)
+    path = tmp_path / "snapshots" / "round-00000001.json"
+    expected = {"ledger_size": 4, "ledger_root": sha256(b"root of 4").hex(), "tree_head": "note of 4"}
+    assert json.loads(path.read_text()) == expected
+    again = new_follower(tmp_path)
+    again.restore(ledger)
+    again.certify(TreeHead("a log", 9, sha256(b"a later root")), "a later note")  # what is there stays
+    assert json.loads(path.read_text()) == expected
+    path.unlink()
+    again.certify(TreeHead("a log", 9, sha256(b"a later root")), "a later note")  # the power went before it was written
+    assert json.loads(path.read_text())["ledger_size"] == 9
+
+
+def test_the_teacher_is_kept_found_after_a_restart_and_let_go_with_the_run(tmp_path: Path) -> None:
+    signed = signed_manifest(SHRINKING)
+    ledger, follower = Ledger(signed), new_follower(tmp_path, keep_snapshots=1, signed=signed)
+    follower.save(STATE)
+    follower.adopt(STATE)
+    teacher_round = follower.plan.teacher_round
+    assert teacher_round is not None
+    rounds(follower, ledger, teacher_round - 1)
+    assert follower.teacher(ledger) is None
+    rounds(follower, ledger, 1)
+    teacher = follower.state
+    assert teacher is not None
+    rounds(follower, ledger, 3)
+    assert [name for name in snapshots(tmp_path) if name.endswith(".json")] == [
+        f"round-{teacher_round:08d}.json",
+        f"round-{teacher_round + 3:08d}.json",
+    ]
+    again = new_follower(tmp_path, signed=signed)
+    again.restore(ledger)
+    found = again.teacher(ledger)
+    assert found is not None
+    assert again.state is not None
+    assert state_digest(found) == state_digest(teacher) == again.state.teacher
+    (tmp_path / "snapshots" / f"round-{teacher_round:08d}.safetensors").unlink()
+    with pytest.raises(StorageError, match=r"is missing, the state that later rounds learn from; restore it from a backup"):
+        again.teacher(ledger)
+    rounds(again, ledger, ledger.manifest.num_rounds - ledger.round)
+    assert again.teacher(ledger) is None  # nobody needs it any more
 
 
 def test_a_snapshot_says_where_it_comes_from(follower: Follower, ledger: Ledger, tmp_path: Path) -> None:
@@ -193,6 +249,9 @@ def test_a_snapshot_says_where_it_comes_from(follower: Follower, ledger: Ledger,
         "round": "1",
         "state": state_digest(state).hex(),
         "supernet": CONFIG.data.supernet,
+        "dataset": "digits",
+        "schedule": "sandwich",
+        "teacher": "",
     }
 
 

@@ -12,7 +12,7 @@ from aggregator.config import RunConfig
 from aggregator.follower import Follower
 from aggregator.intake import Intake
 from aggregator.log import Log
-from aggregator.operator import open_log
+from aggregator.operator import filled_shelf, open_log
 from automl.space import TINY
 from automl.update import State, state_bytes, state_digest
 from protocol.encoding import pack, unpack
@@ -24,7 +24,7 @@ from swarm.log_client import Commitment, LogClient
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
 from swarm.transfer import Shelf, fetch
-from tests.aggregator.real_run import CONFIG, OPERATOR, PEERS, Attempt, attempt, claim, signed_manifest
+from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, PEERS, SHRINKING, Attempt, attempt, claim, signed_manifest
 
 
 @dataclass
@@ -85,7 +85,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
         network = MemoryNetwork()
         endpoint = network.endpoint(OPERATOR.public_key)
         peer, _, _ = (network.endpoint(each.public_key) for each in PEERS)
-        log, _, follower = open_log(config, directory, OPERATOR)
+        log, _, follower = open_log(config, directory, OPERATOR, DATASET)
         commits: list[int] = []
         committed = asyncio.Event()
 
@@ -228,7 +228,7 @@ def test_work_that_the_round_does_not_ask_for_is_refused(directory: Path, fault:
         honest = claim(scene.log.ledger, PEERS[0]).open()
         (name, samples), *others = honest.work
         lying = {
-            "an architecture of no round": replace(honest, work=(("r32", samples), *others)),
+            "an architecture of no round": replace(honest, work=tuple(sorted([("r32", samples), *others]))),
             "another architecture": replace(honest, work=tuple(sorted([(TINY_OTHER, samples), *others]))),
             "half a lot": replace(honest, work=((name, samples // 2), *others)),
             "more lots than samples": replace(honest, lots=honest.lots + 1),
@@ -381,6 +381,24 @@ def test_after_the_last_round_nothing_more_is_taken(directory: Path) -> None:
         await scene.assert_refused(scene.client.propose(proposal), "finished")
 
     in_scene(directory, story)
+
+
+def test_the_teacher_is_served_long_after_its_round_and_after_a_restart(directory: Path) -> None:
+    async def story(scene: Scene) -> None:
+        teacher_round = scene.follower.plan.teacher_round
+        assert teacher_round is not None
+        while scene.log.ledger.round < teacher_round + 4:
+            await scene.commit()
+        committed = scene.log.ledger.round_at(teacher_round)
+        assert committed is not None
+        digest = committed.statement.state
+        data = await fetch(scene.peer, digest, [PublicKey(OPERATOR.public_key)], max_bytes=1 << 24)
+        assert scene.state.teacher == digest
+        restarted = filled_shelf(scene.log, scene.follower)
+        assert restarted.get(digest) == data
+        assert restarted.get(scene.log.ledger.state) == state_bytes(scene.state)
+
+    in_scene(directory, story, SHRINKING)
 
 
 def test_a_restarted_aggregator_goes_on_where_it_was(directory: Path) -> None:

@@ -8,36 +8,36 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aggregator.local import Settings, main, make_settings
+from aggregator.config import RunConfig, RunSection
+from aggregator.local import main
 from aggregator.local_progress import Progress
 from aggregator.local_report import (
-    Accuracy,
     AggregatorStatus,
     Fate,
     LedgerReport,
+    Limits,
     PeerReport,
     PeerStatus,
+    Quality,
     Report,
     fate,
     make_report,
     read_status,
     show,
 )
+from aggregator.local_settings import Settings, Wishes, make_settings
+from automl.settings import usual
 
+NO_LIMITS = Limits()
 STATE, OTHER_STATE, ROOT = "aa" * 32, "bb" * 32, "cc" * 32
 
 
-def settings(directory: Path | None, *, rounds: int | None = None, min_largest: float | None = None) -> Settings:
-    return make_settings(
-        peers=4,
-        cohorts=2,
-        rounds=rounds,
-        algorithm="data-parallel",
-        directory=directory,
-        seed=0,
-        min_largest=min_largest,
-        min_smallest=None,
-    )
+def accuracy(largest: float, smallest: float, *random: float) -> Quality:
+    return Quality(metric="accuracy", largest=largest, smallest=smallest, random=random)
+
+
+def epe(largest: float, smallest: float, baseline: float | None = 4.5) -> Quality:
+    return Quality(metric="epe", largest=largest, smallest=smallest, random=(2.0,), baseline=baseline)
 
 
 def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0) -> PeerReport:
@@ -48,19 +48,20 @@ def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: i
 def report(
     *peers: PeerReport,
     rounds: int = 3,
-    accuracy: Accuracy | None = None,
+    quality: Quality | None = None,
     verified: bool = True,
-    min_largest: float | None = None,
-    min_smallest: float | None = None,
+    dataset: str = "digits",
+    limits: Limits = NO_LIMITS,
 ) -> Report:
+    finished = rounds == 3
     return make_report(
-        AggregatorStatus(run="ee" * 32, name="digits", num_rounds=3, round=rounds, state=STATE, accuracy=accuracy, finished=rounds == 3),
+        AggregatorStatus(
+            run="ee" * 32, name="test", dataset=dataset, num_rounds=3, round=rounds, state=STATE, quality=quality, finished=finished
+        ),
         peers or (peer("peer-0"), peer("peer-1")),
         LedgerReport(verified=verified, size=9, root=ROOT, detail="9 entries" if verified else "entry 4 does not hold"),
-        algorithm="data-parallel",
-        seed=0,
-        min_largest=min_largest,
-        min_smallest=min_smallest,
+        run=RunSection(),
+        limits=limits,
         wall_time_s=61.04,
         directory=Path("/somewhere"),
     )
@@ -79,6 +80,15 @@ def failed(made: Report) -> list[str]:
         (["--cohorts", "0"], "--cohorts takes a number from 1"),
         (["--rounds", "0"], "--rounds takes a number from 1"),
         (["--algorithm", "gossip"], "--algorithm takes data-parallel or model-parallel, not 'gossip'"),
+        (["--schedule", "growing"], "--schedule takes sandwich or shrinking, not 'growing'"),
+        (["--task", "speech"], "--task takes classification or stereo, not 'speech'"),
+        (["--data", "imaginary"], "unknown data set 'imaginary'"),
+        (["--data", "layers", "--task", "classification"], "--data layers is for stereo, not for classification"),
+        (["--supernet", "giant"], "unknown supernet 'giant'"),
+        (["--task", "stereo", "--supernet", "classifier-tiny"], "--supernet classifier-tiny is for classification, not for stereo"),
+        (["--max-epe", "1"], "for classification give --min-largest and --min-smallest"),
+        (["--task", "stereo", "--max-epe", "-1"], "--max-epe takes pixels"),
+        (["--task", "stereo", "--min-largest", "90"], "for stereo give --max-epe"),
         (["--seed", "-1"], "--seed takes a number from 0"),
         (["--min-largest", "101"], "--min-largest takes percent"),
         (["--min-smallest", "nan"], "--min-smallest takes percent"),
@@ -113,17 +123,36 @@ def test_a_directory_that_is_a_file_is_one_line_and_exit_code_2(tmp_path: Path) 
 
 
 def test_the_full_schedule_has_thresholds_and_a_shorter_one_has_those_that_were_given(tmp_path: Path) -> None:
-    full, short = settings(tmp_path / "a"), settings(tmp_path / "b", rounds=5)
-    given, given_short = settings(tmp_path / "c", min_largest=50), settings(tmp_path / "d", rounds=5, min_largest=50)
-    assert (full.min_largest, full.min_smallest) == (90, 80)
-    assert (short.min_largest, short.min_smallest) == (None, None)
-    assert (given.min_largest, given.min_smallest) == (50, 80)
-    assert (given_short.min_largest, given_short.min_smallest) == (50, None)
+    made = {
+        Wishes(directory=tmp_path / "a"): Limits(min_largest=90, min_smallest=80),
+        Wishes(directory=tmp_path / "b", rounds=5): Limits(),
+        Wishes(directory=tmp_path / "c", min_largest=50): Limits(min_largest=50, min_smallest=80),
+        Wishes(directory=tmp_path / "d", rounds=5, min_largest=50): Limits(min_largest=50),
+        Wishes(directory=tmp_path / "e", task="stereo"): Limits(beats_constant=True),
+        Wishes(directory=tmp_path / "f", task="stereo", rounds=5): Limits(),
+        Wishes(directory=tmp_path / "g", task="stereo", rounds=5, max_epe=2.5): Limits(max_epe=2.5),
+    }
+    for wishes, limits in made.items():
+        assert make_settings(wishes).limits == limits
+
+
+def test_the_run_is_the_usual_one_of_the_task_with_what_was_asked_for(tmp_path: Path) -> None:
+    stereo = make_settings(Wishes(directory=tmp_path / "a", task="stereo", rounds=3, seed=7, schedule="shrinking", data_root=tmp_path)).run
+    assert (stereo.run.rounds, stereo.run.seed, stereo.run.schedule) == (3, 7, "shrinking")
+    assert (stereo.data.dataset, stereo.data.supernet, stereo.data_root) == ("layers", "stereo-tiny", tmp_path)
+    assert stereo.optimizer_settings() == usual("stereo").optimizer
+    plain = make_settings(Wishes(directory=tmp_path / "b")).run
+    assert plain == RunConfig(run=RunSection(name="digits-data-parallel"))
+
+
+def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
+    made = make_settings(Wishes(directory=tmp_path / "a", data="layers")).run
+    assert (made.data.dataset, made.data.supernet) == ("layers", "stereo-tiny")
 
 
 @pytest.mark.parametrize(("peers", "cohorts", "sizes"), [(4, 2, [2, 2]), (5, 2, [3, 2]), (3, 3, [1, 1, 1]), (1, 1, [1])])
 def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes: list[int], tmp_path: Path) -> None:
-    made = Settings(peers, cohorts, None, "data-parallel", tmp_path, 0, None, None)
+    made = Settings(peers, cohorts, RunConfig(), None, tmp_path, Limits())
     names = [made.cohort(index) for index in range(peers)]
     assert [names.count(f"cohort-{index}") for index in range(cohorts)] == sizes
 
@@ -148,7 +177,7 @@ def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returnco
 
 
 def test_a_run_that_did_everything_succeeds() -> None:
-    assert failed(report(accuracy=Accuracy(largest=0.97, smallest=0.8, random=(0.9,)), min_largest=90, min_smallest=80)) == []
+    assert failed(report(quality=accuracy(0.97, 0.8, 0.9), limits=Limits(min_largest=90, min_smallest=80))) == []
 
 
 def test_a_missing_round_fails() -> None:
@@ -186,20 +215,29 @@ def test_a_ledger_that_does_not_verify_fails() -> None:
 
 
 def test_accuracy_below_a_threshold_fails_and_without_a_threshold_does_not() -> None:
-    low = Accuracy(largest=0.8999, smallest=0.7999, random=())
-    assert failed(report(accuracy=low)) == []
-    assert failed(report(accuracy=low, min_largest=90, min_smallest=80)) == [
+    low = accuracy(0.8999, 0.7999)
+    assert failed(report(quality=low)) == []
+    assert failed(report(quality=low, limits=Limits(min_largest=90, min_smallest=80))) == [
         "the largest subnet reaches 90 %",
         "the smallest subnet reaches 80 %",
     ]
 
 
-def test_accuracy_that_was_not_measured_fails_a_threshold() -> None:
-    assert failed(report(min_largest=90)) == ["the largest subnet reaches 90 %"]
+def test_an_error_above_a_limit_or_a_constants_fails_and_without_a_limit_does_not() -> None:
+    assert failed(report(quality=epe(9.0, 9.0))) == []
+    assert failed(report(quality=epe(2.5, 2.51), limits=Limits(max_epe=2.5))) == ["the smallest subnet errs by 2.5 px at most"]
+    assert failed(report(quality=epe(4.4, 4.5), limits=Limits(beats_constant=True))) == ["the smallest subnet beats a constant disparity"]
+    assert failed(report(quality=epe(4.4, 4.4), limits=Limits(max_epe=4.4, beats_constant=True))) == []
+
+
+def test_what_was_not_measured_fails_every_limit() -> None:
+    assert failed(report(limits=Limits(min_largest=90))) == ["the largest subnet reaches 90 %"]
+    assert len(failed(report(limits=Limits(max_epe=1, beats_constant=True)))) == 4
+    assert len(failed(report(quality=epe(1, 1, baseline=None), limits=Limits(beats_constant=True)))) == 2
 
 
 def test_the_report_comes_back_from_its_json() -> None:
-    made = report(peer("peer-0", dropped=2), peer("peer-1", dropped=1), accuracy=Accuracy(largest=0.9, smallest=0.8, random=(0.85, 0.86)))
+    made = report(peer("peer-0", dropped=2), peer("peer-1", dropped=1), quality=accuracy(0.9, 0.8, 0.85, 0.86))
     text = made.model_dump_json()
     assert Report.model_validate_json(text) == made
     assert json.loads(text)["attempts_dropped"] == 3
@@ -208,13 +246,23 @@ def test_the_report_comes_back_from_its_json() -> None:
 
 def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
     console = Console(file=io.StringIO(), width=80)
-    show(report(peer("peer-0", dropped=2), accuracy=Accuracy(largest=0.5, smallest=0.4, random=(0.45,)), min_largest=90), console)
+    show(report(peer("peer-0", dropped=2), quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90)), console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert ROOT in printed
     assert "50.0 % on held-out data (the aim is 97 %)" in printed
     assert "2 (timeout: 2)" in printed
     assert "failed: the largest subnet reaches 90 %" in printed
     assert "…" not in printed
+
+
+def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    show(report(quality=epe(1.654, 2.0), dataset="layers", limits=Limits(beats_constant=True)), console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1.65 px on held-out data" in printed
+    assert "4.50 px: the median disparity" in printed
+    assert "the aim" not in printed
+    assert "everything that had to hold holds" in printed
 
 
 def test_a_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from automl.update import state_digest
 from protocol.errors import StorageError, UserError
 from protocol.records import Round, claim_entry, round_entry
 from swarm.disk import only_process
-from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, attempt
+from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STRANGER, attempt
 from tests.command import contents
 
 SNAPSHOT = "snapshots/round-00000000.safetensors"
@@ -32,24 +32,24 @@ def changed(**sections: dict[str, object]) -> RunConfig:
 
 def make(directory: Path) -> bytes:
     """Make the run of ``CONFIG`` in ``directory`` and return its id."""
-    log, signed, _ = open_log(CONFIG, directory, OPERATOR)
+    log, signed, _ = open_log(CONFIG, directory, OPERATOR, DATASET)
     log.close()
     return signed.run
 
 
 def test_a_new_directory_gets_a_run_whose_first_state_is_the_operators(directory: Path) -> None:
-    log, signed, follower = open_log(CONFIG, directory, OPERATOR)
+    log, signed, follower = open_log(CONFIG, directory, OPERATOR, DATASET)
     with log:
         assert (log.ledger.round, log.ledger.size) == (0, 0)
         assert log.ledger.run == signed.run
-        assert signed.open() == CONFIG.manifest(OPERATOR, signed.open().initial_state)
+        assert signed.open() == CONFIG.manifest(OPERATOR, signed.open().initial_state, DATASET)
         assert follower.state is not None
         assert state_digest(follower.state) == signed.open().initial_state
         assert (directory / SNAPSHOT).exists()
 
 
 def test_the_same_run_file_opens_the_same_run_again_where_it_was(directory: Path) -> None:
-    log, signed, follower = open_log(CONFIG, directory, OPERATOR)
+    log, signed, follower = open_log(CONFIG, directory, OPERATOR, DATASET)
     with log:
         assert follower.state is not None
         made = attempt(log.ledger, follower.state)
@@ -57,7 +57,7 @@ def test_the_same_run_file_opens_the_same_run_again_where_it_was(directory: Path
         follower.save(made.state)
         entries = [claim_entry(one) for one in made.claims]
         log.commit([*entries, round_entry(Round(proposal.statement, tuple(one.digest for one in made.claims), proposal.votes))])
-    log, again, follower = open_log(CONFIG, directory, OPERATOR)
+    log, again, follower = open_log(CONFIG, directory, OPERATOR, DATASET)
     with log:
         assert again == signed
         assert (log.ledger.round, log.ledger.size) == (1, 4)
@@ -78,17 +78,18 @@ def test_a_run_goes_on_with_the_state_it_began_with_and_makes_no_other(directory
         changed(run={"name": "other"}),
         changed(run={"seed": 1}),
         changed(run={"rounds": 10}),
+        changed(run={"schedule": "shrinking"}),
         changed(optimizer={"learning_rate": "0.009"}),
         changed(codec={"swarm": "fp16"}),
         changed(round={"deadline_s": 21}),
     ],
-    ids=["name", "seed", "rounds", "rate", "codec", "deadline"],
+    ids=["name", "seed", "rounds", "schedule", "rate", "codec", "deadline"],
 )
 def test_a_directory_of_another_run_is_refused_and_left_as_it_is(directory: Path, other: RunConfig) -> None:
     run = make(directory)
     before = contents(directory)
     with pytest.raises(UserError, match=f"{directory} holds another run .*{run.hex()[:16]}.*--dir"):
-        open_log(other, directory, OPERATOR)
+        open_log(other, directory, OPERATOR, DATASET)
     after = contents(directory)
     assert set(before) == set(after)
     assert all(after[path] == data for path, data in before.items() if path.name != DATABASE)  # SQLite counts who opened it
@@ -97,7 +98,8 @@ def test_a_directory_of_another_run_is_refused_and_left_as_it_is(directory: Path
 
 def test_what_is_no_part_of_the_run_may_change(directory: Path) -> None:
     run = make(directory)
-    log, signed, _ = open_log(changed(follower=FollowerSection(evaluate_every=3, keep_snapshots=9).model_dump()), directory, OPERATOR)
+    other = changed(follower=FollowerSection(evaluate_every=3, keep_snapshots=9, data_root="elsewhere").model_dump())
+    log, signed, _ = open_log(other, directory, OPERATOR, DATASET)
     log.close()
     assert signed.run == run
 
@@ -105,26 +107,26 @@ def test_what_is_no_part_of_the_run_may_change(directory: Path) -> None:
 def test_a_run_file_that_makes_no_run_is_refused_and_keeps_no_lock(directory: Path) -> None:
     make(directory)
     with pytest.raises(UserError, match="plain lower-case name"):
-        open_log(changed(run={"name": "My Run"}), directory, OPERATOR)
+        open_log(changed(run={"name": "My Run"}), directory, OPERATOR, DATASET)
     make(directory)
 
 
 def test_a_run_file_that_makes_no_run_makes_no_directory(directory: Path) -> None:
     with pytest.raises(UserError, match="plain lower-case name"):
-        open_log(changed(run={"name": "My Run"}), directory, OPERATOR)
+        open_log(changed(run={"name": "My Run"}), directory, OPERATOR, DATASET)
     assert not directory.exists()
 
 
 def test_another_operators_directory_is_refused(directory: Path) -> None:
     make(directory)
     with pytest.raises(UserError, match="another operator"):
-        open_log(CONFIG, directory, STRANGER)
+        open_log(CONFIG, directory, STRANGER, DATASET)
 
 
 def test_a_directory_that_is_open_is_refused(directory: Path) -> None:
-    log, _, _ = open_log(CONFIG, directory, OPERATOR)
+    log, _, _ = open_log(CONFIG, directory, OPERATOR, DATASET)
     with log, pytest.raises(UserError, match=f"another aggregator uses {directory}"):
-        open_log(CONFIG, directory, OPERATOR)
+        open_log(CONFIG, directory, OPERATOR, DATASET)
 
 
 @pytest.mark.parametrize("lost", [SNAPSHOT, MANIFEST])
@@ -132,7 +134,7 @@ def test_a_lost_file_is_a_storage_error_that_names_it_and_keeps_no_lock(director
     run = make(directory)
     shutil.move(directory / lost, tmp_path / "kept")
     with pytest.raises(StorageError, match=lost):
-        open_log(CONFIG, directory, OPERATOR)
+        open_log(CONFIG, directory, OPERATOR, DATASET)
     shutil.move(tmp_path / "kept", directory / lost)
     assert make(directory) == run
 
@@ -194,7 +196,7 @@ def test_a_spoilt_memory_of_the_port_is_no_traceback(directory: Path) -> None:
 
 
 def test_the_log_is_its_owners_alone(directory: Path) -> None:
-    log, _, _ = open_log(CONFIG, directory, OPERATOR)
+    log, _, _ = open_log(CONFIG, directory, OPERATOR, DATASET)
     log.close()
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     with Log.open(directory, OPERATOR) as again:

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.classifier import Supernet
-from automl.data.digits import load
+from automl.classifier import Classifier
+from automl.data.digits import digits as load_digits
 from automl.data.images import ImageDataset
-from automl.space import TINY
+from automl.space import STEREO_TINY, TINY
+from automl.stereo import Stereo
+from automl.supernet import Supernet
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -22,17 +24,31 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def digits() -> ImageDataset:
-    return load("digits")
+    return load_digits()
 
 
-@pytest.fixture
-def supernet() -> Supernet:
-    """A supernet in general position: random transforms, scales and shifts."""
-    supernet = Supernet(TINY)
+def in_general_position(supernet: Supernet) -> Supernet:
+    """Give it random transforms, scales and shifts."""
     generator = torch.Generator().manual_seed(1)
     supernet.initialise(generator)
     supernet.flat_weights_N.add_(torch.empty(supernet.num_weights).normal_(0.0, 0.05, generator=generator))
     return supernet
+
+
+@pytest.fixture
+def supernet() -> Classifier:
+    """The tiny classifier in general position."""
+    classifier = Classifier(TINY)
+    in_general_position(classifier)
+    return classifier
+
+
+@pytest.fixture
+def stereo() -> Stereo:
+    """The tiny stereo supernet in general position."""
+    stereo = Stereo(STEREO_TINY)
+    in_general_position(stereo)
+    return stereo
 
 
 @pytest.fixture

@@ -1,13 +1,17 @@
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
 from automl.calibration import recalibrate
-from automl.classifier import Supernet
+from automl.classifier import Classifier
+from automl.data.catalog import load_dataset
 from automl.data.images import ImageDataset, resize
-from automl.evaluation import accuracy_report, evaluate
+from automl.evaluation import calibrate, evaluate, quality_report
 from automl.layers import ElasticBatchNorm
-from automl.space import TINY
+from automl.space import STEREO_TINY, TINY
+from automl.stereo import Stereo
+from automl.supernet import Supernet
 from automl.training import Lot, Worker
 
 
@@ -16,47 +20,47 @@ def statistics(supernet: Supernet) -> list[Tensor]:
     return [buffer.clone() for norm in norms for buffer in (norm.running_mean, norm.running_variance)]
 
 
-def test_recalibration_changes_running_statistics_only(supernet: Supernet, digits: ImageDataset) -> None:
+def test_recalibration_changes_running_statistics_only(supernet: Classifier, digits: ImageDataset) -> None:
     weights, gradient, before = supernet.flat_weights_N.clone(), supernet.flat_gradient_N.clone(), statistics(supernet)
-    recalibrate(supernet, TINY.smallest(), resize(digits.train_images[:64], 16, 32))
+    recalibrate(supernet, TINY.smallest(), [resize(digits.train_images[:64], 16, 24)])
     assert torch.equal(supernet.flat_weights_N, weights)
     assert torch.equal(supernet.flat_gradient_N, gradient)
     assert any(not torch.equal(a, b) for a, b in zip(before, statistics(supernet), strict=True))
     after = statistics(supernet)
     supernet.train()
-    supernet(resize(digits.train_images[64:96], 16, 32), TINY.smallest())
+    supernet(resize(digits.train_images[64:96], 16, 24), TINY.smallest())
     assert all(torch.equal(a, b) for a, b in zip(after, statistics(supernet), strict=True))
 
 
-def test_statistics_of_one_batch_make_evaluation_what_training_computed(supernet: Supernet, digits: ImageDataset) -> None:
+def test_statistics_of_one_batch_make_evaluation_what_training_computed(supernet: Classifier, digits: ImageDataset) -> None:
     images = resize(digits.train_images[:256], 16, 32)
     with torch.no_grad():
         by_the_batch = supernet.train()(images, TINY.largest())
-        recalibrate(supernet, TINY.largest(), images)
+        recalibrate(supernet, TINY.largest(), [images])
         torch.testing.assert_close(supernet(images, TINY.largest()), by_the_batch, rtol=0.05, atol=0.05)  # n against n - 1
 
 
-def test_the_running_mean_is_the_mean_over_all_batches(supernet: Supernet, digits: ImageDataset) -> None:
+def test_the_running_mean_is_the_mean_over_all_batches(supernet: Classifier, digits: ImageDataset) -> None:
     images = resize(digits.train_images[:96], 16, 32)
     seen: list[Tensor] = []
     first = next(module for module in supernet.modules() if isinstance(module, ElasticBatchNorm))
     hook = first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    recalibrate(supernet, TINY.largest(), images, batch=32)
+    recalibrate(supernet, TINY.largest(), torch.split(images, 32))
     hook.remove()
     assert len(seen) == 3
     torch.testing.assert_close(first.running_mean, torch.cat(seen).mean((0, 2, 3)))
-    torch.testing.assert_close(first.running_variance, torch.stack([batch.var((0, 2, 3)) for batch in seen]).mean(0))
+    torch.testing.assert_close(first.running_variance, torch.stack([batch.var((0, 2, 3)) for batch in seen]).mean(0), rtol=1e-4, atol=1e-4)
 
 
-def test_an_accuracy_counts_the_held_out_images_that_are_right(supernet: Supernet, digits: ImageDataset) -> None:
-    recalibrate(supernet, TINY.smallest(), resize(digits.train_images, 16, 32))
-    logits = supernet(resize(digits.held_out_images, 16, 32), TINY.smallest())
+def test_an_accuracy_counts_the_held_out_images_that_are_right(supernet: Classifier, digits: ImageDataset) -> None:
+    calibrate(supernet, digits, TINY.smallest())
+    logits = supernet(resize(digits.held_out_images, 16, 24), TINY.smallest())
     right = int(np.sum(logits.detach().argmax(1).numpy() == digits.held_out_labels))
-    assert evaluate(supernet.flat_weights_N, "classifier-tiny", digits, [TINY.smallest()]) == [right / len(digits.held_out_labels)]
+    assert evaluate(supernet, digits, [TINY.smallest()]) == [{"accuracy": right / len(digits.held_out_labels)}]
 
 
 def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_subnet(digits: ImageDataset) -> None:
-    supernet, worker = Supernet(TINY), Worker("classifier-tiny", digits)
+    supernet, worker = Classifier(TINY), Worker("classifier-tiny", digits)
     supernet.initialise(torch.Generator().manual_seed(0))
     weights = supernet.flat_weights_N.clone()
     momentum = torch.zeros_like(weights)
@@ -65,14 +69,31 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
         lots = [Lot(0, round_ + 1, "a", b"k" * 32, index, one, 16) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
         momentum = 0.9 * momentum + torch.stack([worker.train(lot).gradient for lot in lots]).mean(0)
         weights = weights - 0.05 * momentum
-    report = accuracy_report(weights, "classifier-tiny", digits, num_random=1)
+    report = quality_report(weights, "classifier-tiny", digits, num_random=1)
+    assert report["metric"] == "accuracy"
+    assert report["baseline"] is None
     assert report["largest"] > 0.4
     assert report["smallest"] > 0.4
     assert len(report["random"]) == 1
     assert 0 <= report["random"][0] <= 1
 
 
-def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Supernet, digits: ImageDataset) -> None:
+def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Classifier, digits: ImageDataset) -> None:
     few = ImageDataset("few", 16, 10, digits.train_images[:64], digits.train_labels[:64], digits.held_out_images, digits.held_out_labels)
-    reports = [accuracy_report(supernet.flat_weights_N, "classifier-tiny", few, num_random=2, seed=5) for _ in range(2)]
+    reports = [quality_report(supernet.flat_weights_N, "classifier-tiny", few, num_random=2, seed=5) for _ in range(2)]
     assert reports[0] == reports[1]
+
+
+def test_a_part_of_the_held_out_data_is_evaluated_alone(supernet: Classifier, digits: ImageDataset) -> None:
+    whole, search, test = (evaluate(supernet, digits, [TINY.smallest()], part=part)[0]["accuracy"] for part in ("all", "search", "test"))
+    sizes = [sum(len(batch.targets) for batch in digits.held_out_batches(24, 64, part)) for part in ("search", "test")]
+    assert whole == pytest.approx((search * sizes[0] + test * sizes[1]) / sum(sizes))
+
+
+def test_a_stereo_report_has_the_error_in_pixels_and_that_of_a_constant(stereo: Stereo) -> None:
+    report = quality_report(stereo.flat_weights_N, "stereo-tiny", load_dataset("motorcycle"), num_random=1)
+    assert report["metric"] == "epe"
+    assert report["baseline"] is not None
+    assert 0 < report["baseline"] < 20
+    assert report["largest"] > 0
+    assert stereo.space == STEREO_TINY

@@ -9,7 +9,7 @@ from automl.snapshot import load_snapshot, save_snapshot
 from automl.update import State, state_digest
 from protocol.errors import StorageError, UserError
 
-STATE = State(12, torch.tensor([1.0, 2.0, 3.0]), (torch.tensor([0.5, 2.0**-149, -0.0]), torch.tensor([4.0, 5.0, 6.0])))
+STATE = State(12, torch.tensor([1.0, 2.0, 3.0]), (torch.tensor([0.5, 2.0**-149, -0.0]), torch.tensor([4.0, 5.0, 6.0])), bytes(range(32)))
 
 
 def test_a_snapshot_gives_back_the_state_to_the_bit_and_its_metadata(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_a_snapshot_gives_back_the_state_to_the_bit_and_its_metadata(tmp_path: P
     save_snapshot(path, STATE, {"run": "ab"})
     state, metadata = load_snapshot(path)
     assert state_digest(state) == state_digest(STATE)
-    assert metadata == {"run": "ab", "round": "12"}
+    assert metadata == {"run": "ab", "round": "12", "teacher": bytes(range(32)).hex()}
     assert [file.name for file in tmp_path.iterdir()] == ["round.safetensors"]
 
 
@@ -46,6 +46,8 @@ def test_a_file_that_is_no_snapshot_is_the_users_error(tmp_path: Path) -> None:
         ("lengths", {"parameters": vector, "moment0": torch.zeros(2)}, {"round": "1"}),
         ("half", {"parameters": vector.half()}, {"round": "1"}),
         ("matrix", {"parameters": torch.zeros(3, 1)}, {"round": "1"}),
+        ("teacher", {"parameters": vector}, {"round": "1", "teacher": "xy"}),
+        ("short-teacher", {"parameters": vector}, {"round": "1", "teacher": "00"}),
     ):
         safetensors.torch.save_file(tensors, tmp_path / f"{name}.safetensors", metadata)
     for path in sorted(tmp_path.iterdir()):

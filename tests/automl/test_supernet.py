@@ -6,18 +6,19 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from automl.classifier import Supernet
+from automl.classifier import Classifier
 from automl.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial
 from automl.space import TINY, Architecture
 
-ARCHITECTURES = [TINY.largest(), TINY.smallest(), *(TINY.sample(random.Random(index)) for index in range(3))]
+FULL_SIZE = TINY.restricted(resolutions=(32,))
+ARCHITECTURES = [FULL_SIZE.largest(), FULL_SIZE.smallest(), *(FULL_SIZE.sample(random.Random(index)) for index in range(3))]
 
 
-def layer_of(supernet: Supernet, unit: int, index: int) -> ElasticLayer:
+def layer_of(supernet: Classifier, unit: int, index: int) -> ElasticLayer:
     return dict(supernet.named_modules())[f"units.{unit}.{index}"]  # type: ignore[return-value]
 
 
-def reference_logits(supernet: Supernet, x: Tensor, architecture: Architecture) -> Tensor:
+def reference_logits(supernet: Classifier, x: Tensor, architecture: Architecture) -> Tensor:
     """The subnet in plain torch.nn modules, its weights cut out by hand."""
     for unit, index, chosen in architecture.layers():
         layer = layer_of(supernet, unit, index)
@@ -58,7 +59,7 @@ def reference_logits(supernet: Supernet, x: Tensor, architecture: Architecture) 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.id[:6])
 def test_a_subnet_computes_what_plain_modules_with_its_weights_compute(
-    supernet: Supernet, x_BCHW: Tensor, architecture: Architecture
+    supernet: Classifier, x_BCHW: Tensor, architecture: Architecture
 ) -> None:
     supernet, x_BCHW = supernet.double(), x_BCHW.double()
     torch.testing.assert_close(supernet(x_BCHW, architecture), reference_logits(supernet, x_BCHW, architecture))
@@ -66,7 +67,7 @@ def test_a_subnet_computes_what_plain_modules_with_its_weights_compute(
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.id[:6])
 def test_gradients_are_zero_outside_the_active_slices_and_only_there(
-    supernet: Supernet, x_BCHW: Tensor, architecture: Architecture
+    supernet: Classifier, x_BCHW: Tensor, architecture: Architecture
 ) -> None:
     F.cross_entropy(supernet(x_BCHW, architecture), torch.arange(4)).backward()
     active = {(unit, index): layer for unit, index, layer in architecture.layers()}
@@ -77,7 +78,7 @@ def test_gradients_are_zero_outside_the_active_slices_and_only_there(
                 assert all(not gradient(parameter).any() for parameter in layer.parameters())
                 continue
             chosen = active[unit, index]
-            hidden = layer.width * chosen.expansion
+            hidden = layer.shape.spatial * chosen.expansion
             for parameter, dim in ((layer.expand, 0), (layer.project, 1), (layer.expand_norm.weight, 0), (layer.expand_norm.bias, 0)):
                 inside, outside = gradient(parameter).split([hidden, parameter.shape[dim] - hidden], dim)
                 assert inside.any()
@@ -95,7 +96,7 @@ def gradient(parameter: Tensor) -> Tensor:
 
 
 def test_identity_transforms_make_a_small_kernel_the_centre_of_the_large_one() -> None:
-    supernet = Supernet(TINY)
+    supernet = Classifier(TINY)
     supernet.initialise(torch.Generator().manual_seed(3))
     for module in supernet.modules():
         if isinstance(module, ElasticSpatial):
@@ -117,15 +118,18 @@ class Strides(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_first_convolution_of_each_unit_has_stride_two_and_all_others_stride_one(supernet: Supernet, x_BCHW: Tensor) -> None:
+def test_the_first_convolution_of_each_unit_has_stride_two_and_all_others_stride_one(supernet: Classifier, x_BCHW: Tensor) -> None:
     with torch.no_grad(), Strides() as strides:
         supernet(x_BCHW, TINY.largest())
     assert strides.seen == [(7, 2), (1, 1), (1, 1), (7, 1), (1, 1), (1, 1)] * 5
 
 
-def test_the_tiny_supernet_has_between_200_and_300_thousand_weights_in_one_vector(supernet: Supernet, x_BCHW: Tensor) -> None:
+def test_the_tiny_supernet_has_between_200_and_300_thousand_weights_in_one_vector(supernet: Classifier, x_BCHW: Tensor) -> None:
     assert 200_000 < supernet.num_weights < 300_000
     assert supernet.num_weights == sum(parameter.numel() for parameter in supernet.parameters())
+    spans = sorted(supernet.slices().values())
+    assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
+    assert spans[-1][1] == supernet.num_weights
     assert list(supernet.state_dict()) == [name for name, _ in supernet.named_parameters()]
     before = supernet(x_BCHW, TINY.smallest())
     weights = supernet.flat_weights_N.clone()
@@ -137,7 +141,7 @@ def test_the_tiny_supernet_has_between_200_and_300_thousand_weights_in_one_vecto
         supernet.load(weights[1:])
 
 
-def test_training_does_not_touch_the_running_statistics(supernet: Supernet, x_BCHW: Tensor) -> None:
+def test_training_does_not_touch_the_running_statistics(supernet: Classifier, x_BCHW: Tensor) -> None:
     supernet(x_BCHW, TINY.largest())
     for module in supernet.modules():
         if isinstance(module, ElasticBatchNorm):
@@ -149,7 +153,7 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generat
     before = torch.random.get_rng_state()
     vectors = []
     for seed in (1, 1, 2):
-        supernet = Supernet(TINY)
+        supernet = Classifier(TINY)
         supernet.initialise(torch.Generator().manual_seed(seed))
         vectors.append(supernet.flat_weights_N)
     assert torch.equal(vectors[0], vectors[1])

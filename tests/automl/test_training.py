@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from automl.classifier import Supernet
-from automl.data.images import ImageDataset, augment, resize
-from automl.space import TINY
+from automl.classifier import Classifier
+from automl.data.catalog import load_dataset
+from automl.data.images import ImageDataset
+from automl.space import STEREO_TINY, TINY
+from automl.stereo import Stereo
 from automl.training import NUM_PROJECTIONS, Lot, Worker, project
 from protocol.lots import lot_seed, sample_indices
 
@@ -16,13 +18,13 @@ LOT = Lot(run_seed=7, round=3, cohort="a", key=b"k" * 32, index=1, architecture=
 
 
 @pytest.fixture
-def worker(digits: ImageDataset, supernet: Supernet) -> Worker:
+def worker(digits: ImageDataset, supernet: Classifier) -> Worker:
     worker = Worker("classifier-tiny", digits)
     worker.load(supernet.flat_weights_N)
     return worker
 
 
-def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Supernet) -> None:
+def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
     first = worker.train(LOT)
     worker.train(replace(LOT, index=2, architecture=TINY.largest()))
     torch.rand(3), random.random(), np.random.random()
@@ -38,7 +40,7 @@ def test_each_part_of_its_identity_makes_another_lot(worker: Worker, change: dic
     assert worker.train(replace(LOT, **change)).loss != worker.train(LOT).loss  # type: ignore[arg-type]
 
 
-def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker, supernet: Supernet) -> None:
+def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker, supernet: Classifier) -> None:
     before = (torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[union-attr]
     first = worker.train(LOT)
     assert torch.equal(torch.random.get_rng_state(), before[0])
@@ -50,12 +52,13 @@ def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker
     assert worker.train(LOT).loss == first.loss
 
 
-def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Supernet) -> None:
+def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
     identity = (LOT.run_seed, LOT.round, LOT.cohort, LOT.key, LOT.index)
     indices = list(sample_indices(*identity, len(digits.train_labels), 16))
-    images = augment(resize(digits.train_images, 16, 32)[indices], lot_seed(*identity))
-    losses = F.cross_entropy(supernet(images, LOT.architecture), torch.from_numpy(digits.train_labels[indices]), reduction="none")
-    gradients = torch.autograd.grad(losses.sum() / 16, list(supernet.parameters()), materialize_grads=True)
+    batch = digits.training_batch(indices, lot_seed(*identity), LOT.architecture.resolution)
+    losses = F.cross_entropy(supernet(batch.inputs, LOT.architecture), batch.targets, reduction="none", label_smoothing=0.1)
+    parameters = dict(supernet.named_parameters())
+    gradients = torch.autograd.grad(losses.sum() / 16, [parameters[name] for name in supernet.slices()], materialize_grads=True)
     result = worker.train(LOT)
     torch.testing.assert_close(result.gradient, torch.cat([gradient.flatten() for gradient in gradients]))
     assert result.loss == pytest.approx(losses.mean().item())
@@ -85,3 +88,40 @@ def test_a_lot_of_one_sample_is_refused() -> None:
 def test_weights_of_another_supernet_are_refused(worker: Worker) -> None:
     with pytest.raises(ValueError, match="weights"):
         worker.load(torch.zeros(10))
+
+
+def test_a_teacher_adds_to_the_loss_and_only_while_it_teaches(worker: Worker, supernet: Classifier) -> None:
+    alone = worker.train(LOT)
+    worker.teach(supernet.flat_weights_N * 0.9)
+    taught = worker.train(LOT)
+    assert taught.loss > alone.loss
+    assert not torch.equal(taught.gradient, alone.gradient)
+    worker.teach(supernet.flat_weights_N * 0.8)
+    assert worker.train(LOT).loss != taught.loss
+    worker.teach(None)
+    again = worker.train(LOT)
+    assert (again.loss, again.projection) == (alone.loss, alone.projection)
+
+
+def test_the_largest_network_learns_nothing_from_itself_as_its_teacher(worker: Worker, supernet: Classifier) -> None:
+    # The cross entropy to one's own probabilities is smallest where they are equal: no gradient comes from it.
+    largest = replace(LOT, architecture=TINY.largest())
+    alone = worker.train(largest).gradient
+    worker.teach(supernet.flat_weights_N)
+    torch.testing.assert_close(worker.train(largest).gradient, alone, rtol=1e-3, atol=1e-5)
+
+
+def test_a_stereo_lot_is_a_pure_function_of_its_seed_and_the_weights(stereo: Stereo) -> None:
+    dataset = load_dataset("motorcycle")
+    lot = replace(LOT, architecture=STEREO_TINY.smallest(), samples=2)
+    results = []
+    for _ in range(2):
+        worker = Worker("stereo-tiny", dataset)
+        worker.load(stereo.flat_weights_N)
+        results.append(worker.train(lot))
+        worker.teach(stereo.flat_weights_N * 0.9)
+        results.append(worker.train(lot))
+    assert torch.equal(results[0].gradient, results[2].gradient)
+    assert results[0].loss == results[2].loss < results[1].loss == results[3].loss
+    assert bool(results[0].gradient.isfinite().all())
+    assert bool(results[0].gradient.any())

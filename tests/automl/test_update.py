@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.schedule import learning_rate
+from automl.schedule import Plan
 from automl.update import (
     State,
     initial_state,
@@ -21,6 +21,7 @@ from automl.update import (
     state_digest,
     state_from_bytes,
     state_num_bytes,
+    teacher_digest,
 )
 from protocol.encoding import encode
 from protocol.errors import EncodingError, OwnFault
@@ -30,6 +31,10 @@ from protocol.signing import sha256
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
 SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20)
 ROUNDS = 30
+
+
+def plan_of(optimizer: Optimizer, schedule: str = "sandwich", seed: int = 3) -> Plan:
+    return Plan("classifier-tiny", schedule, "data-parallel", optimizer, ROUNDS, seed)
 
 
 def first_state(optimizer: Optimizer, count: int = 1000) -> State:
@@ -58,10 +63,10 @@ def test_the_update_is_the_one_of_torch_optim(optimizer: Optimizer) -> None:
     weights = torch.nn.Parameter(state.parameters.double())  # the reference computes in double precision
     reference = torch_optimizer(weights, optimizer)
     for mean in means():
-        reference.param_groups[0]["lr"] = learning_rate(optimizer, state.round + 1, ROUNDS)
+        reference.param_groups[0]["lr"] = plan_of(optimizer).learning_rate(state.round + 1)
         weights.grad = mean.double()
         reference.step()
-        state = next_state(state, mean, optimizer, ROUNDS)
+        state = next_state(state, mean, plan_of(optimizer))
     assert state.round == ROUNDS
     torch.testing.assert_close(state.parameters, weights.detach().float(), rtol=1e-5, atol=1e-6)
 
@@ -70,7 +75,7 @@ def test_the_update_is_the_one_of_torch_optim(optimizer: Optimizer) -> None:
 def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(optimizer: Optimizer) -> None:
     state, mean = first_state(optimizer), means()[0]
     before, mean_before = state_digest(state), mean.clone()
-    following = next_state(state, mean, optimizer, ROUNDS)
+    following = next_state(state, mean, plan_of(optimizer))
     for vector in (following.parameters, *following.moments):
         vector.fill_(7.0)
     assert state_digest(state) == before
@@ -110,10 +115,10 @@ def test_every_operation_of_an_update_is_rounded_as_ieee_754_says() -> None:
     m = f32(f32(m * f32(beta1)) + f32(g * f32(1.0 - beta1)))
     v = f32(f32(v * f32(beta2)) + f32(f32(g * g) * f32(1.0 - beta2)))
     corrected = f32(f32(np.sqrt(f32(v / f32(1.0 - beta2)))) + f32(float(ADAMW.epsilon)))
-    rate = learning_rate(ADAMW, 1, ROUNDS)
+    rate = plan_of(ADAMW).learning_rate(1)
     decayed = f32(p * f32(1.0 - rate * float(ADAMW.weight_decay)))
     p = f32(decayed - f32(f32(f32(m / f32(1.0 - beta1)) / corrected) * f32(rate)))
-    found = next_state(state, mean, ADAMW, ROUNDS)
+    found = next_state(state, mean, plan_of(ADAMW))
     for mine, theirs in zip((found.parameters, *found.moments), (p, m, v), strict=True):
         assert np.array_equal(mine.numpy(), theirs.astype(np.float32))
 
@@ -122,7 +127,7 @@ def test_an_update_keeps_denormals() -> None:
     tiny = torch.finfo(torch.float32).tiny
     smallest = torch.full((5,), 2.0**-149)
     state = State(0, smallest * 3, (smallest * 5, smallest * 7))
-    following = next_state(state, smallest, replace(ADAMW, weight_decay="0"), ROUNDS)
+    following = next_state(state, smallest, plan_of(replace(ADAMW, weight_decay="0")))
     assert all((vector > 0).all() and (vector < tiny).all() for vector in following.moments)
 
 
@@ -139,7 +144,7 @@ def test_a_thread_that_flushes_denormals_updates_nothing() -> None:
     with pytest.raises(OwnFault, match="denormal"):
         self_test()
     with pytest.raises(OwnFault, match="denormal"):
-        next_state(first_state(SGD), means()[0], SGD, ROUNDS)
+        next_state(first_state(SGD), means()[0], plan_of(SGD))
 
 
 @pytest.mark.usefixtures("_flushing")
@@ -152,24 +157,24 @@ def test_the_self_tests_digest_would_show_flushed_denormals(monkeypatch: pytest.
 def test_a_mean_or_moments_that_do_not_fit_are_refused() -> None:
     state = first_state(ADAMW)
     with pytest.raises(ValueError, match="mean"):
-        next_state(state, torch.zeros(999), ADAMW, ROUNDS)
+        next_state(state, torch.zeros(999), plan_of(ADAMW))
     with pytest.raises(ValueError, match="mean"):
-        next_state(state, torch.zeros(1000, dtype=torch.float64), ADAMW, ROUNDS)
+        next_state(state, torch.zeros(1000, dtype=torch.float64), plan_of(ADAMW))
     with pytest.raises(ValueError, match="moments"):
-        next_state(state, torch.zeros(1000), SGD, ROUNDS)
+        next_state(state, torch.zeros(1000), plan_of(SGD))
 
 
 def test_the_first_state_is_of_round_zero_with_empty_moments() -> None:
-    state = initial_state("classifier-tiny", ADAMW, seed=3)
-    assert (state.round, len(state.moments), len(initial_state("classifier-tiny", SGD, seed=3).moments)) == (0, 2, 1)
+    state = initial_state(plan_of(ADAMW))
+    assert (state.round, len(state.moments), len(initial_state(plan_of(SGD)).moments)) == (0, 2, 1)
     assert not any(moment.any() for moment in state.moments)
-    assert state_digest(state) == state_digest(initial_state("classifier-tiny", ADAMW, seed=3))
-    assert state_digest(state) != state_digest(initial_state("classifier-tiny", ADAMW, seed=4))
+    assert state_digest(state) == state_digest(initial_state(plan_of(ADAMW)))
+    assert state_digest(state) != state_digest(initial_state(plan_of(ADAMW, seed=4)))
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
 def test_a_state_survives_its_bytes_and_its_digest_is_theirs(optimizer: Optimizer) -> None:
-    state = next_state(first_state(optimizer), means()[0], optimizer, ROUNDS)
+    state = next_state(first_state(optimizer), means()[0], plan_of(optimizer))
     data = state_bytes(state)
     again = state_from_bytes(data, 1000)
     assert again.round == 1
@@ -179,12 +184,12 @@ def test_a_state_survives_its_bytes_and_its_digest_is_theirs(optimizer: Optimize
     assert len(data) <= state_num_bytes(1000, optimizer)
 
 
-def header(*fields: int | str) -> bytes:
+def header(*fields: int | str | bytes) -> bytes:
     encoded = encode(fields)
     return bytes([len(encoded)]) + encoded
 
 
-GOOD = header("manta/state/v1", 3, 2, 1)
+GOOD = header("manta/state/v2", 3, 2, 1, b"")
 VECTORS = torch.tensor([1.0, 2.0, 3.0, 4.0]).numpy().tobytes()
 
 
@@ -205,19 +210,51 @@ def test_hand_made_bytes_are_read_as_the_format_says() -> None:
         GOOD + VECTORS + b"\x00",
         GOOD + VECTORS[:8] + torch.tensor([float("nan"), 0.0]).numpy().tobytes(),
         GOOD + VECTORS[:8] + torch.tensor([float("-inf"), 0.0]).numpy().tobytes(),
+        header("manta/state/v1", 3, 2, 1, b"") + VECTORS,
+        header("manta/state/v2", -1, 2, 1, b"") + VECTORS,
+        header("manta/state/v2", 2**50, 2, 1, b"") + VECTORS,
+        header("manta/state/v2", 3, 1, 3, b"") + VECTORS,
+        header("manta/state/v2", 3, 2, 0, b"") + VECTORS[:8],
+        header("manta/state/v2", 3, 2, 3, b"") + VECTORS + VECTORS,
+        header("manta/state/v2", 3, "2", 1, b"") + VECTORS,
         header("manta/state/v2", 3, 2, 1) + VECTORS,
-        header("manta/state/v1", -1, 2, 1) + VECTORS,
-        header("manta/state/v1", 2**50, 2, 1) + VECTORS,
-        header("manta/state/v1", 3, 1, 3) + VECTORS,
-        header("manta/state/v1", 3, 2, 0) + VECTORS[:8],
-        header("manta/state/v1", 3, 2, 3) + VECTORS + VECTORS,
-        header("manta/state/v1", 3, "2", 1) + VECTORS,
-        header("manta/state/v1", 3, 2) + VECTORS,
-        header("manta/state/v1", 3, 2, 1, 0) + VECTORS,
-        bytes([GOOD[0] + 1, 0x98, 4]) + GOOD[2:] + VECTORS,  # the array's length in more bytes than it needs
+        header("manta/state/v2", 3, 2, 1, 0) + VECTORS,
+        header("manta/state/v2", 3, 2, 1, bytes(31)) + VECTORS,
+        header("manta/state/v2", 3, 2, 1, b"", 0) + VECTORS,
+        bytes([GOOD[0] + 1, 0x98, 5]) + GOOD[2:] + VECTORS,  # the array's length in more bytes than it needs
         bytes([GOOD[0] + 1]) + GOOD[1:] + VECTORS,
     ],
 )
 def test_bytes_that_are_not_the_canonical_form_of_a_state_are_refused(data: bytes) -> None:
     with pytest.raises(EncodingError):
         state_from_bytes(data, 2)
+
+
+def test_every_state_after_the_full_phase_names_the_state_that_ended_it_as_its_teacher() -> None:
+    plan = plan_of(SGD, "shrinking")
+    state = initial_state(plan)
+    mean = torch.zeros_like(state.parameters)
+    teacher = None
+    for round_ in range(1, ROUNDS + 1):
+        taught = teacher_digest(state, plan)
+        assert (taught is not None) == plan.phase(round_).distils
+        if round_ - 1 == plan.teacher_round:
+            teacher = state_digest(state)
+        assert taught in (None, teacher)
+        state = next_state(state, mean, plan)
+        assert state.teacher == (teacher or b"")
+        assert state_digest(state_from_bytes(state_bytes(state), state.parameters.numel())) == state_digest(state)
+    assert teacher is not None
+
+
+def test_the_update_that_ends_the_depth_phase_sorts_channels_and_no_other_does() -> None:
+    plan = plan_of(SGD, "shrinking")
+    state = replace(initial_state(plan), round=plan.phases[2].last - 2)
+    mean = torch.zeros_like(state.parameters)
+    plain = plan_of(SGD)
+    for sorts in (False, True, False):
+        following, unsorted = next_state(state, mean, plan), next_state(state, mean, plain)
+        assert torch.equal(following.parameters.sort().values, unsorted.parameters.sort().values) or plan.phase(state.round + 1).peak != 1
+        step = following.parameters - state.parameters
+        assert (float(step.abs().max()) > 0.1) == sorts  # the rate moves a weight a little, a sort moves it far
+        state = following

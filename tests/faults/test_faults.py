@@ -6,7 +6,10 @@ import pytest
 
 from aggregator.storage import is_at_rest, read_manifest, reading
 from aggregator.verify import Replay, replay, verify_directory
+from automl.latency import LatencyTable
+from automl.schedule import Plan
 from protocol.records import Round
+from tests.latency_table import table_of
 from tests.swarm.processes import LISTEN, Programs, Status, small_run
 
 pytestmark = pytest.mark.swarm
@@ -99,6 +102,15 @@ def has_come_back(status: Status, before: Status) -> bool:
     return status["pid"] != before["pid"] and status["joined_at_round"] is not None and status["rounds_counted"] >= 2
 
 
+def collected_tables(programs: Programs) -> list[LatencyTable]:
+    """Return what a visitor gets of the run's members."""
+    aggregator, out = programs.status("aggregator"), programs.directory / "tables"
+    where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"], "--listen", LISTEN)
+    programs.start_command("visitor", "-P", "-m", "peer.cli", "tables", *where, "--out", str(out))
+    assert programs.wait_for_end("visitor") == 0
+    return [LatencyTable.load(path) for path in out.iterdir()]
+
+
 def test_a_fifth_peer_that_comes_late_checks_the_state_it_fetches_and_takes_part(tmp_path: Path) -> None:
     names = ["one", "two", "three", "four", "late"]
     with Programs(tmp_path, small_run(rounds=1000, target_batch=256, max_claim_samples=64, deadline_s=20)) as programs:
@@ -106,8 +118,10 @@ def test_a_fifth_peer_that_comes_late_checks_the_state_it_fetches_and_takes_part
         for index, name in enumerate(names[:4]):
             programs.start_peer(name, f"cohort-{index % 2}")
         programs.wait_for_round(1)
-        programs.start_peer("late", "cohort-0")
+        table_of().save(tmp_path / "table.json")
+        programs.start_peer("late", "cohort-0", "--latency-table", str(tmp_path / "table.json"))
         programs.wait_until(lambda: programs.status("late").get("rounds_counted", 0) >= 2, "the late peer takes part")
+        assert collected_tables(programs) == [table_of()]
         for name in names:
             programs.interrupt(name)
         for name in names:
@@ -126,12 +140,13 @@ def test_a_fifth_peer_that_comes_late_checks_the_state_it_fetches_and_takes_part
         assert bytes.fromhex(late["key"]) in log.ledger.credits()
 
 
-def test_an_aggregator_killed_and_started_again_has_lost_nothing_and_the_waiting_peers_go_on(tmp_path: Path) -> None:
-    with Programs(tmp_path, small_run(rounds=30, max_claim_samples=64)) as programs:
+def test_an_aggregator_killed_and_started_again_has_lost_nothing_and_who_waited_goes_on_with_a_newcomer(tmp_path: Path) -> None:
+    config = small_run(rounds=20, schedule="shrinking", max_claim_samples=64, deadline_s=8)
+    with Programs(tmp_path, config) as programs:
         address = programs.start_aggregator()["addresses"]
         programs.start_peer("one", "a")
         programs.start_peer("two", "b")
-        programs.wait_until(lambda: programs.status("one").get("round", 0) >= 2, "rounds are acknowledged")
+        programs.wait_until(lambda: bool(programs.status("one").get("teacher")), "the full phase is over")
         programs.kill("aggregator")
         acknowledged = max((programs.status(name) for name in ("one", "two")), key=lambda status: status["round"])
         kept = rounds_of(read_log(programs))
@@ -139,12 +154,19 @@ def test_an_aggregator_killed_and_started_again_has_lost_nothing_and_the_waiting
         assert kept[acknowledged["round"] - 1].statement.state.hex() == acknowledged["state"]
         waits = "the run's log, which cannot be reached"
         programs.wait_until(lambda: waits in programs.log("one") + programs.log("two"), "a peer says what it waits for")
+        programs.kill("two")  # from now on every round waits for its deadline, until the newcomer is there
         assert programs.start_aggregator()["addresses"] == address
-        assert programs.wait_for_end("one") == 0
-        assert programs.wait_for_end("two") == 0
+        programs.start_peer("late", "b")
+        for name in ("one", "late"):
+            assert programs.wait_for_end(name) == 0
         log = read_log(programs)
         assert rounds_of(log)[: len(kept)] == kept
-        assert_all_ended_on_the_logs_state(programs, ["one", "two"], log)
+        assert_all_ended_on_the_logs_state(programs, ["one", "late"], log)
+        late, teacher_round = programs.status("late"), Plan.of(log.ledger.manifest).teacher_round
+        assert teacher_round is not None
+        assert late["joined_at_round"] > teacher_round
+        assert late["rounds_counted"] >= 1, "it never was of one mind with the other"
+        assert late["teacher"] == programs.status("one")["teacher"] == rounds_of(log)[teacher_round - 1].statement.state.hex()
         programs.interrupt("aggregator")
         assert programs.wait_for_end("aggregator") == 0
 

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from aggregator.config import RunConfig
+from automl.data.digits import digits
 from protocol.errors import UserError
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, sha256
@@ -43,7 +44,7 @@ def join(home: Home, directory: Path, *arguments: str) -> Ended:
 
 
 def manifest() -> Manifest:
-    return RunConfig().manifest(OPERATOR, sha256(b"a state that nobody has"))
+    return RunConfig().manifest(OPERATOR, sha256(b"a state that nobody has"), digits())
 
 
 @contextlib.asynccontextmanager
@@ -199,9 +200,11 @@ def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, 
     ("changes", "words"),
     [
         ({"data_digest": sha256(b"other data")}, ("'digits'", sha256(b"other data").hex()[:16], "install")),
-        ({"dataset": "imagenet"}, ("'imagenet'", "this version", "digits")),
-        ({"supernet": "stereo-base"}, ("'stereo-base'", "this version")),
-        ({"task": "stereo"}, ("'stereo'", "this version", "install")),
+        ({"dataset": "imaginary"}, ("needs the data set 'imaginary'", "this version", "digits")),
+        ({"dataset": "folder-flowers"}, ("needs the data set 'folder-flowers'", "--data-root")),
+        ({"supernet": "giant"}, ("'giant'", "this version", "install")),
+        ({"supernet": "classifier-tiny-3x100"}, ("classifier-tiny-3x100 does not fit", "digits", "ask the operator")),
+        ({"task": "stereo"}, ("classifier-tiny is for classification", "stereo", "ask the operator")),
         ({"swarm_codec": "int8"}, ("'int8'", "this version", "install")),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",

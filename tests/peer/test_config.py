@@ -13,6 +13,8 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("cohort", '"file"', "file", "variable", "variable", "flag", None),
     ("listen", '["/ip4/1.1.1.1/tcp/1"]', ("/ip4/1.1.1.1/tcp/1",), "/x", ("/x",), ("/y", "/z"), ("/ip4/0.0.0.0/tcp/0",)),
     ("gpus", "1", "1", "none", "none", "all", "all"),
+    ("data_root", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
+    ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("threads", "1", 1, "2", 2, 3, None),
 ]
 
@@ -59,6 +61,10 @@ def test_the_settings_file_is_read_in_the_directory_that_the_variable_names(tmp_
 def test_a_tilde_is_the_home_directory(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MANTA_DIR", "~/mine")
     assert load_config({}).dir == environment / "mine"
+
+
+def test_a_tilde_in_the_place_of_the_data_is_the_home_directory(environment: Path, tmp_path: Path) -> None:
+    assert load_config({"dir": tmp_path, "data_root": Path("~/data")}).data_root == environment / "data"
 
 
 def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from peer.config import PeerConfig
-from peer.session import choose_device, find_addresses
+from peer.finding import find_addresses
+from peer.session import choose_device
 from peer.store import PeerStore
 from protocol.errors import UserError
 from protocol.signing import sha256
@@ -27,33 +28,33 @@ def local(run: bytes = RUN) -> LocalRun:
 def test_an_address_that_was_given_beats_everything(store: PeerStore) -> None:
     store.remember_run(OTHER_RUN, LAST)
     with listed(local()):
-        assert find_addresses(PeerConfig(initial_peers=GIVEN), store) == (GIVEN, None)
-        assert find_addresses(PeerConfig(initial_peers=GIVEN, run=RUN.hex()), store) == (GIVEN, RUN.hex())
+        assert find_addresses(PeerConfig(initial_peers=GIVEN), store.last_run()) == (GIVEN, None)
+        assert find_addresses(PeerConfig(initial_peers=GIVEN, run=RUN.hex()), store.last_run()) == (GIVEN, RUN.hex())
 
 
 def test_the_run_joined_last_beats_an_aggregator_on_this_computer_and_must_be_that_run(store: PeerStore) -> None:
     store.remember_run(OTHER_RUN, LAST)
     with listed(local()):
-        assert find_addresses(PeerConfig(), store) == (LAST, OTHER_RUN.hex())
+        assert find_addresses(PeerConfig(), store.last_run()) == (LAST, OTHER_RUN.hex())
 
 
 def test_an_aggregator_on_this_computer_is_found_and_must_be_that_run(store: PeerStore) -> None:
     with listed(local()):
-        assert find_addresses(PeerConfig(), store) == (LOCAL, RUN.hex())
+        assert find_addresses(PeerConfig(), store.last_run()) == (LOCAL, RUN.hex())
 
 
 def test_a_run_that_is_named_is_found_wherever_it_is_known_from(store: PeerStore) -> None:
     store.remember_run(OTHER_RUN, LAST)
     with listed(local()):
-        assert find_addresses(PeerConfig(run=RUN.hex()), store) == (LOCAL, RUN.hex())
-        assert find_addresses(PeerConfig(run=OTHER_RUN.hex()), store) == (LAST, OTHER_RUN.hex())
+        assert find_addresses(PeerConfig(run=RUN.hex()), store.last_run()) == (LOCAL, RUN.hex())
+        assert find_addresses(PeerConfig(run=OTHER_RUN.hex()), store.last_run()) == (LAST, OTHER_RUN.hex())
         with pytest.raises(UserError, match="no run was found"):
-            find_addresses(PeerConfig(run=sha256(b"a third").hex()), store)
+            find_addresses(PeerConfig(run=sha256(b"a third").hex()), store.last_run())
 
 
 def test_with_nothing_to_go_by_the_person_hears_what_to_do(store: PeerStore) -> None:
     with pytest.raises(UserError, match=r"--initial-peers .*MANTA_INITIAL_PEERS.* manta-aggregator start"):
-        find_addresses(PeerConfig(), store)
+        find_addresses(PeerConfig(), store.last_run())
 
 
 def test_what_a_dead_aggregator_left_is_no_run(store: PeerStore, environment: Path) -> None:
@@ -61,7 +62,7 @@ def test_what_a_dead_aggregator_left_is_no_run(store: PeerStore, environment: Pa
     directory.mkdir(parents=True)
     (directory / "1234.json").write_text(json.dumps({"run": RUN.hex(), "name": "digits", "addresses": LOCAL}))
     with pytest.raises(UserError, match="no run was found"):
-        find_addresses(PeerConfig(), store)
+        find_addresses(PeerConfig(), store.last_run())
     assert list(directory.iterdir()) == []
 
 

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from protocol.encoding import encode, pack, to_value, unpack
 from protocol.errors import EncodingError, SignatureError
 from protocol.records import (
+    MAX_ARCHITECTURE_TEXT,
+    MAX_ARCHITECTURES,
     MAX_CLAIM_BYTES,
+    MAX_COSTS,
     MAX_ENTRY_BYTES,
     MAX_GROUP,
     MAX_MANIFEST_BYTES,
@@ -68,7 +71,9 @@ def test_a_manifest_under_another_signature_or_changed_is_refused(manifest: Mani
         {"name": "Two Words"},
         {"name": ""},
         {"supernet": "../secret"},
+        {"task": "speech"},
         {"algorithm": "magic"},
+        {"schedule": "growing"},
         {"data_digest": b"short"},
         {"initial_state": b"d" * 33},
         {"seed": -1},
@@ -80,6 +85,9 @@ def test_a_manifest_under_another_signature_or_changed_is_refused(manifest: Mani
         {"reward_pool": 0},
         {"costs": (("r32", 1), ("r32", 2))},
         {"costs": (("r32", -1),)},
+        {"costs": (("", 1),)},
+        {"costs": (("r" * 41, 1),)},
+        {"costs": tuple((f"r{number}", 1) for number in range(4097))},
         {"operators": ()},
         {"operators": (b"k" * 31,)},
         {"operators": ((1).to_bytes(32, "little"),)},
@@ -130,10 +138,10 @@ def test_an_optimizer_out_of_range_is_refused(manifest: Manifest, change: dict[s
         {"work": (("b", 1), ("a", 1))},
         {"work": (("a", 1), ("a", 1))},
         {"work": (("", 1),)},
-        {"work": (("a" * 201, 1),)},
+        {"work": (("a" * 401, 1),)},
         {"work": (("a", 0),)},
         {"work": (("a", -1),)},
-        {"work": tuple((f"a{number:02}", 1) for number in range(17))},
+        {"work": tuple((f"a{number:02}", 1) for number in range(9))},
     ],
 )
 def test_a_claim_out_of_range_is_refused(change: dict[str, Any]) -> None:
@@ -272,6 +280,20 @@ def test_a_table_is_sorted_by_cohort_and_then_by_key() -> None:
 def test_a_table_s_digest_depends_on_its_order() -> None:
     one, two = sha256(b"1"), sha256(b"2")
     assert table_digest((one, two)) == sha256(one + two) != table_digest((two, one))
+
+
+def test_the_largest_claim_of_plain_text_opens() -> None:
+    work = tuple((chr(ord("a") + number) * MAX_ARCHITECTURE_TEXT, 2**40) for number in range(MAX_ARCHITECTURES))
+    large = replace(CLAIM, round=2**40, cohort="c" * 63, work=work, lots=2**32)
+    signed = SignedClaim.sign(large, ALICE)
+    assert signed.open() == large
+    assert open_entry(claim_entry(signed)) == signed
+
+
+def test_a_manifest_with_as_many_prices_as_there_may_be_opens(manifest: Manifest, operator: Identity) -> None:
+    costs = tuple((f"{number:040}", 2**62 - 1) for number in range(MAX_COSTS))
+    full = replace(manifest, costs=costs, operators=(operator.public_key, *(Identity(bytes([seed]) * 32).public_key for seed in range(15))))
+    assert SignedManifest.sign(full, operator).open() == full
 
 
 def test_every_claim_that_opens_has_an_entry_that_the_log_may_keep() -> None:

@@ -22,6 +22,36 @@ def test_an_architecture_costs_the_sum_of_its_genes() -> None:
     assert architecture_cost("r32 u0.0:k5e3 u0.1:k3e2", COSTS) == 37
 
 
+def test_what_a_gene_costs_may_depend_on_the_first_one() -> None:
+    costs = COSTS | {"r48 u0.0:k3e2": 50, "r48 u0.1:k3e2": 70}
+    assert architecture_cost("r32 u0.0:k3e2 u0.1:k3e2", costs) == 10 + 5 + 7
+    assert architecture_cost("r48 u0.0:k3e2 u0.1:k3e2", costs) == 30 + 50 + 70
+    assert architecture_cost("r48 u0.0:k5e3 u0.1:k3e2", costs) == 30 + 20 + 70  # the same at every resolution: listed alone
+
+
+def test_a_gene_that_is_only_priced_after_a_first_one_has_no_price_alone_or_after_another() -> None:
+    costs = {"r32": 10, "r48": 30, "r32 u0.0:k3e2": 5, "r32 u0.1:k3e2": 7}
+    assert architecture_cost("r32 u0.0:k3e2 u0.1:k3e2", costs) == 22
+    for text in ("r48 u0.0:k3e2", "u0.0:k3e2", "u0.0:k3e2 r32", "u0.0:k3e2 u0.1:k3e2"):
+        with pytest.raises(LedgerError, match="no price"):
+            architecture_cost(text, costs)
+    with pytest.raises(LedgerError, match="two genes for one place"):
+        architecture_cost("r32 u0.0:k3e2 u0.0:k3e2", costs)
+
+
+@given(st.data())
+def test_a_table_with_a_price_for_each_first_gene_adds_up_like_any_other(data: st.DataObject) -> None:
+    firsts, places, kinds = ("r32", "r48"), ("u0.0", "u0.1", "u1.0"), ("k3e2", "k5e3")
+    genes = [f"{place}:{kind}" for place in places for kind in kinds]
+    price = st.integers(0, 10**6)
+    costs = {first: data.draw(price) for first in firsts} | {gene: data.draw(price) for gene in genes}
+    costs |= {f"{first} {gene}": data.draw(price) for first in firsts for gene in genes if data.draw(st.booleans())}
+    first = data.draw(st.sampled_from(firsts))
+    chosen = [f"{place}:{data.draw(st.sampled_from(kinds))}" for place in places if data.draw(st.booleans())]
+    expected = costs[first] + sum(costs[key] if (key := f"{first} {gene}") in costs else costs[gene] for gene in chosen)
+    assert architecture_cost(" ".join([first, *chosen]), costs) == expected
+
+
 @pytest.mark.parametrize("text", ["r32 u9.9:k3e2", "r32  u0.0:k3e2", " r32", "r32 ", "R32", "r32\nu0.0:k3e2", "a space"])
 def test_an_architecture_of_unknown_genes_has_no_price(text: str) -> None:
     with pytest.raises(LedgerError):

@@ -10,8 +10,6 @@ from protocol.errors import AttemptFailed, LedgerError, RemoteFault, SignatureEr
 from protocol.ledger import Ledger
 from protocol.records import (
     Claim,
-    Manifest,
-    Optimizer,
     Proposal,
     Round,
     SignedClaim,
@@ -24,35 +22,12 @@ from protocol.records import (
 from protocol.rounds import CommitKind, Phase, RoundMachine, Standing, VoteError
 from protocol.signing import Identity, sha256
 from protocol.table import Table, TableError
+from tests.runs import manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
 PEERS = [Identity(sha256(b"peer %d" % i)) for i in range(7)]
 OPENED_MS = 10_000
-SIGNED_MANIFEST = SignedManifest.sign(
-    Manifest(
-        name="test",
-        task="classification",
-        dataset="digits",
-        data_digest=sha256(b"data"),
-        supernet="classifier-tiny",
-        seed=0,
-        algorithm="data-parallel",
-        num_rounds=4,
-        target_batch=100,
-        lot_samples=16,
-        max_claim_samples=80,
-        round_deadline_ms=1_000,
-        attempt_timeout_ms=1_000,
-        optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0),
-        initial_state=sha256(b"initial"),
-        cohort_codec="fp32",
-        swarm_codec="fp16",
-        reward_pool=1_000,
-        costs=(("r32", 10), ("k3", 5)),
-        operators=(OPERATOR.public_key,),
-    ),
-    OPERATOR,
-)
+SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, target_batch=100), OPERATOR)
 MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
 START = Standing.start(MANIFEST, RUN)
 

@@ -19,8 +19,6 @@ from protocol.errors import AttemptFailed, LedgerError, Unreachable
 from protocol.ledger import Ledger
 from protocol.records import (
     Claim,
-    Manifest,
-    Optimizer,
     Proposal,
     Round,
     SignedClaim,
@@ -34,34 +32,13 @@ from protocol.records import (
 )
 from protocol.rounds import CommitKind, Phase, RoundMachine, Standing, VoteError
 from protocol.signing import Digest, Identity, sha256
+from tests.runs import manifest_of
 
 OPERATOR = Identity(sha256(b"operator"))
 IDENTITIES = [Identity(sha256(b"peer %d" % i)) for i in range(6)]
 STRANGER = Identity(sha256(b"stranger"))
 SIGNED_MANIFEST = SignedManifest.sign(
-    Manifest(
-        name="faults",
-        task="classification",
-        dataset="digits",
-        data_digest=sha256(b"data"),
-        supernet="classifier-tiny",
-        seed=0,
-        algorithm="data-parallel",
-        num_rounds=1_000,
-        target_batch=64,
-        lot_samples=16,
-        max_claim_samples=64,
-        round_deadline_ms=1_000,
-        attempt_timeout_ms=1_000,
-        optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0),
-        initial_state=sha256(b"initial"),
-        cohort_codec="fp32",
-        swarm_codec="fp32",
-        reward_pool=1_000,
-        costs=(("r32", 10),),
-        operators=(OPERATOR.public_key,),
-    ),
-    OPERATOR,
+    manifest_of(OPERATOR, name="faults", num_rounds=1_000, max_claim_samples=64, swarm_codec="fp32", costs=(("r32", 10),)), OPERATOR
 )
 MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
 PAST_DEADLINE = (MANIFEST.round_deadline_ms, 0)  # now_ms, opened_ms

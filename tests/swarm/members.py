@@ -5,34 +5,14 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from protocol.records import Claim, Manifest, Optimizer, SignedClaim, SignedManifest
+from protocol.records import Claim, SignedClaim, SignedManifest
 from protocol.signing import Identity, sha256
+from tests.runs import manifest_of
 
 DEADLINE_S = 60.0
 OPERATOR = Identity(sha256(b"operator"))
 PEERS = [Identity(sha256(b"peer %d" % i)) for i in range(8)]
-MANIFEST = Manifest(
-    name="test",
-    task="classification",
-    dataset="digits",
-    data_digest=sha256(b"data"),
-    supernet="classifier-tiny",
-    seed=0,
-    algorithm="data-parallel",
-    num_rounds=4,
-    target_batch=32,
-    lot_samples=16,
-    max_claim_samples=80,
-    round_deadline_ms=60_000,
-    attempt_timeout_ms=30_000,
-    optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0),
-    initial_state=sha256(b"initial"),
-    cohort_codec="fp32",
-    swarm_codec="fp16",
-    reward_pool=1_000,
-    costs=(("r32", 10), ("k3", 5)),
-    operators=(OPERATOR.public_key,),
-)
+MANIFEST = manifest_of(OPERATOR, target_batch=32, round_deadline_ms=60_000, attempt_timeout_ms=30_000)
 
 _Result = TypeVar("_Result")
 

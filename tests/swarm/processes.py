@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
@@ -34,10 +34,10 @@ def read_json(path: Path) -> Status:
     return found
 
 
-def small_run(*, rounds: int = 6, algorithm: str = "data-parallel", **round_settings: Any) -> RunConfig:
+def small_run(*, rounds: int = 6, schedule: Literal["sandwich", "shrinking"] = "sandwich", **round_settings: Any) -> RunConfig:
     """Return a run whose rounds take a second or two: 4 lots of 16 samples from each of two peers."""
     settings = {"target_batch": 128, "lot_samples": 16, **round_settings}
-    return RunConfig(run=RunSection(name="test", rounds=rounds, algorithm=algorithm), round=RoundSection(**settings))
+    return RunConfig(run=RunSection(name="test", rounds=rounds, schedule=schedule), round=RoundSection(**settings))
 
 
 def wait_for(condition: Callable[[], bool], what: str, *, deadline_s: float = DEADLINE_S, detail: Callable[[], str] = str) -> None:
@@ -80,12 +80,12 @@ class Programs:
         self.wait_until(lambda: bool(self.status("aggregator").get("addresses")), "the aggregator listens")
         return self.status("aggregator")
 
-    def start_peer(self, name: str, cohort: str = "cohort-0", *, environment: dict[str, str] | None = None) -> None:
-        """Start a peer, or start it again; it joins the aggregator's run."""
+    def start_peer(self, name: str, cohort: str = "cohort-0", *arguments: str, environment: dict[str, str] | None = None) -> None:
+        """Start a peer, or start it again, with more arguments if there are any; it joins the aggregator's run."""
         aggregator = self.status("aggregator")
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
         own = ("--cohort", cohort, "--listen", LISTEN, "--dir", str(self.directory / name), "--gpus", "none")
-        self._start(name, "peer.cli", "join", *where, *own, environment=environment)
+        self._start(name, "peer.cli", "join", *where, *own, *arguments, environment=environment)
 
     def start_command(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """Start ``python ARGUMENTS``, for example a peer of the test's own that lies."""

@@ -44,34 +44,53 @@ def _running(directory: Path, process: "subprocess.Popen[str]") -> list[psutil.P
     return found
 
 
-@pytest.mark.parametrize("algorithm", ["data-parallel", "model-parallel"])
-def test_a_swarm_trains_to_the_end_and_reports_what_its_log_says(tmp_path: Path, algorithm: str) -> None:
+@pytest.mark.parametrize(
+    ("algorithm", "schedule", "rounds"),
+    [("data-parallel", "sandwich", 2), ("model-parallel", "shrinking", 6)],  # of the six the third and the next ones have a teacher
+)
+def test_a_swarm_trains_to_the_end_and_reports_what_its_log_says(tmp_path: Path, algorithm: str, schedule: str, rounds: int) -> None:
     directory = tmp_path / "swarm"
-    with _swarm(directory, "--peers", "2", "--cohorts", "2", "--rounds", "2", "--algorithm", algorithm) as process:
+    with _swarm(
+        directory, "--peers", "2", "--cohorts", "2", "--rounds", str(rounds), "--algorithm", algorithm, "--schedule", schedule
+    ) as process:
         printed, _ = process.communicate(timeout=2 * DEADLINE_S)
         assert process.returncode == 0, printed
     assert processes_of(directory) == []
     report = json.loads((directory / "report.json").read_text())
     found = verify_directory(directory / "aggregator")
-    assert report["algorithm"] == algorithm
-    assert report["rounds_committed"] == found.rounds == 2
+    assert (report["algorithm"], report["schedule"]) == (algorithm, schedule)
+    assert report["rounds_committed"] == found.rounds == rounds
     assert (report["ledger"]["root"], report["ledger"]["size"]) == (found.root.hex(), found.size)
     assert {peer["key"]: peer["credits"] for peer in report["peers"] if peer["credits"]} == {
         key.hex(): amount for key, amount in found.credits.items()
     }
     assert report["all_peers_agree"]
     assert {peer["state"] for peer in report["peers"]} == {report["state"]}
-    assert 0 <= report["accuracy"]["smallest"] <= 1
+    assert report["quality"]["metric"] == "accuracy"
+    assert 0 <= report["quality"]["smallest"] <= 1
     assert found.root.hex() in printed
     assert str(directory) in printed
+    teachers = {read_json(directory / f"peer-{index}" / "status.json")["teacher"] for index in range(2)}
+    assert len(teachers) == 1
+    assert teachers != {""} if schedule == "shrinking" else teachers == {""}
+    proof = read_json(directory / "aggregator" / "snapshots" / f"round-{rounds:08d}.json")
+    assert (proof["ledger_size"], proof["ledger_root"]) == (found.size, found.root.hex())
+    assert proof["tree_head"] == found.tree_head
 
 
-def test_a_swarm_whose_accuracy_is_too_low_fails_and_says_so(tmp_path: Path) -> None:
+def test_a_stereo_swarm_agrees_on_every_bit_and_one_that_errs_too_much_fails_and_says_so(tmp_path: Path) -> None:
     directory = tmp_path / "swarm"
-    with _swarm(directory, "--peers", "1", "--cohorts", "1", "--rounds", "1", "--min-smallest", "100") as process:
+    with _swarm(directory, "--task", "stereo", "--peers", "2", "--rounds", "3", "--max-epe", "0") as process:
         printed, _ = process.communicate(timeout=2 * DEADLINE_S)
-    assert process.returncode == 1
-    assert "failed: the smallest subnet reaches 100 %" in printed
+    assert process.returncode == 1, printed
+    assert "failed: the largest subnet errs by 0 px at most; the smallest subnet errs by 0 px at most" in printed
+    report = json.loads((directory / "report.json").read_text())
+    assert (report["task"], report["dataset"], report["supernet"]) == ("stereo", "layers", "stereo-tiny")
+    assert report["rounds_committed"] == 3
+    assert report["all_peers_agree"]
+    assert report["ledger"]["verified"]
+    assert report["quality"]["metric"] == "epe"
+    assert report["quality"]["baseline"] > 0
 
 
 def test_a_killed_peer_is_said_and_is_no_failure(tmp_path: Path) -> None:

@@ -152,6 +152,16 @@ def test_a_malformed_request_is_refused(request_bytes: bytes) -> None:
         run(work())
 
 
+def test_what_is_pinned_stays_whatever_comes_after_it() -> None:
+    shelf = Shelf(1)
+    digest = shelf.pin(b"pinned")
+    for data in (b"a", b"b", b"c"):
+        shelf.put(data)
+    assert (digest, shelf.get(digest)) == (sha256(b"pinned"), b"pinned")
+    assert shelf.get(sha256(b"c")) == b"c"
+    assert shelf.get(sha256(b"b")) is None
+
+
 def test_a_shelf_keeps_the_newest() -> None:
     shelf = Shelf(2)
     first, second = shelf.put(b"first"), shelf.put(b"second")

@@ -1,0 +1,145 @@
+"""What a person asks of a local swarm, checked before anything is started."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.config import RunConfig
+from aggregator.local_report import Limits
+from automl.data.catalog import load_dataset
+from automl.settings import usual
+from automl.space import fitted_name, space_named
+from protocol.errors import UserError
+from protocol.records import ALGORITHMS, SCHEDULES, TASKS
+from swarm.disk import make_directory
+
+_MAX_PEERS = 256
+_MAX_SEED = 2**63 - 1
+_MAX_NAME = 63
+_MINIMA = {"digits": (90.0, 80.0)}  # percent: largest, smallest; for the full schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options of ``manta-swarm up`` as they were given; None: the default depends on others."""
+
+    peers: int = 4
+    cohorts: int = 2
+    rounds: int | None = None
+    task: str | None = None
+    algorithm: str = ALGORITHMS[0]
+    schedule: str = SCHEDULES[0]
+    data: str | None = None
+    data_root: Path | None = None
+    supernet: str | None = None
+    directory: Path | None = None
+    seed: int = 0
+    min_largest: float | None = None  # percent
+    min_smallest: float | None = None
+    max_epe: float | None = None  # pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is to be done."""
+
+    peers: int
+    cohorts: int
+    run: RunConfig
+    data_root: Path | None
+    directory: Path
+    limits: Limits
+
+    def cohort(self, index: int) -> str:
+        """Return the cohort of a peer: equal shares, neighbours together."""
+        return f"cohort-{index * self.cohorts // self.peers}"
+
+
+def make_settings(wishes: Wishes) -> Settings:
+    """Return the settings, the directory made.
+
+    Raises:
+        UserError: a value that cannot be, data that is not there, or a directory that holds something.
+    """
+    _check(wishes)
+    root = None if wishes.data_root is None else wishes.data_root.expanduser().absolute()
+    task, dataset = _find_data(wishes, root)
+    supernet = wishes.supernet or usual(task).supernet
+    fitted_name(supernet, 1, 10)  # refuses all but families
+    if space_named(supernet).task != task:
+        raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
+    limits = _make_limits(wishes, task, dataset)
+    run = _run_config(wishes, task, dataset, supernet, root)
+    return Settings(wishes.peers, wishes.cohorts, run, root, _make_directory(wishes.directory), limits)
+
+
+def _check(wishes: Wishes) -> None:
+    if not 1 <= wishes.peers <= _MAX_PEERS:
+        raise UserError(f"--peers takes a number from 1 to {_MAX_PEERS}, not {wishes.peers}")
+    if not 1 <= wishes.cohorts <= wishes.peers:
+        raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
+    if wishes.rounds is not None and wishes.rounds < 1:
+        raise UserError(f"--rounds takes a number from 1 on, not {wishes.rounds}")
+    for name, value, known in (
+        ("task", wishes.task, TASKS),
+        ("algorithm", wishes.algorithm, ALGORITHMS),
+        ("schedule", wishes.schedule, SCHEDULES),
+    ):
+        if value is not None and value not in known:
+            raise UserError(f"--{name} takes {' or '.join(known)}, not {value!r}")
+    if not 0 <= wishes.seed <= _MAX_SEED:
+        raise UserError(f"--seed takes a number from 0 to {_MAX_SEED}, not {wishes.seed}")
+
+
+def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:
+    """Return the task and its data set: either may follow from the other."""
+    if wishes.data is None:
+        task = wishes.task or TASKS[0]
+        return task, usual(task).dataset
+    dataset = load_dataset(wishes.data, root)
+    if wishes.task not in (None, dataset.task):
+        raise UserError(f"--data {dataset.name} is for {dataset.task}, not for {wishes.task}: leave --task out, or choose other data")
+    return dataset.task, dataset.name
+
+
+def _make_limits(wishes: Wishes, task: str, dataset: str) -> Limits:
+    for name, percent in (("largest", wishes.min_largest), ("smallest", wishes.min_smallest)):
+        if percent is not None and not 0 <= percent <= 100:
+            raise UserError(f"--min-{name} takes percent, from 0 to 100, not {percent:g}")
+    if wishes.max_epe is not None and not wishes.max_epe >= 0:
+        raise UserError(f"--max-epe takes pixels, from 0 on, not {wishes.max_epe:g}")
+    is_full = wishes.rounds is None
+    if task == "stereo":
+        if wishes.min_largest is not None or wishes.min_smallest is not None:
+            raise UserError("--min-largest and --min-smallest are accuracies, of classification; for stereo give --max-epe")
+        return Limits(max_epe=wishes.max_epe, beats_constant=is_full)
+    if wishes.max_epe is not None:
+        raise UserError("--max-epe is an error in pixels, of stereo; for classification give --min-largest and --min-smallest")
+    minima = _MINIMA.get(dataset) if is_full else None
+    largest, smallest = minima or (None, None)
+    return Limits(
+        min_largest=largest if wishes.min_largest is None else wishes.min_largest,
+        min_smallest=smallest if wishes.min_smallest is None else wishes.min_smallest,
+    )
+
+
+def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Path | None) -> RunConfig:
+    """Return the run file: the usual settings of the task, with what was asked for."""
+    values = RunConfig.usual(task).model_dump()
+    name = f"{dataset}-{wishes.algorithm}"[:_MAX_NAME]
+    values["run"] |= {"name": name, "algorithm": wishes.algorithm, "schedule": wishes.schedule, "seed": wishes.seed}
+    if wishes.rounds is not None:
+        values["run"]["rounds"] = wishes.rounds
+    values["data"] = {"dataset": dataset, "supernet": supernet}
+    values["follower"]["data_root"] = "" if root is None else str(root)
+    return RunConfig.model_validate(values)
+
+
+def _make_directory(directory: Path | None) -> Path:
+    if directory is None:
+        return Path(tempfile.mkdtemp(prefix="manta-swarm-"))
+    directory = directory.expanduser().absolute()
+    make_directory(directory)
+    if any(directory.iterdir()):
+        raise UserError(f"{directory} holds something already, which is left as it is; choose an empty or a new directory with --dir")
+    return directory

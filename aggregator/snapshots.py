@@ -1,0 +1,93 @@
+"""An aggregator's snapshots: the newest states, the teacher's for as long as the run lives, and what the log said when each was committed.
+
+DIR/round-00000040.safetensors   a state (see ``automl.snapshot``), durable before its round is committed
+DIR/round-00000040.json          size, root and signed tree head of the log that has the round, written after the commit
+"""
+
+import json
+import logging
+from pathlib import Path
+
+from automl.schedule import Plan
+from automl.snapshot import load_snapshot, save_snapshot
+from automl.update import State, state_digest
+from protocol.errors import StorageError, UserError
+from protocol.notes import TreeHead
+from protocol.records import Manifest
+from swarm.disk import make_directory, write_durably
+
+logger = logging.getLogger("manta.follower")
+
+
+class Snapshots:
+    """The files of one run."""
+
+    def __init__(self, directory: Path, manifest: Manifest, plan: Plan, run: bytes, *, keep: int) -> None:
+        """Use ``directory``, which is made with the first snapshot; ``keep`` of them stay, beside the teacher's."""
+        self._directory = directory
+        self._plan = plan
+        self._keep = keep
+        self._metadata = {
+            "run": run.hex(),
+            "supernet": manifest.supernet,
+            "dataset": manifest.dataset,
+            "schedule": manifest.schedule,
+        }
+
+    def load(self, round_: int, digest: bytes) -> State:
+        """Return the state of a round, whose digest the log names.
+
+        Raises:
+            StorageError: the snapshot is gone or is not that state.
+        """
+        path = self._path(round_)
+        if not path.exists():
+            what = "that later rounds learn from" if round_ == self._plan.teacher_round else "of the log's last round"
+            raise StorageError(f"{path} is missing, the state {what}; restore it from a backup")
+        try:
+            state, _ = load_snapshot(path)
+        except UserError as error:  # nobody chose this file
+            raise StorageError(f"{error}; restore it from a backup") from error
+        if state_digest(state) != digest:
+            raise StorageError(f"{path} is not the state that the log names; restore it from a backup")
+        return state
+
+    def save(self, state: State) -> None:
+        """Write a state, durable when this returns; to be done before its round is committed.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        make_directory(self._directory)
+        metadata = {**self._metadata, "round": str(state.round), "state": state_digest(state).hex()}
+        save_snapshot(self._path(state.round), state, metadata)
+
+    def certify(self, round_: int, head: TreeHead, note: str) -> None:
+        """Write beside a round's snapshot what proves that the log has it, unless it is there; durable when this returns.
+
+        Args:
+            round_: committed; 0: the run's start.
+            head: a tree head of the log with that round in it.
+            note: the same, signed.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = self._path(round_).with_suffix(".json")
+        if not path.exists():
+            proof = {"ledger_size": head.size, "ledger_root": head.root.hex(), "tree_head": note}
+            write_durably(path, json.dumps(proof, indent=1).encode())
+
+    def prune(self) -> None:
+        """Remove what is older than the newest snapshots, but for the teacher's."""
+        teacher_round = self._plan.teacher_round
+        kept = None if teacher_round is None else self._path(teacher_round)
+        for path in sorted(self._directory.glob("round-*.safetensors"))[: -self._keep]:
+            for old in (path, path.with_suffix(".json")) if path != kept else ():
+                try:
+                    old.unlink(missing_ok=True)
+                except OSError as error:  # the round is committed all the same
+                    logger.warning("old snapshot not removed path=%s reason=%s", old, error.strerror)
+
+    def _path(self, round_: int) -> Path:
+        return self._directory / f"round-{round_:08d}.safetensors"

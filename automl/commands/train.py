@@ -1,0 +1,115 @@
+"""manta-search train: a supernet trained in this process, by the code of a swarm's peers."""
+
+import dataclasses
+import signal
+import sys
+import time
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from automl.commands import clear_errors
+from automl.data.catalog import load_dataset
+from automl.schedule import SCHEDULES, Plan
+from automl.settings import Settings, usual
+from automl.space import fitted_name, space_named
+from automl.trainer import Step, Trainer, TrainingDirectory
+from protocol.errors import UserError
+
+_EVERY = 20  # rounds between snapshots
+
+
+@click.command()
+@click.option(
+    "--out", "directory", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where it is kept."
+)
+@click.option("--supernet", metavar="NAME", help="Which supernet.  [default: the tiny one of the data's task]")
+@click.option("--data", "dataset", default="digits", show_default=True, metavar="NAME", help="What to train on; see: manta-search data.")
+@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
+@click.option("--schedule", type=click.Choice(SCHEDULES), default="sandwich", show_default=True, help="How the sizes are trained.")
+@click.option("--rounds", type=click.IntRange(min=1), metavar="N", help="Updates to make.  [default: what suits the task]")
+@click.option("--lot-samples", type=click.IntRange(2, 65536), metavar="N", help="Samples of one pass through one architecture.")
+@click.option("--target-batch", type=click.IntRange(min=2), metavar="N", help="Samples of one update.")
+@click.option("--learning-rate", metavar="DECIMAL", help="Peak of the rate.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Everything random follows from it.")
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+def train(
+    directory: Path,
+    supernet: str | None,
+    dataset: str,
+    data_root: Path | None,
+    schedule: str,
+    rounds: int | None,
+    lot_samples: int | None,
+    target_batch: int | None,
+    learning_rate: str | None,
+    seed: int,
+    device: str,
+    threads: int | None,
+) -> None:
+    """Train a supernet in this process; the same command goes on after a break."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    with clear_errors():
+        if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
+            raise UserError(f"there is no device {device!r} here; use --device cpu")
+        data = load_dataset(dataset, data_root)
+        usually = usual(data.task)
+        settings = dataclasses.replace(
+            usually,
+            supernet=supernet or usually.supernet,
+            num_rounds=rounds or usually.num_rounds,
+            lot_samples=lot_samples or usually.lot_samples,
+            target_batch=target_batch or usually.target_batch,
+        )
+        plan = _plan(settings, schedule, learning_rate, seed, data.image_channels, data.num_classes)
+        if plan.space.task != data.task:
+            raise UserError(f"{plan.supernet} is for {plan.space.task}, and {data.name} is data for {data.task}; choose another --supernet")
+        trainer = Trainer(plan, data, lot_samples=settings.lot_samples, target_batch=settings.target_batch, device=device)
+        sizes: dict[str, int | str] = {"lot_samples": settings.lot_samples, "target_batch": settings.target_batch}
+        kept = TrainingDirectory(directory, trainer, data, sizes)
+        _run(trainer, kept)
+
+
+def _plan(settings: Settings, schedule: str, learning_rate: str | None, seed: int, channels: int, classes: int) -> Plan:
+    optimizer = settings.optimizer
+    try:
+        if learning_rate is not None:
+            optimizer = dataclasses.replace(optimizer, learning_rate=learning_rate)
+    except ValueError as error:
+        raise UserError(f"--learning-rate: {error}; write it like 0.01") from error
+    name = settings.supernet
+    if name in ("classifier-tiny", "classifier-base"):
+        name = fitted_name(name, channels, classes)
+    space_named(name)
+    return Plan(name, schedule, "data-parallel", optimizer, settings.num_rounds, seed)
+
+
+def _run(trainer: Trainer, kept: TrainingDirectory) -> None:
+    """Train to the end or to the first Ctrl-C, with a bar for the person."""
+    told: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: told.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    started_s = time.monotonic()
+    first = trainer.state.round
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            bar = progress.add_task("training", total=trainer.plan.num_rounds, completed=first)
+
+            def show(step: Step) -> bool:
+                progress.update(bar, completed=step.round, description=f"{step.phase} loss {step.loss:.3f}")
+                return not told
+
+            kept.run(_EVERY, show)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    path = kept.save()
+    click.echo(f"round {trainer.state.round} of {trainer.plan.num_rounds} after {time.monotonic() - started_s:.0f} s: {path}")
+    if not trainer.finished:
+        click.echo("stopped; the same command goes on from here", err=True)
+        sys.exit(130)

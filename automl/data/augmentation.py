@@ -1,0 +1,85 @@
+"""What a lot's seed does to its images: numbers from SHAKE-256, applied with integers, so the same pixels come out on every machine.
+
+Shapes: B images of a batch, C channels, H and W as stored, R the resolution, T tables.
+"""
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from automl.data.scaling import Pixels
+
+Integers = npt.NDArray[np.int64]
+
+_WORD_BITS = 16
+_ONE = 256  # fixed point: 8 bits behind the point
+_MAX_SHIFT = 3 * _ONE  # pixels at resolution 32; grows with it
+_MAX_SLOPE = 40  # of 256: scales by up to 16 %, turns and shears by up to 9 degrees
+_MAX_CONTRAST = 64  # of 256: up to a quarter more or less
+_MAX_BRIGHTNESS = 32  # of 256 of white: up to an eighth lighter or darker
+
+
+def words(label: str, seed: int, *shape: int) -> Integers:
+    """Return uniform integers of 16 bits, of SHAKE-256 over the label and the 64-bit seed."""
+    count = int(np.prod(shape))
+    stream = hashlib.shake_256(f"manta/{label}/v1\n".encode() + seed.to_bytes(8, "little")).digest(2 * count)
+    return np.frombuffer(stream, dtype="<u2").reshape(shape).astype(np.int64)
+
+
+def below(word: Integers, bound: Integers | int) -> Integers:
+    """Return each word brought to 0 <= it < bound, evenly as far as 16 bits go."""
+    return word * bound >> _WORD_BITS
+
+
+def around(word: Integers, limit: Integers | int) -> Integers:
+    """Return each word brought to -limit <= it <= limit."""
+    return below(word, 2 * np.asarray(limit) + 1) - limit
+
+
+def augment(images_BCRR: Tensor, seed: int) -> Tensor:
+    """Return each image moved, turned, sheared and scaled a little, as a lot's 64-bit seed says; what comes in from outside is 0."""
+    batch, channels, resolution, _ = images_BCRR.shape
+    shift = _MAX_SHIFT * resolution // 32
+    # Of each image: how far a step down and a step right in the result go in the source, and the shift; in 256ths of a pixel.
+    moves_B6 = around(words("augment", seed, batch, 6), np.array([_MAX_SLOPE] * 4 + [shift] * 2))
+    down_y, down_x, right_y, right_x, shift_y, shift_x = torch.from_numpy(moves_B6).T[:, :, None, None]
+    step = 2 * torch.arange(resolution) + 1 - resolution  # twice the distance from the centre
+    y, x = step[:, None], step[None, :]
+    centre = _ONE * resolution  # twice the centre's position in 256ths
+    source_y = (y * (down_y + _ONE) + x * right_y + 2 * shift_y + centre) // (2 * _ONE)
+    source_x = (y * down_x + x * (right_x + _ONE) + 2 * shift_x + centre) // (2 * _ONE)
+    inside = (source_y >= 0) & (source_y < resolution) & (source_x >= 0) & (source_x < resolution)
+    flat = torch.where(inside, source_y * resolution + source_x, 0).view(batch, 1, -1).expand(-1, channels, -1)
+    moved_BCRR = images_BCRR.flatten(2).gather(2, flat).view_as(images_BCRR)
+    return torch.where(inside.unsqueeze(1), moved_BCRR, 0.0)
+
+
+def flip(images_BCHW: Pixels, seed: int) -> Pixels:
+    """Return the images, about every second one mirrored left to right, as a lot's 64-bit seed says."""
+    mirrored_B = below(words("flip", seed, len(images_BCHW)), 2) == 1
+    flipped: Pixels = np.where(mirrored_B[:, None, None, None], images_BCHW[..., ::-1], images_BCHW)
+    return flipped
+
+
+def jitter(images_BCHW: Pixels, white: int, seed: int) -> Pixels:
+    """Return each image with a little more or less contrast and light, as a lot's 64-bit seed says."""
+    changes_B2 = around(words("jitter", seed, len(images_BCHW), 2), np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]))
+    return toned(images_BCHW, tone_tables(changes_B2[:, 0], changes_B2[:, 1], white))
+
+
+def tone_tables(contrast_T: Integers, brightness_T: Integers, white: int) -> Pixels:
+    """Return (T, white + 1) tables from old levels to new ones; both changes are in 256ths, brightness of white."""
+    from_middle = 2 * np.arange(white + 1, dtype=np.int64) - white  # twice a level's distance from the middle
+    levels = from_middle * (contrast_T[:, None] + _ONE) + 2 * white * brightness_T[:, None] + _ONE * white
+    tables: Pixels = np.clip((levels + _ONE) // (2 * _ONE), 0, white).astype(np.uint8)
+    return tables
+
+
+def toned(images_T: Pixels, tables_T: Pixels) -> Pixels:
+    """Return each of T images, of whatever shape, with its levels replaced as its own table says."""
+    which = np.arange(len(images_T)).reshape(-1, *[1] * (images_T.ndim - 1))
+    result: Pixels = tables_T[which, images_T]
+    return result

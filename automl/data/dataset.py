@@ -1,0 +1,112 @@
+"""What the rest of automl knows of a data set: batches of inputs and targets, sizes, and a digest. Nothing here reads a file.
+
+Shapes: B samples of a batch, C channels, H and W at the resolution asked for (its height; the width follows from the task:
+classification 1:1, stereo 1:2).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from protocol.signing import Digest
+
+CLASSIFICATION = "classification"
+STEREO = "stereo"
+
+ALL = "all"
+SEARCH = "search"
+TEST = "test"
+PARTS = (ALL, SEARCH, TEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What a network is fed, and what it should make of it."""
+
+    inputs: Tensor = field(repr=False)  # fp32 (B, C, H, W), 0..1; stereo: C = 6, left RGB then right RGB
+    targets: Tensor = field(repr=False)  # classification: int64 (B,); stereo: fp32 (B, H, W) in pixels of the inputs, < 0 where unknown
+
+
+class Dataset(Protocol):
+    """A data set for one task, with a fixed held-out part that no training batch touches."""
+
+    @property
+    def name(self) -> str:
+        """What a manifest's ``dataset`` says."""
+
+    @property
+    def task(self) -> str:
+        """``classification`` or ``stereo``."""
+
+    @property
+    def image_channels(self) -> int:
+        """Of one image: 1 (grey) or 3 (RGB); stereo: 3, of each of the two views."""
+
+    @property
+    def num_classes(self) -> int:
+        """Classification: labels run from 0 to below it; stereo: 0."""
+
+    @property
+    def num_train(self) -> int:
+        """What a lot's sample indices are drawn from."""
+
+    @property
+    def num_held_out(self) -> int:
+        """Samples that ``held_out_batches`` yields for the part "all"."""
+
+    @property
+    def digest(self) -> Digest:
+        """SHA-256 over name, shapes and raw samples: equal on every machine that has the same data."""
+
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+        """Return these training samples, augmented: a function of the arguments alone, the same bits on every machine.
+
+        ``seed`` is of 64 bits, see protocol.lots.
+        """
+
+    def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
+        """Yield training inputs (B, C, H, W) without augmentation: a fixed choice spread over the set.
+
+        At most ``limit`` samples, in batches of equal size: ``batch``, or all there are where that is less.
+        """
+
+    def held_out_batches(self, resolution: int, batch: int, part: str = ALL) -> Iterator[Batch]:
+        """Yield the held-out samples in a fixed order; the last batch may be smaller.
+
+        ``search`` and ``test`` are two fixed halves: a search selects on the one, the figures that are reported are of the other.
+        """
+
+
+def calibration_indices(num_train: int, batch: int, limit: int) -> list[npt.NDArray[np.int64]]:
+    """Return the samples of each calibration batch: equally many, and each batch spread evenly over the whole set.
+
+    Raises:
+        ValueError: ``batch`` or ``limit`` is less than one.
+    """
+    if batch < 1 or limit < 1:
+        raise ValueError(f"calibration needs at least one sample, not batches of {batch} and {limit} in all")
+    size = min(batch, limit, num_train)
+    num_batches = min(limit, num_train) // size
+    total = size * num_batches
+    spread = np.arange(total, dtype=np.int64) * num_train // total
+    return [spread[start::num_batches] for start in range(num_batches)]
+
+
+def part_indices(groups: npt.NDArray[np.int64], part: str) -> npt.NDArray[np.int64]:
+    """Return which of the held-out samples make up a part; ``groups`` is each one's class, or whatever must be shared out evenly.
+
+    Ordered by group, every second sample is of ``search`` and the others of ``test``, so the halves differ by one sample at most.
+
+    Raises:
+        ValueError: an unknown part.
+    """
+    if part not in PARTS:
+        raise ValueError(f"{part!r} is no part of the held-out samples: {', '.join(PARTS)}")
+    if part == ALL:
+        return np.arange(len(groups), dtype=np.int64)
+    by_group = np.argsort(groups, kind="stable")
+    return np.sort(by_group[PARTS.index(part) - 1 :: 2])

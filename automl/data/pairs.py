@@ -1,0 +1,87 @@
+"""Stereo pairs that are loaded or made when they are asked for, and those that lie in files of any layout."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+from automl.data.disparity import disparity_size, read_disparity
+from automl.data.pictures import picture_size, read_rgb
+from automl.data.stereo import Pair
+from protocol.errors import UserError
+
+KEPT_BYTES = 512 << 20
+
+
+class LazyPairs(Sequence[Pair]):
+    """A sequence of pairs behind a function; those asked for last are kept. Not for several threads at once."""
+
+    def __init__(self, make: Callable[[int], Pair], count: int, kept_bytes: int = KEPT_BYTES) -> None:
+        """``make`` returns the pair of a place, 0 <= it < ``count``, every time the same one."""
+        self._make = make
+        self._count = count
+        self._kept_bytes = kept_bytes
+        self._kept: OrderedDict[int, Pair] = OrderedDict()
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> Pair: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Pair]: ...
+
+    def __getitem__(self, place: int | slice) -> Pair | Sequence[Pair]:
+        if isinstance(place, slice):
+            places = range(self._count)[place]
+            return LazyPairs(lambda index: self[places[index]], len(places), kept_bytes=0)
+        index = range(self._count)[place]
+        pair = self._kept.pop(index, None)
+        if pair is None:
+            pair = self._make(index)
+            self._size_bytes += _size_bytes(pair)
+        self._kept[index] = pair
+        while self._size_bytes > self._kept_bytes:
+            self._size_bytes -= _size_bytes(self._kept.popitem(last=False)[1])
+        return pair
+
+
+def _size_bytes(pair: Pair) -> int:
+    return pair.left.nbytes + pair.right.nbytes + pair.disparity.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class PairFiles:
+    """Where a pair lies; ``scale`` as in automl.data.disparity."""
+
+    left: Path
+    right: Path
+    disparity: Path
+    scale: float | None = None
+
+
+def pairs(files: Sequence[PairFiles]) -> Sequence[Pair]:
+    """Return the pairs in these files, each loaded when it is asked for; what a file's head tells is checked now.
+
+    Raises:
+        UserError: a file is missing or of another format, or the three of a pair differ in size. A file that turns out to be
+            truncated later, when its pair is asked for, raises then.
+    """
+    for one in files:
+        rows, columns = picture_size(one.left)
+        for path, size in ((one.right, picture_size(one.right)), (one.disparity, disparity_size(one.disparity))):
+            if size != (rows, columns):
+                raise UserError(
+                    f"{path} has {size[1]} x {size[0]} pixels, {one.left} has {columns} x {rows}: all of a pair must be of one size"
+                )
+        if columns < 2:
+            raise UserError(f"{one.left} is one pixel wide: remove the pair")
+    kept = tuple(files)
+    return LazyPairs(lambda index: _load(kept[index]), len(kept))
+
+
+def _load(files: PairFiles) -> Pair:
+    return Pair(read_rgb(files.left), read_rgb(files.right), read_disparity(files.disparity, files.scale))

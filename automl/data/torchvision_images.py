@@ -1,0 +1,274 @@
+"""torchvision's labelled image sets by their names in lower case: the door to that library's many readers.
+
+Which sets there are is read from torchvision itself: every class that needs nothing but a folder and has a part to train with. The
+tables below hold only what its signatures do not tell. Nothing is downloaded unless that is asked for.
+
+On unpickling: the CIFAR sets are pickles, and torchvision loads them only after the MD5 sums of all their files were found right
+(CIFAR10._check_integrity); it reads caches with torch.load(weights_only=True). LSUN, which unpickles a file as it lies there, is
+not among the sets.
+"""
+
+import csv
+import http.client
+import inspect
+import lzma
+import shlex
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.datasets
+from PIL import Image
+from torchvision.datasets.utils import check_integrity
+
+from automl.data.images import ImageDataset, Indices, held_out_fifth
+from automl.data.pictures import grey_or_rgb
+from automl.data.scaling import Pixels
+from automl.data.sizes import DEFAULT_SIDE, has_colours, of_one_size, side_of, squares
+from protocol.errors import UserError
+
+_WHITE = 255
+# Sets whose parts are not called train and test.
+_PARTS = {
+    "CLEVRClassification": ("train", "val"),
+    "FGVCAircraft": ("trainval", "test"),
+    "ImageNet": ("train", "val"),
+    "Imagenette": ("train", "val"),
+    "OxfordIIITPet": ("trainval", "test"),
+    "Places365": ("train-standard", "val"),
+}
+_WHOLE = {"Caltech101", "Caltech256", "EuroSAT", "SEMEION", "SUN397"}  # without parts: a fixed fifth is held out
+_VARIANTS = {"EMNIST": torchvision.datasets.EMNIST.splits}  # chosen by a suffix: emnist-letters
+_ARGUMENTS: dict[str, dict[str, object]] = {"Places365": {"small": True}}
+# Signs that mean something else, or nothing, in a mirror.
+_NOT_MIRRORED = {"EMNIST", "FashionMNIST", "GTSRB", "KMNIST", "MNIST", "QMNIST", "RenderedSST2", "SEMEION", "SVHN", "USPS"}
+# They have parts called train and test, but what they hold are not labelled images.
+_OTHER_TASKS = {"CelebA", "Cityscapes", "Kitti", "WIDERFace"}
+_OTHER_BASES = {"FlowDataset", "StereoMatchingDataset"}
+# What torchvision's readers raise over files that are missing, truncated or of something else, and over a failed download.
+READER_ERRORS = (
+    *(OSError, RuntimeError, ValueError, TypeError, AssertionError, LookupError, EOFError, SyntaxError),
+    *(csv.Error, lzma.LZMAError, struct.error, tarfile.TarError, zipfile.BadZipFile, zlib.error, http.client.HTTPException),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """Where a set comes from: torchvision's class and its arguments for each part, one if it has no parts."""
+
+    name: str
+    reader: type[Any]
+    parts: tuple[dict[str, object], ...]
+    root: Path
+
+    @property
+    def can_download(self) -> bool:
+        return "download" in _parameters(self.reader)
+
+    @property
+    def remedy(self) -> str:
+        if self.can_download:
+            return f"run manta-search data {self.name} --root {shlex.quote(str(self.root))} --download"
+        return "torchvision cannot download it: unpack its files there by hand"
+
+
+@cache
+def torchvision_image_names() -> tuple[str, ...]:
+    """Return the names of the sets, sorted."""
+    variants = [f"{kind.lower()}-{variant}" for kind, some in _VARIANTS.items() for variant in some]
+    return tuple(sorted([*_readers(), *variants]))
+
+
+def torchvision_images(name: str, root: Path, *, download: bool = False, side: int = DEFAULT_SIDE) -> ImageDataset:
+    """Return the set called ``name`` (one of ``torchvision_image_names``, or that with a stored size) from its files in ``root``.
+
+    Images of different sizes are brought to one, at most ``side`` pixels. Classes are numbered from 0 in the order of their labels.
+
+    Raises:
+        UserError: the files are missing, truncated or damaged, or could not be downloaded; the message says what to do.
+    """
+    source = _source(name, root)
+    parts = [_labelled(source, arguments, download, side) for arguments in source.parts]
+    channels = 3 if any(has_colours(pictures) for pictures, _ in parts) else 1
+    stored = side_of(parts[0][0])
+    arrays = [(of_one_size(pictures, stored, channels), labels) for pictures, labels in parts]
+    classes = np.unique(arrays[0][1])
+    train_images, train_labels = arrays[0][0], np.searchsorted(classes, arrays[0][1])
+    if len(arrays) == 1:
+        chosen = held_out_fifth(train_images, train_labels)
+        held_out_images, held_out_labels = train_images[chosen], train_labels[chosen]
+        train_images, train_labels = train_images[~chosen], train_labels[~chosen]
+    else:
+        unknown = np.setdiff1d(arrays[1][1], classes)
+        if len(unknown):
+            raise UserError(f"{name} has label {unknown[0]} in its held-out part only: {source.remedy}")
+        held_out_images, held_out_labels = arrays[1][0], np.searchsorted(classes, arrays[1][1])
+    flips = source.reader.__name__ not in _NOT_MIRRORED
+    return ImageDataset(name, _WHITE, len(classes), train_images, train_labels, held_out_images, held_out_labels, flips=flips)
+
+
+@cache
+def _readers() -> dict[str, type[Any]]:
+    """Return torchvision's classes of labelled images that need nothing but a folder, by their names in lower case."""
+    readers = {}
+    for kind in torchvision.datasets.__all__:
+        reader = getattr(torchvision.datasets, kind)
+        if not inspect.isclass(reader) or kind in _OTHER_TASKS or any(base.__name__ in _OTHER_BASES for base in reader.__mro__):
+            continue
+        parameters = inspect.signature(reader).parameters.values()
+        needed = [one.name for one in parameters if one.default is one.empty and one.kind is not one.VAR_KEYWORD]
+        has_parts = any(one.name == "train" or (one.name == "split" and str(one.default).startswith("train")) for one in parameters)
+        if needed == ["root"] and (has_parts or kind in _WHOLE):
+            readers[kind.lower()] = reader
+    return readers
+
+
+def _parameters(reader: type[Any]) -> set[str]:
+    """Return what a class can be called with: its own parameters, and its bases' where it hands on others."""
+    parameters = inspect.signature(reader).parameters
+    names = set(parameters)
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        names = names.union(*(_parameters(base) for base in reader.__bases__ if base is not object))
+    return names
+
+
+def _source(name: str, root: Path) -> _Source:
+    kind, _, variant = name.partition("-")
+    reader = _readers().get(kind)
+    extra: dict[str, object] = {}
+    for family, variants in _VARIANTS.items():
+        if kind == family.lower() and variant in variants:
+            reader, extra = getattr(torchvision.datasets, family), {"split": variant}
+    if reader is None:
+        raise UserError(f"torchvision has no labelled images called {name!r}: choose one of {', '.join(torchvision_image_names())}")
+    extra = extra | _ARGUMENTS.get(reader.__name__, {})
+    parts: tuple[dict[str, object], ...]
+    if reader.__name__ in _WHOLE:
+        parts = ({},)
+    elif "train" in _parameters(reader):
+        parts = ({"train": True}, {"train": False})
+    else:
+        first, second = _PARTS.get(reader.__name__, ("train", "test"))
+        parts = ({"split": first}, {"split": second})
+    return _Source(name, reader, tuple(extra | part for part in parts), root)
+
+
+def _labelled(source: _Source, arguments: dict[str, object], download: bool, side: int) -> tuple[list[Pixels], Indices]:
+    """Return the squares of one part's images, and their labels as torchvision has them."""
+    dataset = _opened(source, arguments, download)
+    labels: list[int] = []
+
+    def pictures() -> Iterator[Pixels]:
+        for picture, label in _from_arrays(dataset, source) or _one_by_one(dataset, source):
+            labels.append(label)
+            yield picture
+
+    kept = squares(pictures(), len(dataset), side, source.name)
+    if not kept:
+        raise UserError(f"{source.name} holds no images in {source.root}: {source.remedy}")
+    return kept, np.array(labels, dtype=np.int64)
+
+
+def _opened(source: _Source, arguments: dict[str, object], download: bool) -> Any:
+    if source.can_download:  # some would download by default
+        arguments = arguments | {"download": download}
+    elif download:
+        raise UserError(f"{source.name} cannot be downloaded by torchvision: unpack its files in {source.root} by hand")
+    try:
+        return source.reader(str(source.root), **arguments)
+    except ImportError as error:
+        raise UserError(f"{source.name} needs a library that is not installed: {one_line(error)}") from error
+    except READER_ERRORS as error:
+        reason = one_line(error)
+        damaged = _damaged_file(source)
+        if damaged is not None:
+            raise UserError(f"{damaged} is truncated or damaged: delete it and {source.remedy}") from error
+        if download:
+            raise UserError(
+                f"{source.name} could not be downloaded to {source.root} ({reason}): try again, or unpack it by hand"
+            ) from error
+        raise UserError(f"{source.name} is not, or not whole, in {source.root} ({reason}): {source.remedy}") from error
+
+
+def one_line(error: BaseException) -> str:
+    """Return what a reader says of its trouble, shortened."""
+    text = " ".join(str(error).split()).split(" You can ")[0]  # without the library's own advice: it names arguments of its functions
+    return text[:200] or type(error).__name__
+
+
+def _damaged_file(source: _Source) -> Path | None:
+    """Return a file of the set that is there and not as it should be: shorter than its head says, or with another MD5 sum."""
+    for path in sorted((source.root / source.reader.__name__ / "raw").glob("*-idx*-ubyte")):
+        if not _is_whole_idx(path):
+            return path
+    folder = source.root / str(getattr(source.reader, "base_folder", ""))
+    listed = [*getattr(source.reader, "train_list", ()), *getattr(source.reader, "test_list", ())]
+    listed += [entry[1:3] for entry in getattr(source.reader, "split_list", {}).values()]
+    for name, md5 in listed:
+        path = folder / str(name)
+        if path.is_file() and not check_integrity(path, md5):
+            return path
+    return None
+
+
+def _is_whole_idx(path: Path) -> bool:
+    """Return whether a file of the MNIST format is as long as its head says: two zeros, a type, the number of axes, their lengths."""
+    with path.open("rb") as file:
+        head = file.read(4)
+        if len(head) < 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 3:
+            return False
+        lengths = file.read(4 * head[3])
+    if len(lengths) < 4 * head[3]:
+        return False
+    return path.stat().st_size == 4 + len(lengths) + int(np.prod(np.frombuffer(lengths, dtype=">u4").astype(object)))
+
+
+def _from_arrays(dataset: Any, source: _Source) -> Iterable[tuple[Pixels, int]] | None:
+    """Return pictures and labels of a set that keeps them in arrays whose first picture is what the set itself yields."""
+    images, labels = (_array(dataset, *names) for names in (("data",), ("targets", "labels")))
+    if images is None or labels is None or images.dtype != np.uint8 or images.ndim not in (3, 4) or labels.ndim != 1 or not len(images):
+        return None
+    if len(images) != len(labels):
+        raise UserError(f"{source.name} has {len(images)} images and {len(labels)} labels in {source.root}: {source.remedy}")
+    picture, label = dataset[0]
+    for layout in (images, np.moveaxis(images, 1, -1)):
+        if np.array_equal(layout[0], np.asarray(picture)) and int(labels[0]) == label:
+            return zip(layout, labels.tolist(), strict=True)
+    return None
+
+
+def _array(dataset: Any, *names: str) -> Any:
+    values = next((getattr(dataset, name) for name in names if hasattr(dataset, name)), None)
+    if isinstance(values, torch.Tensor):
+        return values.numpy()
+    return None if values is None else np.asarray(values)
+
+
+def _one_by_one(dataset: Any, source: _Source) -> Iterator[tuple[Pixels, int]]:
+    for index in range(len(dataset)):
+        try:
+            picture, label = dataset[index]
+        except (*READER_ERRORS, Image.DecompressionBombError) as error:
+            where = file_of(dataset, index) or f"image {index} of {source.name} in {source.root}"
+            raise UserError(f"{where} cannot be read ({one_line(error)}): delete it and unpack the set again") from error
+        if not isinstance(picture, Image.Image) or not isinstance(label, int | np.integer):
+            raise UserError(f"{source.name} holds no labelled images that can be trained on: choose another data set")
+        yield grey_or_rgb(picture, f"image {index} of {source.name}"), int(label)
+
+
+def file_of(dataset: Any, index: int) -> Path | None:
+    """Return the file of one image, if the reader keeps a list of them, whatever it calls it."""
+    for values in vars(dataset).values():
+        if isinstance(values, list) and len(values) == len(dataset):
+            first = values[index][0] if isinstance(values[index], tuple) else values[index]
+            if isinstance(first, str | Path) and Path(first).is_file():
+                return Path(first)
+    return None

@@ -1,0 +1,185 @@
+"""What an exported network is, where it comes from and how good it is: the JSON that every exported file carries.
+
+One value, the same in a ``.pt2``, an ``.onnx`` and a folder's ``config.json``. What follows from the supernet's name and the architecture
+(inputs, outputs, cost) is in it for readers that do not have this code; on reading it is computed again and compared.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import cast
+
+from automl.cost import macs, num_weights
+from automl.data.dataset import TEST
+from automl.space import Architecture, SearchSpace, space_named
+from protocol.errors import UserError
+
+FORMAT = "manta/network/v1"
+MAX_BYTES = 64 << 10
+UNKNOWN = "unknown"
+LOCAL = "local"  # the run of a training without a swarm
+
+_TEXT = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ,._:+/-]{0,149}")
+_METRICS = {"classification": ("accuracy",), "stereo": ("epe", "d1", "bad3")}
+_MODEL_TYPES = {"classification": "manta-classifier", "stereo": "manta-stereo"}
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """The state of the run that the network was cut out of; texts are ``unknown`` where nobody said."""
+
+    run: str  # id, in hex
+    round: int
+    state: str  # digest of the state, in hex
+    ledger_root: str  # of the log that had committed the round, in hex
+    ledger_size: int  # entries in that log; 0 where unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """An exported network."""
+
+    supernet: str
+    architecture: Architecture
+    provenance: Provenance
+    dataset: str
+    dataset_digest: str  # in hex
+    calibration_samples: int  # training samples that the running statistics are of, at most
+    test_samples: int  # held-out samples that the metrics are of; none of them had a part in the search
+    metrics: Mapping[str, float]  # accuracy (0..1); or epe in pixels, d1 and bad3 (0..1)
+    made_with: str  # versions of this project and of torch
+    weights: Mapping[str, str] = field(default_factory=dict)  # a folder's: SHA-256 in hex of each file of weights, by its name
+
+    @property
+    def space(self) -> SearchSpace:
+        """The search space of the supernet."""
+        return space_named(self.supernet)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What the inputs are called."""
+        return ("left", "right") if self.space.task == "stereo" else ("image",)
+
+    @property
+    def output_name(self) -> str:
+        """What the output is called."""
+        return "disparity" if self.space.task == "stereo" else "probabilities"
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of each input."""
+        height = self.architecture.resolution
+        return self.space.image_channels, height, height * self.space.aspect
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's output."""
+        return self.input_shape[1:] if self.space.task == "stereo" else (self.space.num_classes,)
+
+    def to_json(self, indent: int | None = None) -> str:
+        """Return it as JSON text."""
+        return json.dumps(self._value(), indent=indent, allow_nan=False)
+
+    def _value(self) -> dict[str, object]:
+        space, architecture = self.space, self.architecture
+        channels, height, width = self.input_shape
+        value: dict[str, object] = {
+            "format": FORMAT,
+            "model_type": _MODEL_TYPES[space.task],
+            "task": space.task,
+            "supernet": self.supernet,
+            "architecture": {**json.loads(architecture.to_json()), "text": architecture.text, "id": architecture.id},
+            "inputs": {
+                "names": list(self.input_names),
+                "layout": "NCHW",
+                "channels": channels,
+                "height": height,
+                "width": width,
+                "range": [0.0, 1.0],
+                "colours": "grey" if channels == 1 else "RGB",
+            },
+            "output": {
+                "name": self.output_name,
+                "shape": list(self.output_shape),
+                "unit": "pixels of the left input" if space.task == "stereo" else "probability",
+            },
+            "macs": macs(architecture, space),
+            "num_weights": num_weights(architecture, space),
+            "dataset": {"name": self.dataset, "digest": self.dataset_digest},
+            "calibration_samples": self.calibration_samples,
+            "metrics": {"part": TEST, "samples": self.test_samples, **self.metrics},
+            "provenance": asdict(self.provenance),
+            "made_with": self.made_with,
+        }
+        return {**value, "weights": dict(self.weights)} if self.weights else value
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Description":
+        """Return the description of ``to_json``'s text.
+
+        Raises:
+            ValueError: it is no such text, says more or less than a description, or contradicts itself.
+        """
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"a description has at most {MAX_BYTES} bytes")
+        try:
+            value = json.loads(text)
+            description = _parsed(value)
+            again = description._value()
+        except (TypeError, KeyError, AttributeError, RecursionError, UserError) as error:
+            raise ValueError(f"not a description of a network: {error!r}") from error
+        wrong = [name for name in {**value, **again} if _text_of(value, name) != _text_of(again, name)]
+        if wrong:
+            raise ValueError(f"its {wrong[0]!r} is not one that a network of {description.supernet} has")
+        return description
+
+
+def _text_of(value: dict[str, object], name: str) -> str:
+    """Return a field as text in which 1, 1.0 and true are different things."""
+    return json.dumps(value[name], sort_keys=True) if name in value else ""
+
+
+def _parsed(value: object) -> Description:
+    """Read what does not follow from anything else; the caller compares the rest."""
+    fields = cast("dict[str, dict[str, object]]", value)
+    space = space_named(_printable(fields["supernet"]))
+    architecture = Architecture.parse(cast("str", fields["architecture"]["text"]), space)
+    metrics, provenance = fields["metrics"], fields["provenance"]
+    return Description(
+        supernet=space.name,
+        architecture=architecture,
+        provenance=Provenance(
+            run=_printable(provenance["run"]),
+            round=_count(provenance["round"]),
+            state=_printable(provenance["state"]),
+            ledger_root=_printable(provenance["ledger_root"]),
+            ledger_size=_count(provenance["ledger_size"]),
+        ),
+        dataset=_printable(fields["dataset"]["name"]),
+        dataset_digest=_printable(fields["dataset"]["digest"]),
+        calibration_samples=_count(fields["calibration_samples"]),
+        test_samples=_count(metrics["samples"]),
+        metrics={name: _finite(metrics[name]) for name in _METRICS[space.task]},
+        made_with=_printable(fields["made_with"]),
+        weights={_printable(name): _printable(digest) for name, digest in fields.get("weights", {}).items()},
+    )
+
+
+def _printable(value: object) -> str:
+    if not isinstance(value, str) or _TEXT.fullmatch(value) is None:
+        raise ValueError("a text in it is too long, or has characters that it may not have")
+    return value
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError("a count in it is no whole number")
+    return value
+
+
+def _finite(value: object) -> float:
+    if type(value) not in (int, float) or not 0.0 <= cast("float", value) < math.inf:
+        raise ValueError("a metric in it is no finite number")
+    return cast("float", value)

@@ -1,0 +1,131 @@
+"""``.onnx`` files: the graph of a network in the form that most runtimes read, with its description in the model's metadata.
+
+The packages for it are an extra of this project. Files of strangers are read by onnxruntime, on the CPU, after a check that they name no
+other file and no operation outside the standard.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from automl.export.description import Description
+from protocol.errors import UserError
+
+OPSET = 18  # of the standard operations: onnxruntime reads it from version 1.14 on
+MAX_BYTES = 512 << 20
+_KEY = "manta.json"  # in metadata_props
+
+
+def onnx_bytes(program: torch.export.ExportedProgram, description: Description) -> bytes:
+    """Return a graph (automl.export.graph) and its description as an ``.onnx`` file.
+
+    Raises:
+        UserError: the packages for it are not installed.
+    """
+    check_packages()
+    onnx = _package("onnx")
+    exported = torch.onnx.export(
+        program,
+        dynamo=True,
+        opset_version=OPSET,
+        input_names=list(description.input_names),
+        output_names=[description.output_name],
+        verbose=False,
+    )
+    assert exported is not None
+    model = exported.model_proto
+    _tidy(model)
+    model.metadata_props.add(key=_KEY, value=description.to_json())
+    onnx.checker.check_model(model, full_check=True)
+    data: bytes = model.SerializeToString()
+    return data
+
+
+def _tidy(model: Any) -> None:
+    """Take out what the exporter tells about the source code and its folders, and call the free dimension what it is."""
+    for message in _messages(model):
+        if message.DESCRIPTOR.name in ("NodeProto", "ValueInfoProto", "TensorProto", "GraphProto", "ModelProto", "FunctionProto"):
+            message.ClearField("metadata_props")
+            message.ClearField("doc_string")
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    model.graph.ClearField("value_info")  # shapes in between, in the exporter's names: runtimes infer them
+
+
+def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:
+    """Return the network of an ``.onnx`` file that ``onnx_bytes`` made, run by onnxruntime on the CPU, and its description.
+
+    Raises:
+        ValueError: the bytes are anything else.
+        UserError: the packages for it are not installed.
+    """
+    onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception as error:  # protobuf's own, whose class has changed its place over the versions
+        raise ValueError("not an ONNX model") from error
+    texts = [entry.value for entry in model.metadata_props if entry.key == _KEY]
+    if len(texts) != 1:
+        raise ValueError("it does not say what network it is: it is not of this project")
+    description = Description.from_json(texts[0])
+    _check(model, description)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 4  # its errors are raised as well
+    try:
+        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's have no class in common
+        raise ValueError(f"onnxruntime {onnxruntime.__version__} cannot read it") from error
+
+    def network(*inputs: Tensor) -> Tensor:
+        named = {name: part.numpy() for name, part in zip(description.input_names, inputs, strict=True)}
+        return torch.from_numpy(session.run([description.output_name], named)[0])
+
+    return network, description
+
+
+def _check(model: Any, description: Description) -> None:
+    """Check that a model is all in its file and that its inputs and output are those of its description.
+
+    Raises:
+        ValueError: they are not.
+    """
+    for message in _messages(model):
+        kind = message.DESCRIPTOR.name
+        if kind == "TensorProto" and (message.data_location or message.external_data):
+            raise ValueError("it has weights in another file")
+        if kind in ("NodeProto", "OperatorSetIdProto") and message.domain not in ("", "ai.onnx"):
+            raise ValueError(f"it has operations that are not of the standard: {message.domain[:100]!r}")
+    names = [value.name for value in model.graph.input]
+    if names != list(description.input_names) or [value.name for value in model.graph.output] != [description.output_name]:
+        raise ValueError("its inputs or its output have other names than it says")
+
+
+def _messages(message: Any) -> Iterator[Any]:
+    """Yield a protobuf message and all that are in it."""
+    yield message
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if hasattr(value, "__len__") else [value]:
+                yield from _messages(part)
+
+
+def check_packages() -> None:
+    """Refuse to go on without the packages that write and read ONNX.
+
+    Raises:
+        UserError: one is not installed.
+    """
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        _package(name)
+
+
+def _package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(f"for ONNX the package {name} is missing: pip install 'manta-swarm[export]'") from error

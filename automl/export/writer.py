@@ -1,0 +1,126 @@
+"""Writes a subnet to a folder, in one or several forms: each is read back and compared before any of them gets its name."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from automl.export.description import Description
+from automl.export.folder import CARD, CONFIG, WEIGHTS, folder_files
+from automl.export.graph import traced
+from automl.export.onnx import check_packages, onnx_bytes, read_onnx
+from automl.export.pt2 import pt2_bytes, read_pt2
+from automl.export.subnet import Subnet
+from automl.files import staged
+from automl.plain import deployed
+from protocol.errors import OwnFault, UserError
+
+PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
+FORMATS = (PT2, ONNX, FOLDER)
+TOLERANCE = 1e-4  # of the largest output, or of 1 where that is less: fp32 sums in another order
+_BATCH = 3
+
+Run = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A file or folder that was written."""
+
+    path: Path
+    difference: float  # largest of any output to the network's own, on random inputs
+
+
+def write(subnet: Subnet, folder: Path, name: str, formats: Sequence[str], replace: bool = False) -> list[Written]:
+    """Write ``folder/name.pt2``, ``folder/name.onnx`` and ``folder/name/``, or some of them: all or none.
+
+    Raises:
+        UserError: something has such a name already (and ``replace`` is False, or it is not an export); a package for ONNX is missing;
+            the disk refuses.
+        OwnFault: a file does not compute what the network computes.
+    """
+    targets = check_targets(folder, name, formats, replace)
+    files, differences = exported_files(subnet, targets)
+    with staged(folder, list(targets.values())) as stage:
+        for path, data in files.items():
+            (stage / path).parent.mkdir(exist_ok=True)
+            (stage / path).write_bytes(data)
+    return [Written(folder / target, differences.get(form, 0.0)) for form, target in targets.items()]
+
+
+def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool) -> dict[str, str]:
+    """Return what each format is to be called in ``folder``.
+
+    Raises:
+        UserError: something has such a name already (see ``write``), or a package for ONNX is missing.
+    """
+    if ONNX in formats:
+        check_packages()
+    targets = {form: name if form == FOLDER else f"{name}.{form}" for form in FORMATS if form in formats}
+    for target in targets.values():
+        _check_target(folder / target, replace)
+    return targets
+
+
+def _check_target(path: Path, replace: bool) -> None:
+    """Refuse to write over what is there, unless it is to be replaced and is nothing but an export."""
+    if not path.exists() and not path.is_symlink():
+        return
+    if not replace:
+        raise UserError(f"{path} is there already; choose another --name or --out, or replace it with --force")
+    if path.suffix in (f".{PT2}", f".{ONNX}"):
+        is_export = path.is_file()
+    else:
+        is_export = path.is_dir() and {entry.name for entry in path.iterdir()} <= {CONFIG, WEIGHTS, CARD}
+    if not is_export or path.is_symlink():
+        raise UserError(f"{path} is something else than an export, and is not replaced; choose another --name or --out")
+
+
+def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str, bytes], dict[str, float]]:
+    """Return the files by their paths, and by format by how much its outputs differ from the network's at most.
+
+    Args:
+        subnet: what to export.
+        targets: by format, what the file or folder is called.
+
+    Raises:
+        UserError: a package for ONNX is missing.
+        OwnFault: a file does not compute what the network computes.
+    """
+    description = subnet.description
+    network = deployed(subnet.network, description.space.task)
+    files: dict[str, bytes] = {}
+    differences: dict[str, float] = {}
+    if FOLDER in targets:
+        files = {f"{targets[FOLDER]}/{name}": data for name, data in folder_files(subnet.network, description).items()}
+    if PT2 in targets or ONNX in targets:
+        program = traced(network, description)
+        if PT2 in targets:
+            files[targets[PT2]] = pt2_bytes(program, description)
+            differences[PT2] = _difference(network, read_pt2, files[targets[PT2]], description)
+        if ONNX in targets:
+            files[targets[ONNX]] = onnx_bytes(program, description)
+            differences[ONNX] = _difference(network, read_onnx, files[targets[ONNX]], description)
+    return files, differences
+
+
+@torch.inference_mode()
+def _difference(network: nn.Module, read: Callable[[bytes], tuple[Run, Description]], data: bytes, description: Description) -> float:
+    """Return by how much a file's outputs differ from the network's at most.
+
+    Raises:
+        OwnFault: by too much, or the file cannot be read.
+    """
+    generator = torch.Generator().manual_seed(0)
+    inputs = [torch.rand(_BATCH, *description.input_shape, generator=generator) for _ in description.input_names]
+    expected = network(*inputs)
+    try:
+        run, described = read(data)
+    except ValueError as error:
+        raise OwnFault(f"the exported file cannot be read back with torch {torch.__version__}: {error}; leave out this --format") from error
+    difference = float((run(*inputs) - expected).abs().max())
+    if described != description or not difference <= TOLERANCE * max(1.0, expected.abs().max().item()):
+        raise OwnFault(f"the exported file computes something else than the network, by {difference:g}; leave out this --format")
+    return difference

@@ -1,0 +1,204 @@
+"""What an architecture may cost, and the part of a space that keeps to it: checked, sampled from, and returned to. Pure.
+
+A cost is a sum: of a price of the resolution, and of one price for each layer at that resolution, whatever the other layers are. MACs,
+weights and a measured latency table are. That is why the cheapest architecture can be computed.
+"""
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, Context
+
+from automl.space import Architecture, Layer, SearchSpace
+from protocol.errors import UserError
+
+_MISSES = 64  # in a row: a region is too tight to be hit at random, or hardly holds anything that is not known
+_DESCENTS = 16  # from random architectures, before limits count as excluding each other
+_MAX_DRAWS = 10_000  # until a region that is not tight is hit: never reached, or all but never
+_DIGITS = 6  # of a value that is proposed to a person
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One of the things that an architecture costs."""
+
+    name: str  # "latency" | "macs" | "weights"
+    option: str  # by which a person limits it
+    of: Callable[[Architecture], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A cost and the most that it may be."""
+
+    cost: Cost
+    limit: float
+
+    def __post_init__(self) -> None:
+        if not self.limit > 0:
+            raise ValueError(f"a limit is above zero, not {self.limit}")
+
+    def excess(self, architecture: Architecture) -> float:
+        """Return by what share of the limit the architecture is above it; 0 where it keeps it."""
+        return max(0.0, (self.cost.of(architecture) - self.limit) / self.limit)  # above zero exactly where the cost is above the limit
+
+
+class Region:
+    """The architectures of a space that keep every constraint; never empty."""
+
+    def __init__(self, space: SearchSpace, constraints: Sequence[Constraint] = ()) -> None:
+        """Find one architecture that keeps them all.
+
+        Raises:
+            UserError: there is none; the message has the nearest limits that can be kept.
+        """
+        self.space = space
+        self.constraints = tuple(constraints)
+        self._refuge = self._found()  # where an architecture goes that cannot be repaired
+        rng = random.Random(0)
+        is_tight = not any(space.sample(rng) in self for _ in range(_MISSES))
+        self._draws = 1 if is_tight else _MAX_DRAWS
+
+    def __contains__(self, architecture: Architecture) -> bool:
+        return all(constraint.cost.of(architecture) <= constraint.limit for constraint in self.constraints)
+
+    def sample(self, rng: random.Random) -> Architecture:
+        """Return a random architecture of the region.
+
+        Uniform, unless the region is so tight that none of 64 random architectures fell into it: then a random one is repaired, which
+        favours those close to the limits. A search wants those most; statistics over the region should not be made of them.
+        """
+        for _ in range(self._draws):
+            architecture = self.space.sample(rng)
+            if architecture in self:
+                return architecture
+        return self.repaired(architecture, rng)
+
+    def sample_new(self, count: int, rng: random.Random, known: Collection[Architecture] = ()) -> list[Architecture]:
+        """Return ``count`` different architectures, none of them known; fewer where the region has hardly any more."""
+        return distinct(lambda: self.sample(rng), count, known)
+
+    def repaired(self, architecture: Architecture, rng: random.Random) -> Architecture:
+        """Return the architecture with random choices replaced by ones that bring it closer to the limits, until it keeps them all."""
+        excess = self._excess(architecture)
+        while excess > 0.0:
+            better = next((other for other in _neighbours(architecture, self.space, rng) if self._excess(other) < excess), None)
+            if better is None:  # limits that pull in different directions, or a table that calls a higher resolution cheaper
+                return self._refuge
+            architecture, excess = better, self._excess(better)
+        return architecture
+
+    def _excess(self, architecture: Architecture) -> float:
+        return sum(constraint.excess(architecture) for constraint in self.constraints)
+
+    def _found(self) -> Architecture:
+        """Return one architecture of the region: the cheapest by one of the costs, or where a descent from there or from anywhere ends."""
+        space, rng = self.space, random.Random(0)
+        extremes = [space.smallest(), *(self._cheapest(constraint) for constraint in self.constraints)]
+        starts = [replace(start, resolution=resolution) for start in extremes for resolution in space.resolutions]
+        nearest = space.smallest()
+        for start in [*extremes, *starts, *(space.sample(rng) for _ in range(_DESCENTS))]:
+            descended = self._descended(start)
+            if descended in self:
+                return descended
+            nearest = min(nearest, descended, key=self._excess)
+        limits = [f"{each.cost.option} {_proposal(max(each.limit, each.cost.of(nearest)))}" for each in self.constraints]
+        raise UserError(
+            f"each limit can be kept, but no architecture of {space.name} was found that keeps all of them at once: "
+            f"the nearest feasible values found are {' '.join(limits)}"
+        )
+
+    def _cheapest(self, constraint: Constraint) -> Architecture:
+        """Return the architecture that keeps one constraint best."""
+        architecture, option = cheapest(self.space, constraint.cost), constraint.cost.option
+        if constraint.excess(architecture) > 0.0:
+            nearest = _proposal(constraint.cost.of(architecture))
+            raise UserError(
+                f"no architecture of {self.space.name} keeps {option} {constraint.limit:.12g}: "
+                f"the nearest feasible value is {option} {nearest}"
+            )
+        return architecture
+
+    def _descended(self, architecture: Architecture) -> Architecture:
+        """Return where the steepest descent towards the limits ends."""
+        while self._excess(architecture) > 0.0:
+            nearest = min(_neighbours(architecture, self.space), key=self._excess, default=architecture)
+            if self._excess(nearest) >= self._excess(architecture):
+                break
+            architecture = nearest
+        return architecture
+
+
+def cheapest(space: SearchSpace, cost: Cost) -> Architecture:
+    """Return the architecture of the space with the lowest cost: exact, because a cost is a sum (see above)."""
+    return min((_cheapest_at(resolution, space, cost) for resolution in space.resolutions), key=cost.of)
+
+
+def _cheapest_at(resolution: int, space: SearchSpace, cost: Cost) -> Architecture:
+    architecture = replace(space.smallest(), resolution=resolution)
+    for unit in range(len(space.widths)):
+        of_depth = []
+        for depth in space.depths:
+            candidate = _with_unit(architecture, unit, (Layer(space.kernels[0], space.expansions[0]),) * depth)
+            for index in range(depth):
+                candidate = min(_with_other_layers(candidate, unit, index, space), key=cost.of)
+            of_depth.append(candidate)
+        architecture = min(of_depth, key=cost.of)
+    return architecture
+
+
+def distinct(draw: Callable[[], Architecture], count: int, known: Collection[Architecture]) -> list[Architecture]:
+    """Return ``count`` different architectures of ``draw``, none of them known; fewer where 64 in a row bring no new one."""
+    chosen: dict[Architecture, None] = {}
+    misses = 0
+    while len(chosen) < count and misses < _MISSES:
+        architecture = draw()
+        if architecture in known or architecture in chosen:
+            misses += 1
+        else:
+            chosen[architecture] = None
+            misses = 0
+    return list(chosen)
+
+
+def _neighbours(architecture: Architecture, space: SearchSpace, rng: random.Random | None = None) -> Iterator[Architecture]:
+    """Yield every architecture with another resolution, with one unit less deep, or with one layer replaced; shuffled by ``rng``."""
+    sites = [(-1, -1)]  # the resolution; unit and -1: a depth
+    for unit, layers in enumerate(architecture.units):
+        sites += [(unit, index) for index in range(-1, len(layers))]
+    if rng is not None:
+        rng.shuffle(sites)
+    for unit, index in sites:
+        others = list(_others(architecture, unit, index, space))
+        if rng is not None:
+            rng.shuffle(others)
+        yield from others
+
+
+def _others(architecture: Architecture, unit: int, index: int, space: SearchSpace) -> Iterator[Architecture]:
+    if unit < 0:
+        yield from (replace(architecture, resolution=other) for other in space.resolutions if other != architecture.resolution)
+    elif index < 0:
+        layers = architecture.units[unit]
+        yield from (_with_unit(architecture, unit, layers[:depth]) for depth in space.depths if depth < len(layers))
+    else:
+        yield from (other for other in _with_other_layers(architecture, unit, index, space) if other != architecture)
+
+
+def _with_other_layers(architecture: Architecture, unit: int, index: int, space: SearchSpace) -> Iterator[Architecture]:
+    layers = architecture.units[unit]
+    for kernel in space.kernels:
+        for expansion in space.expansions:
+            yield _with_unit(architecture, unit, (*layers[:index], Layer(kernel, expansion), *layers[index + 1 :]))
+
+
+def _with_unit(architecture: Architecture, unit: int, layers: tuple[Layer, ...]) -> Architecture:
+    units = architecture.units
+    return replace(architecture, units=(*units[:unit], layers, *units[unit + 1 :]))
+
+
+def _proposal(value: float) -> str:
+    """Return the value rounded up, so that a person who types it gets a limit that can be kept."""
+    if value == int(value):
+        return str(int(value))
+    return f"{Context(prec=_DIGITS, rounding=ROUND_CEILING).create_decimal_from_float(value):f}"

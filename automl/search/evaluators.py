@@ -1,0 +1,33 @@
+"""Who measures architectures: the ``Evaluator`` that a search is given. Here: this process. Several processes: automl.search.processes."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
+
+from automl.data.dataset import Dataset
+from automl.evaluation import Quality, evaluate
+from automl.space import Architecture
+from automl.supernet import Supernet
+
+
+class Evaluator(Protocol):
+    """Measures subnets of one supernet with one state's weights on one data set."""
+
+    def qualities(self, architectures: Sequence[Architecture], part: str) -> Iterable[Quality]:
+        """Return each architecture's quality on a part of the held-out data ("search" or "test"), in the order asked for.
+
+        May give them one by one, as they are ready: a search keeps each one at once.
+        """
+
+
+class LocalEvaluator:
+    """Measures in this process, with torch's threads."""
+
+    def __init__(self, supernet: Supernet, dataset: Dataset) -> None:
+        """Take a supernet with its weights loaded, and data that fits it."""
+        self._supernet = supernet
+        self._dataset = dataset
+
+    def qualities(self, architectures: Sequence[Architecture], part: str) -> Iterator[Quality]:
+        """Yield each architecture's quality, its BatchNorm recalibrated first; see Evaluator."""
+        for architecture in architectures:
+            yield from evaluate(self._supernet, self._dataset, [architecture], part=part)

@@ -1,0 +1,66 @@
+"""Evolution in a region of a search space: as in arXiv:1904.00420 (section 3.4) and once-for-all (arXiv:1908.09791), the best stay.
+
+Every generation consists of architectures not seen before. Parents are the best of all generations and, so that the whole Pareto front
+grows, some spread over the front. Everything random comes from one generator: the same seed and the same scores give the same search.
+"""
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from automl.search.constraints import Cost, Region, distinct
+from automl.search.front import Point, by_merit, front, spread
+from automl.space import Architecture
+
+_PARENTS = 4  # one in so many of a population
+_MUTATION = 0.1  # the chance of every choice; arXiv:1904.00420
+
+Scores = Callable[[Sequence[Architecture]], Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is searched: at most ``population * generations`` architectures; the first generation is random."""
+
+    population: int
+    generations: int
+
+    @property
+    def budget(self) -> int:
+        """The most architectures that are scored."""
+        return self.population * self.generations
+
+
+def evolve(region: Region, axis: Cost, scores: Scores, effort: Effort, rng: random.Random) -> list[Point]:
+    """Return every architecture that was scored, in the order of their birth; the last generation is scored like all others.
+
+    Ends early where the region has no architectures left. ``axis`` is the cost of the points.
+    """
+    points: dict[Architecture, Point] = {}
+    for generation in range(effort.generations):
+        parents = _parents(list(points.values()), max(2, effort.population // _PARENTS)) if generation else []
+        newborn = _children(parents, region, effort.population, points, rng) if parents else []
+        newborn += region.sample_new(effort.population - len(newborn), rng, {*points, *newborn})
+        if not newborn:
+            break
+        for architecture, score in zip(newborn, scores(newborn), strict=True):
+            points[architecture] = Point(architecture, axis.of(architecture), score)
+    return list(points.values())
+
+
+def _parents(points: Sequence[Point], count: int) -> list[Architecture]:
+    chosen = [*sorted(points, key=by_merit)[:count], *spread(front(points), count)]
+    return list(dict.fromkeys(point.architecture for point in chosen))
+
+
+def _children(
+    parents: Sequence[Architecture], region: Region, count: int, known: Collection[Architecture], rng: random.Random
+) -> list[Architecture]:
+    """Return at most ``count`` new architectures of the region: about half mutants of one parent, the others crossings of two."""
+
+    def child() -> Architecture:
+        one, other = rng.choice(parents), rng.choice(parents)
+        space = region.space
+        return region.repaired(space.mutate(one, rng, _MUTATION) if rng.random() < 0.5 else space.crossover(one, other, rng), rng)
+
+    return distinct(child, count, known)

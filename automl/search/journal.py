@@ -1,0 +1,156 @@
+"""What a search has measured so far, so that it never measures anything twice: in memory, or in a file that a later run goes on with.
+
+The file: one JSON object a line. The first names the format and the settings of the search; each other one is an architecture, the
+part of the held-out data, and its quality there. A line without its end is what was being written when the program was killed.
+"""
+
+import fcntl
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from automl.evaluation import Quality, metric_of
+from automl.space import Architecture, SearchSpace
+from protocol.errors import StorageError, UserError
+
+FORMAT = "manta/search/v1"
+MAX_BYTES = 256 << 20  # about a million architectures
+MAX_LINE_BYTES = 8192
+
+Settings = Mapping[str, str | int | float | bool | None]
+
+
+class Journal:
+    """Qualities by architecture and part of the data; this one forgets them with the program."""
+
+    def __init__(self) -> None:
+        self._qualities: dict[tuple[str, Architecture], Quality] = {}
+
+    def quality(self, part: str, architecture: Architecture) -> Quality | None:
+        """Return what was measured; None where nothing was."""
+        return self._qualities.get((part, architecture))
+
+    def add(self, part: str, architecture: Architecture, quality: Quality) -> None:
+        """Remember what was measured."""
+        self._qualities[part, architecture] = quality
+
+
+class FileJournal(Journal):
+    """A journal in a file; what was added is the operating system's when ``add`` returns, so it survives a kill of the program."""
+
+    def __init__(self, path: Path, space: SearchSpace, settings: Settings) -> None:
+        """Open the file, or make it; its folder is there.
+
+        Args:
+            path: the file.
+            space: that all its architectures are of.
+            settings: all that decides which search it is.
+
+        Raises:
+            UserError: it belongs to a search with other settings, is damaged, or another program writes to it now.
+            StorageError: the disk refuses.
+        """
+        super().__init__()
+        self._path = path
+        self._space = space
+        header = {"format": FORMAT, "settings": dict(settings)}
+        try:
+            self._file: IO[bytes] = path.open("a+b", buffering=0)
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}; choose another folder with --out") from error
+        try:
+            self._lock()
+            lines = self._whole_lines()
+            if lines:
+                self._check(lines[0], header)
+                for number, line in enumerate(lines[1:], 2):
+                    self._take(number, line)
+            else:
+                self._write(header)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> "FileJournal":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others have the file."""
+        self._file.close()
+
+    def add(self, part: str, architecture: Architecture, quality: Quality) -> None:
+        """Remember what was measured, in the file as well.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._write({"part": part, "architecture": architecture.text, "quality": quality})
+        super().add(part, architecture, quality)
+
+    def _lock(self) -> None:
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(f"another search is writing {self._path} now; wait for it, or choose another folder with --out") from error
+
+    def _whole_lines(self) -> list[bytes]:
+        """Return the lines that are whole; cut off one that is not."""
+        self._file.seek(0)
+        data = self._file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise self._damaged(f"it has more than {MAX_BYTES} bytes")
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            self._file.truncate(len(whole))
+        return whole.splitlines()
+
+    def _check(self, line: bytes, header: Mapping[str, object]) -> None:
+        found = self._parsed(1, line, ("format", "settings"))
+        there, here = found["settings"], json.loads(json.dumps(header["settings"]))
+        if found["format"] != FORMAT or not isinstance(there, dict):
+            raise self._damaged(f"it does not begin as one of format {FORMAT}")
+        names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
+        if names:
+            different = ", ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in names)
+            raise UserError(
+                f"{self._path} belongs to a search with other settings: {different}; "
+                "repeat the command with those, or choose another folder with --out"
+            )
+
+    def _take(self, number: int, line: bytes) -> None:
+        entry = self._parsed(number, line, ("part", "architecture", "quality"))
+        try:
+            part, quality = str(entry["part"]), entry["quality"]
+            architecture = Architecture.parse(str(entry["architecture"]), self._space)
+            if not isinstance(quality, dict) or not all(type(value) in (int, float) and math.isfinite(value) for value in quality.values()):
+                raise ValueError("its qualities are no finite numbers")
+            quality[metric_of(self._space.task)]
+        except (ValueError, KeyError) as error:
+            raise self._damaged(f"line {number} is none of this search ({error})") from error
+        super().add(part, architecture, quality)
+
+    def _parsed(self, number: int, line: bytes, names: tuple[str, ...]) -> dict[str, object]:
+        try:
+            value = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict) or set(value) != set(names):
+            raise self._damaged(f"line {number} does not have the fields {', '.join(names)}")
+        return value
+
+    def _damaged(self, why: str) -> UserError:
+        return UserError(f"{self._path} is damaged: {why}; remove it to begin anew, or choose another folder with --out")
+
+    def _write(self, value: Mapping[str, object]) -> None:
+        line = json.dumps(value, allow_nan=False).encode() + b"\n"
+        try:
+            while line:
+                line = line[self._file.write(line) :]
+        except OSError as error:
+            raise StorageError(f"cannot write {self._path}: {error.strerror}; make room, then start the same command again") from error

@@ -1,0 +1,56 @@
+"""Shows on a terminal how far a search is; silent elsewhere. Starts no thread."""
+
+from rich import progress
+from rich.console import Console
+
+from automl.evaluation import Quality, score
+from automl.search.report import quality_text
+
+
+class Progress:
+    """A bar for each part of a search, with the best quality so far; see automl.search.course.Watch."""
+
+    def __init__(self, console: Console) -> None:
+        """Prepare; nothing is shown before it is entered."""
+        self._is_shown = console.is_terminal
+        self._best: Quality | None = None
+        self._bar = progress.Progress(
+            progress.TextColumn("{task.description:<13}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.fields[best]}"),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            console=console,
+            auto_refresh=False,  # a second thread and starting programs do not go together
+        )
+        self._task: progress.TaskID | None = None
+
+    def __enter__(self) -> "Progress":
+        if self._is_shown:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:
+            self._bar.stop()
+
+    def begin(self, what: str, total: int) -> None:
+        """Begin a bar of its own; the one before is full, even if its part ended early."""
+        if self._task is not None:
+            self._bar.update(self._task, total=self._bar.tasks[-1].completed)
+        self._best = None
+        self._task = self._bar.add_task(what, total=total, best="")
+        self._refresh()
+
+    def measured(self, quality: Quality) -> None:
+        """Move on by one."""
+        assert self._task is not None
+        if self._best is None or score(quality) > score(self._best):
+            self._best = quality
+        self._bar.update(self._task, advance=1, best=f"best {quality_text(*next(iter(self._best.items())))}")
+        self._refresh()
+
+    def _refresh(self) -> None:
+        if self._is_shown:
+            self._bar.refresh()

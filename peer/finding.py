@@ -1,0 +1,78 @@
+"""Finding a run: by the addresses that a person gives, by what is remembered, or on this computer; and its manifest, checked."""
+
+from pathlib import Path
+
+from peer.config import PeerConfig
+from protocol.errors import RemoteFault, Unreachable, UserError
+from protocol.records import SignedManifest
+from protocol.signing import Identity
+from swarm import local_runs
+from swarm.log_client import fetch_manifest
+from swarm.node import Node, parse_address
+
+
+def find_addresses(config: PeerConfig, last: tuple[str, tuple[str, ...]] | None) -> tuple[tuple[str, ...], str | None]:
+    """Return addresses to join by, and the id of the run to expect there, if one is known.
+
+    ``last`` is the run joined last and its addresses, if there is one.
+
+    Raises:
+        UserError: none was given and none is known.
+    """
+    if config.initial_peers:
+        return config.initial_peers, config.run
+    if last is not None and config.run in (None, last[0]):
+        return last[1], last[0]
+    for local in local_runs.find():
+        if config.run in (None, local.run):
+            return local.addresses, local.run
+    raise UserError(
+        "no run was found: give the address that the operator printed with --initial-peers (or MANTA_INITIAL_PEERS), "
+        "or start an aggregator on this computer with manta-aggregator start"
+    )
+
+
+def _what_to_try(config: PeerConfig, expected_run: str | None) -> str:
+    """Return what a person can do when nobody answers; a run on this computer may be the one that is meant."""
+    others = [local for local in local_runs.find() if local.run != expected_run]
+    if config.initial_peers or not others:
+        return "check the address, and that the aggregator runs and its port is open"
+    return f"that is the run joined last; for {others[0].name}, which runs on this computer, add --run {others[0].run}"
+
+
+async def start_node(
+    config: PeerConfig, identity: Identity, identity_path: Path, addresses: tuple[str, ...], expected_run: str | None
+) -> Node:
+    """Return a node that has met one of ``addresses``.
+
+    Raises:
+        UserError: none answers, or it cannot listen where it should; the message says what to do.
+    """
+    try:
+        return await Node.start(identity, identity_path, listen=config.listen, initial_peers=addresses)
+    except Unreachable as error:
+        raise UserError(f"{error}: {_what_to_try(config, expected_run)}") from error
+
+
+async def fetch_checked_manifest(node: Node, addresses: tuple[str, ...], expected_run: str | None) -> SignedManifest:
+    """Return the manifest that the first of ``addresses`` to answer serves, its signature and the run's id checked.
+
+    Raises:
+        UserError: none answers, or what is served is not to be believed or not the run that was meant.
+    """
+    problems = []
+    for address in addresses:
+        try:
+            signed = await fetch_manifest(node, parse_address(address)[0])
+            signed.open()
+        except Unreachable as error:
+            problems.append(str(error))
+            continue
+        except RemoteFault as error:
+            raise UserError(f"the manifest that {address} serves is refused ({error}); ask the operator for the right address") from error
+        if expected_run is not None and signed.run.hex() != expected_run:
+            raise UserError(
+                f"{address} serves run {signed.run.hex()}, not {expected_run}; check --run, or give the address of that run's aggregator"
+            )
+        return signed
+    raise UserError(f"no manifest could be fetched ({'; '.join(problems)}); ask the operator whether the run is up")

@@ -1,0 +1,47 @@
+"""Offers of latency tables: a peer's signed word that it hands out a table of its device. They travel, and are never logged."""
+
+from dataclasses import dataclass
+
+from protocol.encoding import pack, unpack
+from protocol.records import check_digest
+from protocol.signing import Identity, verify
+
+MAX_OFFER_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TableOffer:
+    """A peer's word that it hands out a latency table of its device, by digest."""
+
+    run: bytes
+    key: bytes
+    table: bytes  # SHA-256 of the table's bytes
+
+    def __post_init__(self) -> None:
+        check_digest(self.run, "run")
+        check_digest(self.table, "table")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedOffer:
+    """An offer's bytes with its signer's signature (kind "latency")."""
+
+    payload: bytes
+    signature: bytes
+
+    def open(self) -> TableOffer:
+        """Return the offer, its signature checked.
+
+        Raises:
+            EncodingError: the payload is no offer.
+            SignatureError: its key did not sign it.
+        """
+        offer = unpack(TableOffer, self.payload, max_bytes=MAX_OFFER_BYTES)
+        verify("latency", offer.key, self.payload, self.signature)
+        return offer
+
+    @classmethod
+    def sign(cls, offer: TableOffer, identity: Identity) -> "SignedOffer":
+        """Return ``offer`` signed by its own key."""
+        payload = pack(offer)
+        return cls(payload, identity.sign("latency", payload))

@@ -1,0 +1,121 @@
+"""Small spaces, costs and scores that are functions of the architecture, and evaluators made of them."""
+
+import itertools
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from automl.cost import macs, num_weights
+from automl.evaluation import Quality
+from automl.search.constraints import Cost
+from automl.space import TINY, Architecture, SearchSpace
+from protocol.errors import UserError
+
+SMALL = replace(TINY, widths=(8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,))  # 108 architectures
+
+Key = tuple[int, ...]
+
+
+def macs_of(space: SearchSpace) -> Cost:
+    return Cost("macs", "--macs", partial(macs, space=space))
+
+
+def weights_of(space: SearchSpace) -> Cost:
+    return Cost("weights", "--weights", partial(num_weights, space=space))
+
+
+class UnevenTable:
+    """A latency table in which a larger kernel, a deeper layer or a higher resolution may well be the faster one."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._prices: dict[Key, float] = {}
+
+    def latency_ms(self, architecture: Architecture) -> float:
+        r = architecture.resolution
+        layers = [(r, unit, index, layer.kernel, layer.expansion) for unit, index, layer in architecture.layers()]
+        return sum(map(self._price, layers), self._price((r,)))
+
+    def _price(self, key: Key) -> float:
+        if key not in self._prices:
+            self._prices[key] = random.Random(f"{self._seed}:{key}").uniform(0.1, 1.0)
+        return self._prices[key]
+
+
+def latency_of(seed: int) -> Cost:
+    return Cost("latency", "--latency-ms", UnevenTable(seed).latency_ms)
+
+
+def score_of(architecture: Architecture) -> float:
+    """Larger is better, with less and less gain; some layers matter more, and neighbours interact."""
+    size = 0.02 * architecture.resolution
+    for unit, index, layer in architecture.layers():
+        size += (1.0 + 0.3 * unit) * (1.0 + 0.1 * layer.kernel * (layer.expansion - index)) / (1.0 + index)
+    sizes = [len(unit) * unit[0].kernel for unit in architecture.units]
+    size += 0.05 * sum(one * other for one, other in itertools.pairwise(sizes))
+    return 1.0 - 1.0 / (1.0 + size)
+
+
+def quality_of(architecture: Architecture, part: str) -> Quality:
+    return {"accuracy": score_of(architecture) - (0.01 if part == "test" else 0.0)}
+
+
+class SyntheticEvaluator:
+    """Measures nothing; remembers what it was asked for, and fails at request ``failing`` (from 0)."""
+
+    def __init__(self, failing: int | None = None) -> None:
+        self.asked: list[tuple[str, Architecture]] = []
+        self._failing = failing
+
+    def qualities(self, architectures: Sequence[Architecture], part: str) -> Iterator[Quality]:
+        for architecture in architectures:
+            if len(self.asked) == self._failing:
+                raise KeyboardInterrupt
+            self.asked.append((part, architecture))
+            yield quality_of(architecture, part)
+
+
+class OutOfOrder:
+    """For another process: the first architectures take the longest, by work and not by the clock."""
+
+    def qualities(self, architectures: Sequence[Architecture], part: str) -> list[Quality]:
+        for architecture in architectures:
+            sum(range(20_000 * (architecture.resolution - 20)))
+        return [quality_of(architecture, part) for architecture in architectures]
+
+
+class Stuck:
+    """For another process: it answers for the smallest architecture, and never for another one."""
+
+    def qualities(self, architectures: Sequence[Architecture], part: str) -> list[Quality]:
+        while architectures[0] != TINY.smallest():
+            signal.pause()
+        return [quality_of(architecture, part) for architecture in architectures]
+
+
+class Dying:
+    """For another process: it ends in the middle of its work."""
+
+    def qualities(self, architectures: Sequence[Architecture], part: str) -> list[Quality]:
+        os._exit(9)
+
+
+def broken() -> SyntheticEvaluator:
+    raise UserError("no such file; give another one")
+
+
+class Silent:
+    """Watches a search for nobody."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[str, int]] = []
+        self.count = 0
+
+    def begin(self, what: str, total: int) -> None:
+        self.parts.append((what, total))
+
+    def measured(self, quality: Quality) -> None:
+        self.count += 1

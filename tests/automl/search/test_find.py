@@ -1,0 +1,221 @@
+import json
+import os
+import re
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from matplotlib.image import imread
+
+from automl.choice import chosen
+from automl.cli import main
+from automl.cost import cost_table, macs, num_weights
+from automl.data.dataset import Dataset
+from automl.evaluation import Quality
+from automl.latency import Accuracy, Conditions, LatencyTable
+from automl.snapshot import save_snapshot
+from automl.space import STEREO_TINY, TINY, Architecture
+from automl.supernet import Supernet
+from automl.update import State
+from tests.automl.search.synthetic import quality_of
+from tests.command import Home, environment, home
+from tests.swarm.processes import wait_for
+
+__all__ = ["environment", "home"]  # fixtures
+
+SMALLEST = macs(TINY.smallest(), TINY)
+SHORT = ("--population", "4", "--generations", "3")
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, supernet: Supernet) -> Path:
+    path = tmp_path / "round-00000005.safetensors"
+    save_snapshot(path, State(5, supernet.flat_weights_N, ()), {"supernet": TINY.name, "dataset": "digits"})
+    return path
+
+
+class Measured:
+    """Takes the place of the measuring; counts, and is interrupted at a measurement if told so."""
+
+    def __init__(self) -> None:
+        self.architectures: list[Architecture] = []
+        self.interrupted_at: int | None = None
+
+    def evaluate(self, supernet: Supernet, dataset: Dataset, architectures: Sequence[Architecture], *, part: str) -> list[Quality]:
+        if len(self.architectures) == self.interrupted_at:
+            raise KeyboardInterrupt
+        self.architectures += architectures
+        if supernet.space.task == "stereo":
+            qualities = [quality_of(each, part)["accuracy"] for each in architectures]
+            return [{"epe": 5 * (1 - each), "d1": 1 - each, "bad3": 1 - each} for each in qualities]
+        return [quality_of(each, part) for each in architectures]
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    measured = Measured()
+    monkeypatch.setattr("automl.search.evaluators.evaluate", measured.evaluate)
+    return measured
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A latency table of a device on which a million MACs take a millisecond."""
+    entries = {key: cost / 1e6 for key, cost in cost_table(TINY)}
+    conditions = Conditions("cpu", "test", 1, "fp32", 1, "2")
+    LatencyTable(TINY.name, conditions, entries, 0.0, 1.0, Accuracy(1, 1, 0.0, 0.0, 1.0)).save(tmp_path / "latency.json")
+    return tmp_path / "latency.json"
+
+
+def find(snapshot: Path, *arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *map(str, arguments)])
+
+
+def test_find_writes_the_best_subnet_the_front_and_a_plot(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+    result = find(snapshot, "--macs", "1.2M", "--weights", "150k", "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    found = json.loads((tmp_path / "found" / "result.json").read_text())
+    best = Architecture.from_json((tmp_path / "found" / "best.json").read_text(), TINY)
+    assert found["best"]["text"] == best.text
+    assert found["best"]["id"] == best.id
+    assert found["best"]["costs"] == {"macs": macs(best, TINY), "weights": num_weights(best, TINY)}
+    assert found["best"]["search"] == quality_of(best, "search")
+    assert found["best"]["test"] == quality_of(best, "test")
+    assert found["front"][-1] == found["best"]
+    assert all(each["costs"]["macs"] <= 1.2e6 and each["costs"]["weights"] <= 150e3 for each in found["front"])
+    assert found["measured"] == 12
+    assert found["settings"]["macs"] == 1.2e6
+    assert best.text in result.stdout
+    assert best.id[:8] in result.stdout
+    assert chosen(best.id[:8], TINY, tmp_path / "found") == chosen(str(tmp_path / "found" / "best.json"), TINY) == best
+    assert imread(tmp_path / "found" / "front.png").shape[2] == 4
+
+
+def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measured, table: Path, tmp_path: Path) -> None:
+    result = find(snapshot, "--latency-ms", "1.1", "--latency-table", table, "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "found" / "result.json").read_text())
+    assert found["axis"] == "latency"
+    assert found["best"]["costs"]["latency_ms"] == pytest.approx(found["best"]["costs"]["macs"] / 1e6)
+    assert all(each["costs"]["latency_ms"] <= 1.1 for each in found["front"])
+
+
+def test_a_search_without_any_limit_searches_everything(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+    result = find(snapshot, "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "found" / "result.json").read_text())["measured"] == 12
+
+
+def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+    result = find(snapshot, "--predictor", "--samples", "60", "--macs", "1.2e6", "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    fit = json.loads((tmp_path / "found" / "result.json").read_text())["predictor"]
+    assert f"rank correlation {fit['rank_correlation']:.2f}" in result.stdout
+    assert fit["samples"] == 60
+
+
+def test_stereo_is_searched_by_its_end_point_error(stereo: Supernet, measured: Measured, tmp_path: Path) -> None:
+    path = tmp_path / "stereo.safetensors"
+    save_snapshot(path, State(5, stereo.flat_weights_N, ()), {"supernet": STEREO_TINY.name, "dataset": "layers"})
+    result = find(path, "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    front = json.loads((tmp_path / "found" / "result.json").read_text())["front"]
+    assert [each["search"]["epe"] for each in front] == sorted((each["search"]["epe"] for each in front), reverse=True)
+    assert "EPE px" in result.stdout
+
+
+def test_real_subnets_are_measured(snapshot: Path, tmp_path: Path) -> None:
+    result = find(snapshot, "--macs", str(SMALLEST), "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "found" / "result.json").read_text())
+    assert found["best"]["text"] == TINY.smallest().text
+    assert 0.0 < found["best"]["test"]["accuracy"] < 0.5
+
+
+def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+    expected = find(snapshot, "--macs", "1.2M", "--out", tmp_path / "whole", *SHORT)
+    everything, measured.architectures = measured.architectures, []
+    measured.interrupted_at = 7
+    result = find(snapshot, "--macs", "1.2M", "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 130
+    assert result.stdout == ""
+    assert re.fullmatch(r"manta-search: stopped; .* the same command goes on from there\n", result.stderr)
+    assert not (tmp_path / "found" / "best.json").exists()
+    measured.interrupted_at = None
+    result = find(snapshot, "--macs", "1200k", "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert measured.architectures == everything
+    assert result.stdout.replace(str(tmp_path / "found"), "") == expected.stdout.replace(str(tmp_path / "whole"), "")
+    assert (tmp_path / "found" / "result.json").read_bytes() == (tmp_path / "whole" / "result.json").read_bytes()
+
+
+def test_the_folder_is_named_by_the_snapshot_and_the_limits(
+    snapshot: Path, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find(snapshot, "--macs", "1.2M", *SHORT).exit_code == 0
+    assert (tmp_path / "round-00000005-macs-1200000" / "best.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--macs", "100"], f"nearest feasible value is --macs {SMALLEST}"),
+        (["--macs", "0"], "--macs '0' is no amount above zero"),
+        (["--macs", "-5"], "is no amount"),
+        (["--macs", "2,5M"], "write it like"),
+        (["--macs", "nan"], "is no amount"),
+        (["--macs", "1e999"], "is no amount"),
+        (["--macs", ""], "is no amount"),
+        (["--weights", "10"], "nearest feasible value is --weights"),
+        (["--latency-ms", "5"], "needs --latency-table"),
+        (["--latency-ms", "5", "--latency-table", "missing.json"], "missing.json"),
+        (["--latency-table", "other.json"], "latency table of stereo-tiny"),
+        (["--data", "faces"], "unknown data set"),
+        (["--data", "layers"], "does not fit"),
+        (["--device", "tpu"], "no device"),
+        (["--out", "file.txt/found"], "cannot make the folder"),
+        (["--seed", "4", "--out", "taken"], "seed is 3 there and 4 here"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_two(
+    arguments: list[str], words: str, snapshot: Path, table: Path, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file.txt").touch()
+    whole = LatencyTable.load(table)
+    other = LatencyTable(
+        STEREO_TINY.name, whole.conditions, {key: float(cost) for key, cost in cost_table(STEREO_TINY)}, 0.0, 1.0, whole.accuracy
+    )
+    other.save(tmp_path / "other.json")
+    assert find(snapshot, "--seed", "3", "--out", "taken", "--population", "2", "--generations", "1").exit_code == 0
+    result = find(snapshot, *arguments, "--population", "2", "--generations", "1")
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("manta-search: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert words in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.swarm
+def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(home: Home, snapshot: Path, tmp_path: Path) -> None:
+    out = tmp_path / "found"
+    command = ("automl.cli", "find", "--snapshot", snapshot, "--macs", "600k", "--out", out, "--workers", 2, *SHORT)
+    process = home.start(*command)
+    wait_for(lambda: lines_of(out / "search.jsonl") > 2, "something is measured", detail=lambda: "")
+    os.killpg(process.pid, signal.SIGINT)  # a terminal tells the whole group
+    ended = home.end_of(process)
+    assert ended.exit_code == 130, ended
+    assert re.fullmatch(r"manta-search: stopped; .*\n", ended.errors), ended
+    kept = lines_of(out / "search.jsonl")
+    ended = home.run(*command)
+    assert ended.exit_code == 0, ended
+    assert lines_of(out / "search.jsonl") > kept
+    assert json.loads((out / "result.json").read_text())["best"]["costs"]["macs"] <= 600e3
+
+
+def lines_of(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0

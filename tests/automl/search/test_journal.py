@@ -1,0 +1,127 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from automl.search.journal import MAX_LINE_BYTES, FileJournal, Settings
+from automl.space import TINY
+from protocol.errors import UserError
+
+SETTINGS: Settings = {"state": "ab12", "seed": 3, "macs": 1.5e6, "samples": None}
+QUALITY = {"accuracy": 0.75}
+ONE, OTHER = TINY.smallest(), TINY.largest()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A journal with one entry."""
+    path = tmp_path / "search.jsonl"
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        journal.add("search", ONE, QUALITY)
+    return path
+
+
+def test_a_journal_remembers_across_programs(path: Path) -> None:
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert journal.quality("search", ONE) == QUALITY
+        assert journal.quality("test", ONE) is None
+        journal.add("test", ONE, {"accuracy": 1 / 3})
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert journal.quality("test", ONE) == {"accuracy": 1 / 3}
+
+
+def test_what_was_added_is_in_the_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "search.jsonl"
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        journal.add("search", ONE, QUALITY)
+        header, entry = path.read_bytes().splitlines()
+    assert json.loads(header)["settings"] == SETTINGS
+    assert json.loads(entry) == {"part": "search", "architecture": ONE.text, "quality": QUALITY}
+
+
+@settings(max_examples=50, deadline=None)
+@given(cut=st.floats(0.0, 1.0, exclude_max=True))
+def test_a_line_that_a_kill_cut_short_is_dropped_and_the_rest_kept(cut: float, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("torn") / "search.jsonl"
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        journal.add("search", ONE, QUALITY)
+        journal.add("search", OTHER, QUALITY)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(cut * len(whole))])
+    num_whole = path.read_bytes().count(b"\n")
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert (journal.quality("search", ONE) is not None) == (num_whole > 1)
+        assert journal.quality("search", OTHER) is None
+        for architecture in (ONE, OTHER):
+            if journal.quality("search", architecture) is None:
+                journal.add("search", architecture, QUALITY)
+    assert path.read_bytes() == whole
+
+
+def test_a_journal_of_another_search_names_what_differs(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(UserError, match=r"seed is 3 there and 4 here, macs is 1500000.0 there and None here; .*--out"):
+        FileJournal(path, TINY, {"state": "ab12", "seed": 4, "samples": None})
+    assert path.read_bytes() == before
+
+
+def test_two_programs_do_not_write_one_journal(path: Path) -> None:
+    program = (
+        "import fcntl, sys; file = open(sys.argv[1], 'ab'); fcntl.lockf(file, fcntl.LOCK_EX); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", program, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        assert other.stdout.readline() == b"held\n"
+        with pytest.raises(UserError, match="another search"):
+            FileJournal(path, TINY, SETTINGS)
+        other.stdin.close()
+    FileJournal(path, TINY, SETTINGS).close()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"null",
+        b"{}",
+        b"\xff\xfe",
+        b"[" * 5000,
+        b'{"part": "search", "architecture": "r32", "quality": {"accuracy": 0.5}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": NaN}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": 1e999}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": "0.5"}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": true}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"epe": 0.5}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {}}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": 0.5}',
+        b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": 0.5}, "more": 1}',
+        b'{"part": "search", "architecture": 5, "quality": {"accuracy": 0.5}}',
+        b'{"part": "' + b"x" * MAX_LINE_BYTES + b'", "architecture": "ARCHITECTURE", "quality": {"accuracy": 0.5}}',
+    ],
+)
+def test_a_damaged_line_is_named(path: Path, line: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(line.replace(b"ARCHITECTURE", OTHER.text.encode()) + b"\n")
+    with pytest.raises(UserError, match=r"line 3 .*--out"):
+        FileJournal(path, TINY, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "line", [b"{}", b'{"format": "manta/search/v0", "settings": {}}', b'{"format": "manta/search/v1", "settings": 5}', b"5"]
+)
+def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "search.jsonl"
+    path.write_bytes(line + b"\n")
+    with pytest.raises(UserError, match="damaged"):
+        FileJournal(path, TINY, SETTINGS)
+    assert path.read_bytes() == line + b"\n"
+
+
+def test_a_folder_in_place_of_the_file_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--out"):
+        FileJournal(tmp_path, TINY, SETTINGS)

@@ -1,0 +1,57 @@
+import random
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from automl.search.predictor import MIN_SAMPLES, Predictor, one_hot, rank_correlation
+from automl.space import BASE, TINY
+from tests.automl.search.synthetic import score_of
+
+
+def test_a_predictor_ranks_architectures_that_it_has_not_seen() -> None:
+    rng = random.Random(0)
+    seen, unseen = ([BASE.sample(rng) for _ in range(count)] for count in (200, 300))
+    predictor = Predictor(BASE, seen, [score_of(architecture) for architecture in seen])
+    truth = np.array([score_of(architecture) for architecture in unseen])
+    correlation = rank_correlation(np.array(predictor.scores(unseen)), truth)
+    assert correlation > 0.9
+    assert predictor.fit.rank_correlation == pytest.approx(correlation, abs=0.1)
+    assert predictor.fit.rmse < np.std(truth)
+    assert not predictor.fit.is_weak
+
+
+def test_a_predictor_of_noise_says_that_it_is_weak() -> None:
+    rng = random.Random(0)
+    architectures = [TINY.sample(rng) for _ in range(100)]
+    assert Predictor(TINY, architectures, [rng.random() for _ in architectures]).fit.is_weak
+
+
+def test_a_predictor_of_equal_scores_predicts_them() -> None:
+    rng = random.Random(0)
+    architectures = [TINY.sample(rng) for _ in range(MIN_SAMPLES)]
+    predictor = Predictor(TINY, architectures, [0.5] * MIN_SAMPLES)
+    assert predictor.scores(architectures) == pytest.approx([0.5] * MIN_SAMPLES)
+    assert predictor.fit.rank_correlation == 0.0
+    assert predictor.scores([]) == []
+
+
+def test_too_few_architectures_are_refused() -> None:
+    with pytest.raises(ValueError, match="at least 20"):
+        Predictor(TINY, [TINY.smallest()], [0.5])
+
+
+def test_different_architectures_have_different_flags() -> None:
+    rng = random.Random(0)
+    architectures = {TINY.sample(rng) for _ in range(300)}
+    flags = {tuple(one_hot(architecture, TINY)) for architecture in architectures}
+    assert len(flags) == len(architectures)
+    assert sum(one_hot(TINY.smallest(), TINY)) == 1 + 2 * len(TINY.widths)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_rank_correlation_is_spearmans(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    one, other = rng.integers(0, 10, 50).astype(float), rng.normal(size=50)
+    assert rank_correlation(one, other) == pytest.approx(spearmanr(one, other)[0])
+    assert rank_correlation(one, np.ones(50)) == 0.0

@@ -1,0 +1,105 @@
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from automl.data.images import ImageDataset
+from automl.schedule import Plan
+from automl.settings import usual
+from automl.trainer import Step, Trainer, TrainingDirectory
+from automl.update import state_digest
+from protocol.errors import UserError
+
+PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
+
+
+@pytest.fixture
+def few(digits: ImageDataset) -> ImageDataset:
+    """So few digits that a round takes no time."""
+    return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+
+
+def trainer(few: ImageDataset, plan: Plan = PLAN) -> Trainer:
+    return Trainer(plan, few, lot_samples=8, target_batch=30)
+
+
+def kept(directory: Path, few: ImageDataset, plan: Plan = PLAN) -> tuple[Trainer, TrainingDirectory]:
+    training = trainer(few, plan)
+    return training, TrainingDirectory(directory, training, few, {"lot_samples": 8, "target_batch": 30})
+
+
+def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
+    training = trainer(few)
+    steps = []
+    while not training.finished:
+        steps.append(training.step())
+    assert [step.round for step in steps] == list(range(1, 11))
+    assert list(dict.fromkeys(step.phase for step in steps)) == ["full", "kernel", "depth", "width"]
+    assert training.teacher is not None
+    assert training.teacher.round == PLAN.teacher_round
+    assert training.state.teacher == state_digest(training.teacher)
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 7, 9])
+def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(stop: int, tmp_path: Path, few: ImageDataset) -> None:
+    whole = trainer(few)
+    expected = [whole.step() for _ in range(10)]
+    _, directory = kept(tmp_path / "out", few)
+    steps: list[Step] = []
+
+    def until(step: Step) -> bool:
+        steps.append(step)
+        if step.round > stop:
+            raise KeyboardInterrupt  # as sudden as a kill: nothing is saved for it
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        directory.run(2, until)
+    again, directory = kept(tmp_path / "out", few)
+    first = again.state.round
+    assert first <= stop + 1
+    rest: list[Step] = []
+    directory.run(2, lambda step: rest.append(step) is None)
+    assert steps == expected[: stop + 1]
+    assert rest == expected[first:]
+    assert state_digest(again.state) == state_digest(whole.state)
+
+
+def test_a_training_that_is_told_to_stop_has_saved_its_last_round(tmp_path: Path, few: ImageDataset) -> None:
+    training, directory = kept(tmp_path, few)
+    directory.run(100, lambda step: step.round < 3)
+    assert training.state.round == 3
+    assert kept(tmp_path, few)[0].state.round == 3
+
+
+def test_only_the_newest_state_and_the_teachers_are_kept(tmp_path: Path, few: ImageDataset) -> None:
+    _, directory = kept(tmp_path, few)
+    directory.run(1, lambda _: True)
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert names == ["round-00000003.safetensors", "round-00000010.safetensors"]
+
+
+def test_a_training_does_not_go_on_with_other_settings_or_in_a_folder_of_something_else(tmp_path: Path, few: ImageDataset) -> None:
+    kept(tmp_path / "out", few)
+    with pytest.raises(UserError, match="seed"):
+        kept(tmp_path / "out", few, replace(PLAN, seed=5))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("all my work")
+    with pytest.raises(UserError, match="left as it is"):
+        kept(tmp_path / "other", few)
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "all my work"
+
+
+def test_a_folder_whose_teacher_is_gone_says_so(tmp_path: Path, few: ImageDataset) -> None:
+    _, directory = kept(tmp_path, few)
+    directory.run(1, lambda step: step.round < 6)
+    (tmp_path / "round-00000003.safetensors").unlink()
+    with pytest.raises(UserError, match="round-00000003"):
+        kept(tmp_path, few)
+
+
+def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, few: ImageDataset) -> None:
+    kept(tmp_path, few)
+    (tmp_path / "round-00000000.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match="round-00000000"):
+        kept(tmp_path, few)
