@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from automl.calibration import recalibrate
-from automl.data.dataset import ALL, STEREO, Dataset
+from automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset
 from automl.metrics import disparity_metrics, median_disparity
 from automl.networks import build
 from automl.space import Architecture, space_named
@@ -19,8 +19,9 @@ from automl.supernet import Supernet
 
 Quality = dict[str, float]  # classification: "accuracy"; stereo: "epe" in pixels, "d1" and "bad3"; shares run from 0 to 1
 
-CALIBRATION_SAMPLES = 1024
-_CALIBRATION_BATCH = 128
+# Training samples that running statistics are of, and how many of them at once. A pair of views has 16 times the pixels of a digit.
+CALIBRATION_SAMPLES = {CLASSIFICATION: 1024, STEREO: 128}
+CALIBRATION_BATCH = {CLASSIFICATION: 128, STEREO: 32}
 _BATCH = 128
 _BASELINE_BATCHES = 64
 
@@ -52,7 +53,7 @@ def evaluate(
     architectures: Sequence[Architecture],
     *,
     part: str = ALL,
-    calibration_samples: int = CALIBRATION_SAMPLES,
+    calibration_samples: int | None = None,
 ) -> list[Quality]:
     """Return the quality of each architecture's subnet on a part of the held-out data; leaves the last one's running statistics."""
     device = supernet.flat_weights_N.device
@@ -68,10 +69,15 @@ def evaluate(
     return qualities
 
 
-def calibrate(supernet: Supernet, dataset: Dataset, architecture: Architecture, samples: int = CALIBRATION_SAMPLES) -> None:
-    """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples, at most ``samples``."""
+def calibrate(supernet: Supernet, dataset: Dataset, architecture: Architecture, samples: int | None = None) -> None:
+    """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples.
+
+    ``samples``: at most so many; None: as many as the task needs (``CALIBRATION_SAMPLES``).
+    """
     device = supernet.flat_weights_N.device
-    batches = dataset.calibration_batches(architecture.resolution, _CALIBRATION_BATCH, samples)
+    batches = dataset.calibration_batches(
+        architecture.resolution, CALIBRATION_BATCH[dataset.task], samples or CALIBRATION_SAMPLES[dataset.task]
+    )
     recalibrate(supernet, architecture, (inputs.to(device) for inputs in batches))
 
 

@@ -34,7 +34,7 @@ from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
 from automl.data.pairs import PairFiles, pairs
 from automl.data.stereo import StereoDataset
-from automl.evaluation import Quality, baseline, evaluate, measure
+from automl.evaluation import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Quality, baseline, evaluate, measure
 from automl.networks import build
 from automl.objective import classification_loss, stereo_loss
 from automl.schedule import SCHEDULES, Plan
@@ -49,7 +49,6 @@ _TRAIN_IMAGES = 10_000
 _NUM_RANDOM_TWINS = 4
 _NUM_SPREAD = 20
 _TWIN_KEY = bytes([1]) * 32
-_CALIBRATION = (128, 1024)  # batch, samples: as automl.evaluation
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Setting:
 
 _SETTINGS = {
     "classification": Setting("classification", 3000, 128, 32, "0.02"),
-    "stereo": Setting("stereo", 600, 32, 8, "0.005"),
+    "stereo": Setting("stereo", 300, 32, 8, "0.01"),
 }
 
 
@@ -187,7 +186,7 @@ def recalibrate(network: nn.Module, dataset: Dataset, resolution: int) -> None:
             module.reset_running_stats()
             module.momentum = None  # the plain mean over all batches
     network.train()
-    for inputs in dataset.calibration_batches(resolution, *_CALIBRATION):
+    for inputs in dataset.calibration_batches(resolution, CALIBRATION_BATCH[dataset.task], CALIBRATION_SAMPLES[dataset.task]):
         network(inputs.contiguous(memory_format=torch.channels_last))
     network.eval()
 

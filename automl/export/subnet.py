@@ -54,7 +54,7 @@ def cut(supernet: Supernet, architecture: Architecture, dataset: Dataset, proven
         provenance=provenance,
         dataset=dataset.name,
         dataset_digest=dataset.digest.hex(),
-        calibration_samples=min(CALIBRATION_SAMPLES, dataset.num_train),
+        calibration_samples=min(CALIBRATION_SAMPLES[dataset.task], dataset.num_train),
         test_samples=samples,
         metrics=metrics,
         made_with=f"manta-swarm {importlib.metadata.version('manta-swarm')}, torch {torch.__version__}",

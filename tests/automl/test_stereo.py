@@ -16,7 +16,7 @@ from automl.stereo import PlainStereo, Stereo, decoder_widths, fixed_macs, fixed
 SPACE = STEREO_TINY
 HEIGHT = SPACE.resolutions[-1]
 WIDTH = HEIGHT * SPACE.aspect
-ARCHITECTURES = [SPACE.largest(), SPACE.smallest(), *(SPACE.sample(random.Random(index)) for index in range(50))]
+ARCHITECTURES = [SPACE.largest(), SPACE.smallest(), *(SPACE.sample(random.Random(index)) for index in range(10))]
 
 
 @pytest.fixture
@@ -41,16 +41,6 @@ def test_six_predictions_go_from_a_thirty_second_to_the_full_resolution(stereo: 
     for training in (True, False):
         predictions = stereo.train(training)(pairs(2), SPACE.smallest())
         assert [prediction.shape for prediction in predictions] == [(2, HEIGHT // scale, WIDTH // scale) for scale in (32, 16, 8, 4, 2, 1)]
-
-
-def test_an_extracted_network_computes_the_bits_of_the_elastic_one(stereo: Stereo) -> None:
-    stereo.eval()
-    x_B6HW = pairs(1)
-    with torch.no_grad():
-        for architecture in ARCHITECTURES:
-            assert torch.equal(stereo.extract(architecture)(x_B6HW), stereo(x_B6HW, architecture)[-1]), architecture.text
-        two_B6HW = pairs(2, seed=3)
-        assert torch.equal(stereo.extract(ARCHITECTURES[-1])(two_B6HW), stereo(two_B6HW, ARCHITECTURES[-1])[-1])
 
 
 def test_an_extracted_network_has_weights_and_running_statistics_of_its_own(stereo: Stereo) -> None:
