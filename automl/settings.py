@@ -21,7 +21,7 @@ _SETTINGS = {
     "classification": Settings(
         "classifier-tiny", "digits", 200, 32, 512, Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
     ),
-    "stereo": Settings("stereo-tiny", "layers", 300, 8, 32, Optimizer("adamw", "0.005", "0.9", "0.99", "0.00000001", "0.01", 20)),
+    "stereo": Settings("stereo-tiny", "layers", 300, 8, 32, Optimizer("adamw", "0.01", "0.9", "0.99", "0.00000001", "0.01", 20)),
 }
 TASKS = tuple(_SETTINGS)
 
