@@ -18,9 +18,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from automl.space import Architecture, SearchSpace, space_named
-from protocol.records import Manifest, Optimizer
-
-SCHEDULES = ("sandwich", "shrinking")
+from protocol.records import SCHEDULES, Manifest, Optimizer
 
 _ROLES = ("largest", "smallest", "random", "random")
 _FINAL_PART = 0.01  # of a phase's peak rate, in its last round

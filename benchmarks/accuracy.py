@@ -37,13 +37,14 @@ from automl.data.stereo import StereoDataset
 from automl.evaluation import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Quality, baseline, evaluate, measure
 from automl.networks import build
 from automl.objective import classification_loss, stereo_loss
-from automl.schedule import SCHEDULES, Plan
+from automl.schedule import Plan
 from automl.settings import usual
 from automl.space import Architecture, SearchSpace
 from automl.stereo import PlainStereo
 from automl.supernet import draw
 from automl.trainer import Trainer
 from protocol.lots import lot_seed, sample_indices
+from protocol.records import SCHEDULES
 
 _TRAIN_IMAGES = 10_000
 _NUM_RANDOM_TWINS = 4

@@ -1,11 +1,10 @@
 """A peer's life in a run: train lots, freeze a claim, attempt the round with the others, apply what the log commits, again.
 
 ``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.states`` the
-tensors, and in ``peer.mates`` the other members.
+tensors, in ``peer.mates`` the other members, and in ``peer.log_watch`` the log.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -18,6 +17,7 @@ from automl.claims import check_work
 from automl.schedule import Plan, architecture_of_lot
 from automl.training import Lot, Worker
 from automl.update import State
+from peer.log_watch import LOG_POLL_S, LOG_RETRY_S, LogWatch
 from peer.mates import Mates
 from peer.states import States
 from peer.status import StatusBoard
@@ -40,9 +40,7 @@ _POLL_S = 0.2  # between looks at the clock while a round may close
 _ALL_TOGETHER_S = 4.0  # how long a round's first attempt waits for every member
 _WHOEVER_COMES_S = 10.0  # and the later ones, for at least one other
 _RETRY_S = 1.0  # between looks for somebody who has a state
-_LOG_POLL_S = 2.0  # a commit that nobody pushed is seen this late at most
 _NEXT_PROPOSER_S = 1.5  # how long the second member of a table waits for the first one's commit
-_LOG_RETRY_S = (0.5, 5.0)  # first and longest pause between calls of a log that does not answer
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
@@ -76,6 +74,7 @@ class PeerLoop:
         self.cohort = cohort
         self.machine = RoundMachine(self.manifest, self.run_id, identity.public_key)
         self.log = LogClient(node, self.manifest, self.run_id)
+        self._log_watch = LogWatch(node, self.log, self._take)
         self._worker = worker
         self._store = store
         self._board = board
@@ -109,8 +108,8 @@ class PeerLoop:
         await self._matchmaker.start()
         await self._first_look()
         async with asyncio.TaskGroup() as tasks:
-            watching = (self._mates.watch(lambda members: self._board.update(members=members)), self._watch_log(), self.node.watch_daemon())
-            background = [tasks.create_task(watch) for watch in watching]
+            members = self._mates.watch(lambda count: self._board.update(members=count))
+            background = [tasks.create_task(watch) for watch in (members, self._log_watch.watch(), self.node.watch_daemon())]
             try:
                 await self._rounds()
             finally:
@@ -153,25 +152,8 @@ class PeerLoop:
             fits = frozen.gradient.shape == (self._worker.num_weights,)
             self.machine.restore(frozen.claim, lots_kept=fits)
             self._gradient = frozen.gradient
-        commitment = await self._newest_commit()
-        if commitment is not None:
-            self._take(commitment)
+        await self._log_watch.first_look(self._leaving.is_set, lambda waits: self._board.update(waiting_for=_NO_LOG if waits else ""))
         self._commit_seen.clear()
-
-    async def _newest_commit(self) -> Commitment | None:
-        """Return the log's newest commit, however long the log takes to come back."""
-        pause_s = _LOG_RETRY_S[0]
-        while not self._leaving.is_set():
-            try:
-                commitment = await self.log.latest()
-            except Unreachable:
-                self._board.update(waiting_for=_NO_LOG)
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LOG_RETRY_S[1])
-                continue
-            self._board.update(waiting_for="")
-            return commitment
-        return None
 
     async def _catch_up(self) -> None:
         """Fetch what leads to the newest commit, check it, and make it the state."""
@@ -290,7 +272,7 @@ class PeerLoop:
     async def _attempt_failed(self, reason: str) -> None:
         logger.info("attempt dropped round=%d reason=%s", self.machine.round, reason)
         self._board.update(attempts_dropped=dict(self.machine.attempts_dropped))
-        await self._look_at_log()
+        await self._log_watch.look()
         await self._mates.look()
         await asyncio.sleep(_POLL_S)
 
@@ -318,7 +300,7 @@ class PeerLoop:
         members = self.averager.members()
         turn = members.index(self.identity.public_key) if self.identity.public_key in members else 0
         pause_s = turn * _NEXT_PROPOSER_S
-        retry_s = _LOG_RETRY_S[0]
+        retry_s = LOG_RETRY_S[0]
         self._board.update(phase=self.machine.phase.value)
         while self.machine.phase is Phase.PROPOSED:
             if await self._commits_within(pause_s):
@@ -330,10 +312,10 @@ class PeerLoop:
                     self._board.say("the log cannot be reached: the claim and its lots are kept, and go on at the next start")
                     return
                 self._board.update(waiting_for=_NO_LOG)
-                pause_s, retry_s = retry_s, min(2 * retry_s, _LOG_RETRY_S[1])
+                pause_s, retry_s = retry_s, min(2 * retry_s, LOG_RETRY_S[1])
                 continue
             except RemoteFault as error:
-                await self._look_at_log()
+                await self._log_watch.look()
                 if self.machine.phase is Phase.PROPOSED:
                     logger.warning("proposal refused round=%d reason=%s", self.machine.round, error)
                     await self.averager.drop("the log refused the proposal")
@@ -352,8 +334,8 @@ class PeerLoop:
         round_ = self.machine.round
         self._board.update(waiting_for=f"the end of round {round_}, whose lots were lost in a crash")
         while self.machine.round == round_ and not self._leaving.is_set():
-            await asyncio.sleep(_LOG_POLL_S)
-            await self._look_at_log()
+            await asyncio.sleep(LOG_POLL_S)
+            await self._log_watch.look()
         self._board.update(waiting_for="")
 
     # Commits.
@@ -396,30 +378,3 @@ class PeerLoop:
     async def _on_commit_pushed(self, _sender: PublicKey, data: bytes) -> bytes:
         self._take(self.log.open(data))
         return b""
-
-    async def _look_at_log(self) -> bool:
-        """Take note of the log's newest commit; return whether the log answered."""
-        try:
-            commitment = await self.log.latest()
-        except MantaError as error:
-            logger.info("log not read reason=%s", error)
-            return False
-        if commitment is not None:
-            self._take(commitment)
-        return True
-
-    # In the background.
-
-    async def _watch_log(self) -> None:
-        """See commits that nobody pushed, and find the log again when it was away.
-
-        Also when it answers by itself: a restarted node knows nobody, and newcomers who ask it for members would never find this one.
-        """
-        has_met = True
-        while True:
-            await asyncio.sleep(_LOG_POLL_S)
-            has_met = await self._look_at_log() and has_met
-            if not has_met:
-                with contextlib.suppress(Unreachable):
-                    await self.node.meet_again(self.log.operator)
-                    has_met = True

@@ -13,11 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from automl.commands import clear_errors
 from automl.data.catalog import load_dataset
-from automl.schedule import SCHEDULES, Plan
+from automl.schedule import Plan
 from automl.settings import Settings, usual
 from automl.space import fitted_name, space_named
 from automl.trainer import Step, Trainer, TrainingDirectory
 from protocol.errors import UserError
+from protocol.records import SCHEDULES
 
 _EVERY = 20  # rounds between snapshots
 

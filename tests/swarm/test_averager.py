@@ -265,7 +265,7 @@ def test_a_silent_member_is_named_when_the_attempt_times_out() -> None:
         assert all(isinstance(outcome, AttemptFailed) for outcome in outcomes)
         swarm_.check_dropped()
 
-    swarm_of(work, signed=sign(attempt_timeout_ms=500))
+    swarm_of(work, signed=sign(attempt_timeout_ms=1500))
 
 
 def test_a_stop_in_the_middle_leaves_nothing_behind() -> None:
