@@ -148,8 +148,8 @@ class TrainingDirectory:
             raise UserError(f"{self._directory} has no snapshot any more; remove the folder to begin anew")
         state, _ = load_snapshot(paths[-1])
         teacher = None
-        if state.teacher:
-            teacher, _ = load_snapshot(self._path(self._trainer.plan.teacher_round or 0))
+        if state.teacher and self._trainer.plan.teacher_round is not None:
+            teacher, _ = load_snapshot(self._path(self._trainer.plan.teacher_round))
         try:
             self._trainer.resume(state, teacher)
         except ValueError as error:
@@ -160,7 +160,8 @@ class TrainingDirectory:
         state = self._trainer.state
         path = self._path(state.round)
         save_snapshot(path, state, {**self._metadata, "state": state_digest(state).hex()})
-        kept = {path, self._path(self._trainer.plan.teacher_round or 0)}
+        teacher_round = self._trainer.plan.teacher_round
+        kept = {path} if teacher_round is None else {path, self._path(teacher_round)}
         for old in self._directory.glob("round-*.safetensors"):
             if old not in kept:
                 old.unlink()

@@ -77,6 +77,9 @@ def test_only_the_newest_state_and_the_teachers_are_kept(tmp_path: Path, few: Im
     directory.run(1, lambda _: True)
     names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
     assert names == ["round-00000003.safetensors", "round-00000010.safetensors"]
+    _, directory = kept(tmp_path / "sandwich", few, replace(PLAN, schedule="sandwich", num_rounds=2))
+    directory.run(1, lambda _: True)
+    assert [path.name for path in (tmp_path / "sandwich").glob("*.safetensors")] == ["round-00000002.safetensors"]
 
 
 def test_a_training_does_not_go_on_with_other_settings_or_in_a_folder_of_something_else(tmp_path: Path, few: ImageDataset) -> None:
