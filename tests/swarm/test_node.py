@@ -47,6 +47,21 @@ async def start(directory: Path, number: int, initial_peers: list[str] | None = 
     return await Node.start(PEERS[number], path, **{"listen": [LISTEN], "initial_peers": initial_peers or [], **settings})
 
 
+_EARLIER: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def _earlier_processes() -> None:
+    """Remember what other tests left running in this process: multiprocessing's tracker ends with it, not before."""
+    _EARLIER.clear()
+    _EARLIER.update(process.pid for process in psutil.Process().children(recursive=True))
+
+
+def own_processes() -> list[psutil.Process]:
+    """Return the processes that were started since the test began, and theirs."""
+    return [process for process in psutil.Process().children(recursive=True) if process.pid not in _EARLIER]
+
+
 @asynccontextmanager
 async def nodes_of(directory: Path, count: int) -> AsyncIterator[list[Node]]:
     """Start nodes that know each other; close them and see that nothing is left."""
@@ -56,7 +71,7 @@ async def nodes_of(directory: Path, count: int) -> AsyncIterator[list[Node]]:
             nodes.append(await start(directory, number, (await nodes[0].addresses())[:1] if nodes else []))
         yield nodes
     finally:
-        processes = psutil.Process().children(recursive=True)
+        processes = own_processes()
         for node in nodes:
             await node.close()
         assert are_gone(processes)
@@ -395,7 +410,7 @@ def test_a_port_in_use_is_a_users_error(tmp_path: Path) -> None:
 def test_an_address_that_cannot_be_listened_on_is_a_users_error(tmp_path: Path, listen: str) -> None:
     with pytest.raises(UserError, match="cannot listen on"):
         run(start(tmp_path, 0, listen=[listen]))
-    assert psutil.Process().children(recursive=True) == []
+    assert own_processes() == []
 
 
 _RSA_PEER = "QmbLHAnMoJPWSCR5Zhtx6BHJX9KiKNN6tpvbUcqanj75Nb"
@@ -437,7 +452,7 @@ def test_initial_peers_that_are_all_away_are_unreachable_and_one_that_is_there_i
         away = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{peer_name(PEERS[5].public_key)}"
         with pytest.raises(Unreachable, match="no answer from /ip4"):
             await start(tmp_path, 0, [away])
-        assert are_gone(psutil.Process().children(recursive=True))
+        assert are_gone(own_processes())
         async with nodes_of(tmp_path, 1) as (node,):
             other = await start(tmp_path, 1, [away, *await node.addresses()])
             await node.serve("echo", echo)
@@ -503,7 +518,7 @@ def test_a_killed_program_leaves_no_daemon_and_no_sockets(tmp_path: Path, number
 
 def test_ctrl_c_in_the_terminal_does_not_reach_the_daemon(tmp_path: Path) -> None:
     async def work(node: Node) -> None:
-        keeper, daemon = psutil.Process().children(recursive=True)
+        keeper, daemon = own_processes()
         keeper.send_signal(signal.SIGINT)
         assert daemon.pid != keeper.pid
         await node.serve("echo", echo)
