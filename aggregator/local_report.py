@@ -31,7 +31,7 @@ class Quality(_Status):
     largest: float
     smallest: float
     random: tuple[float, ...]
-    baseline: float | None = None  # the same of a constant disparity, the training data's median
+    baseline: float | None = None  # the same of the best constant disparity, the held-out data's median
 
 
 class Limits(_Status):
@@ -313,7 +313,7 @@ def _quality_rows(report: Report) -> list[tuple[str, str]]:
         rows.append((f"{which} subnet", f"{shown(quality.metric, value)} on held-out data{meant}"))
     rows.append(("random subnets", ", ".join(shown(quality.metric, each) for each in quality.random)))
     if quality.baseline is not None:
-        rows.append(("a constant", f"{shown(quality.metric, quality.baseline)}: the median disparity of the training data everywhere"))
+        rows.append(("a constant", f"{shown(quality.metric, quality.baseline)}: the held-out data's median disparity everywhere"))
     return rows
 
 

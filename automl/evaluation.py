@@ -14,8 +14,9 @@ from automl.calibration import recalibrate
 from automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset
 from automl.metrics import disparity_metrics, median_disparity
 from automl.networks import build
-from automl.space import Architecture, space_named
+from automl.space import Architecture, SearchSpace, space_named
 from automl.supernet import Supernet
+from protocol.errors import UserError
 
 Quality = dict[str, float]  # classification: "accuracy"; stereo: "epe" in pixels, "d1" and "bad3"; shares run from 0 to 1
 
@@ -23,7 +24,6 @@ Quality = dict[str, float]  # classification: "accuracy"; stereo: "epe" in pixel
 CALIBRATION_SAMPLES = {CLASSIFICATION: 1024, STEREO: 128}
 CALIBRATION_BATCH = {CLASSIFICATION: 128, STEREO: 32}
 _BATCH = 128
-_BASELINE_BATCHES = 64
 
 
 class QualityReport(TypedDict):
@@ -33,7 +33,7 @@ class QualityReport(TypedDict):
     largest: float
     smallest: float
     random: list[float]
-    baseline: float | None  # stereo: the EPE of the constant that is the training data's median
+    baseline: float | None  # stereo: the EPE of the best constant, see ``baseline``
 
 
 def metric_of(task: str) -> str:
@@ -94,12 +94,26 @@ def measure(network: Callable[[Tensor], Tensor], dataset: Dataset, resolution: i
     return {"accuracy": right / total}
 
 
+def check_fit(dataset: Dataset, space: SearchSpace) -> None:
+    """Refuse data that a network of ``space`` could not be fed.
+
+    Raises:
+        UserError: the data is for another task, or has other channels or classes.
+    """
+    wanted = (space.task, space.image_channels, space.num_classes)
+    given = (dataset.task, dataset.image_channels, dataset.num_classes)
+    if given != wanted:
+        raise UserError(
+            f"{dataset.name} does not fit {space.name}: it is data for {given[0]} with {given[1]} channels and {given[2]} classes, "
+            f"not for {wanted[0]} with {wanted[1]} and {wanted[2]}; choose another data set with --data"
+        )
+
+
 def baseline(dataset: Dataset, resolution: int) -> float:
-    """Return the EPE of the best constant that the training data of a stereo set gives: its median disparity."""
-    windows = (dataset.training_batch([index], index, resolution).targets for index in range(min(dataset.num_train, _BASELINE_BATCHES)))
-    constant = median_disparity(windows)
-    pairs = ((torch.full_like(each.targets, constant), each.targets) for each in dataset.held_out_batches(resolution, _BATCH))
-    return disparity_metrics(pairs)["epe"]
+    """Return the EPE of the constant that errs least on the held-out part of a stereo set, its median: what has to be beaten."""
+    truths = [each.targets for each in dataset.held_out_batches(resolution, _BATCH)]
+    constant = median_disparity(truths)
+    return disparity_metrics((torch.full_like(truth, constant), truth) for truth in truths)["epe"]
 
 
 def quality_report(

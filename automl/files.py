@@ -46,6 +46,18 @@ def write_whole(path: Path, data: bytes) -> None:
     Raises:
         UserError: the folder or the disk refuses.
     """
+    try:
+        replace_whole(path, data)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another place, or make room") from error
+
+
+def replace_whole(path: Path, data: bytes) -> None:
+    """Write a file as ``write_whole`` does, for who has a word of their own for a disk that refuses.
+
+    Raises:
+        OSError: the folder or the disk refuses; the file is as it was.
+    """
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
@@ -54,10 +66,10 @@ def write_whole(path: Path, data: bytes) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
         _settle(path.parent)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another place, or make room") from error
+        raise
 
 
 @contextlib.contextmanager

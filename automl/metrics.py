@@ -64,7 +64,7 @@ def disparity_metrics(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float
 
 
 def median_disparity(disparities: Iterable[Tensor]) -> float:
-    """Return the median of all valid pixels (>= 0) of a training set's disparities: the constant with the least EPE, which any
+    """Return the median of all valid pixels (>= 0) of some disparities: the constant with the least EPE, which any
     network has to beat. Of an even number of pixels the lower one of the two in the middle.
 
     Raises:

@@ -317,6 +317,7 @@ STEREO_BASE = SearchSpace(
 )
 
 _SPACES = {space.name: space for space in (TINY, BASE, STEREO_TINY, STEREO_BASE)}
+FAMILIES = tuple(_SPACES)
 
 
 def space_named(name: str) -> SearchSpace:

@@ -204,9 +204,12 @@ class PlainStereo(nn.Module):
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the disparities (B, H, W) in pixels of a batch (B, 6, H, W)."""
+        return self.scales(x_BCHW)[-1]
+
+    def scales(self, x_BCHW: Tensor) -> tuple[Tensor, ...]:
+        """Return the disparities of all scales, as ``Stereo`` does: what training needs."""
         predictions = self.fixed(x_BCHW, lambda unit, x_BCHW: self.units[unit](x_BCHW))
-        disparity_BHW: Tensor = predictions[-1].squeeze(1)
-        return disparity_BHW
+        return tuple(prediction.squeeze(1) for prediction in predictions)
 
 
 def _window(size: int) -> Tensor:

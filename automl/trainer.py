@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from automl.data.dataset import Dataset
+from automl.files import replace_whole
 from automl.schedule import Plan, architecture_of_lot
 from automl.snapshot import load_snapshot, save_snapshot
 from automl.training import Lot, Worker
@@ -117,16 +118,17 @@ class TrainingDirectory:
         self._settings = {"format": _FORMAT, **plan, "dataset": dataset.name, "data": dataset.digest.hex(), **settings}
         self._metadata = {"run": "local", "supernet": trainer.plan.supernet, "dataset": dataset.name, "schedule": trainer.plan.schedule}
         path = directory / "training.json"
+        part = path.with_name(f"{path.name}.part")  # what a kill while the settings were written leaves
         try:
             directory.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 self._check(path)
                 self._go_on()
-            elif any(directory.iterdir()):
+            elif any(each != part for each in directory.iterdir()):
                 raise UserError(f"{directory} holds something that is no training; it is left as it is: choose another folder with --out")
             else:
-                self.save()  # so that a folder with settings has a state
-                path.write_text(json.dumps(self._settings, indent=1), encoding="utf-8")
+                replace_whole(path, json.dumps(self._settings, indent=1).encode())
+                self.save()
         except OSError as error:
             raise StorageError(f"cannot use {directory}: {error.strerror}; choose another folder with --out") from error
 
@@ -144,8 +146,9 @@ class TrainingDirectory:
 
     def _go_on(self) -> None:
         paths = sorted(self._directory.glob("round-*.safetensors"))
-        if not paths:
-            raise UserError(f"{self._directory} has no snapshot any more; remove the folder to begin anew")
+        if not paths:  # killed before the first one was written
+            self.save()
+            return
         state, _ = load_snapshot(paths[-1])
         teacher = None
         if state.teacher and self._trainer.plan.teacher_round is not None:

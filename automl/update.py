@@ -24,7 +24,7 @@ from protocol.errors import EncodingError, OwnFault
 from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import Digest
 
-_FORMAT = "manta/state/v2"
+FORMAT = "manta/state/v2"
 _MAX_HEADER_BYTES = 96
 _MAX_MOMENTS = 2
 
@@ -128,7 +128,7 @@ def _check_denormals() -> None:
 
 
 def _parts(state: State) -> list[bytes | memoryview]:
-    header = encode((_FORMAT, state.round, state.parameters.numel(), len(state.moments), state.teacher))
+    header = encode((FORMAT, state.round, state.parameters.numel(), len(state.moments), state.teacher))
     vectors = [np.ascontiguousarray(vector.numpy(), dtype="<f4") for vector in (state.parameters, *state.moments)]
     return [bytes([len(header)]), header, *(vector.data.cast("B") for vector in vectors)]
 
@@ -161,8 +161,8 @@ def state_from_bytes(data: bytes, expected_num: int) -> State:
     if not data or data[0] > _MAX_HEADER_BYTES or len(data) < header_end:
         raise EncodingError("a state begins with the length of its header, and the header")
     header = decode(data[1:header_end], max_bytes=_MAX_HEADER_BYTES)
-    if type(header) is not tuple or len(header) != 5 or header[0] != _FORMAT:
-        raise EncodingError(f"not a header of {_FORMAT}")
+    if type(header) is not tuple or len(header) != 5 or header[0] != FORMAT:
+        raise EncodingError(f"not a header of {FORMAT}")
     _, round_, count, moments, teacher = header
     if type(round_) is not int or not 0 <= round_ <= MAX_ROUND:
         raise EncodingError("the state's round is out of range")

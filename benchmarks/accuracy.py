@@ -174,8 +174,7 @@ def loss_of(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
     """Return what a lot of the supernet minimises, without a teacher."""
     inputs = inputs.contiguous(memory_format=torch.channels_last)
     if isinstance(network, PlainStereo):
-        predictions = network.fixed(inputs, lambda unit, x_BCHW: network.units[unit](x_BCHW))
-        return stereo_loss(predictions, targets)
+        return stereo_loss(network.scales(inputs), targets)
     return classification_loss(network(inputs), targets)
 
 

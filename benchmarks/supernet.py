@@ -51,7 +51,7 @@ def loss_of(outputs: Tensor | tuple[Tensor, ...], targets: Tensor) -> Tensor:
 def plain_outputs(network: nn.Module, inputs: Tensor) -> Tensor | tuple[Tensor, ...]:
     """Return what training needs of a plain network: logits, or the disparities of all scales."""
     if isinstance(network, PlainStereo):
-        return network.fixed(inputs, lambda unit, x_BCHW: network.units[unit](x_BCHW))
+        return network.scales(inputs)
     logits: Tensor = network(inputs)
     return logits
 

@@ -2,14 +2,17 @@
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
+import torch
 
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
 from automl.networks import build
 from automl.snapshot import load_snapshot
-from automl.space import TINY, space_named
+from automl.space import space_named
 from automl.supernet import Supernet
 from automl.update import State
 from protocol.errors import MantaError, UserError
@@ -17,7 +20,7 @@ from protocol.errors import MantaError, UserError
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-    """End the program with one line: exit code 2 where the person can mend it, 1 where not, 130 after Ctrl-C."""
+    """End the program with one line: exit code 2 where the person can mend it, 1 where not."""
     try:
         yield
     except UserError as error:
@@ -28,6 +31,29 @@ def clear_errors() -> Iterator[None]:
         sys.exit(1)
 
 
+def checked_device(name: str) -> str:
+    """Return the name of a device that is here.
+
+    Raises:
+        UserError: it is not.
+    """
+    if name != "cpu" and not (name.split(":")[0] == "cuda" and torch.cuda.is_available()):
+        raise UserError(f"there is no device {name!r} here; use --device cpu")
+    return name
+
+
+def dataset_of(metadata: Mapping[str, str], given: str | None, root: Path | None) -> Dataset:
+    """Return the data set that the person named, or the one that a snapshot was trained on.
+
+    Raises:
+        UserError: neither is named, or it cannot be loaded.
+    """
+    name = given or metadata.get("dataset")
+    if name is None:
+        raise UserError("the snapshot does not say what it was trained on: name it with --data")
+    return load_dataset(name, root)
+
+
 def opened_snapshot(path: Path, device: str = "cpu") -> tuple[Supernet, State, dict[str, str]]:
     """Return the supernet with a snapshot's weights, the snapshot's state, and its metadata.
 
@@ -35,7 +61,9 @@ def opened_snapshot(path: Path, device: str = "cpu") -> tuple[Supernet, State, d
         UserError: the file is no snapshot, or not one of the supernet that it names.
     """
     state, metadata = load_snapshot(path)
-    supernet = build(space_named(metadata.get("supernet", TINY.name)), device)
+    if "supernet" not in metadata:
+        raise UserError(f"{path} does not say which supernet it is of; give the snapshot of a run")
+    supernet = build(space_named(metadata["supernet"]), device)
     try:
         supernet.load(state.parameters)
     except ValueError as error:

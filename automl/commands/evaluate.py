@@ -7,15 +7,14 @@ import click
 import torch
 
 from automl.choice import chosen
-from automl.commands import clear_errors, opened_snapshot
+from automl.commands import clear_errors, dataset_of, opened_snapshot
 from automl.cost import macs, num_weights
 from automl.data.catalog import load_dataset
 from automl.data.dataset import ALL, PARTS, STEREO, TEST, Dataset
+from automl.evaluation import check_fit, measure
 from automl.evaluation import evaluate as evaluate_subnets
-from automl.evaluation import measure
 from automl.export.card import metric_texts
 from automl.export.description import UNKNOWN
-from automl.export.subnet import check_fit
 from automl.exported import SUFFIXES, open_exported
 from automl.space import Architecture, SearchSpace
 from automl.supernet import Supernet
@@ -59,7 +58,7 @@ def evaluate(
             lines = _exported(path, data, data_root, part or TEST)
         else:
             supernet, state, metadata = opened_snapshot(source)
-            dataset = load_dataset(data or metadata.get("dataset", "digits"), data_root)
+            dataset = dataset_of(metadata, data, data_root)
             check_fit(dataset, supernet.space)
             networks = _networks(supernet.space, architecture, search, num_random, seed)
             lines = [f"{supernet.space.name} after round {state.round}, {_samples(dataset, part or ALL)}"]

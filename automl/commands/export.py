@@ -7,8 +7,7 @@ import click
 import torch
 
 from automl.choice import chosen
-from automl.commands import clear_errors, opened_snapshot
-from automl.data.catalog import load_dataset
+from automl.commands import clear_errors, dataset_of, opened_snapshot
 from automl.export.card import metric_texts
 from automl.export.description import UNKNOWN
 from automl.export.subnet import Subnet, cut, provenance_of
@@ -59,7 +58,7 @@ def export(
             raise UserError(f"--name {name!r} is no plain name: letters, digits, dots, dashes and underscores, 100 at most")
         check_targets(out, name, forms, force)  # before the work
         provenance = provenance_of(snapshot, state, metadata)
-        subnet = cut(supernet, picked, load_dataset(data or metadata.get("dataset", "digits"), data_root), provenance)
+        subnet = cut(supernet, picked, dataset_of(metadata, data, data_root), provenance)
         written = write(subnet, out, name, forms, replace=force)
     _print(subnet)
     for each in written:

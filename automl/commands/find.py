@@ -13,11 +13,11 @@ import click
 import torch
 from rich.console import Console
 
-from automl.commands import clear_errors, opened_snapshot
+from automl.commands import checked_device, clear_errors, dataset_of, opened_snapshot
 from automl.cost import macs as macs_of
 from automl.cost import num_weights
 from automl.data.catalog import load_dataset
-from automl.export.subnet import check_fit
+from automl.evaluation import check_fit
 from automl.files import write_whole
 from automl.latency import LatencyTable
 from automl.search.constraints import Constraint, Cost, Region
@@ -131,8 +131,8 @@ def _amount(text: str, option: str) -> float:
 def _opened(
     snapshot: Path, data: str | None, data_root: Path | None, device: str, latency_table: Path | None, limits: Mapping[str, float]
 ) -> _Task:
-    supernet, state, metadata = opened_snapshot(snapshot, _checked(device))
-    dataset = load_dataset(data or metadata.get("dataset", "digits"), data_root)
+    supernet, state, metadata = opened_snapshot(snapshot, checked_device(device))
+    dataset = dataset_of(metadata, data, data_root)
     space = supernet.space
     check_fit(dataset, space)
     table = None if latency_table is None else _table(latency_table, space)
@@ -152,12 +152,6 @@ def _opened(
     }
     axis = constraints[0].cost if constraints else costs[0]
     return _Task(Region(space, constraints), costs, axis, dataset.name, LocalEvaluator(supernet, dataset), origin)
-
-
-def _checked(device: str) -> str:
-    if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise UserError(f"there is no device {device!r} here; use --device cpu")
-    return device
 
 
 def _table(path: Path, space: SearchSpace) -> LatencyTable:

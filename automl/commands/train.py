@@ -11,11 +11,12 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from automl.commands import clear_errors
+from automl.commands import checked_device, clear_errors
 from automl.data.catalog import load_dataset
+from automl.evaluation import check_fit
 from automl.schedule import Plan
 from automl.settings import Settings, usual
-from automl.space import fitted_name, space_named
+from automl.space import FAMILIES, fitted_name, space_named
 from automl.trainer import Step, Trainer, TrainingDirectory
 from protocol.errors import UserError
 from protocol.records import SCHEDULES
@@ -56,8 +57,7 @@ def train(
     if threads is not None:
         torch.set_num_threads(threads)
     with clear_errors():
-        if device != "cpu" and not (device.split(":")[0] == "cuda" and torch.cuda.is_available()):
-            raise UserError(f"there is no device {device!r} here; use --device cpu")
+        checked_device(device)
         data = load_dataset(dataset, data_root)
         usually = usual(data.task)
         settings = dataclasses.replace(
@@ -68,8 +68,7 @@ def train(
             target_batch=target_batch or usually.target_batch,
         )
         plan = _plan(settings, schedule, learning_rate, seed, data.image_channels, data.num_classes)
-        if plan.space.task != data.task:
-            raise UserError(f"{plan.supernet} is for {plan.space.task}, and {data.name} is data for {data.task}; choose another --supernet")
+        check_fit(data, plan.space)
         trainer = Trainer(plan, data, lot_samples=settings.lot_samples, target_batch=settings.target_batch, device=device)
         sizes: dict[str, int | str] = {"lot_samples": settings.lot_samples, "target_batch": settings.target_batch}
         kept = TrainingDirectory(directory, trainer, data, sizes)
@@ -83,10 +82,8 @@ def _plan(settings: Settings, schedule: str, learning_rate: str | None, seed: in
             optimizer = dataclasses.replace(optimizer, learning_rate=learning_rate)
     except ValueError as error:
         raise UserError(f"--learning-rate: {error}; write it like 0.01") from error
-    name = settings.supernet
-    if name in ("classifier-tiny", "classifier-base"):
-        name = fitted_name(name, channels, classes)
-    space_named(name)
+    name = settings.supernet if settings.supernet not in FAMILIES else fitted_name(settings.supernet, channels, classes)
+    space_named(name)  # refuses one that nobody knows
     return Plan(name, schedule, "data-parallel", optimizer, settings.num_rounds, seed)
 
 

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from automl.data.dataset import TEST, Dataset
-from automl.evaluation import CALIBRATION_SAMPLES, calibrate, measure
+from automl.evaluation import CALIBRATION_SAMPLES, calibrate, check_fit, measure
 from automl.export.description import UNKNOWN, Description, Provenance
 from automl.files import read_bounded
-from automl.space import Architecture, SearchSpace
+from automl.space import Architecture
 from automl.supernet import Supernet
 from automl.update import State, state_digest
 from protocol.errors import UserError
@@ -60,21 +60,6 @@ def cut(supernet: Supernet, architecture: Architecture, dataset: Dataset, proven
         made_with=f"manta-swarm {importlib.metadata.version('manta-swarm')}, torch {torch.__version__}",
     )
     return Subnet(network, description)
-
-
-def check_fit(dataset: Dataset, space: SearchSpace) -> None:
-    """Refuse data that a network of ``space`` could not be fed.
-
-    Raises:
-        UserError: the data is for another task, or has other channels or classes.
-    """
-    wanted = (space.task, space.image_channels, space.num_classes)
-    given = (dataset.task, dataset.image_channels, dataset.num_classes)
-    if given != wanted:
-        raise UserError(
-            f"{dataset.name} does not fit {space.name}: it is data for {given[0]} with {given[1]} channels and {given[2]} classes, "
-            f"not for {wanted[0]} with {wanted[1]} and {wanted[2]}; choose another data set with --data"
-        )
 
 
 def provenance_of(snapshot: Path, state: State, metadata: dict[str, str]) -> Provenance:

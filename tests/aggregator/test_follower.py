@@ -246,6 +246,7 @@ def test_a_snapshot_says_where_it_comes_from(follower: Follower, ledger: Ledger,
     state, metadata = load_snapshot(tmp_path / "snapshots" / "round-00000001.safetensors")
     assert metadata == {
         "run": SIGNED.run.hex(),
+        "format": "manta/state/v2",
         "round": "1",
         "state": state_digest(state).hex(),
         "supernet": CONFIG.data.supernet,

@@ -260,7 +260,7 @@ def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> Non
     show(report(quality=epe(1.654, 2.0), dataset="layers", limits=Limits(beats_constant=True)), console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "1.65 px on held-out data" in printed
-    assert "4.50 px: the median disparity" in printed
+    assert "4.50 px: the held-out data's median" in printed
     assert "the aim" not in printed
     assert "everything that had to hold holds" in printed
 

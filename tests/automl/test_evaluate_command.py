@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 from click.testing import CliRunner, Result
 
@@ -24,6 +25,9 @@ def folder(tmp_path: Path, supernet: Supernet, monkeypatch: pytest.MonkeyPatch) 
     state = State(5, supernet.flat_weights_N.clone(), (torch.zeros(supernet.num_weights),))
     save_snapshot(tmp_path / "round-00000005.safetensors", state, {**METADATA, "state": state_digest(state).hex()})
     (tmp_path / "round-00000005.json").write_text(json.dumps({"ledger_size": 9, "ledger_root": "cd" * 32, "tree_head": "a note"}))
+    save_snapshot(tmp_path / "no-data.safetensors", state, {"supernet": "classifier-tiny"})
+    save_snapshot(tmp_path / "no-supernet.safetensors", state, {"dataset": "digits"})
+    safetensors.torch.save_file({"parameters": state.parameters}, tmp_path / "no-format.safetensors", {**METADATA, "round": "5"})
     (tmp_path / "found").mkdir()
     found = {"best": {"text": SMALLEST.text, "id": SMALLEST.id}, "front": [{"text": TINY.largest().text}, {"text": SMALLEST.text}]}
     (tmp_path / "found" / "result.json").write_text(json.dumps(found))
@@ -42,6 +46,13 @@ def test_evaluate_prints_how_good_a_snapshots_subnets_are(folder: Path) -> None:
         assert "classifier-tiny after round 5, 355 held-out images of digits" in result.output
         assert [line.split()[0] for line in result.output.splitlines()[1:]] == ["largest", "smallest", "random"]
         assert f"{TINY.name}" in result.output
+
+
+def test_data_that_a_snapshot_does_not_name_is_named_by_the_person(folder: Path) -> None:
+    expected = call("evaluate", "round-00000005.safetensors", "--random", "0")
+    result = call("evaluate", "no-data.safetensors", "--random", "0", "--data", "digits")
+    assert result.exit_code == 0, result.output
+    assert result.output == expected.output
 
 
 @pytest.mark.parametrize(
@@ -110,6 +121,12 @@ EVALUATE = ["evaluate", "round-00000005.safetensors"]
         ([*EVALUATE, "--arch", "found/result.json"], "holds 2 architectures"),
         ([*EVALUATE, "--arch", "round-00000005.json"], "holds no architectures"),
         ([*EVALUATE, "--arch", "round-00000005.safetensors"], "as JSON"),
+        (["evaluate", "no-data.safetensors"], "name it with --data"),
+        (["evaluate", "no-supernet.safetensors"], "which supernet"),
+        (["evaluate", "no-format.safetensors"], "it names no format"),
+        (["export", "--snapshot", "no-data.safetensors", "--arch", "largest", "--out", "out"], "name it with --data"),
+        (["export", "--snapshot", "no-supernet.safetensors", "--arch", "largest", "--out", "out"], "which supernet"),
+        (["export", "--snapshot", "no-format.safetensors", "--arch", "largest", "--out", "out"], "it names no format"),
         ([*EXPORT, "--arch", "largest", "--format", "pt3"], "'pt3' is none of pt2, onnx, folder"),
         ([*EXPORT, "--arch", "largest", "--name", "../up"], "no plain name"),
         ([*EXPORT, "--arch", "largest", "--data", "layers"], "does not fit"),

@@ -7,12 +7,14 @@ from automl.calibration import recalibrate
 from automl.classifier import Classifier
 from automl.data.catalog import load_dataset
 from automl.data.images import ImageDataset, resize
-from automl.evaluation import calibrate, evaluate, quality_report
+from automl.evaluation import baseline, calibrate, check_fit, evaluate, quality_report
 from automl.layers import ElasticBatchNorm
-from automl.space import STEREO_TINY, TINY
+from automl.metrics import disparity_metrics
+from automl.space import STEREO_TINY, TINY, space_named
 from automl.stereo import Stereo
 from automl.supernet import Supernet
 from automl.training import Lot, Worker
+from protocol.errors import UserError
 
 
 def statistics(supernet: Supernet) -> list[Tensor]:
@@ -91,9 +93,28 @@ def test_a_part_of_the_held_out_data_is_evaluated_alone(supernet: Classifier, di
 
 
 def test_a_stereo_report_has_the_error_in_pixels_and_that_of_a_constant(stereo: Stereo) -> None:
-    report = quality_report(stereo.flat_weights_N, "stereo-tiny", load_dataset("motorcycle"), num_random=1)
+    motorcycle = load_dataset("motorcycle")
+    report = quality_report(stereo.flat_weights_N, "stereo-tiny", motorcycle, num_random=1)
     assert report["metric"] == "epe"
-    assert report["baseline"] is not None
-    assert 0 < report["baseline"] < 20
+    assert report["baseline"] == baseline(motorcycle, 64)
     assert report["largest"] > 0
     assert stereo.space == STEREO_TINY
+
+
+def test_no_constant_errs_less_on_the_held_out_pairs_than_the_baseline() -> None:
+    motorcycle = load_dataset("motorcycle")
+    truths = [batch.targets for batch in motorcycle.held_out_batches(64, 1)]
+    assert sum(len(truth) for truth in truths) == motorcycle.num_held_out
+    found = baseline(motorcycle, 64)
+    values = torch.cat([truth[truth >= 0] for truth in truths])
+    constants = torch.linspace(values.min().item(), values.max().item(), 200)
+    errors = [disparity_metrics((torch.full_like(truth, one), truth) for truth in truths)["epe"] for one in constants.tolist()]
+    assert found <= min(errors)
+    assert found == pytest.approx(min(errors), rel=0.02)  # and one that is near its median is about as good
+
+
+def test_data_of_another_task_or_with_other_channels_or_classes_does_not_fit(digits: ImageDataset) -> None:
+    check_fit(digits, TINY)
+    for name, words in (("stereo-tiny", "3 and 0"), ("classifier-tiny-3x10", "3 and 10"), ("classifier-tiny-1x11", "1 and 11")):
+        with pytest.raises(UserError, match=f"digits does not fit {name}: .*{words}; choose another data set with --data"):
+            check_fit(digits, space_named(name))

@@ -36,6 +36,7 @@ def test_train_leaves_a_snapshot_and_the_same_command_goes_on_from_it(tmp_path: 
         ["train", "--out", "out", "--data", "faces"],
         ["train", "--out", "out", "--supernet", "huge"],
         ["train", "--out", "out", "--supernet", "stereo-tiny"],
+        ["train", "--out", "out", "--supernet", "classifier-tiny-3x10"],
         ["train", "--out", "out", "--learning-rate", "fast"],
         ["train", "--out", "out", "--device", "toaster"],
     ],

@@ -6,7 +6,7 @@ import safetensors.torch
 import torch
 
 from automl.snapshot import load_snapshot, save_snapshot
-from automl.update import State, state_digest
+from automl.update import FORMAT, State, state_digest
 from protocol.errors import StorageError, UserError
 
 STATE = State(12, torch.tensor([1.0, 2.0, 3.0]), (torch.tensor([0.5, 2.0**-149, -0.0]), torch.tensor([4.0, 5.0, 6.0])), bytes(range(32)))
@@ -17,7 +17,7 @@ def test_a_snapshot_gives_back_the_state_to_the_bit_and_its_metadata(tmp_path: P
     save_snapshot(path, STATE, {"run": "ab"})
     state, metadata = load_snapshot(path)
     assert state_digest(state) == state_digest(STATE)
-    assert metadata == {"run": "ab", "round": "12", "teacher": bytes(range(32)).hex()}
+    assert metadata == {"run": "ab", "format": "manta/state/v2", "round": "12", "teacher": bytes(range(32)).hex()}
     assert [file.name for file in tmp_path.iterdir()] == ["round.safetensors"]
 
 
@@ -39,17 +39,34 @@ def test_a_file_that_is_no_snapshot_is_the_users_error(tmp_path: Path) -> None:
         load_snapshot(tmp_path / "missing.safetensors")
     (tmp_path / "text.safetensors").write_text("hello")
     vector = torch.zeros(3)
+    start = {"format": FORMAT, "round": "1", "teacher": ""}
     for name, tensors, metadata in (
-        ("unnamed", {"weights": vector}, {"round": "1"}),
-        ("no-round", {"parameters": vector}, {}),
-        ("wrong-round", {"parameters": vector}, {"round": "one"}),
-        ("lengths", {"parameters": vector, "moment0": torch.zeros(2)}, {"round": "1"}),
-        ("half", {"parameters": vector.half()}, {"round": "1"}),
-        ("matrix", {"parameters": torch.zeros(3, 1)}, {"round": "1"}),
-        ("teacher", {"parameters": vector}, {"round": "1", "teacher": "xy"}),
-        ("short-teacher", {"parameters": vector}, {"round": "1", "teacher": "00"}),
+        ("unnamed", {"weights": vector}, start),
+        ("wrong-round", {"parameters": vector}, start | {"round": "one"}),
+        ("lengths", {"parameters": vector, "moment0": torch.zeros(2)}, start),
+        ("half", {"parameters": vector.half()}, start),
+        ("matrix", {"parameters": torch.zeros(3, 1)}, start),
+        ("teacher", {"parameters": vector}, start | {"teacher": "xy"}),
+        ("short-teacher", {"parameters": vector}, start | {"teacher": "00"}),
     ):
         safetensors.torch.save_file(tensors, tmp_path / f"{name}.safetensors", metadata)
     for path in sorted(tmp_path.iterdir()):
         with pytest.raises(UserError, match="no snapshot"):
             load_snapshot(path)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "words"),
+    [
+        ({"round": "1"}, f"it names no format, not '{FORMAT}'; .* use the version that wrote it"),  # of 0.1.0
+        ({"format": "manta/state/v9", "round": "1", "teacher": ""}, f"the format 'manta/state/v9', not '{FORMAT}'"),
+        ({"format": "pt"}, "the format 'pt', .* give the snapshot of a run"),  # an exported network, or anybody's file
+        ({"format": FORMAT, "teacher": ""}, "lacks 'round'"),
+        ({"format": FORMAT, "round": "1"}, "lacks 'teacher'"),
+    ],
+)
+def test_a_snapshot_that_lacks_what_it_has_to_say_is_refused_in_one_line(metadata: dict[str, str], words: str, tmp_path: Path) -> None:
+    path = tmp_path / "round.safetensors"
+    safetensors.torch.save_file({"parameters": torch.zeros(3)}, path, metadata)
+    with pytest.raises(UserError, match=rf"^{path} is no snapshot .*{words}[^\n]*$"):
+        load_snapshot(path)

@@ -125,7 +125,10 @@ def test_recalibration_reaches_every_normalisation_and_leaves_the_weights(stereo
     assert torch.equal(stereo.flat_weights_N, weights_N)
     assert not stereo.training
     with torch.no_grad():
-        assert torch.equal(stereo.extract(architecture)(pairs(2)), stereo(pairs(2), architecture)[-1])
+        plain, expected = stereo.extract(architecture), stereo(pairs(2), architecture)
+        assert torch.equal(plain(pairs(2)), expected[-1])
+        for scale, of_supernet in zip(plain.scales(pairs(2)), expected, strict=True):
+            assert torch.equal(scale, of_supernet)
 
 
 def test_the_fixed_part_costs_what_torch_counts() -> None:

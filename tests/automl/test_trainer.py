@@ -93,6 +93,21 @@ def test_a_training_does_not_go_on_with_other_settings_or_in_a_folder_of_somethi
     assert (tmp_path / "other" / "thesis.txt").read_text() == "all my work"
 
 
+@pytest.mark.parametrize("left", [[], ["training.json.part"], ["training.json"], ["training.json", "round-00000000.safetensors.part"]])
+def test_a_folder_killed_before_its_first_snapshot_goes_on(left: list[str], tmp_path: Path, few: ImageDataset) -> None:
+    whole, _ = kept(tmp_path / "whole", few)
+    settings = (tmp_path / "whole" / "training.json").read_bytes()
+    (tmp_path / "out").mkdir()
+    for name in left:
+        (tmp_path / "out" / name).write_bytes(settings if name == "training.json" else b"torn")
+    training, directory = kept(tmp_path / "out", few)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["round-00000000.safetensors", "training.json"]
+    directory.run(100, lambda step: step.round < 2)
+    expected = [whole.step() for _ in range(2)][-1]
+    assert training.state.round == expected.round == 2
+    assert state_digest(training.state) == state_digest(whole.state)
+
+
 def test_a_folder_whose_teacher_is_gone_says_so(tmp_path: Path, few: ImageDataset) -> None:
     _, directory = kept(tmp_path, few)
     directory.run(1, lambda step: step.round < 6)

@@ -200,6 +200,21 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(
     assert result.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("metadata", "words"), [({"supernet": TINY.name}, "name it with --data"), ({"dataset": "digits"}, "does not say which supernet")]
+)
+def test_a_snapshot_that_names_no_data_or_no_supernet_is_one_line(
+    metadata: dict[str, str], words: str, supernet: Supernet, measured: Measured, tmp_path: Path
+) -> None:
+    path = tmp_path / "unnamed.safetensors"
+    save_snapshot(path, State(5, supernet.flat_weights_N, ()), metadata)
+    result = find(path, "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 2, result.output
+    assert len(result.stderr.splitlines()) == 1
+    assert words in result.stderr
+    assert not (tmp_path / "found").exists()
+
+
 @pytest.mark.swarm
 def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(home: Home, snapshot: Path, tmp_path: Path) -> None:
     out = tmp_path / "found"
