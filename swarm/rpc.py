@@ -1,6 +1,7 @@
 """What the rest of the swarm sees of a network: methods that answer bytes with bytes, at nodes named by their Ed25519 key.
 
-``Endpoint`` is the edge. ``swarm.node.Node`` is the real one, over libp2p, and ``swarm.memory.MemoryEndpoint`` its twin for tests.
+``Endpoint`` is the edge; ``OwnNode`` is what a program that lives by its node needs beside it. ``swarm.node.Node`` is the real one, over
+libp2p, and ``swarm.memory.MemoryEndpoint`` its twin for tests.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,6 +12,7 @@ from protocol.signing import PublicKey
 
 # A unary message of hivemind's daemon may have 4 MiB; our parts stay well below.
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
+LARGE_BYTES = 65_536  # a request, or an answer, of so many bytes is worth a stream of its own
 
 Handler = Callable[[PublicKey, bytes], Awaitable[bytes]]
 
@@ -29,12 +31,12 @@ class Endpoint(Protocol):
 
     async def serve(self, method: str, handler: Handler) -> None:
         """Answer calls of ``method``. ``handler`` gets the authenticated key of the caller; a ``MantaError`` that it raises
-        reaches the caller as ``Refused``.
+        reaches the caller as ``Refused``. Each call is answered in a task of its own, which ends when the answer is sent.
         """
         ...
 
-    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
-        """Return the answer of node ``key``.
+    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
+        """Return the answer of node ``key``; ``large_answer`` says that it is worth a way of its own.
 
         Raises:
             Unreachable: no answer before the deadline, or no way to the node.
@@ -48,4 +50,24 @@ class Endpoint(Protocol):
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
         """Return the records under ``name``, each signed by the key it is listed under."""
+        ...
+
+
+class OwnNode(Endpoint, Protocol):
+    """A program's own node: its side of the network, and what may happen to that."""
+
+    async def meet_again(self, key: PublicKey) -> None:
+        """Connect to a node that was away.
+
+        Raises:
+            Unreachable: it is still away.
+        """
+        ...
+
+    async def watch_daemon(self) -> None:
+        """Wait for the end of what nothing can go on without; meant to be run beside the rest, and cancelled.
+
+        Raises:
+            OwnFault: it ended.
+        """
         ...

@@ -1,31 +1,42 @@
 """Large calls on a libp2p stream of their own: less than half the work of hivemind's unary calls, which share one socket.
 
 A stream carries one call: the request, then the answer, each after its length (4 bytes, big-endian). What the bytes mean, and who may
-call, is ``swarm.node``'s business.
+call, is ``swarm.node``'s business. Each stream is an open file of this process, hence the bounds.
 """
 
 import asyncio
 import contextlib
-from collections import Counter
+import resource
 from collections.abc import Awaitable, Callable
 
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
-from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_safe, write_pbmsg
 from hivemind.proto import p2pd_pb2
 
 from protocol.errors import EncodingError
-from swarm.rpc import MAX_MESSAGE_BYTES
+from swarm import waits
+from swarm.daemon import ask
+from swarm.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
+from swarm.shares import Place, Shares, Turns
 
-MIN_REQUEST_BYTES = 65_536  # of a call that is worth opening a stream
-MAX_STREAMS = 64  # that one peer may have open to us
+MIN_REQUEST_BYTES = LARGE_BYTES
+MAX_STREAMS_IN_ALL = 256  # that others may have open to us, and a quarter of the files that this process may have open
+MAX_STREAMS = 16  # that one peer may have open to us
+MAX_OWN_STREAMS = 8  # that we have open to one peer: half of what it lets us have, for it sees the end of a call later than we do
+MAX_HELD_BYTES = 256 * 1024 * 1024  # of requests, as they arrive, and of their answers
 _LENGTH_BYTES = 4
-_READ_TIMEOUT_S = 60.0
+_PIECE_BYTES = 262_144
 _MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 1  # an answer has a byte in front
 
 _GONE = (TimeoutError, ConnectionError, asyncio.IncompleteReadError)  # what reading and writing raise when the other side is gone
 
 Answer = Callable[[PeerID, bytes], Awaitable[bytes]]
+
+
+def max_streams() -> int:
+    """Return how many streams of others this process can afford."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MAX_STREAMS_IN_ALL if files == resource.RLIM_INFINITY else max(1, min(MAX_STREAMS_IN_ALL, files // 4))
 
 
 class Streams:
@@ -35,25 +46,26 @@ class Streams:
         """Use the daemon ``p2p``."""
         self._p2p = p2p
         self._answering: set[asyncio.Task[None]] = set()
-        self._open: Counter[PeerID] = Counter()  # to us, by peer
+        self._connections: set[asyncio.Task[None]] = set()
+        self.shares = Shares(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES)
+        self._turns = Turns(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
     async def serve(self, name: str, answer: Answer) -> None:
-        """Answer the calls of ``name``; ``answer`` gets the authenticated caller."""
+        """Answer the calls of ``name``; ``answer`` gets the authenticated caller, and is cancelled when that hangs up."""
 
         async def on_stream(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            with contextlib.closing(writer):
-                if self._open[info.peer_id] >= MAX_STREAMS:
-                    return
-                # A task of its own: asyncio's server, which runs this function, complains when what it runs is cancelled.
-                task = asyncio.create_task(_answer_one(answer, info.peer_id, reader, writer))
-                self._answering.add(task)
-                self._open[info.peer_id] += 1
-                try:
-                    await asyncio.wait({task})
-                finally:
-                    self._answering.discard(task)
-                    self._open[info.peer_id] -= 1
-                    self._open += Counter()  # forgets who has none open
+            connection = asyncio.current_task()
+            assert connection is not None
+            self._connections.add(connection)
+            connection.add_done_callback(self._connections.discard)
+            # A task of its own: asyncio's server, which runs this function, complains when what it runs is cancelled.
+            task = asyncio.create_task(self._answer_one(answer, info.peer_id, reader, writer))
+            self._answering.add(task)
+            try:
+                await asyncio.wait({task})
+            finally:
+                self._answering.discard(task)
+                _hang_up(writer)
             if not task.cancelled():
                 task.result()
 
@@ -66,56 +78,88 @@ class Streams:
             P2PDaemonError, ControlFailure, ConnectionError, IncompleteReadError: no way to the peer, or it hung up.
             EncodingError: the answer is too large.
         """
-        reader, writer = await self._open_stream(peer, name)
-        try:
-            await _write_frame(writer, request)
-            response = await _read_frame(reader)
-        except BaseException:
-            writer.transport.abort()  # what is not sent yet is not to be sent any more
-            raise
-        writer.close()
-        return response
+        opening = p2pd_pb2.StreamOpenRequest(peer=peer.to_bytes(), proto=[name])
+        async with self._turns.turn(peer.to_bytes()):
+            _, reader, writer = await ask(self._p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
+            try:
+                await _write_frame(writer, request)
+                return await _read_frame(reader)
+            finally:
+                _hang_up(writer)
 
     async def close(self) -> None:
         """End the calls that are being answered."""
         for task in self._answering:
             task.cancel()
-        if self._answering:
-            await asyncio.wait(self._answering)
+        if self._connections:
+            await asyncio.wait(self._connections)
 
-    async def _open_stream(self, peer: PeerID, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Return a new stream. hivemind's own function leaves the socket open when it fails or is cut off."""
-        reader, writer = await self._p2p._client.control.daemon_connector.open_connection()
-        try:
-            opening = p2pd_pb2.StreamOpenRequest(peer=peer.to_bytes(), proto=[name])
-            await write_pbmsg(writer, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
-            response = p2pd_pb2.Response()
-            await read_pbmsg_safe(reader, response)
-            raise_if_failed(response)
-        except BaseException:
-            writer.transport.abort()
-            raise
-        return reader, writer
+    async def _answer_one(self, answer: Answer, caller: PeerID, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        place = self.shares.take(caller.to_bytes())
+        if place is None:
+            return  # hanging up at once is the quickest no
+        with place:
+            try:
+                async with asyncio.timeout(waits.STREAM_S):
+                    request = await _read_frame(reader, place)
+            except (*_GONE, EncodingError):
+                return  # the caller went away, or is no caller of ours
+            await _answer_while_there(answer(caller, request), place, reader, writer)
 
 
-async def _answer_one(answer: Answer, caller: PeerID, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _answer_while_there(
+    answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
+    this = asyncio.current_task()
+    assert this is not None
+    leaving = asyncio.create_task(_end_of(reader))
+
+    def on_leave(_: object) -> None:
+        this.cancel()
+
+    leaving.add_done_callback(on_leave)
     try:
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            request = await _read_frame(reader)
-    except (*_GONE, EncodingError):
-        return  # the caller went away, or is no caller of ours
-    response = await answer(caller, request)
+        response = await answering
+        leaving.remove_done_callback(on_leave)
+        place.grow(len(response))
+        with contextlib.suppress(*_GONE):
+            async with asyncio.timeout(waits.STREAM_S):
+                await _write_frame(writer, response)
+                await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
+    finally:
+        leaving.remove_done_callback(on_leave)
+        leaving.cancel()
+
+
+def _hang_up(writer: asyncio.StreamWriter) -> None:
+    """Close a stream now: with bytes that the other side does not take, a mere ``close`` would keep it open for ever."""
+    if writer.transport.get_write_buffer_size():
+        writer.transport.abort()
+    else:
+        writer.close()
+
+
+async def _end_of(reader: asyncio.StreamReader) -> None:
     with contextlib.suppress(*_GONE):
-        async with asyncio.timeout(_READ_TIMEOUT_S):
-            await _write_frame(writer, response)
-            await reader.read(1)  # the caller hangs up first: a stream closed at this end may lose the answer on its way
+        await reader.read(1)
 
 
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
+async def _read_frame(reader: asyncio.StreamReader, place: Place | None = None) -> bytes:
+    """Return one frame; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
     size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     if size > _MAX_FRAME_BYTES:
         raise EncodingError(f"a message of {size} bytes where at most {_MAX_FRAME_BYTES} are allowed")
-    return await reader.readexactly(size)
+    if place is None:
+        return await reader.readexactly(size)
+    frame = bytearray()
+    while len(frame) < size:
+        piece = await reader.read(min(size - len(frame), _PIECE_BYTES))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"", size - len(frame))
+        place.grow(len(piece))
+        frame += piece
+    return bytes(frame)
 
 
 async def _write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:

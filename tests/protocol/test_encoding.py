@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encoding import MAX_DEPTH, Value, decode, encode, pack, unpack
+from protocol.encoding import MAX_DEPTH, MAX_ITEMS, Value, decode, encode, pack, unpack
 from protocol.errors import EncodingError
 
 LIMIT = 4096
@@ -130,6 +130,68 @@ def test_shared_references_that_would_unfold_without_end_are_refused() -> None:
     assert len(cbor2.loads(bomb)) == 7  # the library alone takes it: 5 kB that are 200^6 values
     with pytest.raises(EncodingError):  # unfolded, this would not end within the suite's timeout, nor fit the memory
         decode(bomb, max_bytes=2**20)
+
+
+class Read(bytes):
+    """Bytes that count how often one of them, or some, are looked at."""
+
+    looks = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        type(self).looks += 1
+        return super().__getitem__(key)
+
+
+def array_head(count: int) -> bytes:
+    return b"\x9a" + count.to_bytes(4, "big")
+
+
+MANY = 1_500_000
+COSTLY = {
+    "empty arrays side by side": b"\x80" * MANY,
+    "integers side by side": b"\x00" * MANY,
+    "a long array of empty arrays": array_head(MANY) + b"\x80" * MANY,
+    "a long array of empty strings": array_head(MANY) + b"\x40" * MANY,
+    "arrays in arrays": b"\x81" * MANY,
+    "arrays of two in arrays of two": b"\x82" * MANY,
+    "long arrays in a long array": array_head(MANY // 2) + (b"\x99\xff\xff" + b"\x00" * 65_535) * 10,
+    "arrays that add up": array_head(10) + (b"\x99\xff\x00" + b"\x00" * 65_280) * 10,
+    "an array longer than its bytes": b"\x99\xff\x00",
+    "a string longer than its bytes": b"\x5a\x00\xff\xff\xff" + bytes(100),
+    "an array of strings of nothing, cut": b"\x99\xff\x00" + b"\x40" * 1000,
+}
+
+
+@pytest.mark.parametrize("data", COSTLY.values(), ids=COSTLY.keys())
+def test_bytes_that_would_cost_much_are_refused_early_and_never_reach_the_library(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cbor2, "loads", lambda _: pytest.fail("decoded"))
+    monkeypatch.setattr(Read, "looks", 0)
+    with pytest.raises(EncodingError):
+        decode(Read(data), max_bytes=2**21)
+    assert Read.looks <= MAX_ITEMS + 100
+
+
+def test_a_long_string_is_not_looked_at_byte_by_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Read, "looks", 0)
+    assert decode(Read(encode((b"x" * MANY, "y" * MANY))), max_bytes=2**22) == (b"x" * MANY, "y" * MANY)
+    assert Read.looks < 10
+
+
+def test_a_record_has_only_so_many_items() -> None:
+    most = tuple(range(MAX_ITEMS - 1))  # and the array itself
+    assert decode(encode(most), max_bytes=2**20) == most
+    assert decode(encode((most[:1000], *most[1001:-1])), max_bytes=2**20)
+    with pytest.raises(EncodingError, match=f"more than {MAX_ITEMS} items"):
+        decode(encode((*most, 0)), max_bytes=2**20)
+    with pytest.raises(EncodingError, match=f"more than {MAX_ITEMS} items"):
+        decode(encode((most[:1000], *most[999:])), max_bytes=2**20)
+
+
+def test_the_largest_honest_records_are_read() -> None:
+    prices = tuple((f"stage{i} k3 e4", i * 1000) for i in range(4096))
+    rows = tuple((bytes(32), bytes(32), 4, 2, 2**31, bytes(32)) for _ in range(1024))
+    for value in (prices, rows):
+        assert decode(encode(("manifest", value)), max_bytes=2**18) == ("manifest", value)
 
 
 def test_too_many_bytes_are_refused_before_they_are_read() -> None:

@@ -7,11 +7,13 @@ from dataclasses import replace
 import pytest
 from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import swarm.validator
 from protocol.signing import Identity, peer_id, sha256
 from swarm.validator import MAX_RECORD_BYTES, MAX_TTL_S, OwnedRecords
 
@@ -74,6 +76,51 @@ def test_a_subkey_that_is_nobodys_peer_id_is_refused(subkey: bytes) -> None:
     assert not is_valid(signed_by(OWNER, unsigned(subkey=subkey)))
 
 
+@pytest.mark.parametrize("key", [b"\x00" + KEY, b"\x00" * 100 + KEY, KEY[1:], KEY + b"\x00", b""])
+def test_a_name_of_another_length_which_hivemind_takes_for_the_same_is_refused(key: bytes) -> None:
+    assert is_valid(signed_by(OWNER, replace(unsigned(), key=KEY)))
+    assert not is_valid(signed_by(OWNER, replace(unsigned(), key=key)))
+
+
+def with_value(packed: bytes) -> DHTRecord:
+    return signed_by(OWNER, replace(unsigned(), value=packed))
+
+
+@pytest.mark.parametrize("value", [b"", b"x", b"x" * 255, b"x" * 256, b"x" * 4000])
+def test_a_value_is_a_byte_string(value: bytes) -> None:
+    assert is_valid(with_value(MSGPackSerializer.dumps(value)))
+
+
+@pytest.mark.parametrize("value", [None, True, 1, 1.5, "text", [], {}, [b"x"], (b"x",), DictionaryDHTValue()])
+def test_a_value_of_another_kind_is_refused_though_its_owner_signed_it(value: object) -> None:
+    assert not is_valid(with_value(MSGPackSerializer.dumps(value)))
+
+
+@pytest.mark.parametrize(
+    "packed", [b"", b"\xc1", b"\xc4", b"\xc4\x02x", b"\xc4\x01xx", b"\xc5\x00", b"\xc5\x01\x00x", b"\xc6\x00\x00\x00\x01x", b"\xc3\xc3"]
+)
+def test_a_value_that_a_search_could_not_read_is_refused_though_its_owner_signed_it(packed: bytes) -> None:
+    assert not is_valid(with_value(packed))
+
+
+@pytest.mark.parametrize(
+    "change", [{"value": 7}, {"value": "text"}, {"value": None}, {"expiration_time": "soon"}, {"expiration_time": None}]
+)
+def test_a_record_of_other_types_than_hivemind_says_is_refused_without_an_error(change: dict[str, object]) -> None:
+    assert not is_valid(replace(signed(), **change))  # type: ignore[arg-type]
+
+
+@given(st.binary(max_size=300))
+@settings(deadline=None)
+def test_what_is_valid_is_what_msgpack_reads_as_bytes(packed: bytes) -> None:
+    try:
+        value = MSGPackSerializer.loads(packed)
+    except Exception:  # noqa: BLE001 - whatever msgpack raises
+        value = None
+    is_bytes = type(value) is bytes and packed[:1] in (b"\xc4", b"\xc5")  # a longer form is none of ours, nor an unknown extension
+    assert is_valid(with_value(packed)) == is_bytes
+
+
 @pytest.mark.parametrize("ttl_s", [MAX_TTL_S + 60, 1e12, math.inf, -1e12, math.nan])
 def test_a_record_that_would_stay_too_long_is_refused(ttl_s: float) -> None:
     assert not is_valid(signed(ttl_s=ttl_s))
@@ -120,3 +167,29 @@ def test_a_node_does_not_sign_what_another_would_own() -> None:
     assert is_valid(replace(unsigned(), value=OwnedRecords(OWNER).sign_value(unsigned()))) is False  # another moment: another expiry
     record = unsigned()
     assert is_valid(replace(record, value=OwnedRecords(OWNER).sign_value(record)))
+
+
+def test_a_record_that_several_nodes_send_is_verified_once_and_a_changed_one_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    verified: list[bytes] = []
+    real = swarm.validator.verify
+
+    def verify(kind: str, key: bytes, payload: bytes, signature: bytes) -> None:
+        verified.append(signature)
+        real(kind, key, payload, signature)
+
+    monkeypatch.setattr(swarm.validator, "verify", verify)
+    checker, record = OwnedRecords(OTHER), signed()
+    assert all(checker.validate(record) for _ in range(5))
+    assert len(verified) == 1
+    assert not checker.validate(replace(record, expiration_time=record.expiration_time + 1))
+    assert not checker.validate(replace(record, value=record.value[:-1] + bytes([record.value[-1] ^ 1])))
+    assert len(verified) == 3
+    assert checker.validate(record)
+
+
+def test_what_was_verified_is_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm.validator, "_REMEMBERED", 2)
+    checker = OwnedRecords(OTHER)
+    for value in (b"one", b"two", b"three"):
+        assert checker.validate(signed(value=value))
+    assert len(checker._held) == 2

@@ -1,0 +1,249 @@
+"""The DHT of real nodes: records are found by all, forged ones by nobody, and a liar's answers hide no honest record."""
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hivemind.dht.protocol import DHTProtocol
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import P2PHandlerError, PeerID
+from hivemind.proto import dht_pb2
+from hivemind.utils import MSGPackSerializer, get_dht_time
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+from protocol.signing import Identity, peer_id
+from swarm.dht_storage import BoundedStorage
+from swarm.node import Node
+from swarm.validator import OwnedRecords
+from tests.swarm.nodes import PEERS, run, start, with_nodes
+
+# hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
+pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
+
+
+def test_records_are_found_by_all_under_their_owners_key(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node, c: Node) -> None:
+        assert await a.lookup("members") == {}
+        for node in (a, b, c):
+            await node.publish("members", b"of " + node.key[:4], ttl_s=30)
+        await b.publish("members", b"newer", ttl_s=40)
+        for node in (a, b, c):
+            assert await node.lookup("members") == {a.key: b"of " + a.key[:4], b.key: b"newer", c.key: b"of " + c.key[:4]}
+        with pytest.raises(ValueError, match="at most"):
+            await a.publish("members", bytes(3000), ttl_s=30)
+
+    with_nodes(tmp_path, 3, work)
+
+
+class _Forger(OwnedRecords):
+    """Signs anything and finds everything valid."""
+
+    def validate(self, record: DHTRecord) -> bool:
+        return True
+
+    def sign_value(self, record: DHTRecord) -> bytes:
+        self._own_subkey = record.subkey
+        return super().sign_value(record)
+
+
+def test_a_record_forged_in_anothers_name_is_refused_by_every_honest_node(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node, liar: Node) -> None:
+        await a.publish("members", b"of a", ttl_s=20)
+        liar.dht.protocol.record_validator = _Forger(PEERS[2])
+        until = get_dht_time() + 600
+        await liar.dht.store("members", b"forged", until, subkey=peer_id(a.key))
+        await liar.dht.store("members", b"plain", until)
+        await liar.dht.store("members", b"nobody's", until, subkey=b"name")
+        await liar.dht.store("others", b"forged", until, subkey=peer_id(a.key))
+        await liar.publish("members", b"of the liar", ttl_s=20)
+        for node in (a, b):
+            found = await node.lookup("members")
+            assert found[a.key] == b"of a"
+            assert set(found) <= {a.key, liar.key}
+            assert a.key not in await node.lookup("others")
+        refused = [node.dht.protocol.record_validator.refused for node in (a, b)]
+        assert sum(refused) >= 3
+
+    with_nodes(tmp_path, 3, work)
+
+
+NAME = DHTID.generate("members")
+
+
+def sign(identity: Identity, name: bytes, packed: bytes, expires_s: float) -> bytes:
+    """Return a record's value with the signature of whoever it is, whatever it is."""
+    subkey = DHTProtocol.serializer.dumps(peer_id(identity.public_key))
+    return OwnedRecords(identity).sign_value(DHTRecord(name, subkey, packed, expires_s))
+
+
+async def send(liar: Node, to: Node, name: bytes, packed: bytes, *, in_cache: bool = False) -> list[bool]:
+    """Store a record of the liar's at a node, made by hand; return whether the node took it."""
+    expires_s = get_dht_time() + 600
+    request = dht_pb2.StoreRequest(
+        keys=[name],
+        subkeys=[DHTProtocol.serializer.dumps(peer_id(liar.key))],
+        values=[sign(PEERS[2], name, packed, expires_s)],
+        expiration_time=[expires_s],
+        in_cache=[in_cache],
+        peer=liar.dht.protocol.node_info,
+    )
+    return list((await liar.dht.protocol.get_stub(PeerID(peer_id(to.key))).rpc_store(request, timeout=10)).store_ok)
+
+
+PACKED = MSGPackSerializer.dumps(b"of the liar")
+
+
+@pytest.mark.parametrize(
+    ("name", "packed"),
+    [
+        pytest.param(b"\x00" + NAME.to_bytes(), PACKED, id="a longer name that is found under the same"),
+        pytest.param(NAME.to_bytes(), b"\xc1", id="no msgpack at all"),
+        pytest.param(NAME.to_bytes(), PACKED + b"x", id="more than one value"),
+        pytest.param(NAME.to_bytes(), MSGPackSerializer.dumps("text"), id="text"),
+        pytest.param(NAME.to_bytes(), MSGPackSerializer.dumps([[[]]]), id="lists"),
+    ],
+)
+def test_a_record_that_its_owner_made_badly_is_not_kept_and_hides_nobody(tmp_path: Path, name: bytes, packed: bytes) -> None:
+    async def work(a: Node, b: Node, liar: Node) -> None:
+        await a.publish("members", b"of a", ttl_s=30)
+        assert await send(liar, a, name, packed) == await send(liar, b, name, packed) == [False]
+        newcomer = await start(tmp_path, 3, await b.addresses())
+        try:
+            assert await newcomer.lookup("members") == {a.key: b"of a"}
+        finally:
+            await newcomer.close()
+
+    with_nodes(tmp_path, 3, work)
+
+
+def test_nothing_is_kept_in_the_cache_that_only_strangers_would_use(tmp_path: Path) -> None:
+    async def work(a: Node, _b: Node, liar: Node) -> None:
+        assert await send(liar, a, NAME.to_bytes(), PACKED, in_cache=True) == [False]
+        assert await send(liar, a, NAME.to_bytes(), PACKED) == [True]
+
+    with_nodes(tmp_path, 3, work)
+
+
+class _LyingStorage:
+    """Answers every search with the same dictionary, which it says will be the newest for ever."""
+
+    def __init__(self, dictionary: DictionaryDHTValue) -> None:
+        self._answer = ValueWithExpiration(dictionary, math.inf)
+
+    def get(self, _name: DHTID) -> ValueWithExpiration:
+        return self._answer
+
+    def items(self) -> list[Any]:
+        return []
+
+
+def lies(good: ValueWithExpiration, owner: bytes) -> dict[str, DictionaryDHTValue]:
+    """Return dictionaries with the record ``good`` of ``owner`` and things that do not belong there."""
+    soon = get_dht_time() + 20
+    oddities: dict[str, dict[Any, tuple[Any, Any]]] = {
+        "a forged record": {peer_id(PEERS[4].public_key): (good.value, good.expiration_time)},
+        "an owner that is a number": {7: (good.value, soon)},
+        "a value that is a number": {peer_id(PEERS[4].public_key): (7, soon)},
+        "nothing else": {},
+        "many forged records": {peer_id(bytes([i] * 32)): (good.value, soon) for i in range(1, 100)},
+    }
+    made = {}
+    for what, records in oddities.items():
+        dictionary = DictionaryDHTValue(maxsize=1)
+        with dictionary.freeze():
+            for subkey, (value, expires_s) in {owner: (good.value, good.expiration_time), **records}.items():
+                dictionary.store(subkey, value, expires_s)
+        dictionary.frozen = True
+        dictionary.latest_expiration_time = math.inf
+        made[what] = dictionary
+    odd = DictionaryDHTValue()
+    odd.store(owner, good.value, good.expiration_time)
+    odd.frozen, odd.maxsize, odd.latest_expiration_time = True, "many", "never"
+    return {**made, "bounds that are no numbers": odd}
+
+
+def test_no_answer_of_a_liar_ends_a_search_or_hides_what_others_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(a: Node, b: Node, liar: Node) -> None:
+        for node in (a, b):
+            await node.publish("members", b"of " + node.key[:4], ttl_s=60)
+        storage = b.dht.protocol.storage
+        good = storage.get(NAME).value.data[peer_id(b.key)]
+        seeker = await start(tmp_path, 3, await a.addresses(), listen=())
+        call_find, asked = seeker.dht.protocol.call_find, list[PeerID]()
+
+        async def find_at_the_liar_first(peer: PeerID, names: Any) -> Any:
+            if peer != liar.p2p.peer_id:
+                await asyncio.sleep(0.2)
+            else:
+                asked.append(peer)
+            return await call_find(peer, names)
+
+        monkeypatch.setattr(seeker.dht.protocol, "call_find", find_at_the_liar_first)
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+        try:
+            for what, dictionary in lies(good, peer_id(b.key)).items():
+                seeker.dht.blacklist.clear()  # whose answer makes no sense is not asked for a while
+                await seeker.dht.protocol.call_ping(liar.p2p.peer_id)
+                liar.dht.protocol.storage = _LyingStorage(dictionary)
+                asked.clear()
+                assert await seeker.lookup("members") == {a.key: b"of " + a.key[:4], b.key: b"of " + b.key[:4]}, what
+                assert asked, what
+        finally:
+            await seeker.close()
+        assert errors == []
+
+    with_nodes(tmp_path, 3, work)
+
+
+def test_one_bad_record_of_many_that_are_stored_at_once_costs_the_others_nothing(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node, liar: Node) -> None:
+        await b.publish("others", b"of b", ttl_s=60)
+        good = b.dht.protocol.storage.get(DHTID.generate("others")).value.data[peer_id(b.key)]
+        for what, expected in (("a forged record", 1), ("many forged records", 0)):
+            a.dht.protocol.storage = BoundedStorage()
+            dictionary = lies(good, peer_id(b.key))[what]
+            await liar.dht.protocol.call_store(a.p2p.peer_id, [DHTID.generate("others")], [dictionary], get_dht_time() + 600)
+            found = a.dht.protocol.storage.get(DHTID.generate("others"))
+            assert (0 if found is None else len(found.value)) == expected
+
+    with_nodes(tmp_path, 3, work)
+
+
+def test_a_node_id_that_is_none_leaves_no_error_behind(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node) -> None:
+        errors: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+        stub = b.dht.protocol.get_stub(PeerID(peer_id(a.key)))
+        long = dht_pb2.NodeInfo(node_id=b"x" * 30)
+        with pytest.raises(P2PHandlerError):
+            await stub.rpc_ping(dht_pb2.PingRequest(peer=long), timeout=5)
+        with pytest.raises(P2PHandlerError):
+            await stub.rpc_find(dht_pb2.FindRequest(keys=[bytes(20)], peer=long), timeout=5)
+        await stub.rpc_store(dht_pb2.StoreRequest(peer=long), timeout=5)
+        await b.lookup("members")
+        assert errors == []
+
+    with_nodes(tmp_path, 2, work)
+
+
+def test_a_search_that_never_ends_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def never(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    async def whole() -> None:
+        node = await start(tmp_path, 0)
+        try:
+            monkeypatch.setattr("swarm.waits.DHT_S", 0.1)
+            monkeypatch.setattr(node.dht, "get", never)
+            monkeypatch.setattr(node.dht, "store", never)
+            assert await node.lookup("members") == {}
+            await node.publish("members", b"mine", ttl_s=30)
+        finally:
+            await node.close()
+
+    run(whole())
