@@ -1,70 +1,158 @@
-"""The table of one attempt: the claims of its group, verified and in canonical order, settled before the first byte travels.
+"""The table of a round: its rows in a fixed order, the root over them, and what each may weigh. Integers only.
 
-It refuses every claim that the log would refuse: one bad claim costs the whole group its attempt.
+The mean of a table is a pure function of its rows, its bodies and the round entry before it (``exact.mean``); what of it needs no body is
+here. Norms are those of coded vectors: integers in units of 2^floor of the entry that a vector's base is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 
+from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault
-from protocol.records import MAX_GROUP, Claim, Manifest, SignedClaim, sort_table, table_digest
-from protocol.rewards import architecture_cost
+from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, WEIGHT_BITS
+from protocol.merkle import leaf_hash, root, verify_inclusion
+from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold, check_digest
 from protocol.signing import Digest
 
-MIN_ATTEMPT_BYTES, MAX_ATTEMPT_BYTES = 16, 32
+MAX_TABLE_BYTES = 160 * MAX_ROWS
+_MAX_WEIGHT = 2**WEIGHT_BITS - 1
 
 
 class TableError(RemoteFault):
-    """Claims that do not make a table."""
+    """Rows that are not the table that a round names."""
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """The claims of one attempt in canonical order, verified; made by ``settle``."""
+class Row:
+    """One contribution in a table."""
 
-    attempt: bytes
-    claims: tuple[SignedClaim, ...]
-    opened: tuple[Claim, ...]  # the same, opened
-    weights: tuple[int, ...]  # of each claim in the mean: its samples, capped by the manifest
+    contribution: bytes  # SignedContribution.digest
+    founder: bytes
+    age: int  # commits between its base and the table's
+    role: int  # see ``protocol.course``
+    samples: int  # over its claims, each one's capped
+    body: bytes  # root over the body's groups
 
-    @classmethod
-    def settle(
-        cls, attempt: bytes, claims: Sequence[SignedClaim], *, manifest: Manifest, run: bytes, round: int, last_commit: bytes
-    ) -> "Table":
-        """Return the table of ``claims``, given in any order.
+    def __post_init__(self) -> None:
+        for what in ("contribution", "founder", "body"):
+            check_digest(getattr(self, what), what)
+        if not (0 <= self.age <= MAX_AGE and 0 <= self.role < MAX_ROLES and 1 <= self.samples < 2**62):
+            raise ValueError("age, role or samples out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    rows: tuple[Row, ...]
+
+
+def ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
+    """Return rows in a table's order: by founder."""
+    return tuple(sorted(rows, key=lambda row: row.founder))
+
+
+def table_root(rows: Sequence[Row]) -> Digest:
+    """Return the root over a table's rows, in order."""
+    return Digest(root(_leaves(rows)))
+
+
+def table_bytes(rows: Sequence[Row]) -> bytes:
+    """Return a table as it travels."""
+    return pack(_Rows(tuple(rows)))
+
+
+def open_table(data: bytes, round_: Round) -> tuple[Row, ...]:
+    """Return the rows of a round's table from their bytes.
+
+    Raises:
+        EncodingError: no rows.
+        TableError: not those of this round.
+    """
+    rows = unpack(_Rows, data, max_bytes=MAX_TABLE_BYTES).rows
+    if len(rows) != round_.rows or table_root(rows) != round_.table:
+        raise TableError("these rows are not the round's table")
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class RowProof:
+    """A row, and the proof that it is in a table."""
+
+    row: Row
+    place: int
+    proof: tuple[bytes, ...]
+
+    def check(self, round_: Round) -> None:
+        """Check that the row is in the round's table.
 
         Raises:
-            EncodingError, SignatureError: a claim is malformed or not signed by its key.
-            LedgerError: an architecture has no price.
-            TableError: the attempt's id, the number of claims, their run, round, last commit or keys do not make a table.
+            ProofError: it is not.
         """
-        if not MIN_ATTEMPT_BYTES <= len(attempt) <= MAX_ATTEMPT_BYTES:
-            raise TableError(f"an attempt's id has {MIN_ATTEMPT_BYTES} to {MAX_ATTEMPT_BYTES} bytes, not {len(attempt)}")
-        if not 1 <= len(claims) <= MAX_GROUP:
-            raise TableError(f"a table has 1 to {MAX_GROUP} claims, not {len(claims)}")
-        costs = manifest.cost_table()
-        pairs = sort_table([(claim, claim.open()) for claim in claims])
-        for _, opened in pairs:
-            if (opened.run, opened.round, opened.last_commit) != (run, round, last_commit):
-                raise TableError(f"a claim is for another run, round or commit than round {round}'s")
-            for architecture, _ in opened.work:
-                architecture_cost(architecture, costs)
-        if len({opened.key for _, opened in pairs}) != len(pairs):
-            raise TableError("a key claims twice in one table")
-        signed, claimed = zip(*pairs, strict=True)
-        return cls(attempt, signed, claimed, tuple(min(claim.samples, manifest.max_claim_samples) for claim in claimed))
+        verify_inclusion(leaf_hash(pack(self.row)), self.place, round_.rows, list(self.proof), round_.table)
 
-    @property
-    def digest(self) -> Digest:
-        """What a statement names the table by."""
-        return table_digest(tuple(claim.digest for claim in self.claims))
 
-    @property
-    def keys(self) -> tuple[bytes, ...]:
-        """The members, in order."""
-        return tuple(claim.key for claim in self.opened)
+def _leaves(rows: Sequence[Row]) -> list[bytes]:
+    return [leaf_hash(pack(row)) for row in rows]
 
-    @property
-    def samples(self) -> int:
-        """The sum of the weights."""
-        return sum(self.weights)
+
+def weights(rows: Sequence[Row]) -> tuple[int, ...]:
+    """Return each row's weight in the mean: its samples, less by a tenth for each commit of age, the largest scaled to 2^16 - 1."""
+    kept, of = AGE_WEIGHT
+    raw = [row.samples * kept**row.age * of ** (MAX_AGE - row.age) for row in rows]
+    largest = max(raw)
+    return tuple(max(1, weight * _MAX_WEIGHT // largest) for weight in raw)
+
+
+def limit_square(row: Row, thresholds: Mapping[int, Threshold]) -> int | None:
+    """Return the square of the norm that a row counts with at most, in units of 4^floor of the thresholds' entry; None: any.
+
+    Few samples make a large norm, so a row of fewer samples than usual may have a larger one.
+    """
+    threshold = thresholds.get(row.role)
+    if threshold is None or threshold.norm == 0:  # a usual norm of nothing would count everybody as nothing
+        return None
+    usual = (CLIP * threshold.norm) ** 2
+    return usual if row.samples >= threshold.samples else usual * threshold.samples // row.samples
+
+
+def clipped_weight(weight: int, norm_square: int, limit: int | None) -> int:
+    """Return ``weight`` times min(1, sqrt(limit / norm_square)), rounded down; both squares are in the same units."""
+    if limit is None or norm_square <= limit:
+        return weight
+    return isqrt(weight * weight * limit // norm_square)
+
+
+def weighted_median(pairs: Iterable[tuple[int, int]]) -> int:
+    """Return the lower weighted median of (value, weight) pairs: the least value with half of the weight at or below it."""
+    ordered_pairs = sorted(pairs)
+    total = sum(weight for _, weight in ordered_pairs)
+    below = 0
+    for value, weight in ordered_pairs:
+        below += weight
+        if 2 * below >= total:
+            return value
+    raise ValueError("no values")
+
+
+def next_thresholds(rows: Sequence[Row], norm_squares: Sequence[int], before: Sequence[Threshold], raised: int) -> tuple[Threshold, ...]:
+    """Return the thresholds that a table leaves to those after it: of each role that it has, of the others as before.
+
+    Args:
+        rows: the table.
+        norm_squares: of the rows, unclipped, in units of 4^floor of the new entry.
+        before: the thresholds that the table itself was clipped by.
+        raised: by how much the new entry's floor is above the one before it.
+    """
+    found = {one.role: Threshold(one.role, min(shifted(one.norm, -raised), MAX_NORM), one.samples) for one in before}
+    row_weights = weights(rows)
+    for role in {row.role for row in rows}:
+        places = [place for place, row in enumerate(rows) if row.role == role]
+        norm = weighted_median((isqrt(norm_squares[place]), row_weights[place]) for place in places)
+        samples = weighted_median((rows[place].samples, row_weights[place]) for place in places)
+        found[role] = Threshold(role, norm, samples)
+    return tuple(found[role] for role in sorted(found))
+
+
+def shifted(value: int, places: int) -> int:
+    """Return ``value`` times 2^places, rounded down."""
+    return value << places if places >= 0 else value >> -places

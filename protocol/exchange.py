@@ -1,0 +1,98 @@
+"""The numbers of the exchange between strangers: how contributions are coded, how long a round is open, what one key may weigh.
+
+What a run may choose stands in its manifest (``Exchange``); what every implementation has to do alike are the constants. A manifest whose
+numbers would not fit into 62 bits of the mean's sum is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CHUNK = 4096  # values that share an exponent
+GROUP_CHUNKS = 64  # chunks of a group: what a root's leaf covers
+GROUP_VALUES = CHUNK * GROUP_CHUNKS
+WINDOW = 20  # exponents that a body may use, from the floor of its base upwards
+MAX_AGE = 4  # commits between a contribution's base and the base of the round that it counts in
+MIN_FLOOR = -200  # of exponents: every float32 is a multiple of 2^-149, and a scale from here upwards is a normal float64
+MAX_FLOOR = 94  # the largest value of a body, below 2^(15 + 19 + 94), is a float32
+DRIFT = MAX_AGE  # a floor moves by at most one exponent a commit, so within a table floors differ by no more
+AGE_WEIGHT = (9, 10)  # of a contribution's weight stays for every commit of age
+WEIGHT_BITS = 16  # integer weights are below 2^16
+SUM_BITS = 62  # of the mean's sums, which so never leave a signed 64-bit integer
+CLIP = 4  # a contribution's norm counts up to so many times the threshold
+MAX_COHORT = 32  # members of a cohort, and so claims of a contribution
+MAX_ROWS = 1024  # contributions of a table, whatever the manifest says
+MAX_LOT_MS = 3_600_000  # a lot's duration is believed up to an hour
+LOTS_A_STEP = 4  # a round is open for at least so many median lots a step
+
+CODEC_BITS = {"int16": 15, "int8": 7}  # magnitude of a coded value, by codec
+
+# A round's length may change by so much from one to the next, and waits for bodies so long after its deadline.
+SHRINK, GROW = (3, 4), (4, 3)
+GRACE_PART, GRACE_MIN_MS, GRACE_MAX_MS = 10, 250, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A run's choices for its rounds."""
+
+    codec: str  # of bodies, one of CODEC_BITS
+    local_steps: int  # H: exact updates of a cohort between two exchanges; 1: the mean gradient at the committed state
+    max_rows: int  # contributions of a table
+    target_batch: int  # samples over the whole swarm that a round's length aims at
+    max_claim_samples: int  # a claim of more is refused
+    weight_cap: int  # samples: nobody weighs more in the mean and in the rewards where others take part
+    first_floor: int  # exponent floor before the first round
+    first_open_ms: int  # how long the first round is open
+    min_open_ms: int
+    max_open_ms: int
+
+    def __post_init__(self) -> None:
+        _require(self.codec in CODEC_BITS, f"the codec must be one of {', '.join(CODEC_BITS)}, not {self.codec!r}")
+        _require(self.local_steps == 1, "this version knows one local step a round")
+        _require(1 <= self.max_rows <= MAX_ROWS, f"a table has 1 to {MAX_ROWS} contributions")
+        for what in ("target_batch", "max_claim_samples", "weight_cap"):
+            _require(1 <= getattr(self, what) <= 2**40, f"{what} is at least 1 and at most 2^40")
+        _require(self.weight_cap <= self.max_claim_samples, "weight_cap is at most max_claim_samples")
+        _require(MIN_FLOOR <= self.first_floor <= MAX_FLOOR, f"first_floor is between {MIN_FLOOR} and {MAX_FLOOR}")
+        _require(
+            1 <= self.min_open_ms <= self.first_open_ms <= self.max_open_ms <= 86_400_000,
+            "a round is open for 1 ms to a day, the first one between the least and the most",
+        )
+        needed = sum_bits(self.codec, self.max_rows)
+        _require(
+            needed <= SUM_BITS,
+            f"sums over {self.max_rows} contributions of {self.codec} need {needed} bits where {SUM_BITS} are safe: allow fewer",
+        )
+
+
+def _require(condition: bool, what: str) -> None:
+    if not condition:
+        raise ValueError(what)
+
+
+def sum_bits(codec: str, max_rows: int) -> int:
+    """Return how many bits the magnitude of a mean's sum may need."""
+    return CODEC_BITS[codec] + WINDOW - 1 + DRIFT + WEIGHT_BITS + (max_rows - 1).bit_length()
+
+
+def next_open_ms(exchange: Exchange, open_ms: int, counted: int, lots_ms: Sequence[int]) -> int:
+    """Return how long the next round is open.
+
+    It aims at the target batch, by a third at a time, but leaves time for some median lots, within the manifest's bounds.
+
+    Args:
+        exchange: the manifest's.
+        open_ms: how long this round was open.
+        counted: samples of its table, before anybody's weight was capped.
+        lots_ms: the duration that each of its claims names for a lot; at least one.
+    """
+    wanted = open_ms * exchange.target_batch // max(counted, 1)
+    lower, upper = open_ms * SHRINK[0] // SHRINK[1], open_ms * GROW[0] // GROW[1]
+    median = sorted(lots_ms)[(len(lots_ms) - 1) // 2]
+    enough = max(min(max(wanted, lower), upper), LOTS_A_STEP * exchange.local_steps * median)
+    return min(max(enough, exchange.min_open_ms), exchange.max_open_ms)
+
+
+def grace_ms(open_ms: int) -> int:
+    """Return how long after a round's deadline the log waits for bodies whose headers came in time."""
+    return min(max(open_ms // GRACE_PART, GRACE_MIN_MS), GRACE_MAX_MS)

@@ -1,0 +1,1 @@
+"""Arithmetic against arithmetic in fractions."""
