@@ -45,6 +45,7 @@ from automl.supernet import draw
 from automl.trainer import Trainer
 from protocol.lots import lot_seed, sample_indices
 from protocol.records import SCHEDULES
+from protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000
 _NUM_RANDOM_TWINS = 4
@@ -146,8 +147,9 @@ def train_alone(setting: Setting, index: int, folder: str) -> tuple[Quality, flo
     for round_ in range(1, plan.num_rounds + 1):
         optimizer.param_groups[0]["lr"] = plan.learning_rate(round_)
         optimizer.zero_grad(set_to_none=False)
+        base = sha256(b"twin round %d" % round_)
         for lot in range(num_lots):
-            identity = (plan.seed, round_, "twin", _TWIN_KEY, lot)
+            identity = (plan.seed, base, 0, _TWIN_KEY, lot)
             indices = sample_indices(*identity, dataset.num_train, setting.lot)
             batch = dataset.training_batch(indices, lot_seed(*identity), architecture.resolution)
             (loss_of(network, batch.inputs, batch.targets) / num_lots).backward()
