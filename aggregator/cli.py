@@ -103,6 +103,28 @@ def verify(directory: Path) -> None:
         click.echo(f"root {found.root.hex()}")
 
 
+@ledger.command()
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@click.option("--verbose", is_flag=True, help="Print each round's state.")
+def replay(directory: Path, verbose: bool) -> None:
+    """Verify the log, then compute every state again, from the oldest snapshot and the kept bodies, and compare it with the log."""
+    with _clear_errors():
+        with ending_at_ctrl_c():
+            from aggregator.replay import replay_directory
+
+        def show(round_: int, state: bytes) -> None:
+            if verbose:
+                click.echo(f"round {round_} state {state.hex()}")
+
+        found = replay_directory(directory, show)
+        click.echo(f"run {found.run.hex()}")
+        click.echo(
+            f"replayed {found.rounds - found.first} of {found.rounds} rounds, from the state of round {found.first} on: "
+            "each comes to the mean, the state, the thresholds and the floor that the log says"
+        )
+        click.echo(f"state {found.state.hex()}")
+
+
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     main()

@@ -18,6 +18,7 @@ from automl.schedule import Plan
 from automl.settings import usual
 from automl.space import fitted_name, space_named
 from protocol.errors import UserError
+from protocol.exchange import Exchange
 from protocol.records import Manifest, Optimizer, check_name
 from protocol.signing import Identity
 
@@ -74,13 +75,31 @@ class DataSection(_Section):
 class RoundSection(_Section):
     """[round]"""
 
-    target_batch: int = Field(default=_USUAL.target_batch, ge=2, description="samples over all lots of the swarm that close a round")
+    target_batch: int = Field(
+        default=_USUAL.target_batch, ge=2, description="samples of the whole swarm that a round aims at: its length adapts by itself"
+    )
     lot_samples: int = Field(
         default=_USUAL.lot_samples, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture"
     )
-    max_claim_samples: int = Field(default=_USUAL.target_batch, ge=2, description="a peer's weight in one round is capped here")
-    deadline_s: float = Field(default=20, gt=0, description="a round closes at the latest this many seconds after the last commit")
-    attempt_timeout_s: float = Field(default=30, gt=0, description="from a settled table to a quorum of votes; then the attempt is dropped")
+    weight_cap: int = Field(
+        default=_USUAL.target_batch // 2, ge=2, description="samples: nobody weighs more in a round's mean and rewards, however many it has"
+    )
+    max_claim_samples: int = Field(default=16 * _USUAL.target_batch, ge=2, description="a claim of more samples is refused")
+    first_open_s: float = Field(default=60, gt=0, description="how long the first round is open for contributions")
+    min_open_s: float = Field(default=2, gt=0, description="the least that a round is open")
+    max_open_s: float = Field(default=600, gt=0, description="the most")
+
+
+class ExchangeSection(_Section):
+    """[exchange]"""
+
+    codec: Literal["int16", "int8"] = Field(
+        default="int16", description="how a contribution's values travel: integers of so many bits, with one exponent for each 4096"
+    )
+    max_rows: int = Field(default=64, ge=1, le=1024, description="contributions that a round takes at most")
+    first_floor: int = Field(
+        default=-32, ge=-200, le=94, description="values below 2^first_floor are lost in the first rounds; it adapts by itself"
+    )
 
 
 class OptimizerSection(_Section):
@@ -97,13 +116,6 @@ class OptimizerSection(_Section):
     )
 
 
-class CodecSection(_Section):
-    """[codec]"""
-
-    cohort: Literal["fp32", "fp16"] = Field(default="fp32", description="between members of a cohort")
-    swarm: Literal["fp32", "fp16"] = Field(default="fp16", description="between cohorts, and of the mean itself")
-
-
 class RewardsSection(_Section):
     """[rewards]"""
 
@@ -115,6 +127,11 @@ class FollowerSection(_Section):
 
     evaluate_every: int = Field(default=0, ge=0, description="rounds between evaluations on held-out data; 0: only after the last round")
     keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
+    keep_bodies: int = Field(
+        default=32,
+        ge=4,
+        description="newest rounds whose contributions are kept: they can be computed again; the start says the disk it takes",
+    )
     data_root: str = Field(default="", description="folder with the data sets that come with no library; empty: none is needed")
 
 
@@ -125,7 +142,7 @@ class RunConfig(_Section):
     data: DataSection = DataSection()
     round: RoundSection = RoundSection()
     optimizer: OptimizerSection = OptimizerSection()
-    codec: CodecSection = CodecSection()
+    exchange: ExchangeSection = ExchangeSection()
     rewards: RewardsSection = RewardsSection()
     follower: FollowerSection = FollowerSection()
 
@@ -137,7 +154,7 @@ class RunConfig(_Section):
         return cls(
             run=RunSection(name=settings.dataset, rounds=settings.num_rounds),
             data=DataSection(dataset=settings.dataset, supernet=settings.supernet),
-            round=RoundSection(target_batch=batch, lot_samples=lot, max_claim_samples=batch),
+            round=RoundSection(target_batch=batch, lot_samples=lot, weight_cap=max(batch // 2, lot), max_claim_samples=16 * batch),
             optimizer=OptimizerSection.model_validate(asdict(settings.optimizer)),
         )
 
@@ -187,21 +204,35 @@ class RunConfig(_Section):
                 algorithm=plan.algorithm,
                 schedule=plan.schedule,
                 num_rounds=plan.num_rounds,
-                target_batch=self.round.target_batch,
                 lot_samples=self.round.lot_samples,
-                max_claim_samples=self.round.max_claim_samples,
-                round_deadline_ms=round(1000 * self.round.deadline_s),
-                attempt_timeout_ms=round(1000 * self.round.attempt_timeout_s),
                 optimizer=plan.optimizer,
                 initial_state=initial_state,
-                cohort_codec=self.codec.cohort,
-                swarm_codec=self.codec.swarm,
+                exchange=self._exchange(),
                 reward_pool=self.rewards.pool,
                 costs=cost_table(plan.space),
                 operators=(operator.public_key,),
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
+
+    def _exchange(self) -> Exchange:
+        """Return the exchange's part of the manifest.
+
+        Raises:
+            ValueError: values that do not go together.
+        """
+        return Exchange(
+            codec=self.exchange.codec,
+            local_steps=1,
+            max_rows=self.exchange.max_rows,
+            target_batch=self.round.target_batch,
+            max_claim_samples=self.round.max_claim_samples,
+            weight_cap=self.round.weight_cap,
+            first_floor=self.exchange.first_floor,
+            first_open_ms=round(1000 * self.round.first_open_s),
+            min_open_ms=round(1000 * self.round.min_open_s),
+            max_open_ms=round(1000 * self.round.max_open_s),
+        )
 
     def optimizer_settings(self) -> Optimizer:
         """Return the optimiser's part of the manifest.

@@ -1,21 +1,26 @@
-"""The operator's own copy of the run: checks where a proposal leads before the log takes it, keeps snapshots, evaluates subnets.
+"""The operator's own copy of the run: what a table leads to, snapshots, and how good subnets are.
 
-It has no weight in the mean: it gets the mean by digest, like a member that missed the end, and computes the next state itself.
+It has no weight in the mean: it computes each round's mean and state from the table, as every peer could.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from aggregator.snapshots import Snapshots
 from automl.data.dataset import Dataset
 from automl.evaluation import QualityReport, quality_report
 from automl.schedule import Plan
-from automl.update import State, next_state, state_digest
-from protocol.errors import EncodingError, LedgerError
-from protocol.ledger import Ledger
+from automl.update import State, next_state, state_pieces
+from exact.coding import Body
+from exact.outcome import Outcome, outcome
+from exact.vectors import vector_groups
+from protocol.ledger import Ledger, Listed
 from protocol.notes import TreeHead
-from protocol.records import Manifest, Statement
-from swarm.mean import Mean
+from protocol.records import Manifest, Threshold
+from swarm.blobs import Blob
 
 NUM_RANDOM = 8  # random subnets in a report
 
@@ -28,25 +33,49 @@ class Evaluation:
     quality: QualityReport
 
 
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What a table leads to: the mean and the state after it, with their roots."""
+
+    outcome: Outcome
+    mean: Blob
+    state: State
+    blob: Blob  # of the state
+
+
+def after_table(
+    state: State,
+    listed: Sequence[Listed],
+    bodies: Sequence[Body],
+    *,
+    floors: Sequence[int],
+    thresholds: Sequence[Threshold],
+    floor: int,
+    plan: Plan,
+) -> Next:
+    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``exact.outcome.outcome``."""
+    rows = [one.row for one in listed]
+    found = outcome(rows, bodies, floors, thresholds, floor, state.parameters.numel())
+    after = next_state(state, torch.from_numpy(found.mean), plan)
+    return Next(found, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
+
+
 class Follower:
     """The state after the log's last round, and what is derived from it."""
 
-    def __init__(self, directory: Path, manifest: Manifest, run: bytes, dataset: Dataset, *, keep_snapshots: int) -> None:
-        """Keep snapshots in ``directory``; ``restore`` or ``adopt`` gives the first state."""
+    def __init__(self, directory: Path, manifest: Manifest, run: bytes, dataset: Dataset, *, keep_snapshots: int, keep_rounds: int) -> None:
+        """Keep snapshots in ``directory``; ``adopt`` gives the first state."""
         self._manifest = manifest
         self._dataset = dataset
         self.plan = Plan.of(manifest)
-        self._snapshots = Snapshots(directory, manifest, self.plan, run, keep=keep_snapshots)
+        self.snapshots = Snapshots(directory, manifest, self.plan, run, keep=keep_snapshots, keep_rounds=keep_rounds)
         self.state: State | None = None
-        self.num_weights = 0
 
-    def restore(self, ledger: Ledger) -> None:
-        """Take up the state of the log's last round from its snapshot.
-
-        Raises:
-            StorageError: the snapshot is gone or is not that state.
-        """
-        self.adopt(self._snapshots.load(ledger.round, ledger.state))
+    @property
+    def num_weights(self) -> int:
+        """N: values of a mean."""
+        assert self.state is not None
+        return self.state.parameters.numel()
 
     def teacher(self, ledger: Ledger) -> State | None:
         """Return the state that the rounds to come learn from too, from its snapshot; None where there is none, or none yet.
@@ -55,45 +84,37 @@ class Follower:
             StorageError: the snapshot is gone or is not that state.
         """
         round_ = self.plan.teacher_round
-        committed = None if round_ is None or ledger.finished else ledger.round_at(round_)
-        return None if committed is None else self._snapshots.load(committed.statement.round, committed.statement.state)
+        if round_ is None or ledger.finished or ledger.round < round_:
+            return None
+        return self.snapshots.load(round_, ledger.state_at(round_))
 
-    def save(self, state: State) -> None:
-        """Write the snapshot of a state, durable when this returns; to be done before its round is committed."""
-        self._snapshots.save(state)
-
-    def adopt(self, state: State) -> None:
-        """Make ``state``, which the log has, the current one."""
-        self.state = state
-        self.num_weights = state.parameters.numel()
-
-    def certify(self, head: TreeHead, note: str) -> None:
-        """Write down what the log said once it had the current state's round; remove snapshots that are too old.
+    def save(self, state: State, head: TreeHead, note: str) -> None:
+        """Write the snapshot of a state, and what the log said once it had its round; remove snapshots that are too old.
 
         Raises:
             StorageError: the disk refuses.
         """
-        assert self.state is not None
-        self._snapshots.certify(self.state.round, head, note)
-        self._snapshots.prune()
+        self.snapshots.save(state)
+        self.snapshots.certify(state.round, head, note)
+        self.snapshots.prune(state.round)
 
-    def follow(self, statement: Statement, mean_data: bytes) -> State:
-        """Return the state that a proposal leads to; nothing is changed.
+    def adopt(self, state: State) -> None:
+        """Make ``state``, which the log has, the current one."""
+        self.state = state
 
-        Raises:
-            EncodingError: the mean is malformed.
-            LedgerError: the mean or the next state does not have the statement's digest.
-        """
+    def follow(self, ledger: Ledger, listed: Sequence[Listed], bodies: Sequence[Body]) -> Next:
+        """Return what a table of the next round leads to; nothing is changed."""
         assert self.state is not None
-        mean = Mean.parse(mean_data, self.num_weights, self._manifest.swarm_codec)
-        if mean.digest != statement.mean:
-            raise LedgerError("the mean does not have the statement's digest")
-        state = next_state(self.state, mean.values, self.plan)
-        if not all(bool(vector.isfinite().all()) for vector in (state.parameters, *state.moments)):
-            raise EncodingError("the mean leads to a state that is not finite")
-        if state_digest(state) != statement.state:
-            raise LedgerError("the mean does not lead to the state that the statement names")
-        return state
+        floors = [ledger.floor_at(one.round - 1) for one in listed]
+        return after_table(
+            self.state,
+            listed,
+            bodies,
+            floors=floors,
+            thresholds=ledger.thresholds,
+            floor=ledger.floor_at(ledger.round),
+            plan=self.plan,
+        )
 
     def evaluate(self) -> Evaluation:
         """Return how good the largest, the smallest and some random subnets of the current state are (seconds of work, or more)."""

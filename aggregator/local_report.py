@@ -57,7 +57,7 @@ class AggregatorStatus(_Status):
     state: str = ""
     quality: Quality | None = None
     finished: bool = False
-    proposals_refused: dict[str, int] = {}
+    refused: dict[str, int] = {}
 
 
 class PeerStatus(_Status):
@@ -71,7 +71,8 @@ class PeerStatus(_Status):
     samples_counted: int = 0
     samples_lost: int = 0
     rounds_counted: int = 0
-    attempts_dropped: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+    promises_broken: int = 0
     finished: bool = False
 
 
@@ -117,7 +118,8 @@ class PeerReport(_Status):
     rounds_counted: int
     samples_counted: int
     samples_lost: int
-    attempts_dropped: dict[str, int]
+    dropped: dict[str, int]
+    promises_broken: int
     credits: int
 
     @classmethod
@@ -158,8 +160,9 @@ class Report(_Status):
     seed: int
     num_rounds: int
     rounds_committed: int
-    attempts_dropped: int  # the sum of the peers' own counts: one failed attempt counts once at each of its members
-    proposals_refused: dict[str, int]
+    samples_counted: int  # by the peers' own count
+    samples_lost: int  # likewise: trained, and in no round
+    refused: dict[str, int]  # by the log, by reason
     state: str
     all_peers_agree: bool
     quality: Quality | None
@@ -188,6 +191,7 @@ def make_report(
         _check_peers(peers),
         _check_states(status, peers),
         Check(name="ledger verifies", passed=ledger.verified, detail=ledger.detail),
+        _check_tickets(peers),
         *_check_quality("largest", limits, limits.min_largest, status.quality, status.quality.largest if status.quality else None),
         *_check_quality("smallest", limits, limits.min_smallest, status.quality, status.quality.smallest if status.quality else None),
     )
@@ -205,8 +209,9 @@ def make_report(
         seed=run.seed,
         num_rounds=status.num_rounds,
         rounds_committed=status.round,
-        attempts_dropped=sum(sum(peer.attempts_dropped.values()) for peer in peers),
-        proposals_refused=status.proposals_refused,
+        samples_counted=sum(peer.samples_counted for peer in peers),
+        samples_lost=sum(peer.samples_lost for peer in peers),
+        refused=status.refused,
         state=status.state,
         all_peers_agree=_check_states(status, peers).passed,
         quality=status.quality,
@@ -237,6 +242,11 @@ def _check_states(status: AggregatorStatus, peers: tuple[PeerReport, ...]) -> Ch
     others = [peer.name for peer in ended if peer.state != status.state]
     detail = f"another state at {', '.join(others)}" if others else f"{len(ended)} peers and the log: {status.state[:16]}"
     return Check(name="all peers hold the log's state", passed=bool(ended) and bool(status.state) and not others, detail=detail)
+
+
+def _check_tickets(peers: tuple[PeerReport, ...]) -> Check:
+    broken = sum(peer.promises_broken for peer in peers)
+    return Check(name="every ticket was kept", passed=not broken, detail=f"{broken} were not" if broken else "all of them")
 
 
 def _check_quality(which: str, limits: Limits, minimum: float | None, quality: Quality | None, value: float | None) -> tuple[Check, ...]:
@@ -281,10 +291,10 @@ def show(report: Report, console: Console) -> None:
 
 def _peers_table(report: Report) -> Table:
     table = Table("peer", "cohort", "end", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("rounds", "samples", "lost", "dropped", "credits"):
+    for heading in ("rounds", "samples", "lost", "credits"):
         table.add_column(heading, justify="right")
     for peer in report.peers:
-        counts = (peer.rounds_counted, peer.samples_counted, peer.samples_lost, sum(peer.attempts_dropped.values()), peer.credits)
+        counts = (peer.rounds_counted, peer.samples_counted, peer.samples_lost, peer.credits)
         table.add_row(peer.name, peer.cohort, peer.fate.value, peer.state[:8], *(str(count) for count in counts))
     return table
 
@@ -294,9 +304,12 @@ def _facts_table(report: Report) -> Table:
     table.add_row("rounds committed", f"{report.rounds_committed} of {report.num_rounds}, in {report.wall_time_s:.0f} s altogether")
     reasons = Counter[str]()
     for peer in report.peers:
-        reasons.update(peer.attempts_dropped)
-    table.add_row("attempts dropped", Text(_counted(reasons)))
-    table.add_row("proposals refused", Text(_counted(report.proposals_refused)))
+        reasons.update(peer.dropped)
+    trained = report.samples_counted + report.samples_lost
+    share = f" ({100 * report.samples_counted / trained:.1f} % of those trained)" if trained else ""
+    table.add_row("samples counted", f"{report.samples_counted}{share}")
+    table.add_row("contributions dropped", Text(_counted(reasons)))
+    table.add_row("refused by the log", Text(_counted(report.refused)))
     for row in _quality_rows(report):
         table.add_row(*row)
     table.add_row("ledger", f"{report.ledger.size} entries")

@@ -17,6 +17,8 @@ _MAX_PEERS = 256
 _MAX_SEED = 2**63 - 1
 _MAX_NAME = 63
 _MINIMA = {"digits": (90.0, 80.0)}  # percent: largest, smallest; for the full schedule
+_FIRST_OPEN_S = {"classification": 0.5, "stereo": 1.5}  # on one computer a round needs no more; it adapts by itself
+_MIN_OPEN_S, _MAX_OPEN_S = 0.2, 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Pa
     if wishes.rounds is not None:
         values["run"]["rounds"] = wishes.rounds
     values["data"] = {"dataset": dataset, "supernet": supernet}
+    values["round"] |= {"first_open_s": _FIRST_OPEN_S[task], "min_open_s": _MIN_OPEN_S, "max_open_s": _MAX_OPEN_S}
     values["follower"]["data_root"] = "" if root is None else str(root)
     return RunConfig.model_validate(values)
 

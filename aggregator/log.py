@@ -11,12 +11,11 @@ So what is published is on the disk, and a database that was rolled back is foun
 open. After any error of the disk the log stops: nothing is tried again in the same process, for after a failed sync the operating
 system may report as written what is lost. What the log cannot notice is that its whole directory was replaced by an older one.
 
-Whether a proposal's digests are true is not decided here. Open the log after whatever forks: SQLite's connections do not survive it.
+Whether a round's digests are true is not decided here. Open the log after whatever forks: SQLite's connections do not survive it.
 """
 
-import copy
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from threading import RLock
@@ -33,8 +32,9 @@ from aggregator.storage import (
     sqlite_errors,
     write_manifest,
 )
-from aggregator.verify import RESTORE, Replay, check_tree_head, replay
-from protocol.errors import RemoteFault, StorageError, UserError
+from aggregator.verify import RESTORE, CourseOf, Replay, check_tree_head, replay
+from automl.course import RunCourse
+from protocol.errors import LedgerError, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
@@ -57,15 +57,16 @@ class Log:
         self._directory_lock = lock
         self._tree = log.tree
         self._ledger = log.ledger
-        self._candidate = copy.deepcopy(log.ledger)  # equal to the ledger except inside ``commit``
-        self._last_round = log.last_round
+        # What is published is never written to: the two change places at each commit, and the one that was replaced catches up at the next.
+        self._candidate = log.ledger.copy()
+        self._behind: list[bytes] = []  # entries that the candidate lacks
         self._since_checkpoint = 0
         self._stopped: str | None = None  # why no operation is possible any more
         self._mutex = RLock()
         self._head, self._tree_head = self._sign()
 
     @classmethod
-    def create(cls, directory: Path, signed: SignedManifest, operator: Identity) -> "Log":
+    def create(cls, directory: Path, signed: SignedManifest, operator: Identity, *, course_of: CourseOf = RunCourse) -> "Log":
         """Start the log of a run in ``directory``, which is made where it does not exist.
 
         Raises:
@@ -88,16 +89,26 @@ class Log:
             create_database(directory, signed.run, operator.public_key)
         finally:
             lock.release()
-        return cls.open(directory, operator)
+        return cls.open(directory, operator, course_of=course_of)
 
     @classmethod
-    def open(cls, directory: Path, operator: Identity, *, run: bytes | None = None) -> "Log":
+    def open(
+        cls,
+        directory: Path,
+        operator: Identity,
+        *,
+        run: bytes | None = None,
+        course_of: CourseOf = RunCourse,
+        on_round: Callable[[Ledger], None] | None = None,
+    ) -> "Log":
         """Open the log in ``directory``, everything in it checked from scratch, and sign what it holds.
 
         Args:
             directory: of the log.
             operator: whose log it is.
             run: the run that is expected there; by default any.
+            course_of: what a manifest's training asks of a round.
+            on_round: is given the ledger after each of its rounds.
 
         Raises:
             UserError: there is no log, or one of another run or operator, or another aggregator uses it.
@@ -112,7 +123,7 @@ class Log:
             connection = open_database(directory)
             undo.callback(connection.close)
             with sqlite_errors(directory / DATABASE):
-                replayed = replay(connection, signed)
+                replayed = replay(connection, signed, course_of, on_round)
                 if replayed.operator != operator.public_key:
                     raise UserError(f"the log in {directory} is of another operator: use the key it was created with")
                 check_tree_head(read_tree_head(directory), signed, replayed)
@@ -148,13 +159,11 @@ class Log:
             self._check_running()
             if not entries:
                 return
-            last_round = self._validate(entries)
+            self._validate(entries)
             try:
                 self._store(entries)
                 self._head, self._tree_head = self._sign()
-                for entry in entries:
-                    self._ledger.append(entry)
-                self._last_round = last_round
+                self._ledger, self._candidate, self._behind = self._candidate, self._ledger, list(entries)
                 self._since_checkpoint += len(entries)
                 if self._since_checkpoint >= _CHECKPOINT_ENTRIES:
                     with sqlite_errors(self._directory / DATABASE):
@@ -174,11 +183,6 @@ class Log:
         with self._mutex:
             entry = self.entry(index)
             return Receipt(entry, index, tuple(self._tree.inclusion_proof(index, self._head.size)), self._tree_head)
-
-    def latest_round(self) -> Receipt | None:
-        """Return the receipt of the newest round entry; None before the first."""
-        with self._mutex:
-            return None if self._last_round is None else self.receipt(self._last_round)
 
     def entry(self, index: int) -> bytes:
         """Return the bytes of entry ``index``.
@@ -240,21 +244,17 @@ class Log:
         if self._stopped is not None:
             raise StorageError(f"the log in {self._directory} has stopped ({self._stopped}): start the aggregator again")
 
-    def _validate(self, entries: Sequence[bytes]) -> int | None:
-        """Take ``entries`` into the candidate ledger; returns the index of the newest round entry then."""
-        last_round = self._last_round
+    def _validate(self, entries: Sequence[bytes]) -> None:
+        """Take ``entries``, whole rounds, into the candidate ledger."""
         try:
-            for entry in entries:
-                committed = self._candidate.round
+            behind, self._behind = self._behind, []
+            for entry in (*behind, *entries):
                 self._candidate.append(entry)
-                if self._candidate.round != committed:
-                    last_round = self._candidate.size - 1
-        except BaseException as error:
-            # A refused entry changes nothing; the ones taken before it, or half of one at an interrupt, must go.
-            if self._candidate.size != self._ledger.size or not isinstance(error, RemoteFault):
-                self._candidate = copy.deepcopy(self._ledger)
+            if not self._candidate.is_between_rounds:
+                raise LedgerError("a batch of entries ends with a round")
+        except BaseException:
+            self._candidate = self._ledger.copy()  # what was taken before it must go
             raise
-        return last_round
 
     def _store(self, entries: Sequence[bytes]) -> None:
         first = self._tree.size

@@ -2,6 +2,7 @@
 
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log``) and the signed manifest
+DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.bodies``)
 DIR/snapshots/        model and optimiser state of the newest rounds
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
@@ -18,27 +19,34 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from aggregator.bodies import Bodies
+from aggregator.commits import Commits
 from aggregator.config import RunConfig
 from aggregator.follower import Evaluation, Follower
 from aggregator.intake import Intake
 from aggregator.log import Log
+from aggregator.news import NewsDesk
+from aggregator.replay import BODIES, SNAPSHOTS, Tables, replayed
 from aggregator.storage import DATABASE, read_manifest
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.evaluation import QualityReport
-from automl.update import initial_state, self_test, state_bytes, state_digest
+from automl.update import State, initial_state, self_test, state_digest, state_pieces
+from exact.coding import body_num_bytes
+from protocol.closing import Closing
 from protocol.errors import StorageError, UserError
+from protocol.ledger import Ledger
 from protocol.records import SignedManifest
-from protocol.signing import Identity
+from protocol.signing import Identity, peer_name
+from swarm.blobs import Blob, Shelf
 from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
-from swarm.transfer import Shelf
 
 logger = logging.getLogger("manta.operator")
 
-_SHELF = 6
+_SHELF_BYTES = 256 * 1024 * 1024
 _DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
 _FREE_PORT = "/tcp/0"
 
@@ -62,43 +70,108 @@ class OperatorStatus:
     quality: QualityReport | None = None
     quality_round: int | None = None
     finished: bool = False
-    proposals_refused: dict[str, int] = field(default_factory=dict)
+    open_ms: int = 0  # how long the next round is open
+    counted: int = 0  # samples of the last table
+    refused: dict[str, int] = field(default_factory=dict)  # by reason
+    refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
 
 
-def open_log(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> tuple[Log, SignedManifest, Follower]:
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run's directory, opened."""
+
+    signed: SignedManifest
+    log: Log
+    follower: Follower
+    bodies: Bodies
+
+
+def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> OpenRun:
     """Return the run of ``directory``; make it from ``config`` if the directory has none. ``dataset`` is that of the run file.
 
     Raises:
         UserError: the directory holds another run than the run file describes.
         StorageError: the disk fails, or holds less than was promised.
     """
-    snapshots = directory / "snapshots"
-    keep = config.follower.keep_snapshots
-    if (directory / DATABASE).exists():
-        signed = read_manifest(directory)
-        manifest = signed.open()
-        with contextlib.ExitStack() as undo:
-            log = undo.enter_context(Log.open(directory, identity))
-            if config.manifest(identity, manifest.initial_state, dataset) != manifest:
-                raise UserError(
-                    f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
-                    "give that run's file, or a new directory with --dir"
-                )
-            follower = Follower(snapshots, manifest, signed.run, dataset, keep_snapshots=keep)
-            follower.restore(log.ledger)
-            follower.certify(log.head, log.tree_head)  # a commit may have been the last thing before a power cut
-            undo.pop_all()
-        return log, signed, follower
+    if not (directory / DATABASE).exists():
+        return _new_run(config, directory, identity, dataset)
+    signed = read_manifest(directory)
+    manifest = signed.open()
+    with contextlib.ExitStack() as undo:
+        tables, keep = Tables(), config.follower.keep_bodies
+
+        def on_round(ledger: Ledger) -> None:
+            tables.take(ledger)
+            tables.forget_before(ledger.round - keep)
+
+        log = undo.enter_context(Log.open(directory, identity, on_round=on_round))
+        if config.manifest(identity, manifest.initial_state, dataset) != manifest:
+            raise UserError(
+                f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
+                "give that run's file, or a new directory with --dir"
+            )
+        opened = _opened(config, directory, signed, log, dataset)
+        _catch_up(opened, tables)
+        undo.pop_all()
+    return opened
+
+
+def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> OpenRun:
     state = initial_state(config.plan(dataset))
     signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset), identity)
-    follower = Follower(snapshots, signed.open(), signed.run, dataset, keep_snapshots=keep)
-    follower.save(state)
-    follower.adopt(state)
+    follower = _follower(config, directory, signed, dataset)
+    follower.snapshots.save(state)  # before the log: what it promises has to be here
     with contextlib.ExitStack() as undo:
         log = undo.enter_context(Log.create(directory, signed, identity))
-        follower.certify(log.head, log.tree_head)
+        follower.adopt(state)
+        follower.save(state, log.head, log.tree_head)
+        opened = OpenRun(signed, log, follower, _bodies(config, directory, signed, state))
         undo.pop_all()
-    return log, signed, follower
+    return opened
+
+
+def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenRun:
+    """Return the run with the newest snapshot that is not ahead of the log as the follower's state."""
+    follower = _follower(config, directory, signed, dataset)
+    rounds = [round_ for round_ in follower.snapshots.rounds() if round_ <= log.ledger.round]
+    if not rounds:
+        raise StorageError(f"{directory / SNAPSHOTS} holds no state of the run; restore it from a backup")
+    follower.adopt(follower.snapshots.load(rounds[-1], log.ledger.state_at(rounds[-1])))
+    assert follower.state is not None
+    return OpenRun(signed, log, follower, _bodies(config, directory, signed, follower.state))
+
+
+def _catch_up(opened: OpenRun, tables: Tables) -> None:
+    """Compute what was committed and not saved before this start."""
+    log, follower = opened.log, opened.follower
+    state = follower.state
+    assert state is not None
+    missing = range(state.round + 1, log.ledger.round + 1)
+    if any(number not in tables.rounds for number in missing):
+        raise StorageError(f"no snapshot near the log's last round, {log.ledger.round}, is here; restore the snapshots from a backup")
+    rounds = [tables.rounds[number] for number in missing]
+    codec = log.ledger.manifest.exchange.codec
+    for after in replayed(state, rounds, opened.bodies, follower.plan, codec):
+        follower.adopt(after)
+        if after.round == follower.plan.teacher_round:
+            follower.snapshots.save(after)
+    if missing:
+        assert follower.state is not None
+        follower.save(follower.state, log.head, log.tree_head)
+    else:
+        follower.snapshots.certify(state.round, log.head, log.tree_head)  # which a crash may have come before
+
+
+def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
+    keep = config.follower
+    return Follower(
+        directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=keep.keep_snapshots, keep_rounds=keep.keep_bodies
+    )
+
+
+def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:
+    size = body_num_bytes(signed.open().exchange.codec, state.parameters.numel())
+    return Bodies(directory / BODIES, body_bytes=size, keep=config.follower.keep_bodies)
 
 
 def filled_shelf(log: Log, follower: Follower) -> Shelf:
@@ -107,12 +180,12 @@ def filled_shelf(log: Log, follower: Follower) -> Shelf:
     Raises:
         StorageError: the snapshot of the latter is gone or damaged.
     """
-    shelf = Shelf(_SHELF)
+    shelf = Shelf(max_bytes=_SHELF_BYTES)
     assert follower.state is not None
-    shelf.put(state_bytes(follower.state))
+    shelf.put(Blob.of(state_pieces(follower.state)), "state")
     teacher = follower.teacher(log.ledger)
     if teacher is not None:
-        shelf.pin(state_bytes(teacher))
+        shelf.pin(Blob.of(state_pieces(teacher)))
     return shelf
 
 
@@ -141,7 +214,8 @@ class Operator:
                 raise UserError(f"{identity_path} is missing, the key of the log in {self._directory}; restore it from a backup")
             identity = load_identity(identity_path)
             dataset = load_dataset(self._config.data.dataset, data_root)
-            self._log, signed, self._follower = open_log(self._config, self._directory, identity, dataset)
+            self._run = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset)
+            self._log, self._follower, signed = self._run.log, self._run.follower, self._run.signed
             manifest = signed.open()
             self.status = OperatorStatus(
                 signed.run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds
@@ -150,38 +224,59 @@ class Operator:
                 shelf = filled_shelf(self._log, self._follower)
                 node = await Node.start(identity, identity_path, listen=[self._listen_address(listen)])
                 try:
-                    await self._serve(node, signed, shelf)
+                    await self._serve(node, identity, shelf)
                 finally:
                     await node.close()
 
-    async def _serve(self, node: Node, signed: SignedManifest, shelf: Shelf) -> None:
+    async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         told = _told_to_stop()
         addresses = tuple(await node.addresses())
         self._remember_address(addresses)
         self.status.addresses = addresses
+        log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
+        self._closing = closing
+        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, self._committed)
+        self._intake = Intake(node, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        self._news = NewsDesk(node, log, closing)
+        self._commits.begin()
+        for round_ in (log.ledger.round + 1, log.ledger.round + 2):
+            self._intake.restore(bodies.read(round_, mend=True), round_)
         await shelf.serve(node)
-        await serve_manifest(node, signed)
-        self._intake = Intake(node, self._log, self._follower, shelf, self._committed)
+        await serve_manifest(node, self._run.signed)
         await self._intake.start()
+        await self._news.start()
         self._write_status()
         self._say(f"run {self.status.name} id {self.status.run}")
         self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
+        self._say(self._disk_in_words())
         self._say("volunteers join with:")
         for address in _best_first(addresses):
             self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}")
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
-            background = [asyncio.create_task(work) for work in (self._evaluate_when_due(), node.watch_daemon())]
+            background = [asyncio.create_task(work) for work in (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds())]
             try:
                 self._check_evaluation_due()
                 await self._until_stopped(told, background)
             finally:
                 for task in background:
                     task.cancel()
-                self._intake.close()
+                await asyncio.wait(background)
+                await self._commits.close()
+                await self._intake.close()
                 self._write_status()
 
+    async def _commit_rounds(self) -> None:
+        """Commit rounds to the run's end; then serve on."""
+        await self._commits.run()
+        await asyncio.Event().wait()
+
+    def _disk_in_words(self) -> str:
+        exchange, keep = self._log.ledger.manifest.exchange, self._config.follower.keep_bodies
+        body_mb = body_num_bytes(exchange.codec, self._follower.num_weights) / 1e6
+        return f"bodies of the newest {keep} rounds stay on the disk: {body_mb:.1f} MB each, {keep * body_mb:.0f} MB for every peer"
+
     async def _until_stopped(self, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
-        waits: set[asyncio.Future[None] | asyncio.Future[StorageError]] = {told, self._intake.broken, *background}
+        waits: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._intake.broken, *background}
         done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if self._intake.broken in done:
             raise self._intake.broken.result()
@@ -192,9 +287,13 @@ class Operator:
 
     def _committed(self) -> None:
         ledger = self._log.ledger
-        round_ = ledger.round_at(ledger.round)
-        assert round_ is not None
-        self._say(f"round committed round={ledger.round} peers={len(round_.claims)} entries={ledger.size} state={ledger.state.hex()[:12]}")
+        newest = ledger.newest
+        assert newest is not None
+        self._news.committed()
+        self._say(
+            f"round committed round={ledger.round} peers={newest.rows} samples={newest.counted} entries={ledger.size} "
+            f"state={ledger.state.hex()[:12]}"
+        )
         self._write_status()
         self._check_evaluation_due()
 
@@ -223,8 +322,13 @@ class Operator:
         status.round, status.state = ledger.round, ledger.state.hex()
         status.ledger_size, status.ledger_root = self._log.head.size, self._log.head.root.hex()
         status.finished = ledger.finished and status.quality_round == ledger.round
-        status.proposals_refused = dict(self._intake.refused)
-        replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
+        status.open_ms, status.counted = ledger.open_ms, ledger.newest.counted if ledger.newest else 0
+        status.refused = dict(self._intake.faults.by_reason)
+        status.refused_of = {peer_name(key): reasons for key, reasons in self._intake.faults.by_key().items()}
+        try:
+            replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
+        except StorageError as error:  # where it matters the disk's failure stops the program
+            logger.error("status not written reason=%s", error)
 
     def _listen_address(self, listen: str | None) -> str:
         """Return where to listen: a free port is chosen once, and is the same after a restart."""

@@ -1,9 +1,10 @@
 """An aggregator's snapshots: the newest states, the teacher's for as long as the run lives, and what the log said when each was committed.
 
-DIR/round-00000040.safetensors   a state (see ``automl.snapshot``), durable before its round is committed
+DIR/round-00000040.safetensors   a state (see ``automl.snapshot``); one that is missing is computed again from an older one and the bodies
 DIR/round-00000040.json          size, root and signed tree head of the log that has the round, written after the commit
 """
 
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -22,11 +23,21 @@ logger = logging.getLogger("manta.follower")
 class Snapshots:
     """The files of one run."""
 
-    def __init__(self, directory: Path, manifest: Manifest, plan: Plan, run: bytes, *, keep: int) -> None:
-        """Use ``directory``, which is made with the first snapshot; ``keep`` of them stay, beside the teacher's."""
+    def __init__(self, directory: Path, manifest: Manifest, plan: Plan, run: bytes, *, keep: int, keep_rounds: int) -> None:
+        """Use ``directory``, which is made with the first snapshot.
+
+        Args:
+            directory: for the files.
+            manifest: of the run.
+            plan: of the run.
+            run: its id.
+            keep: so many of the newest stay, beside the teacher's.
+            keep_rounds: bodies are kept of so many rounds: of these, now and then a snapshot stays, to compute the others from.
+        """
         self._directory = directory
         self._plan = plan
         self._keep = keep
+        self._keep_rounds = keep_rounds
         self._metadata = {
             "run": run.hex(),
             "supernet": manifest.supernet,
@@ -52,8 +63,16 @@ class Snapshots:
             raise StorageError(f"{path} is not the state that the log names; restore it from a backup")
         return state
 
+    def rounds(self) -> list[int]:
+        """Return the rounds that have a snapshot, in order."""
+        numbers = []
+        for path in self._directory.glob("round-*.safetensors"):
+            with contextlib.suppress(ValueError):
+                numbers.append(int(path.stem.removeprefix("round-")))
+        return sorted(numbers)
+
     def save(self, state: State) -> None:
-        """Write a state, durable when this returns; to be done before its round is committed.
+        """Write a state, durable when this returns.
 
         Raises:
             StorageError: the disk refuses.
@@ -78,12 +97,14 @@ class Snapshots:
             proof = {"ledger_size": head.size, "ledger_root": head.root.hex(), "tree_head": note}
             write_durably(path, json.dumps(proof, indent=1).encode())
 
-    def prune(self) -> None:
-        """Remove what is older than the newest snapshots, but for the teacher's."""
-        teacher_round = self._plan.teacher_round
-        kept = None if teacher_round is None else self._path(teacher_round)
-        for path in sorted(self._directory.glob("round-*.safetensors"))[: -self._keep]:
-            for old in (path, path.with_suffix(".json")) if path != kept else ():
+    def prune(self, newest: int) -> None:
+        """Remove what is older than the newest snapshots, but for the teacher's and those from which kept rounds are computed again."""
+        every = max(1, self._keep_rounds // 2)
+        for round_ in self.rounds()[: -self._keep]:
+            is_anchor = round_ % every == 0 and round_ >= newest - self._keep_rounds
+            if is_anchor or round_ == self._plan.teacher_round:
+                continue
+            for old in (self._path(round_), self._path(round_).with_suffix(".json")):
                 try:
                     old.unlink(missing_ok=True)
                 except OSError as error:  # the round is committed all the same

@@ -25,7 +25,7 @@ DATABASE = "log.sqlite3"
 TREE_HEAD = "tree-head.txt"
 LOCK = "log.lock"
 
-FORMAT = 1  # the database's user_version
+FORMAT = 2  # the database's user_version
 BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only writer
 _MAX_ROW_BYTES = 1 << 20  # no row is nearly as long: a damaged or hostile file must not make us reserve gigabytes
 _MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature and the framing of both
@@ -45,7 +45,7 @@ def sqlite_errors(path: Path) -> Iterator[None]:
     """Turn any error of SQLite into a StorageError that names ``path``."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter is how its complaint about a damaged name ends
         raise StorageError(f"{path}: {error}; check the disk, then start again") from error
 
 

@@ -5,16 +5,20 @@ opens. What no directory can show by itself: that it is the newest (a witness, o
 """
 
 import sqlite3
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
+from automl.course import RunCourse
+from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, open_tree_head, origin
-from protocol.records import SignedManifest
+from protocol.records import Manifest, SignedManifest
 
+CourseOf = Callable[[Manifest], Course]
 RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"
 
 
@@ -40,11 +44,10 @@ class Replay:
     operator: bytes
     ledger: Ledger
     tree: Tree
-    last_round: int | None  # index of the newest round entry
 
 
-def verify_directory(directory: Path) -> Verification:
-    """Return what the log in ``directory`` adds up to, everything in it checked.
+def verify_directory(directory: Path, *, course_of: CourseOf = RunCourse, on_round: Callable[[Ledger], None] | None = None) -> Verification:
+    """Return what the log in ``directory`` adds up to, everything in it checked; ``on_round`` as in ``replay``.
 
     Raises:
         UserError: there is no log in it.
@@ -52,18 +55,18 @@ def verify_directory(directory: Path) -> Verification:
     """
     at_rest = is_at_rest(directory)
     try:
-        return _verify(directory, at_rest=at_rest)
+        return _verify(directory, course_of, on_round, at_rest=at_rest)
     except StorageError:
         if at_rest and not is_at_rest(directory):  # an aggregator has started meanwhile, and the file changed while we read it
-            return _verify(directory, at_rest=False)
+            return _verify(directory, course_of, on_round, at_rest=False)
         raise
 
 
-def _verify(directory: Path, *, at_rest: bool) -> Verification:
+def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], None] | None, *, at_rest: bool) -> Verification:
     signed = read_manifest(directory)
     note = read_tree_head(directory)  # before the entries: of a running log they are then as new as it, or newer
     with reading(directory, at_rest=at_rest) as connection:
-        log = replay(connection, signed)
+        log = replay(connection, signed, course_of, on_round)
     head = check_tree_head(note, signed, log)
     return Verification(
         run=signed.run,
@@ -78,8 +81,15 @@ def _verify(directory: Path, *, at_rest: bool) -> Verification:
     )
 
 
-def replay(connection: sqlite3.Connection, signed: SignedManifest) -> Replay:
+def replay(
+    connection: sqlite3.Connection,
+    signed: SignedManifest,
+    course_of: CourseOf = RunCourse,
+    on_round: Callable[[Ledger], None] | None = None,
+) -> Replay:
     """Return the log behind ``connection``, each entry validated in turn and each stored node recomputed.
+
+    ``on_round`` is given the ledger after each of its rounds.
 
     Raises:
         StorageError: an entry, a node or the stored size and root do not hold.
@@ -90,7 +100,7 @@ def replay(connection: sqlite3.Connection, signed: SignedManifest) -> Replay:
     run, operator, size, root = rows[0]
     if run != signed.run:
         raise StorageError(f"{DATABASE} is of another run than the manifest beside it; {RESTORE}")
-    ledger, tree, last_round, num_nodes = Ledger(signed), Tree(), None, 0
+    ledger, tree, num_nodes = Ledger(signed, course_of(signed.open())), Tree(), 0
     if operator not in ledger.manifest.operators:
         raise StorageError(f"{DATABASE} is of an operator that the manifest does not name; {RESTORE}")
     for index, (position, entry) in enumerate(connection.execute("SELECT position, bytes FROM entries ORDER BY position")):
@@ -98,8 +108,8 @@ def replay(connection: sqlite3.Connection, signed: SignedManifest) -> Replay:
             raise StorageError(f"entry {index} is missing; {RESTORE}")
         committed = ledger.round
         _append(ledger, index, entry)
-        if ledger.round != committed:
-            last_round = index
+        if on_round is not None and ledger.round != committed:
+            on_round(ledger)
         nodes = tree.append(leaf_hash(entry))
         num_nodes += len(nodes)
         for node in nodes:
@@ -108,7 +118,9 @@ def replay(connection: sqlite3.Connection, signed: SignedManifest) -> Replay:
         raise StorageError(f"the log holds {tree.size} entries, but not those of the size ({size}) and root stored with them; {RESTORE}")
     if connection.execute("SELECT COUNT(*) FROM nodes").fetchone() != (num_nodes,):
         raise StorageError(f"there are stored nodes that no tree of {tree.size} entries has; {RESTORE}")
-    return Replay(operator, ledger, tree, last_round)
+    if not ledger.is_between_rounds:
+        raise StorageError(f"the log ends in the middle of a round; {RESTORE}")
+    return Replay(operator, ledger, tree)
 
 
 def _append(ledger: Ledger, index: int, entry: object) -> None:

@@ -20,7 +20,8 @@ from itertools import pairwise
 from automl.space import Architecture, SearchSpace, space_named
 from protocol.records import SCHEDULES, Manifest, Optimizer
 
-_ROLES = ("largest", "smallest", "random", "random")
+_KINDS = ("largest", "smallest", "random")
+_ROLES = (*_KINDS, "random")
 _FINAL_PART = 0.01  # of a phase's peak rate, in its last round
 _SHRINKING_PERCENT = {"full": 35, "kernel": 15, "depth": 20, "width": 30}  # of the rounds
 _LATER_PEAK = 0.5  # of the peak rate, in the phases after the full one
@@ -90,14 +91,20 @@ class Plan:
         return any(before.last == round and before.name != "width" == after.name for before, after in pairwise(self.phases))
 
     def architectures(self, round: int, cohort: str) -> tuple[Architecture, ...]:
-        """Return the architectures of a round in a cohort; see ``architecture_of_lot`` for which lot trains which."""
+        """Return the architectures of a round in a cohort; see ``place_of_lot`` for which lot trains which."""
         space = self.phase(round).space
         if self.algorithm == "data-parallel":
             return tuple(_of_role(space, role, f"{self.seed}:{round}:{index}") for index, role in enumerate(_ROLES))
+        return (_of_role(space, _KINDS[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"),)
+
+    def role(self, round: int, cohort: str) -> int:
+        """Return which of the three roles a cohort's one architecture has in a round of model-parallel; 0 in data-parallel."""
+        if self.algorithm == "data-parallel":
+            return 0
         block, place = divmod(round - 1, len(_ROLES))
         roles = list(_ROLES)
         random.Random(f"{self.seed}:{cohort}:block:{block}").shuffle(roles)
-        return (_of_role(space, roles[place], f"{self.seed}:{cohort}:{round}"),)
+        return _KINDS.index(roles[place])
 
     def learning_rate(self, round: int) -> float:
         """Return the rate of a round: in each phase linear up to the peak, then linear down to 1 % of it in the phase's last round.
@@ -134,12 +141,12 @@ def _shrinking(space: SearchSpace, num_rounds: int) -> list[Phase]:
     return phases
 
 
-def architecture_of_lot(architectures: tuple[Architecture, ...], key: bytes, index: int) -> Architecture:
-    """Return what lot ``index`` of a peer trains: one after the other, from a place that follows from its key.
+def place_of_lot(count: int, base: bytes, key: bytes, index: int) -> int:
+    """Return which of a round's ``count`` architectures lot ``index`` of a peer trains: one after the other, from a place of its own.
 
-    So where a round closes in mid-sweep, the swarm favours none of them.
+    The place follows from the base's digest and the key, so where a round ends in mid-sweep, the swarm favours none of them.
     """
-    return architectures[(key[0] + index) % len(architectures)]
+    return (base[0] + key[0] + index) % count
 
 
 def _of_role(space: SearchSpace, role: str, seed: str) -> Architecture:

@@ -16,15 +16,17 @@ import torch
 
 from automl.data.dataset import Dataset
 from automl.files import replace_whole
-from automl.schedule import Plan, architecture_of_lot
+from automl.schedule import Plan, place_of_lot
 from automl.snapshot import load_snapshot, save_snapshot
 from automl.training import Lot, Worker
 from automl.update import State, initial_state, next_state, state_digest, teacher_digest
+from protocol.encoding import encode
 from protocol.errors import StorageError, UserError
+from protocol.signing import sha256
 
 _COHORT = "local"
 _KEY = bytes(32)
-_FORMAT = "manta/training/v1"
+_FORMAT = "manta/training/v2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,12 @@ class Trainer:
         self._worker.load(self.state.parameters)
         self._prepare_teacher()
         architectures = plan.architectures(round_, _COHORT)
+        base = sha256(encode(("local round", self.state.round)))  # there is no log whose commit could stand here
         total = torch.zeros(self._worker.num_weights)
         loss = 0.0
         for index in range(self._num_lots):
-            architecture = architecture_of_lot(architectures, _KEY, index)
-            result = self._worker.train(Lot(plan.seed, round_, _COHORT, _KEY, index, architecture, self._lot_samples))
+            architecture = architectures[place_of_lot(len(architectures), base, _KEY, index)]
+            result = self._worker.train(Lot(plan.seed, base, 0, _KEY, index, architecture, self._lot_samples))
             total += result.gradient
             loss += result.loss
         self.state = next_state(self.state, total / self._num_lots, plan)

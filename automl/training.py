@@ -31,8 +31,8 @@ class Lot:
     """The smallest unit of work; everything random in it follows from the first five fields."""
 
     run_seed: int
-    round: int
-    cohort: str
+    base: bytes  # digest of the commit whose state it is trained on
+    step: int  # of the base's local steps, from 0
     key: bytes
     index: int
     architecture: Architecture
@@ -89,7 +89,7 @@ class Worker:
 
     def train(self, lot: Lot) -> LotResult:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
-        identity = (lot.run_seed, lot.round, lot.cohort, lot.key, lot.index)
+        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
         indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
         batch = self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
         loss = self.backward(batch, lot.architecture)

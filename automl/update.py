@@ -10,6 +10,7 @@ Shapes: N all weights of the supernet.
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,19 +20,21 @@ from torch import Tensor
 from automl.networks import build
 from automl.schedule import Plan
 from automl.sorting import sort_channels
+from exact.vectors import joined, vector_group_sizes, vector_groups
 from protocol.encoding import decode, encode
 from protocol.errors import EncodingError, OwnFault
+from protocol.merkle import leaf_hash, root
 from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import Digest
 
-FORMAT = "manta/state/v2"
+FORMAT = "manta/state/v3"
 _MAX_HEADER_BYTES = 96
 _MAX_MOMENTS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Model and optimiser after ``round`` updates. Nobody writes into its tensors: a next state is new ones."""
+    """Model and optimiser after ``round`` updates. Nobody writes into its tensors: a step makes new ones."""
 
     round: int
     parameters: Tensor  # (N,) fp32, CPU
@@ -56,6 +59,8 @@ def num_moments(optimizer: Optimizer) -> int:
 def next_state(state: State, mean: Tensor, plan: Plan) -> State:
     """Return the state after one more round of ``plan`` with the averaged gradient ``mean`` (N,); ``state`` stays as it is.
 
+    A step that would lead to a value that is not finite is not taken: weights and moments stay what they were.
+
     Raises:
         ValueError: the mean or the moments do not fit.
         OwnFault: this thread flushes denormals to zero, so it would compute other bits than everybody else.
@@ -66,6 +71,8 @@ def next_state(state: State, mean: Tensor, plan: Plan) -> State:
         raise ValueError(f"a state of {plan.optimizer.name} has {num_moments(plan.optimizer)} moments, not {len(state.moments)}")
     round_ = state.round + 1
     parameters_N, moments = _step(state, mean, plan.optimizer, plan.learning_rate(round_))
+    if not all(bool(vector_N.isfinite().all()) for vector_N in (parameters_N, *moments)):
+        parameters_N, moments = state.parameters, state.moments
     if plan.sorts_after(round_):
         parameters_N, moments = sort_channels(parameters_N, moments, plan.supernet)
     return State(round_, parameters_N, moments, state_digest(state) if state.round == plan.teacher_round else state.teacher)
@@ -127,40 +134,29 @@ def _check_denormals() -> None:
         raise OwnFault("this thread flushes denormal numbers to zero: something called torch.set_flush_denormal(True); remove that call")
 
 
-def _parts(state: State) -> list[bytes | memoryview]:
+def state_pieces(state: State) -> list[bytes | memoryview]:
+    """Return a state's canonical bytes in pieces: its CBOR header, then the groups of each vector. They are the leaves of its digest."""
     header = encode((FORMAT, state.round, state.parameters.numel(), len(state.moments), state.teacher))
-    vectors = [np.ascontiguousarray(vector.numpy(), dtype="<f4") for vector in (state.parameters, *state.moments)]
-    return [bytes([len(header)]), header, *(vector.data.cast("B") for vector in vectors)]
-
-
-def state_bytes(state: State) -> bytes:
-    """Return the canonical bytes: one byte for the header's length, the CBOR header, then the vectors as little-endian fp32."""
-    return b"".join(_parts(state))
+    return [header, *(group for vector in (state.parameters, *state.moments) for group in vector_groups(vector.numpy()))]
 
 
 def state_digest(state: State) -> Digest:
-    """Return SHA-256 of ``state_bytes``, without building them."""
-    digest = hashlib.sha256()
-    for part in _parts(state):
-        digest.update(part)
-    return Digest(digest.digest())
+    """Return a state's digest: the root over its pieces (RFC 9162 section 2.1)."""
+    return Digest(root(leaf_hash(bytes(piece)) for piece in state_pieces(state)))
 
 
-def state_num_bytes(num_weights: int, optimizer: Optimizer) -> int:
-    """Return the most bytes that a state can have: what a reader may bound a download by."""
-    return 1 + _MAX_HEADER_BYTES + 4 * num_weights * (1 + num_moments(optimizer))
+def state_piece_sizes(num_weights: int, optimizer: Optimizer) -> tuple[int, ...]:
+    """Return the most bytes that each piece of a run's states can have: what a reader bounds a download by."""
+    return (_MAX_HEADER_BYTES, *vector_group_sizes(num_weights) * (1 + num_moments(optimizer)))
 
 
-def state_from_bytes(data: bytes, expected_num: int) -> State:
-    """Return the state of ``state_bytes``; ``expected_num`` is the supernet's number of weights.
+def state_from_pieces(pieces: Sequence[bytes | memoryview], expected_num: int) -> State:
+    """Return the state of ``state_pieces``; ``expected_num`` is the supernet's number of weights.
 
     Raises:
-        EncodingError: not the canonical bytes of a state of that supernet, or a number in it is not finite.
+        EncodingError: not the pieces of a state of that supernet, or a number in it is not finite.
     """
-    header_end = 1 + data[0] if data else 1
-    if not data or data[0] > _MAX_HEADER_BYTES or len(data) < header_end:
-        raise EncodingError("a state begins with the length of its header, and the header")
-    header = decode(data[1:header_end], max_bytes=_MAX_HEADER_BYTES)
+    header = decode(bytes(pieces[0]), max_bytes=_MAX_HEADER_BYTES) if pieces else ()
     if type(header) is not tuple or len(header) != 5 or header[0] != FORMAT:
         raise EncodingError(f"not a header of {FORMAT}")
     _, round_, count, moments, teacher = header
@@ -172,17 +168,15 @@ def state_from_bytes(data: bytes, expected_num: int) -> State:
         raise EncodingError(f"a state has 1 to {_MAX_MOMENTS} moments")
     if type(teacher) is not bytes or len(teacher) not in (0, 32):
         raise EncodingError("the digest of a state's teacher has 32 bytes, or none")
-    if len(data) != header_end + 4 * count * (1 + moments):
-        raise EncodingError(f"{len(data)} bytes do not fit {1 + moments} vectors of {count} weights")
-    values = np.frombuffer(data, dtype="<f4", offset=header_end).astype(np.float32)  # a copy: aligned, writable, native
-    if not np.isfinite(values).all():
-        raise EncodingError("the state has values that are not finite numbers")
-    vectors = [torch.from_numpy(vector.copy()) for vector in values.reshape(1 + moments, count)]
+    groups = len(vector_group_sizes(count))
+    if len(pieces) != 1 + groups * (1 + moments):
+        raise EncodingError(f"{len(pieces)} pieces are not those of {1 + moments} vectors of {count} weights")
+    vectors = [torch.from_numpy(joined(pieces[start : start + groups], count)) for start in range(1, len(pieces), groups)]
     return State(round_, vectors[0], tuple(vectors[1:]), teacher)
 
 
 # SHA-256 over three updates of ``_known_state`` with each optimiser; the same under ATEN_CPU_CAPABILITY=default, avx2 and avx512.
-_KNOWN_DIGEST = "9c7741df6f5ea40f744b3a420efe49d10730f39eca7f9b613df3ce1797cd21d9"
+_KNOWN_DIGEST = "e5e3b94e917faaf11d71330533a5abe76dbf49754fc168d95d69ade7e1d6da29"
 _KNOWN_LENGTH = 70_001  # long enough to be split over threads, odd so that vector tails are covered
 
 
@@ -204,7 +198,8 @@ def known_digest() -> str:
         state = _known_state(num_moments(optimizer))
         for step in range(3):
             state = State(step + 1, *_step(state, _known_vector(7 + step), optimizer, 0.001))
-        digest.update(state_digest(state))
+        for vector in (state.parameters, *state.moments):
+            digest.update(np.ascontiguousarray(vector.numpy(), dtype="<f4").data)
     return digest.hexdigest()
 
 

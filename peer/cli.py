@@ -26,15 +26,17 @@ def main() -> None:
 @click.option("--gpus", metavar="all|none|N", help="GPUs to use; without one the CPU computes.  [default: all]")
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
-@click.option("--cohort", metavar="NAME", help="Peers with the same name average first among themselves.  [default: this host]")
-@click.option("--listen", multiple=True, metavar="MADDR", help="Address to listen on.  [default: /ip4/0.0.0.0/tcp/0]")
-@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and frozen work.")
+@click.option("--cohort", metavar="NAME", help="In a model-parallel run, peers with the same name train the same.  [default: this host]")
+@click.option(
+    "--listen", multiple=True, metavar="MADDR|none", help="Address to listen on; none: only dial out.  [default: /ip4/0.0.0.0/tcp/0]"
+)
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and sealed work.")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
 @click.option("--latency-table", type=click.Path(path_type=Path), metavar="FILE", help="This device's latencies, for whoever asks.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def join_command(verbose: bool, **options: Any) -> None:
-    """Join a run and train until it is finished. Ctrl-C finishes what is claimed and leaves; twice stops at once."""
+    """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     _set_up_logging(verbose)
     with _clear_errors():
         _join(load_config(_given(options)))
@@ -91,8 +93,9 @@ def _join(config: PeerConfig) -> None:
     try:
         asyncio.run(join(config))
     except Stopped:
-        click.echo("manta-peer: stopped at once; frozen work is kept and goes on at the next start", err=True)
-        sys.exit(130)
+        click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
+        sys.stdout.flush()
+        os._exit(130)  # all is closed; what else Python does at its end waits for the lot under way
 
 
 if __name__ == "__main__":

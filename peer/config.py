@@ -19,12 +19,16 @@ class PeerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # gpus = 1 is what a person writes
 
     dir: Path = Field(
-        default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer", description="identity, settings, frozen work"
+        default_factory=lambda: Path(platformdirs.user_data_dir("manta")) / "peer", description="identity, settings, sealed work"
     )
     initial_peers: tuple[str, ...] = Field(default=(), description="multiaddresses of nodes of the run")
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
-    cohort: str | None = Field(default=None, description="peers with the same name average first among themselves; default: this host")
-    listen: tuple[str, ...] = Field(default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on; port 0 is a free one")
+    cohort: str | None = Field(
+        default=None, description="in a model-parallel run, peers with the same name train the same; default: this host"
+    )
+    listen: tuple[str, ...] = Field(
+        default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on, port 0 is a free one; none: only dial out"
+    )
     gpus: str = Field(default="all", description="all, none, or how many GPUs to use")
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
@@ -36,6 +40,18 @@ class PeerConfig(BaseModel):
         if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
             raise ValueError(f"a run's id is 64 hexadecimal digits in lower case, not {run!r}")
         return run
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, listen: tuple[str, ...]) -> tuple[str, ...]:
+        if "none" in listen and len(listen) > 1:
+            raise ValueError("takes addresses, or none, not both")
+        return listen
+
+    @property
+    def listen_addresses(self) -> tuple[str, ...]:
+        """Where to listen; nowhere if this peer only dials out."""
+        return () if self.listen == ("none",) else self.listen
 
     @field_validator("cohort")
     @classmethod

@@ -49,7 +49,7 @@ async def start_node(
         UserError: none answers, or it cannot listen where it should; the message says what to do.
     """
     try:
-        return await Node.start(identity, identity_path, listen=config.listen, initial_peers=addresses)
+        return await Node.start(identity, identity_path, listen=config.listen_addresses, initial_peers=addresses)
     except Unreachable as error:
         raise UserError(f"{error}: {_what_to_try(config, expected_run)}") from error
 

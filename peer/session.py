@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from automl.update import self_test
 from peer.config import PeerConfig
 from peer.finding import fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
-from peer.states import SHELF
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
@@ -26,11 +26,14 @@ from protocol.cohorts import cohort_name
 from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
-from swarm import codec
+from swarm.blobs import Shelf
 from swarm.disk import load_identity, only_process
 from swarm.log_client import serve_manifest
 from swarm.node import Node
-from swarm.transfer import Shelf
+
+MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
+
+_SHELF_BYTES = 256 * 1024 * 1024  # of bodies, means and states kept for others
 
 logger = logging.getLogger("manta.peer")
 
@@ -54,8 +57,8 @@ def choose_device(gpus: str) -> Device:
     return Device("cuda:0", f"one GPU, {torch.cuda.get_device_name(0)}{more}")
 
 
-async def join(config: PeerConfig) -> None:
-    """Take part in a run until it is finished or the person leaves.
+async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
+    """Take part in a run until it is finished or the person leaves; ``make_worker`` makes what computes the lots.
 
     Raises:
         UserError: the settings, the run or the data do not fit; the message says what to do.
@@ -71,7 +74,7 @@ async def join(config: PeerConfig) -> None:
         node = await start_node(config, identity, store.identity_path, addresses, expected_run)
         try:
             signed = await fetch_checked_manifest(node, addresses, expected_run)
-            await _take_part(config, node, identity, store, signed, addresses)
+            await _take_part(config, node, identity, store, signed, addresses, make_worker)
         finally:
             await node.close()
 
@@ -88,9 +91,6 @@ def _check_supported(manifest: Manifest) -> None:
         raise UserError(f"{error}; install the version that the operator names") from error
     if space.task != manifest.task:
         raise UserError(f"the run's supernet {space.name} is for {space.task}, its task is {manifest.task}: ask the operator to mend it")
-    for name in (manifest.cohort_codec, manifest.swarm_codec):
-        if name not in codec.NAMES:
-            raise UserError(f"this version of Manta does not know the codec {name!r}; install the version that the operator names")
 
 
 def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
@@ -116,13 +116,19 @@ def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
 
 
 async def _take_part(
-    config: PeerConfig, node: Node, identity: Identity, store: PeerStore, signed: SignedManifest, addresses: tuple[str, ...]
+    config: PeerConfig,
+    node: Node,
+    identity: Identity,
+    store: PeerStore,
+    signed: SignedManifest,
+    addresses: tuple[str, ...],
+    make_worker: MakeWorker,
 ) -> None:
     manifest = signed.open()
     _check_supported(manifest)
     device = choose_device(config.gpus)
     dataset = await asyncio.to_thread(load_checked, manifest, config.data_root)
-    worker = await asyncio.to_thread(Worker, manifest.supernet, dataset, device.name)
+    worker = await asyncio.to_thread(make_worker, manifest.supernet, dataset, device.name)
     cohort = cohort_name(config.cohort, socket.gethostname())
     status = PeerStatus(
         peer=peer_name(identity.public_key),
@@ -133,7 +139,7 @@ async def _take_part(
         device=device.name,
         num_rounds=manifest.num_rounds,
     )
-    shelf = Shelf(SHELF)
+    shelf = Shelf(max_bytes=_SHELF_BYTES)
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
     store.remember_run(signed.run, addresses)
     await serve_manifest(node, signed)
@@ -149,7 +155,7 @@ async def _take_part(
 
 
 async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard) -> None:
-    """Run the loop; the first Ctrl-C lets it finish its round, the second one stops it at once."""
+    """Run the loop; the first Ctrl-C lets it hand in what is trained, the second one stops it at once."""
     events = asyncio.get_running_loop()
     running = asyncio.create_task(loop.run())
     told = 0
@@ -158,7 +164,7 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard) -> None:
         nonlocal told
         told += 1
         if told == 1:
-            board.say("leaving after this round's duties; press Ctrl-C again to stop at once")
+            board.say("leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once")
             loop.leave()
         else:
             running.cancel()

@@ -1,46 +1,97 @@
-"""The state that a peer holds, the copy that may become it, its teacher, and the bytes of all of them that others may fetch.
+"""The state that a peer holds, its teacher, and the ways from one committed state to the next: by bodies, by the mean, by the state itself.
 
-A state is assigned in two ways only: the prepared copy, once a commit names its digest, and a state that was reached from a commit and
-checked against it. Which of them is due is decided by ``protocol.rounds.RoundMachine``. The teacher, an earlier state that later rounds
-learn from too, is named by digest in every state that needs it: whoever holds a state can tell whether it was given the right one.
+Whatever is fewest bytes is fetched; what it comes to is compared with the digest in the log before it is the state. The teacher, an earlier
+state that later rounds learn from too, is named by digest in every state that needs it: whoever holds a state can tell whether it was given
+the right one.
 """
 
-import contextlib
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from automl.schedule import Plan
-from automl.update import State, next_state, state_bytes, state_digest, state_from_bytes, state_num_bytes, teacher_digest
+from automl.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
+from exact.coding import Body, body_num_bytes, group_sizes, parse
+from exact.outcome import outcome
+from exact.vectors import joined, vector_group_sizes
 from peer.work import ComputeThread
-from protocol.errors import Unreachable
+from protocol.errors import EncodingError, MantaError, Unreachable
+from protocol.exchange import MAX_AGE
 from protocol.records import Manifest
 from protocol.rounds import Standing
 from protocol.signing import PublicKey
-from swarm.mean import Mean, max_mean_bytes
+from protocol.table import Row
+from swarm import waits
+from swarm.blobs import Blob, Shelf
+from swarm.fetching import fetch
+from swarm.log_client import LogClient
 from swarm.rpc import Endpoint
-from swarm.transfer import Shelf, fetch
+from swarm.tasks import together
 
-SHELF = 4  # means and states kept for others: two rounds' worth
+_ROW_BYTES = 128  # of a table as it travels, about
+_BODIES_AT_ONCE = 4
+_TRIES = 4  # times that the log says that it has nothing of what leads one way, as after its restart, before another way is gone
 
 logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to a committed state, and about how many bytes have to be fetched for it."""
+
+    name: str  # "bodies" | "mean" | "state"
+    num_bytes: int
+
+
+def ways(target: Standing, held: Standing | None, own_body: bool, manifest: Manifest, num_weights: int, knows_floors: bool) -> list[Way]:
+    """Return the ways to ``target`` from what is held, that of the fewest bytes first.
+
+    Args:
+        target: a commit.
+        held: where the state stands that is held.
+        own_body: whether a body of the target's table is here, this peer's own.
+        manifest: of the run.
+        num_weights: N.
+        knows_floors: whether the exponent floors of the commits before are known here, which bodies need.
+    """
+    found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer)))]
+    if target.entry is not None and held is not None and held.round + 1 == target.round:
+        found.append(Way("mean", sum(vector_group_sizes(num_weights))))
+        if knows_floors:
+            rows = target.entry.rows
+            body = body_num_bytes(manifest.exchange.codec, num_weights)
+            found.append(Way("bodies", (rows - own_body) * body + rows * _ROW_BYTES))
+    return sorted(found, key=lambda way: way.num_bytes)
 
 
 class States:
     """One peer's state."""
 
-    def __init__(self, endpoint: Endpoint, shelf: Shelf, manifest: Manifest, plan: Plan, num_weights: int, compute: ComputeThread) -> None:
-        """Hold no state yet; what others may need of what is held later goes on the ``shelf``, with room for ``SHELF``."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        log: LogClient,
+        shelf: Shelf,
+        manifest: Manifest,
+        plan: Plan,
+        num_weights: int,
+        compute: ComputeThread,
+    ) -> None:
+        """Hold no state yet; what others may need of what is held later goes on the ``shelf``."""
         self._endpoint = endpoint
+        self._log = log
         self._manifest = manifest
         self._plan = plan
         self._num_weights = num_weights
         self._compute = compute
         self._shelf = shelf
         self._held: State | None = None
-        self._prepared: tuple[bytes, State] | None = None  # a next state and its digest
         self._teacher: tuple[bytes, Tensor] | None = None  # the digest of its state, and its parameters
+        self._own_bodies: dict[bytes, tuple[Blob, Body]] = {}  # by root, the newest few
 
     @property
     def held(self) -> State:
@@ -48,28 +99,47 @@ class States:
         assert self._held is not None
         return self._held
 
-    async def prepare(self, mean: Mean) -> bytes:
-        """Compute the next state on a copy, keep it, and return its digest; the state stays as it is."""
-        self._shelf.put(mean.data)
-        self._prepared = await self._after(mean)
-        return self._prepared[0]
+    def keep_body(self, blob: Blob, body: Body) -> None:
+        """Remember a body that this peer made: it may be in a table soon, and only then others may have it."""
+        self._own_bodies[blob.root] = blob, body
+        while len(self._own_bodies) > 2:
+            del self._own_bodies[next(iter(self._own_bodies))]
 
-    def adopt_prepared(self, digest: bytes) -> State:
-        """Make the prepared copy the state: a commit names ``digest``."""
-        assert self._prepared is not None
-        assert self._prepared[0] == digest
-        return self.adopt(self._prepared[1])
+    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]) -> None:
+        """Make the state of the commit ``target`` the state, checked against its digest.
 
-    def adopt(self, state: State) -> State:
-        """Make ``state``, that of a commit, the state."""
-        self._held, self._prepared = state, None
-        data = state_bytes(state)
-        self._shelf.put(data)
-        if state.round == self._plan.teacher_round:
-            self._teacher = (self._shelf.pin(data), state.parameters)
-        return state
+        Args:
+            target: a commit of the log.
+            held: where the state that is held stands.
+            floors: exponent floors of the newest commits, by round.
+            sources: who may have what is needed, those to be asked first in front.
 
-    async def teacher(self, providers: Sequence[PublicKey]) -> tuple[bytes, Tensor] | None:
+        Raises:
+            Unreachable: nobody gives what is needed, or it is none of this run's.
+        """
+        own = bool(self._own_bodies)  # most likely in the table, and if not, it is asked for
+        knows_floors = all(round_ in floors for round_ in range(max(0, target.round - 1 - MAX_AGE), target.round))
+        problems = []
+        try:
+            async with asyncio.timeout(waits.FETCH_S):
+                for way in ways(target, held, own, self._manifest, self._num_weights, knows_floors):
+                    try:
+                        state = await self._by(way, target, held, floors, sources)
+                    except MantaError as error:
+                        logger.info("no way by %s round=%d reason=%s", way.name, target.round, error)
+                        problems.append(f"by {way.name}: {error}")
+                        continue
+                    blob = await self._compute.run(lambda reached: Blob.of(state_pieces(reached)), state)
+                    if blob.root == target.state:
+                        self._adopt(state, blob)
+                        return
+                    logger.error("the committed %s leads to another state here round=%d", way.name, target.round)
+                    problems.append(f"by {way.name}: it leads to another state")
+        except TimeoutError:
+            problems.append(f"not within {waits.FETCH_S:g} s")
+        raise Unreachable("; ".join(problems))
+
+    async def teacher(self, sources: Sequence[PublicKey]) -> tuple[bytes, Tensor] | None:
         """Return what the round after the held state learns from too: its state's digest and parameters; None: the samples alone.
 
         Fetched once, and then served to others for as long as this peer lives.
@@ -82,46 +152,81 @@ class States:
         if digest is None:
             return None
         if self._teacher is None or self._teacher[0] != digest:
-            data = await fetch(self._endpoint, digest, providers, max_bytes=self._max_state_bytes)
-            parameters = state_from_bytes(data, self._num_weights).parameters
-            self._teacher = (self._shelf.pin(data), parameters)
+            blob = await self._fetch(digest, self._state_sizes, sources, "state")
+            parameters = state_from_pieces(blob.pieces, self._num_weights).parameters
+            self._teacher = (self._shelf.pin(blob), parameters)
         return self._teacher
 
-    async def reach(self, target: Standing, held: Standing | None, providers: Sequence[PublicKey]) -> State:
-        """Return the state of the commit ``target``, checked against its digest, from the copy, the mean or the state's own bytes.
+    def _adopt(self, state: State, blob: Blob) -> None:
+        """Make ``state``, that of a commit, the state: one assignment."""
+        self._held = state
+        self._shelf.put(blob, "state")
+        if state.round == self._plan.teacher_round:
+            self._teacher = (self._shelf.pin(blob), state.parameters)
 
-        Args:
-            held: where the state that is held stands.
-            providers: who may have the mean or the state.
+    async def _by(
+        self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]
+    ) -> State:
+        if way.name == "state":
+            blob = await self._fetch(target.state, self._state_sizes, sources, "state")
+            return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights)
+        assert target.entry is not None
+        assert held is not None
+        if way.name == "mean":
+            blob = await self._fetch(target.entry.mean, vector_group_sizes(self._num_weights), sources, "mean")
+            return await self._compute.run(self._after, self.held, blob)
+        rows = await self._log.table(target.entry, sources[0])
+        at_once = asyncio.Semaphore(_BODIES_AT_ONCE)
+        bodies = await together(*(self._body(row, sources, at_once) for row in rows))
+        return await self._compute.run(self._after_bodies, self.held, target, held, rows, bodies, floors)
 
-        Raises:
-            Unreachable: nobody gives either.
-            EncodingError: the committed mean or state is none of this run's supernet.
-        """
-        if self._prepared is not None and self._prepared[0] == target.state:
-            return self._prepared[1]
-        if self._held is not None and held is not None and held.round + 1 == target.round and target.mean is not None:
-            with contextlib.suppress(Unreachable):  # then the state itself may be had
-                data = self._shelf.get(target.mean)
-                if data is None:
-                    data = await fetch(self._endpoint, target.mean, providers, max_bytes=max_mean_bytes(self._num_weights))
-                digest, state = await self._after(Mean.parse(data, self._num_weights, self._manifest.swarm_codec))
-                if digest == target.state:
-                    self._shelf.put(data)
-                    return state
-                logger.error("the committed mean leads to another state here: fetching the state round=%d", target.round)
-        data = await fetch(self._endpoint, target.state, providers, max_bytes=self._max_state_bytes)
-        return state_from_bytes(data, self._num_weights)
+    async def _body(self, row: Row, sources: Sequence[PublicKey], at_once: asyncio.Semaphore) -> Body:
+        own = self._own_bodies.get(row.body)
+        if own is not None:
+            self._shelf.put(own[0], "body")
+            return own[1]
+        codec = self._manifest.exchange.codec
+        async with at_once:
+            blob = await self._fetch(row.body, group_sizes(codec, self._num_weights), sources, "body")
+        return await self._compute.run(lambda: parse(codec, blob.join(), self._num_weights))
+
+    def _after(self, state: State, blob: Blob) -> State:
+        return next_state(state, torch.from_numpy(joined(blob.pieces, self._num_weights)), self._plan)
+
+    def _after_bodies(
+        self,
+        state: State,
+        target: Standing,
+        held: Standing,
+        rows: Sequence[Row],
+        bodies: Sequence[Body],
+        floors: Mapping[int, int],
+    ) -> State:
+        thresholds = held.entry.thresholds if held.entry is not None else ()
+        try:
+            base_floors = [floors[held.round - row.age] for row in rows]
+            found = outcome(rows, bodies, base_floors, thresholds, held.floor, self._num_weights)
+        except (KeyError, ValueError) as error:
+            raise EncodingError(f"rows that no log may have in a table: {error}") from error
+        return next_state(state, torch.from_numpy(found.mean), self._plan)
+
+    async def _fetch(self, root: bytes, sizes: Sequence[int], sources: Sequence[PublicKey], kind: str) -> Blob:
+        return await fetch(
+            self._endpoint,
+            root,
+            sizes,
+            sources,
+            deadline_s=waits.FETCH_S,
+            tries=_TRIES,
+            shelf=self._shelf,
+            kind=kind,
+            on_wrong=_note_wrong,
+        )
 
     @property
-    def _max_state_bytes(self) -> int:
-        return state_num_bytes(self._num_weights, self._manifest.optimizer)
+    def _state_sizes(self) -> tuple[int, ...]:
+        return state_piece_sizes(self._num_weights, self._manifest.optimizer)
 
-    async def _after(self, mean: Mean) -> tuple[bytes, State]:
-        before = self.held
 
-        def compute() -> tuple[bytes, State]:
-            state = next_state(before, mean.values, self._plan)
-            return state_digest(state), state
-
-        return await self._compute.run(compute)
+def _note_wrong(key: PublicKey, reason: str) -> None:
+    logger.warning("wrong bytes peer=%s reason=%s", key.hex()[:8], reason)

@@ -1,5 +1,6 @@
 """What a peer tells its person and other programs: a live line on a terminal, a plain line a round elsewhere, and status.json."""
 
+import logging
 import os
 import sys
 from dataclasses import asdict, dataclass, field
@@ -9,6 +10,9 @@ from rich.console import Console
 from rich.status import Status as Spinner
 
 from peer.store import PeerStore
+from protocol.errors import StorageError
+
+logger = logging.getLogger("manta.peer")
 
 
 @dataclass
@@ -33,7 +37,8 @@ class PeerStatus:
     samples_counted: int = 0
     samples_lost: int = 0
     rounds_counted: int = 0
-    attempts_dropped: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)  # contributions that came to nothing, by reason
+    promises_broken: int = 0  # tickets that the log gave and did not keep
     joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
     finished: bool = False
 
@@ -71,7 +76,7 @@ class StatusBoard:
             if self.status.waiting_for and self._spinner is None:
                 self.say(f"waiting for {self.status.waiting_for}")
 
-    def committed(self, *, round_: int, state: bytes, peers: int, counted: bool | None, lost: int) -> None:
+    def committed(self, *, round_: int, state: bytes, peers: int, counted: bool, lost: int) -> None:
         """Show that a round was committed, ``lost`` samples of this peer not in it."""
         if self._spinner is not None:
             return
@@ -86,8 +91,11 @@ class StatusBoard:
         self._console.print(text, markup=False, soft_wrap=True)
 
     def write(self) -> None:
-        """Write status.json."""
-        self._store.write_status(asdict(self.status))
+        """Write status.json. A disk that refuses it stops nothing: what matters is written elsewhere, and fails there."""
+        try:
+            self._store.write_status(asdict(self.status))
+        except StorageError as error:
+            logger.error("status not written reason=%s", error)
 
     def _line(self) -> str:
         status = self.status

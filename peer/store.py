@@ -1,10 +1,10 @@
-"""A peer's directory: the identity, the run it joined last, its frozen work, and a status file for other programs to read.
+"""A peer's directory: the identity, the run it joined last, its sealed work, and a status file for other programs to read.
 
 identity.key          the Ed25519 key, mode 0600
 peer.toml             the person's settings (see ``peer.config``); only read
 lock                  locked while a peer (or an aggregator) runs on the directory
 last.json             the run joined last, and where it was found
-runs/<run>/frozen     the newest claim and its lots' gradient, stored before the claim is first sent
+runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
 status.json           where the peer stands
 """
 
@@ -13,22 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
-from torch import Tensor
-
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, StorageError
-from protocol.records import MAX_ENTRY_BYTES, SignedClaim
+from protocol.errors import EncodingError, RemoteFault, StorageError
+from protocol.records import Header
+from protocol.signing import sha256
 from swarm.disk import make_directory, replace_file, write_durably
 
 
 @dataclass(frozen=True, slots=True)
-class Frozen:
-    """A claim and the mean gradient of its lots (float32, one dimension)."""
+class Kept:
+    """A contribution as it was sealed."""
 
-    claim: SignedClaim
-    gradient: Tensor
+    header: Header
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    header: Header
+    body: bytes
+    digest: bytes  # SHA-256 of the packed header and the body
 
 
 class PeerStore:
@@ -55,33 +59,42 @@ class PeerStore:
         """Keep what ``last_run`` returns."""
         write_durably(self.directory / "last.json", json.dumps({"run": run.hex(), "initial_peers": initial_peers}).encode())
 
-    def save_frozen(self, run: bytes, claim: SignedClaim, gradient: Tensor) -> None:
-        """Keep the claim and its gradient, durable when this returns."""
-        path = self._frozen_path(run)
-        make_directory(path.parent)
-        write_durably(path, safetensors.torch.save({"gradient": gradient}, {"claim": pack(claim).hex()}))
-
-    def load_frozen(self, run: bytes) -> Frozen | None:
-        """Return the newest claim that this peer froze in ``run``.
+    def save_sealed(self, run: bytes, header: Header, body: bytes) -> None:
+        """Keep a contribution in place of the one before; durable when this returns.
 
         Raises:
-            StorageError: the file is damaged. It is left as it is: without it this peer may claim twice for a round, which is an offence.
+            StorageError: the disk refuses; the one before is still there.
         """
-        path = self._frozen_path(run)
-        if not path.exists():
-            return None
+        path = self._sealed_path(run)
+        make_directory(path.parent)
+        write_durably(path, pack(_File(header, body, sha256(pack(header) + body))))
+
+    def load_sealed(self, run: bytes) -> Kept | None:
+        """Return the newest contribution that this peer sealed in ``run``.
+
+        Raises:
+            StorageError: the file is damaged; it is left as it is.
+        """
+        path = self._sealed_path(run)
         try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                packed = bytes.fromhex(file.metadata()["claim"])
-                return Frozen(unpack(SignedClaim, packed, max_bytes=MAX_ENTRY_BYTES + 256), file.get_tensor("gradient"))
-        except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError, RemoteFault) as error:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(f"{path}: {error.strerror}; check the disk and the permissions, then start again") from error
+        try:
+            found = unpack(_File, data, max_bytes=len(data))
+            if sha256(pack(found.header) + found.body) != found.digest:
+                raise EncodingError("its digest is another one")
+        except RemoteFault as error:
             raise StorageError(
                 f"{path} is damaged ({error}); check the disk, then delete the file: the lots of one round are lost with it"
             ) from error
+        return Kept(found.header, found.body)
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""
         replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
 
-    def _frozen_path(self, run: bytes) -> Path:
-        return self.directory / "runs" / run.hex()[:16] / "frozen"
+    def _sealed_path(self, run: bytes) -> Path:
+        return self.directory / "runs" / run.hex()[:16] / "sealed"

@@ -20,16 +20,18 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable, UserError
 from protocol.offers import MAX_OFFER_BYTES, SignedOffer, TableOffer
 from protocol.signing import Identity, PublicKey
+from swarm import waits
+from swarm.blobs import Blob, Shelf, sizes_of
 from swarm.disk import load_identity
-from swarm.membership import Membership
+from swarm.fetching import fetch
+from swarm.neighbours import Neighbours
 from swarm.node import short_name
 from swarm.rpc import Endpoint
-from swarm.transfer import Shelf, fetch
 
 _METHOD = "latency"
 _MAX_ASKED = 256  # members; of a larger run random ones
 _ASKED_AT_ONCE = 8
-_TIMEOUT_S = 10.0
+_PIECE_BYTES = 1024 * 1024
 _MAX_SIGNED_BYTES = MAX_OFFER_BYTES + 128
 
 logger = logging.getLogger("manta.peer")
@@ -62,8 +64,9 @@ def load_table(path: Path, supernet: str) -> bytes:
 
 
 async def publish_table(endpoint: Endpoint, identity: Identity, run: bytes, shelf: Shelf, table: bytes) -> None:
-    """Hand ``table`` to whoever asks, as this identity's word; its bytes are fetched by digest from the ``shelf``."""
-    offer = pack(SignedOffer.sign(TableOffer(run, identity.public_key, shelf.pin(table)), identity))
+    """Hand ``table`` to whoever asks, as this identity's word; its bytes are fetched by their root from the ``shelf``."""
+    root = shelf.pin(Blob.cut(table, _PIECE_BYTES))
+    offer = pack(SignedOffer.sign(TableOffer(run, identity.public_key, root, len(table)), identity))
 
     async def answer(_caller: PublicKey, _request: bytes) -> bytes:
         return offer
@@ -88,11 +91,14 @@ async def find_tables(endpoint: Endpoint, run: bytes, supernet: str, members: Se
 
 
 async def _table_of(endpoint: Endpoint, run: bytes, supernet: str, member: PublicKey) -> LatencyTable:
-    answer = await endpoint.call(member, _METHOD, b"", timeout_s=_TIMEOUT_S)
+    answer = await endpoint.call(member, _METHOD, b"", timeout_s=waits.OFFER_S)
     offer = unpack(SignedOffer, answer, max_bytes=_MAX_SIGNED_BYTES).open()
     if (offer.run, offer.key) != (run, member):
         raise EncodingError("an offer for another run, or in another's name")
-    table = LatencyTable.from_bytes(await fetch(endpoint, offer.table, [member], max_bytes=MAX_BYTES))
+    if offer.size > MAX_BYTES:
+        raise EncodingError(f"a table of {offer.size} bytes")
+    blob = await fetch(endpoint, offer.table, sizes_of(offer.size, _PIECE_BYTES), [member], deadline_s=waits.OFFER_S)
+    table = LatencyTable.from_bytes(blob.join())
     if table.supernet != supernet:
         raise EncodingError(f"a table of {table.supernet}")
     return table
@@ -113,9 +119,9 @@ async def collect(config: PeerConfig, directory: Path) -> list[tuple[Path, Found
         node = await start_node(config, load_identity(identity_path), identity_path, addresses, expected_run)
         try:
             signed = await fetch_checked_manifest(node, addresses, expected_run)
-            membership = Membership(node, signed.run)
-            await membership.look()
-            members = [PublicKey(member.key) for member in membership.members()]
+            neighbours = Neighbours(node, signed.run)
+            await neighbours.look()
+            members = neighbours.members()
             asked = members if len(members) <= _MAX_ASKED else random.sample(members, _MAX_ASKED)
             found = await find_tables(node, signed.run, signed.open().supernet, asked)
         finally:

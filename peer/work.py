@@ -1,31 +1,33 @@
-"""The lots of one round at one peer: their gradients summed up, the claim that is made of them, and where the time went."""
+"""The lots of one base at one peer: their gradients summed up, what is claimed of them, and where the time went."""
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
+from automl.space import Architecture
 from automl.training import Lot, LotResult
 from protocol.encoding import pack
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, LotRecord
+from protocol.records import LotRecord
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 class Pile:
-    """Lots trained for one round so far."""
+    """Lots trained on one base so far."""
 
-    def __init__(self, num_weights: int) -> None:
+    def __init__(self, num_weights: int, architectures: Sequence[Architecture]) -> None:
+        """Begin; ``architectures`` are those that the round asks for, in order."""
         self._sum = torch.zeros(num_weights)
         self._records: list[LotRecord] = []
-        self._samples: Counter[str] = Counter()
+        self._counts = [0] * len(architectures)
+        self._samples = 0
         self._loss_sum = 0.0
 
     def __len__(self) -> int:
@@ -34,24 +36,28 @@ class Pile:
     @property
     def loss(self) -> float:
         """Mean loss over the samples."""
-        return self._loss_sum / self._samples.total()
+        return self._loss_sum / self._samples
 
-    def add(self, lot: Lot, result: LotResult) -> None:
-        """Add a lot's gradient, weighted by its samples."""
+    @property
+    def work(self) -> tuple[int, ...]:
+        """Lots of each architecture."""
+        return tuple(self._counts)
+
+    def add(self, lot: Lot, place: int, result: LotResult) -> None:
+        """Add a lot of the architecture at ``place``, its gradient weighted by its samples."""
         self._sum.add_(result.gradient, alpha=result.samples)
         self._loss_sum += result.loss * result.samples
-        self._samples[lot.architecture.text] += result.samples
-        self._records.append(LotRecord(lot.index, lot.architecture.text, result.samples, f"{result.loss:.6g}", result.projection))
+        self._samples += result.samples
+        self._counts[place] += 1
+        self._records.append(LotRecord(lot.step, lot.index, lot.architecture.text, result.samples, f"{result.loss:.6g}", result.projection))
 
     def gradient(self) -> Tensor:
         """Return the mean gradient over all samples (float32, one dimension)."""
-        return self._sum / float(self._samples.total())
+        return self._sum / float(self._samples)
 
-    def claim(self, *, run: bytes, round_: int, last_commit: bytes, key: bytes, cohort: str) -> Claim:
-        """Return the claim of these lots."""
-        lots_root = root([leaf_hash(pack(record)) for record in self._records])
-        work = tuple(sorted(self._samples.items()))
-        return Claim(run, round_, last_commit, key, cohort, work, len(self._records), lots_root)
+    def lots_root(self) -> bytes:
+        """Return the root over the lots' records."""
+        return root([leaf_hash(pack(record)) for record in self._records])
 
 
 class ComputeThread:
@@ -83,8 +89,7 @@ class Lap:
         self._last = now
 
     def line(self) -> str:
-        """Return what was counted, the rest as "commit", and begin anew."""
-        self.mark("commit")
+        """Return what was counted since it was asked for last, and begin anew."""
         line = " ".join(f"{name}_s={seconds:.2f}" for name, seconds in self._seconds.items())
         self._seconds.clear()
         return line

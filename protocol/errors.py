@@ -7,13 +7,13 @@ MantaError
 │   ├── SignatureError        a signature or a public key that does not hold
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
 │   ├── LedgerError           an entry that may not follow the log it is offered to
-│   ├── TableError            claims that do not make a table (protocol.table)
-│   ├── VoteError             a vote from outside the table, or for something else (protocol.rounds)
-│   ├── WorkError             a claim of work that the run did not ask for (automl.claims)
+│   ├── TableError            rows that are not the table that a round names (protocol.table)
+│   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
+│   ├── NotTheirs, Ignored    a caller that may not bring this, or anything for a while (aggregator.intake)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
-│   └── AttemptFailed         this try at a round is dropped whole
+│   └── AttemptFailed         this reduce is dropped whole
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
 """
@@ -56,7 +56,7 @@ class Unreachable(Weather):
 
 
 class AttemptFailed(Weather):
-    """One attempt at a round failed; the frozen lots go into the next one.
+    """One attempt at a reduce failed; nobody's vector has changed.
 
     ``suspects`` are the keys of members who did not answer: nothing is expected of them for a while.
     """

@@ -1,117 +1,186 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
-A claim may be logged for any round up to the next one; a second, different claim of one key for one round is logged as evidence,
-and that key then earns nothing in the round. A round entry must be exactly the next round, of claims already logged, under a quorum of
-votes. Storage, the Merkle tree and whether the digests of a proposal are *true* are the caller's.
+Between two round entries stand the contributions of a table, sorted by founder, each right after the claims that it lists:
+``(claim+ contribution)+ round``. A key's work on one base counts once. Storage, the Merkle tree, and whether the digests of a round's mean
+and state, its thresholds and its floor are *true* are the caller's (``aggregator.replay`` computes them again).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from itertools import pairwise
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from protocol.course import Course
 from protocol.errors import LedgerError
+from protocol.exchange import MAX_AGE, MAX_COHORT, next_open_ms
 from protocol.records import (
+    Claim,
+    Contribution,
+    Header,
+    Logged,
     Manifest,
-    Proposal,
     Round,
     SignedClaim,
+    SignedContribution,
     SignedManifest,
-    Statement,
-    check_vote,
-    claim_entry,
+    Threshold,
     commit_digest,
+    entry_of,
     open_entry,
-    quorum,
-    round_entry,
-    table_digest,
-    table_order,
 )
-from protocol.rewards import RewardedRound, claim_weight, credits
-from protocol.signing import Digest, sha256
+from protocol.rewards import claim_weight, share_out
+from protocol.signing import Digest
+from protocol.table import Row, table_root
+from protocol.verified import Verified
 
-MAX_CLAIMS_PER_KEY = 2  # for one round: the claim, and one more as evidence
+REMEMBERED_ROUNDS = 1024  # a body listed in one of the newest so many rounds is not taken again
+KEPT_TABLES = 8  # newest tables that are kept whole
 
 
 @dataclass(frozen=True, slots=True)
-class _LoggedClaim:
-    """A valid claim, without the bytes that nothing asks for again."""
+class Listed:
+    """A contribution that may stand in a table: its row, and what the rules need of its claims."""
 
-    signed: SignedClaim
-    round: int
-    last_commit: bytes
-    key: bytes
-    order: tuple[str, bytes]  # of a table: cohort, key
-    weight: int  # in the rewards of its round
+    row: Row
+    round: int  # the round after its base
+    keys: tuple[bytes, ...]
+    counted: int  # samples, uncapped
+    lots_ms: tuple[int, ...]  # one a claim
+    rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
+
+
+@dataclass(slots=True)
+class _Table:
+    """What stands in the log after the newest round entry."""
+
+    claims: list[tuple[bytes, Claim]] = field(default_factory=list)  # after the last contribution: digest, opened
+    listed: list[Listed] = field(default_factory=list)
+    keys: set[bytes] = field(default_factory=set)  # of all these claims
+    bodies: set[bytes] = field(default_factory=set)
+
+    def copy(self) -> "_Table":
+        return _Table(list(self.claims), list(self.listed), set(self.keys), set(self.bodies))
 
 
 class Ledger:
     """The state that a log's entries add up to. ``append`` either takes an entry or raises and changes nothing."""
 
-    def __init__(self, signed: SignedManifest) -> None:
-        """Start the run of ``signed``.
+    def __init__(self, signed: SignedManifest, course: Course, verified: Verified | None = None) -> None:
+        """Start the run of ``signed``, whose training is ``course``; ``verified`` may be shared with whoever checks signatures before.
 
         Raises:
             EncodingError, SignatureError: as ``SignedManifest.open``.
         """
         self.manifest: Manifest = signed.open()
         self.run: Digest = signed.run
-        self._costs = self.manifest.cost_table()
-        self._indices: dict[Digest, int] = {}  # SHA-256 of an entry -> its place in the log
-        self._claims: dict[bytes, _LoggedClaim] = {}  # by SignedClaim.digest
-        self._by_key: dict[tuple[int, bytes], tuple[_LoggedClaim, ...]] = {}  # (round, key) -> in the order of the log
-        self._equivocators: dict[int, frozenset[bytes]] = {}  # by round
-        self._rounds: list[Round] = []
+        self.course = course
+        self.verified = verified or Verified()
+        self._size = 0
+        self._newest: Round | None = None
         self._commits: list[Digest] = [self.run]  # [r] is the digest of the commit of round r
+        self._floors: list[int] = [self.manifest.exchange.first_floor]  # [r] is the floor of bodies on that commit
+        self._states: list[bytes] = [self.manifest.initial_state]
+        self._indices: list[int] = [-1]  # [r] is the place of the round's entry in the log
+        self._table = _Table()
+        self._keys: deque[frozenset[tuple[bytes, int]]] = deque(maxlen=MAX_AGE + 1)  # (key, round of its base + 1) of the newest tables
+        self._bodies: deque[frozenset[bytes]] = deque()  # of the newest tables
+        self._known_bodies: set[bytes] = set()  # all of these
+        self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
+        self._credits: Counter[bytes] = Counter()
+
+    def copy(self) -> "Ledger":
+        """Return a ledger in the same state that can go another way."""
+        other = Ledger.__new__(Ledger)
+        other.__dict__.update(self.__dict__)
+        for name in ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_credits"):
+            setattr(other, name, getattr(self, name).copy())
+        return other
 
     @property
     def size(self) -> int:
         """The number of entries."""
-        return len(self._indices)
+        return self._size
 
     @property
     def round(self) -> int:
         """The last committed round; 0 before the first."""
-        return len(self._rounds)
+        return len(self._commits) - 1
+
+    @property
+    def newest(self) -> Round | None:
+        """The newest round entry; None before the first."""
+        return self._newest
 
     @property
     def last_commit(self) -> Digest:
-        """The digest of the last round entry; the run's id before the first."""
+        """The digest of the newest round entry; the run's id before the first."""
         return self._commits[-1]
 
     @property
     def state(self) -> Digest:
         """The digest of the state that the run stands on."""
-        return Digest(self._rounds[-1].statement.state if self._rounds else self.manifest.initial_state)
+        return Digest(self._states[-1])
+
+    @property
+    def open_ms(self) -> int:
+        """How long the next round is open."""
+        return self._newest.open_ms if self._newest else self.manifest.exchange.first_open_ms
+
+    @property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """What the next table is clipped by."""
+        return self._newest.thresholds if self._newest else ()
 
     @property
     def finished(self) -> bool:
         """Whether the last round of the manifest is committed."""
         return self.round == self.manifest.num_rounds
 
-    def entry_index(self, entry: bytes) -> int | None:
-        """Return the index of ``entry`` in the log; None if exactly these bytes are not in it."""
-        return self._indices.get(sha256(entry))
+    @property
+    def last_founders(self) -> frozenset[bytes]:
+        """The founders of the last table."""
+        return frozenset(one.row.founder for one in self._tables[-1]) if self._tables else frozenset()
 
-    def claim_at(self, round: int, key: bytes) -> SignedClaim | None:
-        """Return the first claim logged of ``key`` for ``round``."""
-        logged = self._by_key.get((round, key))
-        return logged[0].signed if logged else None
-
-    def round_at(self, round: int) -> Round | None:
-        """Return the entry of a committed round."""
-        return self._rounds[round - 1] if 1 <= round <= self.round else None
+    @property
+    def is_between_rounds(self) -> bool:
+        """Whether the newest entry is a round, or there is none."""
+        return not self._table.claims and not self._table.listed
 
     def commit_at(self, round: int) -> Digest | None:
         """Return the digest of the commit of ``round``, of round 0 the run's id; None if it has not happened."""
         return self._commits[round] if 0 <= round <= self.round else None
 
-    def equivocators(self, round: int) -> frozenset[bytes]:
-        """Return the keys with two different claims for ``round`` in the log."""
-        return self._equivocators.get(round, frozenset())
+    def floor_at(self, round: int) -> int:
+        """Return the exponent floor of bodies whose base is the commit of ``round``."""
+        return self._floors[round]
+
+    def state_at(self, round: int) -> Digest:
+        """Return the digest of the state after ``round``."""
+        return Digest(self._states[round])
+
+    def index_at(self, round: int) -> int | None:
+        """Return the place in the log of a committed round's entry."""
+        return self._indices[round] if 1 <= round <= self.round else None
+
+    def table_at(self, round: int) -> tuple[Listed, ...] | None:
+        """Return the table of one of the newest committed rounds; None where it is not kept any more, or is not there yet."""
+        place = round - 1 - self.round
+        return self._tables[place] if -len(self._tables) <= place < 0 else None
 
     def credits(self) -> dict[bytes, int]:
-        """Return key -> what it has earned over all committed rounds, as of the entries so far."""
-        return credits((self._rewarded(round_) for round_ in self._rounds), self.manifest.reward_pool)
+        """Return key -> what it has earned over all committed rounds; keys in order, who earned nothing is not in it."""
+        return {key: self._credits[key] for key in sorted(self._credits) if self._credits[key]}
+
+    def listed(self, header: Header, round: int) -> Listed:
+        """Return what the header's contribution would be in the table of ``round``, the next one or the one after it.
+
+        Nothing is said about the other contributions of that table.
+
+        Raises:
+            EncodingError, SignatureError: a record in it is malformed, or its signature does not hold.
+            LedgerError: it may not stand there.
+        """
+        claims = [(signed.digest, self._checked_claim(self.verified.claim(signed), round)) for signed in header.claims]
+        return self._checked_contribution(header.contribution, claims, round)
 
     def append(self, entry: bytes) -> None:
         """Take ``entry`` as the next one. On any error the state stays as it was.
@@ -119,101 +188,132 @@ class Ledger:
         Raises:
             EncodingError: it is no entry, or not the canonical bytes of one.
             SignatureError: a signature in it does not hold.
-            LedgerError: it may not follow this log, or is in it already (see ``entry_index``).
+            LedgerError: it may not follow this log.
         """
-        entry_digest = sha256(entry)
-        if entry_digest in self._indices:
-            raise LedgerError(f"this entry is in the log already, as number {self._indices[entry_digest]}")
-        record = open_entry(entry)
-        if isinstance(record, SignedClaim):
-            self._take_claim(self._checked_claim(record))
-        else:
-            self._check_round(record, self._claims)
-            self._rounds.append(record)
-            self._commits.append(commit_digest(entry))
-        self._indices[entry_digest] = len(self._indices)
-
-    def proposal_entries(self, proposal: Proposal) -> list[bytes]:
-        """Return what to append for ``proposal``: its claims that are not in the log yet, in the table's order, then the round.
-
-        Nothing is appended. Each entry is valid after the ones before it.
-
-        Raises:
-            EncodingError, SignatureError, LedgerError: the proposal may not follow this log.
-        """
-        statement = proposal.statement
-        self._check_next(statement)  # before the signatures, which cost more
-        known: dict[bytes, _LoggedClaim] = {}
-        entries = []
-        for signed in proposal.claims:
-            digest = signed.digest
-            if digest in self._claims:
-                known[digest] = self._claims[digest]
-            else:
-                known[digest] = self._checked_claim(signed)
-                entries.append(claim_entry(signed))
-        round_ = Round(statement, tuple(signed.digest for signed in proposal.claims), proposal.votes)
-        self._check_round(round_, known)
-        return [*entries, round_entry(round_)]
-
-    def _checked_claim(self, signed: SignedClaim) -> _LoggedClaim:
-        claim = signed.open()
-        if claim.run != self.run:
-            raise LedgerError("a claim of another run")
-        if claim.round > min(self.round + 1, self.manifest.num_rounds):
-            raise LedgerError(f"a claim for round {claim.round} while round {self.round} is the last one committed")
-        if len(self._by_key.get((claim.round, claim.key), ())) >= MAX_CLAIMS_PER_KEY:
-            raise LedgerError(f"more than {MAX_CLAIMS_PER_KEY} claims of one key for round {claim.round}")
-        weight = claim_weight(claim.work, self._costs, self.manifest.max_claim_samples)
-        return _LoggedClaim(signed, claim.round, claim.last_commit, claim.key, table_order(claim), weight)
-
-    def _take_claim(self, claim: _LoggedClaim) -> None:
-        place = (claim.round, claim.key)
-        before = self._by_key.get(place, ())
-        if before:
-            self._equivocators[claim.round] = self.equivocators(claim.round) | {claim.key}
-        self._by_key[place] = (*before, claim)
-        self._claims[claim.signed.digest] = claim
-
-    def _check_next(self, statement: Statement) -> None:
+        record: Logged = open_entry(entry)
         if self.finished:
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
-        if statement.run != self.run:
-            raise LedgerError("a round of another run")
-        if statement.round != self.round + 1:
-            raise LedgerError(f"round {statement.round} cannot follow round {self.round}")
-        if statement.last_commit != self.last_commit:
-            raise LedgerError(f"round {statement.round} does not stand on the last commit")
+        if isinstance(record, SignedClaim):
+            self._take_claim(record)
+        elif isinstance(record, SignedContribution):
+            self._take_contribution(record)
+        else:
+            self._take_round(record, entry)
+        self._size += 1
 
-    def _check_round(self, round_: Round, claims: Mapping[bytes, _LoggedClaim]) -> None:
-        statement = round_.statement
-        self._check_next(statement)
-        table = []
-        for digest in round_.claims:
-            claim = claims.get(digest)
-            if claim is None:
-                raise LedgerError("a round lists a claim that is not in the log")
-            if (claim.round, claim.last_commit) != (statement.round, statement.last_commit):
-                raise LedgerError(f"a claim for another round or commit than round {statement.round}'s")
-            table.append(claim)
-        if any(left.order >= right.order for left, right in pairwise(table)) or len({claim.key for claim in table}) != len(table):
-            raise LedgerError("the table is not in order, or has a key twice")
-        if statement.table != table_digest(round_.claims):
-            raise LedgerError("the statement is about another table")
-        _check_votes(round_, {claim.key for claim in table})
+    def next_open_ms(self, listed: Sequence[Listed]) -> int:
+        """Return how long the round after a table of these is open."""
+        lots_ms = [lot_ms for one in listed for lot_ms in one.lots_ms]
+        return next_open_ms(self.manifest.exchange, self.open_ms, sum(one.counted for one in listed), lots_ms)
 
-    def _rewarded(self, round_: Round) -> RewardedRound:
-        claims = [self._claims[digest] for digest in round_.claims]
-        return RewardedRound(tuple((claim.key, claim.weight) for claim in claims), self.equivocators(round_.statement.round))
+    def _take_claim(self, signed: SignedClaim) -> None:
+        claim = self._checked_claim(self.verified.claim(signed), self.round + 1)
+        table = self._table
+        if claim.key in table.keys:
+            raise LedgerError("a key stands twice in one table")
+        if len(table.claims) >= MAX_COHORT or any(
+            (other.round, other.founder) != (claim.round, claim.founder) for _, other in table.claims
+        ):
+            raise LedgerError("a claim that no contribution can list together with those before it")
+        if len(table.listed) >= self.manifest.exchange.max_rows:
+            raise LedgerError(f"a table has at most {self.manifest.exchange.max_rows} contributions")
+        table.claims.append((signed.digest, claim))
+        table.keys.add(claim.key)
+
+    def _take_contribution(self, signed: SignedContribution) -> None:
+        listed = self._checked_contribution(signed, self._table.claims, self.round + 1)
+        table = self._table
+        if table.listed and table.listed[-1].row.founder >= listed.row.founder:
+            raise LedgerError("the contributions of a table are sorted by founder")
+        if listed.row.body in table.bodies:
+            raise LedgerError("two contributions of a table have one body")
+        table.listed.append(listed)
+        table.bodies.add(listed.row.body)
+        table.claims = []
+
+    def _take_round(self, round_: Round, entry: bytes) -> None:
+        listed = self._table.listed
+        rows = [one.row for one in listed]
+        if self._table.claims or not listed:
+            raise LedgerError("a round without contributions, or with a claim that none lists")
+        if (round_.run, round_.round, round_.base) != (self.run, self.round + 1, self.last_commit):
+            raise LedgerError(f"round {round_.round} does not follow round {self.round} of this log")
+        if (round_.rows, round_.table) != (len(rows), table_root(rows)):
+            raise LedgerError("the round is about another table than the contributions before it")
+        if (round_.counted, round_.open_ms) != (sum(one.counted for one in listed), self.next_open_ms(listed)):
+            raise LedgerError("the round counts other samples than its claims do, or opens the next for another time than they give")
+        if abs(round_.floor - self._floors[-1]) > 1:
+            raise LedgerError("the floor moves by more than one exponent")
+        self._credits.update(share_out(self.manifest.reward_pool, dict(pair for one in listed for pair in one.rewards)))
+        self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
+        self._bodies.append(frozenset(row.body for row in rows))
+        self._known_bodies |= self._bodies[-1]
+        if len(self._bodies) > REMEMBERED_ROUNDS:
+            self._known_bodies -= self._bodies.popleft()
+        self._tables.append(tuple(listed))
+        self._commits.append(commit_digest(entry))
+        self._floors.append(round_.floor)
+        self._states.append(round_.state)
+        self._indices.append(self._size)
+        self._newest = round_
+        self._table = _Table()
+
+    def _checked_claim(self, claim: Claim, round: int) -> Claim:
+        self._check_base(claim, round)
+        exchange = self.manifest.exchange
+        if claim.local_steps != exchange.local_steps:
+            raise LedgerError(f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}")
+        if len(claim.work) != len(self.course.costs(claim.round, claim.cohort)):
+            raise LedgerError(f"round {claim.round} does not ask for {len(claim.work)} architectures")
+        if claim.lots * self.manifest.lot_samples > exchange.max_claim_samples:
+            raise LedgerError(f"{claim.lots * self.manifest.lot_samples} samples where a claim has at most {exchange.max_claim_samples}")
+        if any((claim.key, claim.round) in keys for keys in self._keys):
+            raise LedgerError("this key's work on this base is in the log already")
+        return claim
+
+    def _check_base(self, record: Claim | Contribution, round: int) -> None:
+        if record.run != self.run:
+            raise LedgerError("of another run")
+        if round > self.manifest.num_rounds:
+            raise LedgerError("the run has no round left for it")
+        if record.round > self.round + 1 or self._commits[record.round - 1] != record.base:
+            raise LedgerError(f"for round {record.round} on another base than this log's")
+        if round - record.round > MAX_AGE:
+            raise LedgerError(f"its base is {round - record.round} commits old, {MAX_AGE} at most are taken")
+        if any(self.course.sorts_after(between) for between in range(record.round, round)):
+            raise LedgerError("the weights were put in another order since its base")
+
+    def _checked_contribution(self, signed: SignedContribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
+        contribution = self.verified.contribution(signed)
+        self._check_base(contribution, round)
+        opened = [claim for _, claim in claims]
+        if contribution.claims != tuple(digest for digest, _ in claims):
+            raise LedgerError("a contribution of other claims than those that come with it")
+        if any((claim.round, claim.founder) != (contribution.round, contribution.founder) for claim in opened):
+            raise LedgerError("a claim on another base, or of another cohort, than its contribution's")
+        keys = tuple(claim.key for claim in opened)
+        if list(keys) != sorted(set(keys)) or contribution.founder not in keys:
+            raise LedgerError("the claims are not sorted by key, or the founder has none")
+        if contribution.body in self._known_bodies:
+            raise LedgerError("this body is in the log already")
+        lot_samples, cap = self.manifest.lot_samples, self.manifest.exchange.weight_cap
+        samples = [claim.lots * lot_samples for claim in opened]
+        row = Row(
+            contribution=signed.digest,
+            founder=contribution.founder,
+            age=round - contribution.round,
+            role=self.course.role(contribution.round, opened[0].cohort),
+            samples=sum(min(each, cap) for each in samples),
+            body=contribution.body,
+        )
+        rewards = tuple((claim.key, self._reward_weight(claim)) for claim in opened)
+        return Listed(row, contribution.round, keys, sum(samples), tuple(claim.lot_ms for claim in opened), rewards)
+
+    def _reward_weight(self, claim: Claim) -> int:
+        costs = self.course.costs(claim.round, claim.cohort)
+        return claim_weight(claim.work, costs, self.manifest.lot_samples, self.manifest.exchange.weight_cap)
 
 
-def _check_votes(round_: Round, members: set[bytes]) -> None:
-    voters = [vote.key for vote in round_.votes]
-    if len(voters) < quorum(len(members)):
-        raise LedgerError(f"{len(voters)} votes where {len(members)} members need {quorum(len(members))}")
-    if any(left >= right for left, right in pairwise(voters)):
-        raise LedgerError("the votes are not sorted by key, or a key votes twice")
-    if not members.issuperset(voters):
-        raise LedgerError("a vote from outside the table")
-    for vote in round_.votes:
-        check_vote(round_.statement, vote)
+def entries_of(headers: Sequence[Header]) -> list[bytes]:
+    """Return the log entries of a table's contributions, given in its order: each after its claims."""
+    return [entry for header in headers for entry in (*map(entry_of, header.claims), entry_of(header.contribution))]

@@ -1,6 +1,7 @@
-"""Which samples a lot has, and the seed of its augmentation: pure functions of run, round, cohort, peer and index, by SHA-256.
+"""Which samples a lot has, and the seed of its augmentation: pure functions of run, base, step, peer and index, by SHA-256.
 
-Anyone can so tell what a lot had to be. Nothing here knows the data.
+Anyone can so tell what a lot had to be. It follows from the digest of the commit that it is trained on, so nobody works ahead. Nothing here
+knows the data.
 """
 
 from collections.abc import Iterator
@@ -12,12 +13,12 @@ from protocol.signing import sha256
 _WORD_BITS = 64
 
 
-def lot_seed(seed: int, round: int, cohort: str, key: bytes, index: int) -> int:
+def lot_seed(seed: int, base: bytes, step: int, key: bytes, index: int) -> int:
     """Return the seed of a lot's augmentation: uniform, 0 <= it < 2^64."""
-    return int.from_bytes(sha256(encode(("lot seed", seed, round, cohort, key, index)))[:8], "big")
+    return int.from_bytes(sha256(encode(("lot seed", seed, base, step, key, index)))[:8], "big")
 
 
-def sample_indices(seed: int, round: int, cohort: str, key: bytes, index: int, dataset_size: int, count: int) -> tuple[int, ...]:
+def sample_indices(seed: int, base: bytes, step: int, key: bytes, index: int, dataset_size: int, count: int) -> tuple[int, ...]:
     """Return the ``count`` samples of a lot, each 0 <= it < ``dataset_size``, drawn uniformly without replacement.
 
     A lot larger than the data set starts over whenever it has had all of them.
@@ -27,7 +28,7 @@ def sample_indices(seed: int, round: int, cohort: str, key: bytes, index: int, d
     """
     if dataset_size < 1 or count < 0:
         raise ValueError(f"{count} samples of {dataset_size} cannot be drawn")
-    words = _words(encode(("lot samples", seed, round, cohort, key, index)))
+    words = _words(encode(("lot samples", seed, base, step, key, index)))
     drawn: list[int] = []
     while len(drawn) < count:
         drawn += _draw(words, dataset_size, min(count - len(drawn), dataset_size))

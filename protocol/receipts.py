@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from protocol.errors import EncodingError, ProofError
 from protocol.merkle import leaf_hash, verify_inclusion
 from protocol.notes import TreeHead, open_tree_head, origin
-from protocol.records import MAX_GROUP, Receipt, Round, check_vote, commit_digest, open_entry, quorum
+from protocol.records import Receipt, Round, commit_digest, open_entry
 from protocol.signing import Digest
 
 
@@ -22,7 +22,7 @@ def open_round_receipt(receipt: Receipt, run: bytes, operator: bytes) -> ProvenR
     """Return the round that ``receipt`` proves to be in the log of ``operator``.
 
     Raises:
-        SignatureError: the operator did not sign the tree head, or a voter not the statement.
+        SignatureError: the operator did not sign the tree head.
         ProofError: the entry is not under the tree head.
         EncodingError: the receipt's parts are malformed, or it is not of a round of this run.
     """
@@ -32,16 +32,6 @@ def open_round_receipt(receipt: Receipt, run: bytes, operator: bytes) -> ProvenR
         raise ProofError(f"a tree head of another log: {head.origin!r}")
     verify_inclusion(leaf_hash(receipt.entry), receipt.index, head.size, list(receipt.proof), head.root)
     entry = open_entry(receipt.entry)
-    if not isinstance(entry, Round) or entry.statement.run != run:
+    if not isinstance(entry, Round) or entry.run != run:
         raise EncodingError("not a round of this run")
-    _check_votes(entry)
     return ProvenRound(entry, commit_digest(receipt.entry), head)
-
-
-def _check_votes(entry: Round) -> None:
-    """Check the votes too: a log that took a round without a quorum is not to be believed, whatever it signs."""
-    voters = [vote.key for vote in entry.votes]
-    if len(entry.claims) > MAX_GROUP or voters != sorted(set(voters)) or len(voters) < quorum(len(entry.claims)):
-        raise EncodingError("a round without its quorum of votes")
-    for vote in entry.votes:
-        check_vote(entry.statement, vote)

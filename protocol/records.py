@@ -1,4 +1,4 @@
-"""The records that travel and that the log keeps: manifest, announcement, claim, statement, vote, round, receipt.
+"""The records that travel and that the log keeps: manifest, announcement, claim, contribution, ticket, round, receipt.
 
 Each is a frozen dataclass of int, text, bytes and tuples, encoded by ``protocol.encoding``; ``__post_init__`` checks the ranges,
 so a decoded record is a valid one. Signatures are checked by the functions at the end, kind by kind. Real numbers are decimal
@@ -9,17 +9,18 @@ import re
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, SignatureError
+from protocol.errors import SignatureError
+from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOT_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 
-MAX_ENTRY_BYTES = 4096  # a claim entry
-MAX_CLAIM_BYTES = MAX_ENTRY_BYTES - 80  # a claim's payload: what the entry around it adds is 80 bytes
-MAX_ROUND_BYTES = 65_535  # a round entry
+MAX_ENTRY_BYTES = 4096
+MAX_PAYLOAD_BYTES = MAX_ENTRY_BYTES - 96  # of what an entry holds: its kind, a signature and the framing of all are fewer bytes
 MAX_MANIFEST_BYTES = 262_144
-MAX_GROUP = 256  # members of one table: their claims' digests and votes fit a round entry
 MAX_ROUND = 2**40
-MAX_ARCHITECTURES = 8  # that a claim names; with texts as long as they may be, a claim still fits its entry
-MAX_ARCHITECTURE_TEXT = 400
+MAX_ARCHITECTURES = 8  # that a round asks of a cohort
+MAX_ROLES = 8
+MAX_NORM = 2**62 - 1  # of a threshold
+MAX_LOTS = 2**32
 MAX_COSTS = 4096  # prices of a manifest
 MAX_GENE_TEXT = 40
 TASKS = ("classification", "stereo")
@@ -87,21 +88,16 @@ class Manifest:
     algorithm: str  # one of ALGORITHMS: who trains what in a round
     schedule: str  # one of SCHEDULES: what there is to train, round by round
     num_rounds: int
-    target_batch: int  # samples over all lots that close a round
     lot_samples: int  # samples of one lot
-    max_claim_samples: int  # a claim's weight is capped here
-    round_deadline_ms: int  # a round closes at the latest this long after the commit before it
-    attempt_timeout_ms: int  # from a settled table to a quorum of votes
     optimizer: Optimizer
     initial_state: bytes  # digest of the state of round 0
-    cohort_codec: str  # codec between members of a cohort
-    swarm_codec: str  # codec between cohorts, and of the mean itself
+    exchange: Exchange
     reward_pool: int  # credit units shared out each round
     costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
     operators: tuple[bytes, ...]  # Ed25519 keys; the first one's log decides
 
     def __post_init__(self) -> None:
-        for what in ("name", "dataset", "supernet", "cohort_codec", "swarm_codec"):
+        for what in ("name", "dataset", "supernet"):
             check_name(getattr(self, what), what)
         for what, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("schedule", SCHEDULES)):
             _require(getattr(self, what) in known, f"{what} must be one of {', '.join(known)}")
@@ -109,9 +105,9 @@ class Manifest:
         check_digest(self.initial_state, "initial_state")
         _require(0 <= self.seed < 2**63, "seed is between 0 and 2^63")
         _require(1 <= self.num_rounds <= MAX_ROUND, "num_rounds is at least 1")
-        for what in ("target_batch", "lot_samples", "max_claim_samples", "round_deadline_ms", "attempt_timeout_ms", "reward_pool"):
-            _require(1 <= getattr(self, what) <= 2**48, f"{what} is at least 1 and at most 2^48")
-        _require(self.lot_samples <= 65_536, "lot_samples is at most 65536")
+        _require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")
+        _require(1 <= self.lot_samples <= 65_536, "lot_samples is at least 1 and at most 65536")
+        _require(self.lot_samples <= self.exchange.weight_cap, "weight_cap is at least one lot")
         _require(len(self.costs) <= MAX_COSTS, f"a manifest has at most {MAX_COSTS} prices")
         _require(all(0 < len(key) <= MAX_GENE_TEXT for key, _ in self.costs), f"what is priced has 1 to {MAX_GENE_TEXT} characters")
         _require(len({key for key, _ in self.costs}) == len(self.costs), "nothing is priced twice")
@@ -160,64 +156,61 @@ class SignedManifest:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a peer says of itself in the DHT, again and again: where it stands and how far its round is."""
+    """What a peer says of itself in the DHT, again and again: that it is there, and whose state it can hand out."""
 
     run: bytes
     key: bytes
     cohort: str
-    last_commit: bytes  # the commit it stands on; the run's id before the first
-    round: int  # the round it works on
-    samples: int  # trained for that round so far
-    ready: int  # 1 when its claim is frozen
+    round: int  # whose state it holds
     sequence: int  # grows with every announcement of this key: milliseconds since 1970
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
-        check_digest(self.last_commit, "last_commit")
         check_name(self.cohort, "cohort")
-        _require(1 <= self.round <= MAX_ROUND and 0 <= self.samples <= 2**48, "round or samples out of range")
-        _require(self.ready in (0, 1) and 0 <= self.sequence < 2**62, "ready or sequence out of range")
+        _require(0 <= self.round <= MAX_ROUND, "round out of range")
+        _require(0 <= self.sequence < 2**62, "sequence out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A peer's statement of its lots for one round, made once, the same bytes in every attempt."""
+    """A peer's statement of its lots on one base, made once: whoever hands it in, and when, does not change its bytes."""
 
     run: bytes
-    round: int
-    last_commit: bytes  # digest of the commit whose state the lots were trained on
+    round: int  # the round after the base
+    base: bytes  # digest of the commit whose state the lots were trained on; the run's id before the first
     key: bytes
-    cohort: str
-    work: tuple[tuple[str, int], ...]  # architecture (its canonical text) -> samples, sorted by text
-    lots: int
-    lots_root: bytes  # RFC 9162 root over the encoded LotRecords in order
+    founder: bytes  # the key that convenes the cohort: naming it is the consent; a peer alone names itself
+    cohort: str  # the name that model-parallel's architectures follow from
+    local_steps: int  # H, the manifest's
+    work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order
+    lots_root: bytes  # RFC 9162 root over the packed LotRecords in the order of their index
+    vector: bytes  # SHA-256 of the vector that it gave, float32 little-endian
+    residual: bytes  # digest of the residual that was added before coding; empty: none
+    lot_ms: int  # median duration of its lots
 
     def __post_init__(self) -> None:
-        check_digest(self.run, "run")
-        check_digest(self.last_commit, "last_commit")
-        check_digest(self.lots_root, "lots_root")
+        for what in ("run", "base", "lots_root", "vector", "key", "founder"):
+            check_digest(getattr(self, what), what)
         check_name(self.cohort, "cohort")
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
-        _require(1 <= self.lots <= 2**32, "a claim has at least one lot")
-        names = [name for name, _ in self.work]
-        _require(0 < len(names) <= MAX_ARCHITECTURES, f"a claim names 1 to {MAX_ARCHITECTURES} architectures")
-        _require(names == sorted(set(names)), "architectures are sorted and named once")
-        _require(
-            all(0 < len(name) <= MAX_ARCHITECTURE_TEXT for name in names),
-            f"an architecture's text has 1 to {MAX_ARCHITECTURE_TEXT} characters",
-        )
-        _require(all(0 < samples <= 2**40 for _, samples in self.work), "samples out of range")
+        _require(self.founder == self.key, "this version knows cohorts of one: a claim names its own key as the founder")
+        _require(self.local_steps == 1, "this version knows one local step a round")
+        _require(0 < len(self.work) <= MAX_ARCHITECTURES, f"a claim counts 1 to {MAX_ARCHITECTURES} architectures")
+        _require(all(0 <= lots <= MAX_LOTS for lots in self.work) and sum(self.work) > 0, "a claim has at least one lot")
+        _require(self.residual == b"", "this version knows no residuals")
+        _require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
 
     @property
-    def samples(self) -> int:
-        """Samples over all its lots."""
-        return sum(samples for _, samples in self.work)
+    def lots(self) -> int:
+        """Lots over all architectures."""
+        return sum(self.work)
 
 
 @dataclass(frozen=True, slots=True)
 class LotRecord:
     """One lot as a leaf of ``Claim.lots_root``."""
 
+    step: int  # from 0, below ``Claim.local_steps``
     index: int
     architecture: str
     samples: int
@@ -239,13 +232,13 @@ class SignedClaim:
             EncodingError: the payload is no claim.
             SignatureError: its key did not sign it.
         """
-        claim = unpack(Claim, self.payload, max_bytes=MAX_CLAIM_BYTES)
+        claim = unpack(Claim, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
         verify("claim", claim.key, self.payload, self.signature)
         return claim
 
     @property
     def digest(self) -> Digest:
-        """What a table lists: SHA-256 of the payload and the signature together."""
+        """What a contribution lists: SHA-256 of the payload and the signature together."""
         return sha256(pack(self))
 
     @classmethod
@@ -256,67 +249,161 @@ class SignedClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
-    """What a group says its attempt reached; each member signs these bytes (kind "proposal")."""
+class Contribution:
+    """What a cohort hands in for one base: its claims, and the body that was coded from their vectors."""
 
     run: bytes
-    round: int
-    last_commit: bytes
-    table: bytes  # table_digest of its claims
-    mean: bytes  # digest of the mean's canonical bytes
-    state: bytes  # digest of the next state's canonical bytes
+    round: int  # the round after the base; it may count in a later one
+    base: bytes
+    founder: bytes
+    claims: tuple[bytes, ...]  # SignedClaim.digest of each member, in the order of their keys
+    body: bytes  # root over the body's groups
+    residuals: tuple[bytes, ...]  # digest of the residual that each member is left with, in the claims' order; empty: none
 
     def __post_init__(self) -> None:
-        for what in ("run", "last_commit", "table", "mean", "state"):
+        for what in ("run", "base", "founder", "body"):
             check_digest(getattr(self, what), what)
+        _require(1 <= self.round <= MAX_ROUND, "round out of range")
+        _require(1 <= len(self.claims) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
+        _require(len(self.claims) == 1, "this version knows cohorts of one: a contribution has one claim")
+        for claim in self.claims:
+            check_digest(claim, "claim")
+        _require(self.residuals == (b"",) * len(self.claims), "this version knows no residuals: one empty digest a claim")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedContribution:
+    """A contribution's bytes with its founder's signature: exactly what the log keeps."""
+
+    payload: bytes
+    signature: bytes
+
+    def open(self) -> Contribution:
+        """Return the contribution, its signature checked.
+
+        Raises:
+            EncodingError: the payload is no contribution.
+            SignatureError: its founder did not sign it.
+        """
+        contribution = unpack(Contribution, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        verify("contribution", contribution.founder, self.payload, self.signature)
+        return contribution
+
+    @property
+    def digest(self) -> Digest:
+        """What tickets and rows name it by: SHA-256 of the payload and the signature together."""
+        return sha256(pack(self))
+
+    @classmethod
+    def sign(cls, contribution: Contribution, founder: Identity) -> "SignedContribution":
+        """Return ``contribution`` signed by its founder."""
+        payload = pack(contribution)
+        return cls(payload, founder.sign("contribution", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """A contribution as it is handed in, without its body: with the claims that it lists, in its order."""
+
+    contribution: SignedContribution
+    claims: tuple[SignedClaim, ...]
+
+    def __post_init__(self) -> None:
+        _require(1 <= len(self.claims) <= MAX_COHORT, f"a header has 1 to {MAX_COHORT} claims")
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The log's word that a contribution and its body are on its disk, and will be in the table of a round."""
+
+    run: bytes
+    round: int  # that it counts in
+    contribution: bytes  # SignedContribution.digest
+
+    def __post_init__(self) -> None:
+        check_digest(self.run, "run")
+        check_digest(self.contribution, "contribution")
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
-    """One member's signature under a statement."""
+class SignedTicket:
+    """A ticket's bytes with the operator's signature."""
 
-    key: bytes
+    payload: bytes
     signature: bytes
+
+    def open(self, operator: bytes) -> Ticket:
+        """Return the ticket, the signature of ``operator`` checked.
+
+        Raises:
+            EncodingError: the payload is no ticket.
+            SignatureError: the operator did not sign it.
+        """
+        ticket = unpack(Ticket, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        verify("ticket", operator, self.payload, self.signature)
+        return ticket
+
+    @classmethod
+    def sign(cls, ticket: Ticket, operator: Identity) -> "SignedTicket":
+        """Return ``ticket`` signed by the operator."""
+        payload = pack(ticket)
+        return cls(payload, operator.sign("ticket", payload))
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """A statement, the claims of its table in the table's order, and the votes of at least two thirds of their keys."""
+class Threshold:
+    """How large contributions of one role usually are: what the next tables are clipped by."""
 
-    statement: Statement
-    claims: tuple[SignedClaim, ...]
-    votes: tuple[Vote, ...]  # sorted by key
+    role: int
+    norm: int  # weighted median of their norms, in units of 2^floor of the entry that has it
+    samples: int  # weighted median of their samples
 
     def __post_init__(self) -> None:
-        _require(1 <= len(self.claims) <= MAX_GROUP, f"a table has 1 to {MAX_GROUP} claims")
-        _require(len(self.votes) <= len(self.claims), "more votes than claims")
+        _require(0 <= self.role < MAX_ROLES, "role out of range")
+        _require(0 <= self.norm <= MAX_NORM and 1 <= self.samples <= 2**48, "norm or samples out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round entry: the proposal that the log took, its claims by digest. The log has it: the round has happened."""
+    """A round entry; the contributions in the log between the round entry before and this one are its table."""
 
-    statement: Statement
-    claims: tuple[bytes, ...]  # SignedClaim.digest in the table's order
-    votes: tuple[Vote, ...]  # sorted by key
+    run: bytes
+    round: int
+    base: bytes  # digest of the commit before; the run's id before the first
+    table: bytes  # root over the packed rows
+    rows: int
+    mean: bytes  # root over the mean's groups
+    state: bytes  # digest of the next state
+    counted: int  # samples of the table, before anybody's weight was capped
+    thresholds: tuple[Threshold, ...]  # by role, for the tables to come
+    floor: int  # of the exponents of bodies on this base
+    open_ms: int  # how long the next round is open
 
     def __post_init__(self) -> None:
-        _require(1 <= len(self.claims) <= MAX_GROUP, f"a round has 1 to {MAX_GROUP} claims")
-        _require(len(self.votes) <= len(self.claims), "more votes than claims")
-        for claim in self.claims:
-            check_digest(claim, "claim")
+        for what in ("run", "base", "table", "mean", "state"):
+            check_digest(getattr(self, what), what)
+        _require(1 <= self.round <= MAX_ROUND, "round out of range")
+        _require(1 <= self.rows <= MAX_ROWS and 1 <= self.counted < 2**62, "rows or samples out of range")
+        roles = [threshold.role for threshold in self.thresholds]
+        _require(len(roles) <= MAX_ROLES and roles == sorted(set(roles)), "thresholds are sorted by role, one each")
+        _require(MIN_FLOOR <= self.floor <= MAX_FLOOR, "floor out of range")
+        _require(1 <= self.open_ms <= 86_400_000, "a round is open for 1 ms to a day")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger record: ``kind`` is "claim" (body: a packed SignedClaim) or "round" (body: a packed Round)."""
+    """A ledger record: ``kind`` says what is packed in the body, a "claim", a "contribution" (both signed) or a "round"."""
 
     kind: str
     body: bytes
 
     def __post_init__(self) -> None:
-        _require(self.kind in ("claim", "round"), f"unknown kind of entry {self.kind!r}")
+        _require(self.kind in _ENTRIES, f"unknown kind of entry {self.kind!r}")
+
+
+_ENTRIES: dict[str, type] = {"claim": SignedClaim, "contribution": SignedContribution, "round": Round}
+Logged = SignedClaim | SignedContribution | Round
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,64 +416,23 @@ class Receipt:
     tree_head: str
 
 
-def open_entry(data: bytes) -> SignedClaim | Round:
+def open_entry(data: bytes) -> Logged:
     """Return the record inside an entry's bytes; signatures are not checked here (see ``protocol.ledger``).
 
     Raises:
-        EncodingError: not an entry, or larger than its kind may be.
+        EncodingError: not an entry.
     """
-    entry = unpack(Entry, data, max_bytes=MAX_ROUND_BYTES)
-    if entry.kind == "round":
-        return unpack(Round, entry.body, max_bytes=MAX_ROUND_BYTES)
-    if len(data) > MAX_ENTRY_BYTES:
-        raise EncodingError(f"a claim entry of {len(data)} bytes where at most {MAX_ENTRY_BYTES} are allowed")
-    return unpack(SignedClaim, entry.body, max_bytes=MAX_ENTRY_BYTES)
+    entry = unpack(Entry, data, max_bytes=MAX_ENTRY_BYTES)
+    record: Logged = unpack(_ENTRIES[entry.kind], entry.body, max_bytes=MAX_ENTRY_BYTES)
+    return record
 
 
-def claim_entry(claim: SignedClaim) -> bytes:
-    """Return the log entry of a claim."""
-    return pack(Entry("claim", pack(claim)))
-
-
-def round_entry(round_: Round) -> bytes:
-    """Return the log entry of a round."""
-    return pack(Entry("round", pack(round_)))
+def entry_of(record: Logged) -> bytes:
+    """Return the log entry of a record."""
+    kind = next(kind for kind, cls in _ENTRIES.items() if isinstance(record, cls))
+    return pack(Entry(kind, pack(record)))
 
 
 def commit_digest(entry: bytes) -> Digest:
     """Return a commit's digest: SHA-256 of its round entry's bytes. Before the first round it is the run's id."""
     return sha256(entry)
-
-
-def sign_vote(statement: Statement, identity: Identity) -> Vote:
-    """Return the identity's vote for ``statement``."""
-    return Vote(identity.public_key, identity.sign("proposal", pack(statement)))
-
-
-def check_vote(statement: Statement, vote: Vote) -> None:
-    """Check one vote's signature.
-
-    Raises:
-        SignatureError: the vote is not its key's.
-    """
-    verify("proposal", vote.key, pack(statement), vote.signature)
-
-
-def quorum(members: int) -> int:
-    """Return how many votes a proposal of ``members`` needs: two thirds, rounded up."""
-    return -(-2 * members // 3)
-
-
-def table_order(claim: Claim) -> tuple[str, bytes]:
-    """Return what a table is sorted by: cohort, then key."""
-    return claim.cohort, claim.key
-
-
-def sort_table(claims: list[tuple[SignedClaim, Claim]]) -> list[tuple[SignedClaim, Claim]]:
-    """Return claims in a table's order."""
-    return sorted(claims, key=lambda pair: table_order(pair[1]))
-
-
-def table_digest(claims: tuple[bytes, ...]) -> Digest:
-    """Return the digest of a table: of its claims' digests, in order."""
-    return sha256(b"".join(claims))

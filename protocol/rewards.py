@@ -4,21 +4,11 @@ Which claims and rounds are valid is not decided here (see ``protocol.ledger``).
 """
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from protocol.errors import LedgerError
 
 _LEADING_LETTERS = re.compile(r"[a-z]*")
-
-
-@dataclass(frozen=True, slots=True)
-class RewardedRound:
-    """What a committed round is paid for."""
-
-    weights: tuple[tuple[bytes, int], ...]  # key -> ``claim_weight`` of its claim in the round
-    equivocators: frozenset[bytes]  # keys that signed two claims for the round: they earn nothing
 
 
 def architecture_cost(text: str, costs: Mapping[str, int]) -> int:
@@ -49,33 +39,26 @@ def _place(gene: str) -> str:
     return place if colon or letters is None else letters.group()
 
 
-def claim_weight(work: Iterable[tuple[str, int]], costs: Mapping[str, int], max_samples: int) -> int:
+def claim_weight(work: Sequence[int], costs: Sequence[int], lot_samples: int, max_samples: int) -> int:
     """Return what a claim's ``work`` weighs in its round's rewards: MACs over its samples.
 
     A claim of more than ``max_samples`` is scaled down to them, each of its architectures alike; rounded down.
 
-    Raises:
-        LedgerError: as ``architecture_cost``.
+    Args:
+        work: lots of each architecture.
+        costs: MACs of each, in the same order.
+        lot_samples: samples of a lot.
     """
-    priced = [(samples, architecture_cost(text, costs)) for text, samples in work]
-    samples = sum(count for count, _ in priced)
-    weight = sum(count * cost for count, cost in priced)
+    samples = sum(work) * lot_samples
+    weight = sum(lots * cost for lots, cost in zip(work, costs, strict=True)) * lot_samples
     return weight if samples <= max_samples else weight * max_samples // samples
 
 
-def credits(rounds: Iterable[RewardedRound], pool: int) -> dict[bytes, int]:
-    """Return key -> credit over all ``rounds``, each of which shares out ``pool``; keys in order, who earned nothing is not in it.
+def share_out(pool: int, weights: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Return ``pool`` in shares in proportion to ``weights``: rounded down, then one more each by largest remainder, ties by key.
 
     A round in which nobody's work weighs anything pays nothing.
     """
-    earned: Counter[bytes] = Counter()
-    for round_ in rounds:
-        earned.update(_share_out(pool, {key: weight for key, weight in round_.weights if key not in round_.equivocators}))
-    return {key: earned[key] for key in sorted(earned) if earned[key]}
-
-
-def _share_out(pool: int, weights: Mapping[bytes, int]) -> dict[bytes, int]:
-    """Return ``pool`` in shares in proportion to ``weights``: rounded down, then one more each by largest remainder, ties by key."""
     total = sum(weights.values())
     if not total:
         return {}

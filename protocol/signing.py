@@ -1,6 +1,6 @@
 """Ed25519 identities and signatures with domain separation; a peer id is the public key in libp2p's clothing.
 
-What is signed is ``"manta/<kind>/v1\\n" || payload``, so a signature made for one kind of record never fits another. Only a note is
+What is signed is ``"manta/<kind>/v<version>\\n" || payload``, so a signature made for one kind of record never fits another. Only a note is
 signed as it is, as C2SP wants it; none that starts like a record is ever signed.
 """
 
@@ -22,7 +22,8 @@ _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 _PUBLIC_PREFIX = b"\x08\x01\x12\x20"
 _IDENTITY_MULTIHASH = b"\x00\x24"
 
-_RECORD_START = re.compile(r"manta/[^/\n]*/v1\n")  # what ``_message`` puts before a payload
+_VERSIONS = {"manifest": 2, "claim": 2}  # of a kind's records; 1 where it is not said
+_RECORD_START = re.compile(r"manta/[^/\n]*/v[0-9]+\n")  # what ``_message`` puts before a payload
 
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
@@ -126,7 +127,7 @@ def check_public_key(public_key: bytes) -> None:
 
 
 def _message(kind: str, payload: bytes) -> bytes:
-    return f"manta/{kind}/v1\n".encode() + payload
+    return f"manta/{kind}/v{_VERSIONS.get(kind, 1)}\n".encode() + payload
 
 
 def peer_id(public_key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""The network: hivemind's DHT, daemon and matchmaking behind one door, and the averaging that ends in the same bits."""
+"""The network: hivemind's DHT and daemon behind one door, and how contributions, commits and bytes by digest travel."""
 
 import warnings
 

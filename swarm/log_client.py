@@ -1,18 +1,35 @@
-"""A peer's line to the operator's log: the newest commit, and proposals; what comes back is believed only with its proof."""
+"""A peer's line to the operator's log: contributions go in, tickets and commits come out, believed only with their proofs."""
 
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
+from protocol.exchange import grace_ms
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import MAX_MANIFEST_BYTES, MAX_ROUND_BYTES, Manifest, Proposal, Receipt, SignedManifest
+from protocol.records import MAX_MANIFEST_BYTES, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
 from protocol.signing import PublicKey
-from swarm.rpc import Endpoint
+from protocol.table import MAX_TABLE_BYTES, Row, RowProof, open_table
+from swarm import waits
+from swarm.messages import (
+    MAX_ANSWER_BYTES,
+    MAX_NEWS_BYTES,
+    MAX_PROVEN_ROW_BYTES,
+    MAX_RECEIPT_BYTES,
+    AfterRound,
+    AskRow,
+    AskTable,
+    BodyPart,
+    HandIn,
+    HeaderAnswer,
+    News,
+    ProvenRow,
+)
+from swarm.rpc import Endpoint, Refused
+from swarm.tasks import together
 
-MAX_RECEIPT_BYTES = 2 * MAX_ROUND_BYTES
-MAX_PROPOSAL_BYTES = 3 * 512 * 1024  # a table of the most and largest claims, and all votes
-_CALL_TIMEOUT_S = 20.0
-_PROPOSE_TIMEOUT_S = 90.0  # the log fetches the mean and computes the next state before it answers
+GROUPS_IN_FLIGHT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +40,26 @@ class Commitment:
     proven: ProvenRound
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the log, or a neighbour, says of where the run stands."""
+
+    commitment: Commitment | None  # None: no commit after the round asked for
+    row: Row | None  # the asker's own row in that commit's table, proven
+    left_ms: int  # how long the round after it still is open; 0 where that is not known
+    is_from_log: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """What became of a contribution that was handed in."""
+
+    status: HandIn
+    round: int
+    left_ms: int  # until the deadline of the open round
+    ticket: Ticket | None
+
+
 async def fetch_manifest(endpoint: Endpoint, key: PublicKey) -> SignedManifest:
     """Return the manifest that node ``key`` serves; its signature is not checked yet (``SignedManifest.open``).
 
@@ -30,7 +67,7 @@ async def fetch_manifest(endpoint: Endpoint, key: PublicKey) -> SignedManifest:
         Unreachable, Refused: the node does not answer, or serves none.
         EncodingError: what it sent is no signed manifest.
     """
-    answer = await endpoint.call(key, "manifest", b"", timeout_s=_CALL_TIMEOUT_S)
+    answer = await endpoint.call(key, "manifest", b"", timeout_s=waits.CALL_S)
     return unpack(SignedManifest, answer, max_bytes=MAX_MANIFEST_BYTES + 256)
 
 
@@ -45,36 +82,102 @@ async def serve_manifest(endpoint: Endpoint, signed: SignedManifest) -> None:
 
 
 class LogClient:
-    """Asks the first operator's log of one run."""
+    """Talks to the first operator's log of one run."""
 
     def __init__(self, endpoint: Endpoint, manifest: Manifest, run: bytes) -> None:
         self._endpoint = endpoint
+        self._manifest = manifest
         self._run = run
         self.operator = PublicKey(manifest.operators[0])
 
-    async def latest(self) -> Commitment | None:
-        """Return the newest commit; None before the first round.
+    async def hand_in(self, header: Header, groups: Sequence[bytes | memoryview], header_in: Callable[[], None] = lambda: None) -> HandedIn:
+        """Hand a contribution in, its body in ``groups``; ``header_in`` is called once the log has the header and asks for the body.
 
         Raises:
-            Unreachable: no log can be reached.
-            RemoteFault: what it answers proves nothing.
+            Unreachable: the log cannot be reached, or not in time.
+            Refused: it does not take the header.
+            RemoteFault: what it answers is nothing that it may.
         """
-        answer = await self._endpoint.call(self.operator, "latest", b"", timeout_s=_CALL_TIMEOUT_S)
-        return self.open(answer) if answer else None
+        said = await self._endpoint.call(self.operator, "header", pack(header), timeout_s=waits.HEADER_S)
+        answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
+        digest = header.contribution.digest
+        if answer.status == HandIn.HAVE_TICKET:
+            ticket = self._opened(answer.ticket[0], digest)
+            return HandedIn(HandIn.HAVE_TICKET, ticket.round, answer.left_ms, ticket)
+        if answer.status != HandIn.SEND_BODY:
+            return HandedIn(HandIn(answer.status), answer.round, answer.left_ms, None)
+        header_in()
+        limit = asyncio.Semaphore(GROUPS_IN_FLIGHT)
 
-    async def propose(self, proposal: Proposal) -> Commitment:
-        """Hand in a proposal; return the commit of its round, which may be another group's.
+        async def send(place: int, group: bytes | memoryview) -> bytes:
+            async with limit:
+                part = BodyPart(digest, place, group).pack()
+                return await self._endpoint.call(self.operator, "body", part, timeout_s=waits.BODY_S)
+
+        try:
+            answers = await together(*(send(place, group) for place, group in enumerate(groups)))
+        except Refused:  # most likely it came too late; what the log says to the header next is what counts
+            return HandedIn(HandIn.LATER, answer.round, answer.left_ms, None)
+        packed = next((each for each in answers if each), None)
+        if packed is None:
+            raise EncodingError("the log took all of a body and gave no ticket")
+        ticket = self._opened(unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES), digest)
+        return HandedIn(HandIn.HAVE_TICKET, ticket.round, answer.left_ms, ticket)
+
+    async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
+        """Return where the run stands, as ``key`` says, who may be the log or a peer.
+
+        Args:
+            key: of whom to ask.
+            round: the newest round known here.
+            left_ms: wait for the next commit, so long and the grace after it at most; None: don't wait.
 
         Raises:
-            Unreachable: no log can be reached.
-            Refused: the log does not take the proposal.
+            Unreachable: no answer.
             RemoteFault: what it answers proves nothing.
         """
-        answer = await self._endpoint.call(self.operator, "propose", pack(proposal), timeout_s=_PROPOSE_TIMEOUT_S)
-        commitment = self.open(answer)
-        if commitment.proven.round.statement.round != proposal.statement.round:
-            raise EncodingError("the log answered with another round's commit")
-        return commitment
+        is_patient = left_ms is not None
+        longest_ms = grace_ms(self._manifest.exchange.max_open_ms)
+        timeout_s = waits.CALL_S if left_ms is None else waits.news_s(left_ms, longest_ms)
+        answer = await self._endpoint.call(key, "commit-after", pack(AfterRound(round, int(is_patient))), timeout_s=timeout_s)
+        news = unpack(News, answer, max_bytes=MAX_NEWS_BYTES)
+        if not news.receipt:
+            return Told(None, None, news.left_ms, key == self.operator)
+        commitment = self._proven(news.receipt[0])
+        row = None
+        if news.row:
+            row = self._checked(news.row[0], commitment.proven.round)
+        return Told(commitment, row, news.left_ms, key == self.operator)
+
+    async def row(self, round: int) -> Row | None:
+        """Return this node's own row in the table of a committed round; None: the log says that the table has none.
+
+        Raises:
+            Unreachable: no answer.
+            Refused: the log does not know that table any more, or not yet.
+            RemoteFault: what it answers proves nothing.
+        """
+        ask = AskRow(round, self._endpoint.key)
+        answer = await self._endpoint.call(self.operator, "row", pack(ask), timeout_s=waits.CALL_S)
+        if not answer:
+            return None
+        proven = unpack(ProvenRow, answer, max_bytes=MAX_PROVEN_ROW_BYTES)
+        entry = self._proven(proven.receipt).proven.round
+        if entry.round != round:
+            raise EncodingError("a row of another round than was asked for")
+        return self._checked(proven.row, entry)
+
+    async def table(self, entry: Round, source: PublicKey) -> tuple[Row, ...]:
+        """Return the rows of a committed round.
+
+        Raises:
+            Unreachable: no answer.
+            RemoteFault: the source refuses, or these are not its rows.
+        """
+        answer = await self._endpoint.call(source, "table", pack(AskTable(entry.round)), timeout_s=waits.CALL_S)
+        if len(answer) > MAX_TABLE_BYTES:
+            raise EncodingError("a table larger than any")
+        return open_table(answer, entry)
 
     def open(self, data: bytes) -> Commitment:
         """Return the commit whose packed receipt is ``data``, from wherever it came.
@@ -82,5 +185,19 @@ class LogClient:
         Raises:
             RemoteFault: it proves nothing.
         """
-        receipt = unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES)
+        return self._proven(unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES))
+
+    def _proven(self, receipt: Receipt) -> Commitment:
         return Commitment(receipt, open_round_receipt(receipt, self._run, self.operator))
+
+    def _checked(self, proof: RowProof, entry: Round) -> Row:
+        proof.check(entry)
+        if proof.row.founder != self._endpoint.key:
+            raise EncodingError("a row of somebody else")
+        return proof.row
+
+    def _opened(self, signed: SignedTicket, contribution: bytes) -> Ticket:
+        ticket = signed.open(self.operator)
+        if (ticket.run, ticket.contribution) != (self._run, contribution):
+            raise EncodingError("a ticket for something else")
+        return ticket

@@ -1,19 +1,28 @@
 """The in-memory twin of ``swarm.node.Node``: endpoints that call each other inside one event loop, with faults on demand."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Callable
 
-from protocol.errors import MantaError, Unreachable
+from protocol.errors import MantaError, OwnFault, Unreachable
 from protocol.signing import PublicKey
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
 
 
 class MemoryNetwork:
-    """Endpoints by key. ``lost(sender, receiver, method)`` says which calls never arrive."""
+    """Endpoints by key. Of a call, ``lost(sender, receiver, method)`` says whether it never arrives, ``delay_s`` how long its answer is
+    under way. An endpoint that is taken out of ``endpoints`` is gone, and so are its answers that are under way.
+    """
 
-    def __init__(self, lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False) -> None:
+    def __init__(
+        self,
+        lost: Callable[[PublicKey, PublicKey, str], bool] = lambda *_: False,
+        delay_s: Callable[[PublicKey, PublicKey, str], float] = lambda *_: 0.0,
+    ) -> None:
         self.endpoints: dict[PublicKey, MemoryEndpoint] = {}
         self.records: dict[str, dict[PublicKey, bytes]] = {}
         self.lost = lost
+        self.delay_s = delay_s
 
     def endpoint(self, key: PublicKey) -> "MemoryEndpoint":
         """Return a new endpoint of this network."""
@@ -22,29 +31,48 @@ class MemoryNetwork:
 
 
 class MemoryEndpoint:
-    """Implements ``swarm.rpc.Endpoint``."""
+    """Implements ``swarm.rpc.OwnNode``. ``met`` counts whom it was told to meet again; ``broken`` is what ends its program."""
 
     def __init__(self, network: MemoryNetwork, key: PublicKey) -> None:
         """Use ``MemoryNetwork.endpoint``."""
         self._network = network
         self.key = key
         self.handlers: dict[str, Handler] = {}
+        self.met: Counter[PublicKey] = Counter()
+        self.broken = asyncio.Event()
 
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
         self.handlers[method] = handler
 
-    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
+    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
         """See ``Endpoint.call``."""
-        del timeout_s  # nothing here is slow
+        del large_answer  # all answers go one way here
         assert len(request) <= MAX_MESSAGE_BYTES
         other = self._network.endpoints.get(key)
         if other is None or method not in other.handlers or self._network.lost(self.key, key, method):
             raise Unreachable(f"{key.hex()[:8]} ({method}) could not be reached")
         try:
-            return await other.handlers[method](self.key, request)
+            async with asyncio.timeout(timeout_s):
+                answer = await asyncio.create_task(other._answer(self.key, method, request))
+        except TimeoutError as error:
+            raise Unreachable(f"{key.hex()[:8]} ({method}) did not answer within {timeout_s:g} s") from error
         except MantaError as error:
             raise Refused(str(error)) from error
+        if self._network.endpoints.get(key) is not other:
+            raise Unreachable(f"{key.hex()[:8]} ({method}) has gone")
+        return answer
+
+    async def _answer(self, caller: PublicKey, method: str, request: bytes) -> bytes:
+        """Run the handler, then send: in a task of its own, as the real endpoint does, that is over when the answer is there."""
+        delay_s = self._network.delay_s(caller, self.key, method)
+        try:
+            answer = await self.handlers[method](caller, request)
+        except MantaError:
+            await asyncio.sleep(delay_s)
+            raise
+        await asyncio.sleep(delay_s)
+        return answer
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
         """See ``Endpoint.publish``; records here live for ever."""
@@ -54,3 +82,14 @@ class MemoryEndpoint:
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
         """See ``Endpoint.lookup``."""
         return dict(self._network.records.get(name, {}))
+
+    async def meet_again(self, key: PublicKey) -> None:
+        """See ``OwnNode.meet_again``."""
+        if key not in self._network.endpoints:
+            raise Unreachable(f"{key.hex()[:8]} is away")
+        self.met[key] += 1
+
+    async def watch_daemon(self) -> None:
+        """See ``OwnNode.watch_daemon``."""
+        await self.broken.wait()
+        raise OwnFault("the network in memory has ended")

@@ -1,11 +1,13 @@
-"""Waiting: for coroutines side by side (all of them, or the first failure and none), and for an event, but not for ever."""
+"""Waiting: for coroutines side by side (all of them, or the first failure and none), and for an event, but not for ever, or for either."""
 
 import asyncio
 import contextlib
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from protocol.errors import MantaError
+
+Result = TypeVar("Result")
 
 
 async def together(*coroutines: Coroutine[Any, Any, Any]) -> list[Any]:
@@ -25,6 +27,18 @@ async def within(event: asyncio.Event, timeout_s: float) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
+
+
+async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
+    """Return what ``work`` returns; where the event is there first, cancel it and return None."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((working, waiting), return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.gather(working, waiting, return_exceptions=True)
 
 
 def _flatten(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

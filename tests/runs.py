@@ -1,10 +1,45 @@
 """One manifest for every test that needs some run: each says only what it is about."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from protocol.exchange import Exchange
 from protocol.records import Manifest, Optimizer
 from protocol.signing import Identity, sha256
+
+EXCHANGE = Exchange(
+    codec="int16",
+    local_steps=1,
+    max_rows=8,
+    target_batch=64,
+    max_claim_samples=640,
+    weight_cap=80,
+    first_floor=-32,
+    first_open_ms=1_000,
+    min_open_ms=100,
+    max_open_ms=60_000,
+)
+
+
+@dataclass(frozen=True)
+class FixedCourse:
+    """A ``protocol.course.Course`` that asks the same of everybody in every round."""
+
+    prices: tuple[int, ...] = (10, 15)
+    sorts: frozenset[int] = frozenset()  # rounds whose update reorders the weights
+    roles: int = 1  # of a cohort: the last character of its name, modulo this
+
+    def costs(self, round: int, cohort: str) -> tuple[int, ...]:
+        """Return the same prices always."""
+        return self.prices
+
+    def role(self, round: int, cohort: str) -> int:
+        """Return what the cohort's name says."""
+        return ord(cohort[-1]) % self.roles
+
+    def sorts_after(self, round: int) -> bool:
+        """Return what was asked for."""
+        return round in self.sorts
 
 
 def manifest_of(operator: Identity, **changes: Any) -> Manifest:
@@ -19,15 +54,10 @@ def manifest_of(operator: Identity, **changes: Any) -> Manifest:
         algorithm="data-parallel",
         schedule="sandwich",
         num_rounds=4,
-        target_batch=64,
         lot_samples=16,
-        max_claim_samples=80,
-        round_deadline_ms=1_000,
-        attempt_timeout_ms=1_000,
         optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0),
         initial_state=sha256(b"initial"),
-        cohort_codec="fp32",
-        swarm_codec="fp16",
+        exchange=EXCHANGE,
         reward_pool=1_000,
         costs=(("r32", 10), ("k3", 5)),
         operators=(operator.public_key,),

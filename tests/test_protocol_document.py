@@ -1,23 +1,278 @@
-"""docs/protocol.md against the code: its table of search spaces and its test vectors are those that the code computes."""
+"""docs/protocol.md and docs/training.md against the code: the table of search spaces and the vectors are those that it computes."""
 
+import random
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from automl.data.catalog import load_dataset
 from automl.networks import build
 from automl.schedule import Plan
 from automl.space import SearchSpace, space_named
-from automl.update import State, known_digest, state_bytes, state_digest
-from protocol.records import Optimizer
+from automl.training import project
+from automl.update import State, known_digest, state_digest, state_pieces
+from exact.coding import Body, body_groups, encode, group_sizes, parse
+from exact.mean import Sum
+from exact.outcome import Outcome, outcome
+from exact.vectors import vector_groups
+from protocol.cohorts import cohort_name
+from protocol.encoding import encode as encode_value
+from protocol.encoding import pack
+from protocol.exchange import Exchange, next_open_ms
+from protocol.lots import lot_seed, sample_indices
+from protocol.merkle import EMPTY_ROOT, leaf_hash, root
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.offers import SignedOffer, TableOffer
+from protocol.records import (
+    Announcement,
+    Claim,
+    Contribution,
+    Header,
+    LotRecord,
+    Manifest,
+    Optimizer,
+    Round,
+    SignedClaim,
+    SignedContribution,
+    SignedManifest,
+    SignedTicket,
+    Threshold,
+    Ticket,
+    commit_digest,
+    entry_of,
+)
+from protocol.rewards import share_out
+from protocol.signing import Identity, peer_name, sha256
+from protocol.table import Row, clipped_weight, limit_square, table_root, weights
+from swarm import codec
+from swarm.mean import Mean
 
-DOCUMENT = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+DOCUMENT = (DOCS / "protocol.md").read_text(encoding="utf-8")
+TRAINING = (DOCS / "training.md").read_text(encoding="utf-8")
 SPACES = [space_named(name) for name in ("classifier-tiny", "classifier-base", "stereo-tiny", "stereo-base")]
+DATASETS = ("digits", "layers", "motorcycle")
 OPTIMIZER = Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0)
+PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", OPTIMIZER, 200, 0)
+SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0)
+
+KEY, ZEROS, COUNTING = Identity(bytes(range(32))), bytes(32), bytes(range(32))
+EXCHANGE = Exchange("int16", 1, 8, 64, 640, 80, -20, 1000, 100, 60_000)
+MANIFEST = Manifest(
+    name="test",
+    task="classification",
+    dataset="digits",
+    data_digest=ZEROS,
+    supernet="classifier-tiny",
+    seed=0,
+    algorithm="data-parallel",
+    schedule="sandwich",
+    num_rounds=4,
+    lot_samples=16,
+    optimizer=OPTIMIZER,
+    initial_state=ZEROS,
+    exchange=EXCHANGE,
+    reward_pool=1000,
+    costs=(("r32", 10), ("k3", 5)),
+    operators=(KEY.public_key,),
+)
+SIGNED_MANIFEST = SignedManifest.sign(MANIFEST, KEY)
+RUN = SIGNED_MANIFEST.run
+LOT = LotRecord(0, 0, "r32", 16, "2.30259", ZEROS)
+VECTOR = np.array([1, -2, 0.3, 0], np.float32)
+FLOOR = EXCHANGE.first_floor
 
 
-def row(space: SearchSpace) -> str:
+def packed_body(name: str, vector: NDArray[np.float32], floor: int) -> tuple[bytes, bytes]:
+    """Return a body and its root."""
+    data = encode(name, vector, floor)
+    return data, root(leaf_hash(bytes(group)) for group in body_groups(name, data, len(vector)))
+
+
+def vector_root(vector: NDArray[np.float32]) -> bytes:
+    """Return the root over a vector's groups."""
+    return root(leaf_hash(bytes(group)) for group in vector_groups(vector))
+
+
+CLAIM = Claim(
+    run=RUN,
+    round=1,
+    base=RUN,
+    key=KEY.public_key,
+    founder=KEY.public_key,
+    cohort="cohort-0",
+    local_steps=1,
+    work=(2, 1, 0, 1),
+    lots_root=root([leaf_hash(pack(LOT))]),
+    vector=ZEROS,
+    residual=b"",
+    lot_ms=250,
+)
+SIGNED_CLAIM = SignedClaim.sign(CLAIM, KEY)
+CONTRIBUTION = SignedContribution.sign(
+    Contribution(RUN, 1, RUN, KEY.public_key, (SIGNED_CLAIM.digest,), packed_body("int16", VECTOR, FLOOR)[1], (b"",)), KEY
+)
+
+# A table on the commit of round 2, whose floor is -19; the two rounds before had -20.
+TABLE_FLOOR, THRESHOLD = -19, Threshold(0, 393_216, 64)
+FLOORS, AGES, SAMPLES = (-19, -20, -20), (0, 1, 2), (64, 64, 16)
+VECTORS = [np.array(values, np.float32) for values in ([1, -2, 0.3, 0], [0.5, -1, 0.25, 2**-12], [40, -30, 20, 10])]
+BODIES = [packed_body("int16", vector, floor) for vector, floor in zip(VECTORS, FLOORS, strict=True)]
+PARSED = [parse("int16", data, 4) for data, _ in BODIES]
+ROWS = [Row(sha256(b"%d" % i), bytes([17 * (i + 1)]) * 32, AGES[i], 0, SAMPLES[i], BODIES[i][1]) for i in range(3)]
+OUTCOME: Outcome = outcome(ROWS, PARSED, FLOORS, [THRESHOLD], TABLE_FLOOR, 4)
+ROUND = Round(
+    run=RUN,
+    round=3,
+    base=ZEROS,
+    table=table_root(ROWS),
+    rows=3,
+    mean=vector_root(OUTCOME.mean),
+    state=ZEROS,
+    counted=sum(SAMPLES),
+    thresholds=OUTCOME.thresholds,
+    floor=OUTCOME.floor,
+    open_ms=750,
+)
+COUNTED_UP = np.arange(262_145, dtype=np.float32)
+PARAMETERS, NOTHING = torch.tensor([1.0, -2.0]), torch.zeros(2)
+FIRST, TAUGHT = State(0, PARAMETERS, (NOTHING, NOTHING)), State(3, PARAMETERS, (NOTHING,), COUNTING)
+
+
+def squares(parsed: list[Body]) -> list[int]:
+    """Return the rows' squared norms in units of 4^-20, the least floor."""
+    return [body.norm_square << 2 * (floor + 20) for body, floor in zip(parsed, FLOORS, strict=True)]
+
+
+def counted_weights() -> list[int]:
+    """Return what each row of the table counts with."""
+    limits = [limit_square(row, {0: THRESHOLD}) for row in ROWS]
+    assert all(limit is not None for limit in limits)
+    return [
+        clipped_weight(weight, square, limit << 2 if limit is not None else None)
+        for weight, square, limit in zip(weights(ROWS), squares(PARSED), limits, strict=True)
+    ]
+
+
+def numbers(values: object) -> str:
+    """Return numbers with commas between them."""
+    return ", ".join(map(str, values))  # type: ignore[call-overload]
+
+
+def rows() -> Iterator[tuple[str, str]]:
+    """Yield each vector of the document that is computed fast: what it is, and its value."""
+    lot = (0, ZEROS, 0, COUNTING, 0)
+    yield 'CBOR of `["lot seed", 0, Z, 0, bytes 00..1f, 0]`', f"`{encode_value(('lot seed', *lot)).hex()}`"
+    yield "its lot seed", str(lot_seed(*lot))
+    yield "the first 8 samples of that lot, S = 1440", numbers(sample_indices(*lot, 1440, 8))
+    yield "7 samples of that lot, S = 5", numbers(sample_indices(*lot, 5, 7))
+    yield (
+        "default cohort of host `example-host` (`host-` and 12 hex digits of its name's SHA-256)",
+        f"`{cohort_name(None, 'example-host')}`",
+    )
+    yield (
+        'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
+        '["sgd", "0.1", "0.9", "0", "0", "0", 0], Z, ["int16", 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
+        '[["r32", 10], ["k3", 5]], [key]]`: its id, *run*',
+        f"`{RUN.hex()}`",
+    )
+    yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
+    yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
+    yield (
+        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, Z, "", 250]`: digest when signed',
+        f"`{SIGNED_CLAIM.digest.hex()}`",
+    )
+    yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
+    for name in ("int16", "int8"):
+        data, body_root = packed_body(name, VECTOR, FLOOR)
+        values = numbers(f"{value:.12g}" for value in parse(name, data, 4).values(FLOOR))
+        yield f"body of (1, -2, 0.3, 0) in `{name}` on the floor -20; its values", f"`{data.hex()}`; {values}"
+        yield f"root of that `{name}` body", f"`{body_root.hex()}`"
+    yield (
+        'contribution `[run, 1, run, key, [that claim\'s digest], root of that int16 body, [""]]`: digest when signed',
+        f"`{CONTRIBUTION.digest.hex()}`",
+    )
+    header = pack(Header(CONTRIBUTION, (SIGNED_CLAIM,)))
+    yield "header of both: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
+    ticket = SignedTicket.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
+    yield "signature of the ticket `[run, 1, that contribution's digest]`", f"`{ticket.signature.hex()}`"
+    announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5)
+    yield 'announcement `[run, key, "cohort-0", 1, 5]`: SHA-256 of it packed', f"`{sha256(pack(announcement)).hex()}`"
+    offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
+    yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
+    yield (
+        "D after a round of D = 1000 with 144 samples and `lot_ms` 250, 20, 100, the exchange being the manifest's",
+        str(next_open_ms(EXCHANGE, 1000, 144, (250, 20, 100))),
+    )
+    shares = share_out(1000, {b"a": 3, b"b": 3, b"c": 1})
+    yield "a pool of 1000 shared among weights 3, 3, 1, in the order of keys", numbers(shares[key] for key in (b"a", b"b", b"c"))
+    yield "root of the mean 0, 1, ..., 262144", f"`{vector_root(COUNTED_UP).hex()}`"
+    yield (
+        "sizes of the groups of 262,145 values in `int16`; in `int8`",
+        f"{numbers(group_sizes('int16', 262_145))}; " + numbers(group_sizes("int8", 262_145)),
+    )
+    yield "root of the `int16` body of 0, 1, ..., 262144 on the floor -20", f"`{packed_body('int16', COUNTED_UP, -20)[1].hex()}`"
+    yield (
+        "pieces of the state of round 0, parameters (1, -2), two moments of 0",
+        numbers(f"`{bytes(piece).hex()}`" for piece in state_pieces(FIRST)),
+    )
+    yield "its digest", f"`{state_digest(FIRST).hex()}`"
+    yield (
+        "header of the state of round 3, the same parameters, one moment of 0, teacher bytes 00..1f",
+        f"`{bytes(state_pieces(TAUGHT)[0]).hex()}`",
+    )
+    yield "digest of that state", f"`{state_digest(TAUGHT).hex()}`"
+    yield "projection of the gradient (0, 1, 2, 3)", f"`{project(torch.arange(4.0)).hex()}`"
+    yield '`random.Random("0:1:2")`, first 32 bits', str(random.Random("0:1:2").getrandbits(32))
+    yield "data-parallel, seed 0, round 1, third architecture", f"`{PLAN.architectures(1, 'any')[2].text}`"
+    mine = Plan("classifier-tiny", "sandwich", "model-parallel", OPTIMIZER, 200, 0)
+    yield (
+        "model-parallel, seed 0, cohort `cohort-0`, round 1: role; architecture",
+        (f"{mine.role(1, 'cohort-0')}; `{mine.architectures(1, 'cohort-0')[0].text}`"),
+    )
+    yield "`shrinking`, 200 rounds, data-parallel, seed 0, round 90, third architecture", f"`{SHRINKING.architectures(90, 'any')[2].text}`"
+    yield (
+        "phases of `shrinking`, `classifier-tiny`, 200 rounds",
+        ", ".join(f"{one.name} {one.first}..{one.last}" for one in SHRINKING.phases),
+    )
+
+
+def table_rows() -> Iterator[tuple[str, str]]:
+    """Yield the vectors of the document's table of three rows."""
+    for place, row in enumerate(ROWS):
+        values = numbers(f"{value:.12g}" for value in VECTORS[place])
+        what = (
+            f"row {place}: founder 32 times `{row.founder[:1].hex()}`, age {row.age}, base's floor {FLOORS[place]}, {row.samples} samples"
+        )
+        yield f"{what}; body of ({values})", f"`{BODIES[place][0].hex()}`"
+    yield "weights w_i", numbers(weights(ROWS))
+    yield "n_i, in units of 4^-20", numbers(squares(PARSED))
+    yield "with the threshold (norm 393216, samples 64) of the entry before: c_i", numbers(counted_weights())
+    yield "the mean; its root", f"`{OUTCOME.mean.tobytes().hex()}`; `{ROUND.mean.hex()}`"
+    (threshold,) = OUTCOME.thresholds
+    yield "the new floor; the new threshold (norm, samples)", f"{OUTCOME.floor}; {threshold.norm}, {threshold.samples}"
+    yield "row 0 packed, its contribution being SHA-256 of `0` (rows 1 and 2: of `1`, `2`)", f"`{pack(ROWS[0]).hex()}`"
+    yield "root of the table", f"`{ROUND.table.hex()}`"
+    yield (
+        f"digest of the commit `[run, 3, Z, that root, 3, that mean's root, Z, 144, [[0, {threshold.norm}, 64]], {OUTCOME.floor}, 750]`",
+        f"`{commit_digest(entry_of(ROUND)).hex()}`",
+    )
+
+
+def reduce_rows() -> Iterator[tuple[str, str]]:
+    """Yield the vectors of the reduce's codecs."""
+    pieces = [torch.tensor([1.0, -2.0]), torch.tensor([0.5])]
+    mean = Mean.join("fp16", [codec.encode("fp16", piece) for piece in pieces], pieces)
+    yield "fp16 of 1, -2, 0.5", f"`{codec.encode('fp16', torch.cat(pieces)).hex()}`"
+    yield "mean in fp16 of the pieces (1, -2) and (0.5)", f"`{mean.data.hex()}`"
+    yield "digest of that mean", f"`{mean.digest.hex()}`"
+
+
+def search_space_row(space: SearchSpace) -> str:
     """Return a space as its table has it."""
     lists = (space.resolutions, space.widths, (space.stem_width,), space.depths, space.kernels, space.expansions)
     channels, classes, disparities = space.image_channels, space.num_classes or "-", space.num_disparities or "-"
@@ -27,48 +282,36 @@ def row(space: SearchSpace) -> str:
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
 def test_the_search_spaces_are_those_of_the_document(space: SearchSpace) -> None:
-    assert row(space) in DOCUMENT
-    assert f"{build(space).num_weights:,} for `{space.name}`" in " ".join(DOCUMENT.split())
+    assert search_space_row(space) in TRAINING
+    assert f"{build(space).num_weights:,} for `{space.name}`" in " ".join(TRAINING.split())
 
 
-@pytest.mark.parametrize("name", ["digits", "layers", "motorcycle"])
+@pytest.mark.parametrize(("what", "value"), [*rows(), *table_rows(), *reduce_rows()])
+def test_a_vector_is_that_of_the_document(what: str, value: str) -> None:
+    assert f"| {what} | {value} |" in DOCUMENT
+
+
+@pytest.mark.parametrize("name", DATASETS)
 def test_the_data_sets_are_those_of_the_document(name: str) -> None:
     assert f"| digest of the data set `{name}` | `{load_dataset(name).digest.hex()}` |" in DOCUMENT
 
 
-def test_the_states_and_the_self_test_are_those_of_the_document() -> None:
-    parameters, zeros = torch.tensor([1.0, -2.0]), torch.zeros(2)
-    first, taught = State(0, parameters, (zeros, zeros)), State(3, parameters, (zeros,), bytes(range(32)))
-    assert f"`{state_bytes(first).hex().removesuffix('00' * 16)}` and 16 zero bytes" in DOCUMENT
-    assert f"| its digest | `{state_digest(first).hex()}` |" in DOCUMENT
-    assert (
-        f"| digest of the state of round 3, the same parameters, one moment of 0, teacher bytes 00..1f | `{state_digest(taught).hex()}` |"
-        in (DOCUMENT)
-    )
-    assert known_digest() in DOCUMENT
+def test_the_document_has_no_other_vector() -> None:
+    _, _, rest = DOCUMENT.partition("## 19. Test vectors")
+    shown = [line for line in rest.split("\n") if line.startswith("| ") and line != "| what | value |"]
+    assert len(shown) == len([*rows(), *table_rows(), *reduce_rows(), *DATASETS])
 
 
-@pytest.mark.parametrize(
-    ("words", "plan", "round_", "cohort", "place"),
-    [
-        ("data-parallel, seed 0, round 1, third", Plan("classifier-tiny", "sandwich", "data-parallel", OPTIMIZER, 200, 0), 1, "any", 2),
-        (
-            "model-parallel, seed 0, cohort `cohort-0`, round 1",
-            Plan("classifier-tiny", "sandwich", "model-parallel", OPTIMIZER, 200, 0),
-            *(1, "cohort-0", 0),
-        ),
-        (
-            "`shrinking`, 200 rounds, data-parallel, seed 0, round 90, third",
-            Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0),
-            *(90, "any", 2),
-        ),
-    ],
-)
-def test_the_architectures_are_those_of_the_document(words: str, plan: Plan, round_: int, cohort: str, place: int) -> None:
-    assert f"| {words} architecture | `{plan.architectures(round_, cohort)[place].text}` |" in DOCUMENT
+def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> None:
+    head = TreeHead(origin(ZEROS, KEY.public_key), 0, EMPTY_ROOT)
+    assert KEY.public_key.hex() in DOCUMENT
+    assert peer_name(KEY.public_key) in DOCUMENT
+    assert known_digest() in TRAINING
+    assert f"```\n{sign_tree_head(head, head.origin, KEY)}```" in DOCUMENT
 
 
-def test_the_phases_are_those_of_the_document() -> None:
-    phases = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0).phases
-    shown = ", ".join(f"{phase.name} {phase.first}..{phase.last}" for phase in phases)
-    assert f"| phases of `shrinking`, `classifier-tiny`, 200 rounds | {shown} |" in DOCUMENT
+def test_the_mean_of_the_document_is_that_of_its_rows_added_in_another_order() -> None:
+    backwards = Sum(4, min(FLOORS))
+    for body, floor, weight in reversed(list(zip(PARSED, FLOORS, counted_weights(), strict=True))):
+        backwards.add(body, floor - min(FLOORS), weight)
+    assert backwards.mean(sum(weights(ROWS))).tobytes() == OUTCOME.mean.tobytes()

@@ -1,27 +1,28 @@
-"""A run with a real supernet, whose rounds are made without training: random means, honest claims, votes. For the tests of this folder."""
+"""A run with a real supernet, whose rounds are made without training: random vectors, honest claims. For the tests of this folder."""
 
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import torch
-
-from aggregator.config import CodecSection, RoundSection, RunConfig, RunSection
+from aggregator.config import ExchangeSection, FollowerSection, RoundSection, RunConfig, RunSection
+from aggregator.follower import Next
+from aggregator.operator import OpenRun, open_run
 from automl.data.digits import digits
-from automl.schedule import Plan
-from automl.update import State, initial_state, next_state, state_digest
-from protocol.ledger import Ledger
-from protocol.records import Claim, Manifest, Proposal, SignedClaim, SignedManifest, Statement, sign_vote, table_digest
-from protocol.signing import Identity, sha256
-from swarm import codec
-from swarm.mean import Mean
+from automl.update import State, initial_state, state_digest
+from protocol.ledger import Ledger, entries_of
+from protocol.records import SignedManifest, entry_of
+from protocol.signing import Identity
+from tests.aggregator.made import Made, made_of, values_of
+from tests.contributions import PEERS as MANY_PEERS
+from tests.contributions import round_of
 
 OPERATOR = Identity(b"\x01" * 32)
 STRANGER = Identity(b"\x03" * 32)
-PEERS = sorted((Identity(bytes([seed]) * 32) for seed in (11, 12, 13)), key=lambda peer: peer.public_key)
+PEERS = MANY_PEERS[:3]
 CONFIG = RunConfig(
     run=RunSection(name="real", rounds=9),
-    round=RoundSection(target_batch=3 * 4 * 32, lot_samples=32, deadline_s=3600),  # what the three peers claim together
-    codec=CodecSection(cohort="fp32", swarm="fp32"),
+    round=RoundSection(target_batch=3 * 4 * 32, lot_samples=32, first_open_s=10, min_open_s=1, max_open_s=60),
+    exchange=ExchangeSection(max_rows=8),
 )
 SHRINKING = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"schedule": "shrinking"})})
 DATASET = digits()
@@ -29,54 +30,50 @@ STATE = initial_state(CONFIG.plan(DATASET))
 NUM_WEIGHTS = STATE.parameters.numel()
 
 
+def with_follower(config: RunConfig, **changes: int) -> RunConfig:
+    """Return the run file with another [follower]."""
+    return config.model_copy(update={"follower": FollowerSection(**changes)})
+
+
 def signed_manifest(config: RunConfig = CONFIG) -> SignedManifest:
     """Return the manifest of a run that begins at ``STATE``."""
     return SignedManifest.sign(config.manifest(OPERATOR, state_digest(STATE), DATASET), OPERATOR)
 
 
-def mean_of(values: torch.Tensor, codec_name: str = "fp32") -> Mean:
-    """Return the mean with these values, in one piece."""
-    data = codec.encode(codec_name, values)
-    return Mean.join(codec_name, [data], [codec.decode(codec_name, data, values.numel())])
+def opened(directory: Path, config: RunConfig = CONFIG) -> OpenRun:
+    """Return the run in ``directory``, which is made where there is none."""
+    return open_run(config, directory, OPERATOR, DATASET)
 
 
-def some_mean(seed: int, codec_name: str = "fp32") -> Mean:
-    """Return a mean of small numbers; another seed makes it another one."""
-    return mean_of(torch.randn(NUM_WEIGHTS, generator=torch.Generator().manual_seed(seed)) / 100, codec_name)
+def made(ledger: Ledger, peer: Identity, *, seed: int = 0, **changes: Any) -> Made:
+    """Return an honest contribution for the next round: a lot of each of its architectures; another seed makes it another one."""
+    round_ = changes.get("round") or ledger.round + 1
+    lots = (1,) * len(ledger.course.costs(round_, changes.get("cohort", "here")))
+    vector = values_of(NUM_WEIGHTS, 1_000 * seed + 10 * round_ + MANY_PEERS.index(peer))
+    return made_of(ledger, peer, vector, **{"lots": lots, **changes})
 
 
-def claim(ledger: Ledger, peer: Identity, round_: int | None = None, *, lots: bytes = b"lots") -> SignedClaim:
-    """Return an honest claim of one lot of each of the round's architectures."""
-    manifest = ledger.manifest
-    round_ = round_ or ledger.round + 1
-    last_commit = ledger.commit_at(round_ - 1) if round_ > 1 else ledger.run
-    assert last_commit is not None
-    lots_of = Counter(one.text for one in Plan.of(manifest).architectures(round_, "here"))  # in a full phase roles may coincide
-    work = tuple((name, count * manifest.lot_samples) for name, count in sorted(lots_of.items()))
-    return SignedClaim.sign(Claim(ledger.run, round_, last_commit, peer.public_key, "here", work, lots_of.total(), sha256(lots)), peer)
+def everybodys(ledger: Ledger, *, seed: int = 0) -> list[Made]:
+    """Return a contribution of each peer for the next round, in the table's order."""
+    return [made(ledger, peer, seed=seed) for peer in PEERS]
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What a group would hand in for the next round, before it votes."""
+def commit(run: OpenRun, contributions: Sequence[Made], *, is_saved: bool = True) -> Next:
+    """Have a round of these committed as an aggregator does, but for the network; without ``is_saved`` it is killed right after that."""
+    log, follower = run.log, run.follower
+    round_ = log.ledger.round + 1
+    run.bodies.append([(round_, one.kept) for one in contributions])
+    listed = [log.ledger.listed(one.header, round_) for one in contributions]
+    after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
+    said = {"mean": after.mean.root, "state": after.blob.root, "thresholds": after.outcome.thresholds, "floor": after.outcome.floor}
+    log.commit([*entries_of([one.header for one in contributions]), entry_of(round_of(log.ledger, listed, **said))])
+    follower.adopt(after.state)
+    if is_saved:
+        follower.save(after.state, log.head, log.tree_head)
+        run.bodies.prune(round_)
+    return after
 
-    statement: Statement
-    claims: tuple[SignedClaim, ...]
-    mean: Mean
-    state: State
 
-    def proposal(self, voters: int = len(PEERS), **lies: bytes) -> Proposal:
-        """Return the proposal with that many votes; ``lies`` take the place of parts of the statement."""
-        statement = replace(self.statement, **lies)  # type: ignore[arg-type]
-        return Proposal(statement, self.claims, tuple(sign_vote(statement, peer) for peer in PEERS[:voters]))
-
-
-def attempt(ledger: Ledger, state: State, *, seed: int = 0, claims: tuple[SignedClaim, ...] | None = None) -> Attempt:
-    """Return an honest attempt at the next round, on top of ``state``."""
-    manifest: Manifest = ledger.manifest
-    mean = some_mean(seed, manifest.swarm_codec)
-    after = next_state(state, mean.values, Plan.of(manifest))
-    claims = claims or tuple(claim(ledger, peer) for peer in PEERS)
-    table = table_digest(tuple(one.digest for one in claims))
-    statement = Statement(ledger.run, ledger.round + 1, ledger.last_commit, table, mean.digest, state_digest(after))
-    return Attempt(statement, claims, mean, after)
+def play(run: OpenRun, rounds: int) -> list[State]:
+    """Have that many rounds of everybody committed; return the state after each."""
+    return [commit(run, everybodys(run.log.ledger)).state for _ in range(rounds)]

@@ -8,56 +8,60 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 
 from aggregator.log import Log
-from protocol.ledger import Ledger
+from aggregator.verify import Verification, verify_directory
+from protocol.course import Course
+from protocol.ledger import Ledger, entries_of
 from protocol.notes import TreeHead, open_tree_head, origin
-from protocol.records import (
-    Claim,
-    Round,
-    SignedClaim,
-    SignedManifest,
-    Statement,
-    claim_entry,
-    round_entry,
-    sign_vote,
-    table_digest,
-)
+from protocol.records import Header, Manifest, SignedManifest, entry_of
 from protocol.signing import Identity, sha256
-from tests.runs import manifest_of
+from tests.contributions import PEERS as MANY_PEERS
+from tests.contributions import header_of, round_of
+from tests.runs import FixedCourse, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
 OTHER_OPERATOR = Identity(b"\x02" * 32)
 STRANGER = Identity(b"\x03" * 32)
-PEERS = sorted((Identity(bytes([seed]) * 32) for seed in (11, 12, 13)), key=lambda peer: peer.public_key)
+PEERS = MANY_PEERS[:3]
 POOL = 1_000
+ENTRIES = 2 * len(PEERS) + 1  # of a round
+
+
+def course_of(_manifest: Manifest) -> Course:
+    """Return the training of every run here: two architectures, of 10 and 15 MACs."""
+    return FixedCourse()
 
 
 def signed_manifest(name: str = "small", num_rounds: int = 100_000) -> SignedManifest:
     """Return a run's manifest; another name makes it another run."""
-    costs = (("r32", 100), ("u1.0:k3e2", 7))
     operators = (OPERATOR.public_key, OTHER_OPERATOR.public_key)
-    manifest = manifest_of(
-        OPERATOR, name=name, num_rounds=num_rounds, max_claim_samples=1_000, reward_pool=POOL, costs=costs, operators=operators
-    )
-    return SignedManifest.sign(manifest, OPERATOR)
+    return SignedManifest.sign(manifest_of(OPERATOR, name=name, num_rounds=num_rounds, reward_pool=POOL, operators=operators), OPERATOR)
 
 
-def claim(ledger: Ledger, peer: Identity, *, lots: bytes = b"lots") -> SignedClaim:
-    """Return a peer's claim for the next round; other ``lots`` make it another claim for the same round."""
-    work = (("r32", 16 * (1 + PEERS.index(peer))), ("r32 u1.0:k3e2", 16))
-    record = Claim(ledger.run, ledger.round + 1, ledger.last_commit, peer.public_key, "here", work, 2, sha256(lots))
-    return SignedClaim.sign(record, peer)
+def create(directory: Path, signed: SignedManifest, operator: Identity = OPERATOR) -> Log:
+    """Start a run's log."""
+    return Log.create(directory, signed, operator, course_of=course_of)
+
+
+def reopen(directory: Path, operator: Identity = OPERATOR, *, run: bytes | None = None) -> Log:
+    """Open the log in ``directory`` again."""
+    return Log.open(directory, operator, run=run, course_of=course_of)
+
+
+def verified(directory: Path) -> Verification:
+    """Return what the log in ``directory`` adds up to."""
+    return verify_directory(directory, course_of=course_of)
+
+
+def header(ledger: Ledger, peer: Identity, *, vector: bytes = b"vector") -> Header:
+    """Return what a peer hands in for the next round; another ``vector`` makes it another claim."""
+    return header_of(ledger, peer, lots=(1 + PEERS.index(peer), 1), vector=sha256(vector))
 
 
 def next_round(ledger: Ledger, *, mean: bytes = b"mean") -> list[bytes]:
-    """Return the entries of the next round: the claims that are not logged yet, in the table's order, and the round."""
-    claims = [claim(ledger, peer) for peer in PEERS]
-    digests = tuple(signed.digest for signed in claims)
-    round_ = ledger.round + 1
-    state = sha256(b"state %d" % round_)
-    statement = Statement(ledger.run, round_, ledger.last_commit, table_digest(digests), sha256(mean), state)
-    votes = tuple(sign_vote(statement, peer) for peer in PEERS[:2])  # two thirds
-    entries = [claim_entry(signed) for signed in claims]
-    return [entry for entry in entries if ledger.entry_index(entry) is None] + [round_entry(Round(statement, digests, votes))]
+    """Return the entries of the next round: the contributions, each after its claim, in the table's order, and the round."""
+    headers = [header(ledger, peer) for peer in PEERS]
+    listed = [ledger.listed(one, ledger.round + 1) for one in headers]
+    return [*entries_of(headers), entry_of(round_of(ledger, listed, mean=sha256(mean)))]
 
 
 def grow(log: Log, rounds: int) -> None:
@@ -98,11 +102,10 @@ def child(role: str, directory: Path) -> Iterator[Popen[str]]:
 
 
 def append_until_killed(directory: Path) -> None:
-    """Append one entry or one batch at a time; print each acknowledged index with its leaf's digest, then the tree head's size and root."""
-    with Log.open(directory, OPERATOR) as log:
+    """Append one round after the other; print each acknowledged index with its entry's digest, after the tree head's size and root."""
+    with reopen(directory) as log:
         while True:
-            entries = next_round(log.ledger)
-            batch = entries if log.ledger.round % 2 else entries[:1]
+            batch = next_round(log.ledger)
             first = log.ledger.size
             log.commit(batch)
             head = opened_head(log)
@@ -112,7 +115,7 @@ def append_until_killed(directory: Path) -> None:
 
 def hold(directory: Path, *, forks: bool) -> None:
     """Hold the log open until standard input ends, with ``forks`` beside a forked process that does nothing but live as long."""
-    with Log.open(directory, OPERATOR):
+    with reopen(directory):
         if forks and os.fork() == 0:
             sys.stdin.read()
             os._exit(0)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.config import RunConfig, load_run_file
-from aggregator.operator import open_log
+from aggregator.operator import open_run
 from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
 from automl.data.digits import digits
 from swarm.disk import load_identity, only_process
@@ -41,8 +41,7 @@ def start(home: Home, run_file: Path, directory: Path, listen: str = LISTEN) -> 
 def make_run(run_file: Path, directory: Path) -> None:
     """Leave ``directory`` as an aggregator leaves it that was started with ``run_file`` and stopped."""
     directory.mkdir(mode=0o700)
-    log, _, _ = open_log(load_run_file(run_file), directory, load_identity(directory / "identity.key"), digits())
-    log.close()
+    open_run(load_run_file(run_file), directory, load_identity(directory / "identity.key"), digits()).log.close()
 
 
 def assert_kept(before: dict[Path, bytes], directory: Path) -> None:
@@ -99,12 +98,13 @@ def test_a_run_file_that_does_not_exist(home: Home, tmp_path: Path, directory: P
     [
         ("[run]\nronds = 5\n", ("run.ronds", "manta-aggregator init")),
         ("[rund]\nrounds = 5\n", ("rund", "manta-aggregator init")),
-        ("[round]\ndeadline_s = inf\n", ("round.deadline_s",)),
+        ("[round]\nfirst_open_s = inf\n", ("round.first_open_s",)),
         ("[run\n", ("cannot read",)),
         ('[run]\nname = "My Run"\n', ("plain lower-case name", "My Run")),
+        ("[exchange]\nmax_rows = 1024\n", ("1024 contributions of int16", "allow fewer")),
         ('[data]\ndataset = "folder-flowers"\n', ("folder-flowers", "--data-root")),
     ],
-    ids=["unknown key", "unknown section", "bad value", "not TOML", "no manifest", "no data"],
+    ids=["unknown key", "unknown section", "bad value", "not TOML", "no manifest", "sums that overflow", "no data"],
 )
 def test_a_run_file_that_makes_no_run(home: Home, run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
     run_file.write_text(text)
@@ -186,15 +186,17 @@ def test_an_identity_that_is_lost(home: Home, run_file: Path, directory: Path) -
     assert not (directory / "identity.key").exists()
 
 
-@pytest.mark.parametrize("lost", ["snapshots/round-00000000.safetensors", MANIFEST, TREE_HEAD])
-def test_a_lost_file_is_the_machines_fault_and_named(home: Home, run_file: Path, directory: Path, lost: str) -> None:
+@pytest.mark.parametrize(
+    ("lost", "named"), [("snapshots/round-00000000.safetensors", "snapshots holds no state"), (MANIFEST, MANIFEST), (TREE_HEAD, TREE_HEAD)]
+)
+def test_a_lost_file_is_the_machines_fault_and_named(home: Home, run_file: Path, directory: Path, lost: str, named: str) -> None:
     make_run(run_file, directory)
     (directory / lost).unlink()
     before = contents(directory)
     ended = start(home, run_file, directory)
     assert ended.exit_code == 1
     assert len(ended.errors.splitlines()) == 1
-    assert lost in ended.errors
+    assert named in ended.errors
     assert_kept(before, directory)
 
 
@@ -227,6 +229,29 @@ def test_verify_prints_the_root_of_an_empty_log(home: Home, run_file: Path, dire
     assert (ended.exit_code, ended.errors) == (0, "")
     assert "root e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" in ended.output  # SHA-256 of nothing
     assert contents(directory) == before
+
+
+def test_replay_where_there_is_no_log(home: Home, directory: Path) -> None:
+    ended = home.run("aggregator.cli", "ledger", "replay", "--dir", directory)
+    assert_refused(ended, str(directory), "holds no log", "check the path")
+    assert not directory.exists()
+
+
+def test_replay_of_a_new_run_writes_nothing(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    before = contents(directory)
+    ended = home.run("aggregator.cli", "ledger", "replay", "--dir", directory)
+    assert (ended.exit_code, ended.errors) == (0, "")
+    assert "replayed 0 of 0 rounds" in ended.output
+    assert contents(directory) == before
+
+
+def test_replay_without_a_snapshot_is_the_machines_fault(home: Home, run_file: Path, directory: Path) -> None:
+    make_run(run_file, directory)
+    (directory / "snapshots" / "round-00000000.safetensors").unlink()
+    ended = home.run("aggregator.cli", "ledger", "replay", "--dir", directory)
+    assert (ended.exit_code, len(ended.errors.splitlines())) == (1, 1)
+    assert "no snapshot is here" in ended.errors
 
 
 # Ctrl-C.

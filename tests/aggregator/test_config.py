@@ -14,6 +14,7 @@ from automl.data.digits import digits
 from automl.settings import usual
 from automl.space import TINY, space_named
 from protocol.errors import UserError
+from protocol.exchange import Exchange
 from protocol.records import TASKS, SignedManifest
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
@@ -27,9 +28,11 @@ CHANGED: dict[str, dict[str, Any]] = {
     "round": {
         "target_batch": 33,
         "lot_samples": 3,
+        "weight_cap": 12,
         "max_claim_samples": 99,
-        "deadline_s": 1234567.125,  # more digits than a short form has
-        "attempt_timeout_s": 0.001,
+        "first_open_s": 12345.125,  # more digits than a short form has
+        "min_open_s": 0.001,
+        "max_open_s": 86400,
     },
     "optimizer": {
         "name": "sgd",
@@ -40,9 +43,9 @@ CHANGED: dict[str, dict[str, Any]] = {
         "weight_decay": "0",
         "warmup_percent": 0,
     },
-    "codec": {"cohort": "fp16", "swarm": "fp32"},
+    "exchange": {"codec": "int8", "max_rows": 1024, "first_floor": -20},
     "rewards": {"pool": 1},
-    "follower": {"evaluate_every": 5, "keep_snapshots": 1, "data_root": "/data"},
+    "follower": {"evaluate_every": 5, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
 }
 
 
@@ -82,8 +85,8 @@ def test_a_template_with_other_settings_reads_back_as_them(tmp_path: Path) -> No
     # What TOML can carry in one line: a run file with more than that has no use, and its manifest is refused.
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f")),
 )
-def test_every_number_and_text_survives_the_template(deadline_s: float, name: str) -> None:
-    config = RunConfig.model_validate({"run": {"name": name}, "round": {"deadline_s": deadline_s}})
+def test_every_number_and_text_survives_the_template(first_open_s: float, name: str) -> None:
+    config = RunConfig.model_validate({"run": {"name": name}, "round": {"first_open_s": first_open_s}})
     assert RunConfig(**tomllib.loads(template(config))) == config
 
 
@@ -115,7 +118,9 @@ def test_a_file_may_leave_out_what_it_does_not_change(tmp_path: Path) -> None:
         ("[rund]\nrounds = 5", "rund"),
         ("rounds = 5", "rounds"),
         ("[run]\nrounds.x = 5", "run.rounds"),
-        ("[round]\nDEADLINE_S = 5", "round.DEADLINE_S"),
+        ("[round]\nFIRST_OPEN_S = 5", "round.FIRST_OPEN_S"),
+        ("[round]\ndeadline_s = 5", "round.deadline_s"),
+        ("[codec]\nswarm = 'fp16'", "codec"),
     ],
 )
 def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, text: str, key: str) -> None:
@@ -141,17 +146,24 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("round", "lot_samples", "1"),
         ("round", "lot_samples", "65537"),
         ("round", "max_claim_samples", "0"),
-        ("round", "deadline_s", "0"),
-        ("round", "deadline_s", "-1.0"),
-        ("round", "deadline_s", "inf"),
-        ("round", "deadline_s", "nan"),
-        ("round", "attempt_timeout_s", "inf"),
+        ("round", "weight_cap", "0"),
+        ("round", "first_open_s", "0"),
+        ("round", "first_open_s", "-1.0"),
+        ("round", "first_open_s", "inf"),
+        ("round", "first_open_s", "nan"),
+        ("round", "min_open_s", "0"),
+        ("round", "max_open_s", "inf"),
         ("optimizer", "name", '"lion"'),
         ("optimizer", "learning_rate", "0.008"),  # a float has no canonical form: text, in quotes
         ("optimizer", "warmup_percent", "101"),
-        ("codec", "swarm", '"int8"'),
+        ("exchange", "codec", '"fp16"'),
+        ("exchange", "max_rows", "0"),
+        ("exchange", "max_rows", "1025"),
+        ("exchange", "first_floor", "-201"),
+        ("exchange", "first_floor", "95"),
         ("rewards", "pool", "0"),
         ("follower", "keep_snapshots", "0"),
+        ("follower", "keep_bodies", "3"),
         ("follower", "evaluate_every", "-1"),
     ],
 )
@@ -204,16 +216,21 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     assert (manifest.task, manifest.dataset, manifest.supernet) == ("classification", "digits", "classifier-tiny")
     assert manifest.data_digest == digits().digest
     assert manifest.initial_state == STATE
-    assert manifest.round_deadline_ms == round(config.round.deadline_s * 1000)
-    assert manifest.attempt_timeout_ms == round(config.round.attempt_timeout_s * 1000)
-    assert (manifest.target_batch, manifest.lot_samples, manifest.max_claim_samples) == (
-        config.round.target_batch,
-        config.round.lot_samples,
-        config.round.max_claim_samples,
+    assert manifest.lot_samples == config.round.lot_samples
+    assert manifest.exchange == Exchange(
+        codec=config.exchange.codec,
+        local_steps=1,
+        max_rows=config.exchange.max_rows,
+        target_batch=config.round.target_batch,
+        max_claim_samples=config.round.max_claim_samples,
+        weight_cap=config.round.weight_cap,
+        first_floor=config.exchange.first_floor,
+        first_open_ms=round(config.round.first_open_s * 1000),
+        min_open_ms=round(config.round.min_open_s * 1000),
+        max_open_ms=round(config.round.max_open_s * 1000),
     )
     assert manifest.optimizer.name == config.optimizer.name
     assert manifest.optimizer.learning_rate == config.optimizer.learning_rate
-    assert (manifest.cohort_codec, manifest.swarm_codec) == (config.codec.cohort, config.codec.swarm)
     assert manifest.reward_pool == config.rewards.pool
     assert manifest.cost_table() == dict(cost_table(TINY))
     assert manifest.operators == (OPERATOR.public_key,)
@@ -266,8 +283,15 @@ def test_the_follower_is_no_part_of_the_run() -> None:
         ("run", "name", "My Run", "plain lower-case name"),
         ("run", "seed", 2**63, "seed"),
         ("run", "rounds", 2**41, "num_rounds"),
-        ("round", "deadline_s", 0.0001, "round_deadline_ms"),
-        ("round", "deadline_s", 1e300, "round_deadline_ms"),
+        ("round", "first_open_s", 0.0001, "a round is open for"),
+        ("round", "first_open_s", 1e300, "a round is open for"),
+        ("round", "min_open_s", 61, "the first one between the least and the most"),
+        ("round", "max_open_s", 59, "the first one between the least and the most"),
+        ("round", "max_open_s", 86_401, "a round is open for 1 ms to a day"),
+        ("round", "weight_cap", 31, "weight_cap is at least one lot"),
+        ("round", "max_claim_samples", 255, "weight_cap is at most max_claim_samples"),
+        ("round", "target_batch", 2**41, "target_batch is at least 1"),
+        ("exchange", "max_rows", 1024, "sums over 1024 contributions of int16 need"),
         ("rewards", "pool", 2**49, "reward_pool"),
         ("optimizer", "learning_rate", "fast", "decimal"),
         ("optimizer", "learning_rate", "1e-3", "decimal"),

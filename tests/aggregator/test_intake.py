@@ -1,494 +1,386 @@
-"""The intake over an in-memory network: what the log takes, what it refuses, and that a refusal changes nothing."""
+"""What the log takes and refuses, over an in-memory network: headers, bodies, tickets, and what a stranger can do to it."""
 
 import asyncio
-import contextlib
+import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from aggregator.config import RunConfig
-from aggregator.follower import Follower
-from aggregator.intake import Intake
-from aggregator.log import Log
-from aggregator.operator import filled_shelf, open_log
-from automl.space import TINY
-from automl.update import State, state_bytes, state_digest
-from protocol.encoding import pack, unpack
-from protocol.errors import StorageError
-from protocol.receipts import open_round_receipt
-from protocol.records import Proposal, Receipt, SignedClaim, claim_entry, sign_vote
-from protocol.signing import PublicKey, sha256
-from swarm.log_client import Commitment, LogClient
-from swarm.memory import MemoryEndpoint, MemoryNetwork
+from protocol.exchange import CHUNK
+from protocol.ledger import KEPT_TABLES
+from protocol.records import Ticket
+from protocol.signing import PublicKey
+from swarm.blobs import Blob
+from swarm.messages import BodyPart, HandIn
 from swarm.rpc import Refused
-from swarm.transfer import Shelf, fetch
-from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, PEERS, SHRINKING, Attempt, attempt, claim, signed_manifest
+from tests.aggregator.desk import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Desk, SlowDisk, at_desk, says_no
+from tests.aggregator.made import Made, made_of
+from tests.contributions import header_of, with_contribution
+from tests.runs import FixedCourse
 
-
-@dataclass
-class Scene:
-    """An aggregator and three peers in memory."""
-
-    log: Log
-    follower: Follower
-    intake: Intake
-    peer: MemoryEndpoint
-    shelf: Shelf  # the peer's
-    aggregator_shelf: Shelf
-    network: MemoryNetwork
-    commits: list[int]
-    committed: asyncio.Event
-    directory: Path
-
-    @property
-    def client(self) -> LogClient:
-        return LogClient(self.peer, self.log.ledger.manifest, self.log.ledger.run)
-
-    @property
-    def state(self) -> State:
-        assert self.follower.state is not None
-        return self.follower.state
-
-    def attempt(self, *, seed: int = 0, claims: tuple[SignedClaim, ...] | None = None) -> Attempt:
-        """Return an honest attempt at the next round, its mean on the peer's shelf."""
-        made = attempt(self.log.ledger, self.state, seed=seed, claims=claims)
-        self.shelf.put(made.mean.data)
-        return made
-
-    async def commit(self) -> Commitment:
-        """Have an honest round committed."""
-        return await self.client.propose(self.attempt(seed=self.log.ledger.round).proposal())
-
-    async def claim(self, signed: SignedClaim) -> Receipt:
-        answer = await self.peer.call(OPERATOR.public_key, "claim", pack(signed), timeout_s=1)
-        return unpack(Receipt, answer, max_bytes=1 << 16)
-
-    async def assert_refused(self, handing_in: Awaitable[object], reason: str) -> None:
-        """Check that the log says no, and that nothing at all has changed."""
-        before = self.everything()
-        with pytest.raises(Refused, match=reason):
-            await handing_in
-        assert self.everything() == before
-
-    def everything(self) -> tuple[object, ...]:
-        log = self.log
-        snapshots = sorted(path.name for path in (self.directory / "snapshots").iterdir())
-        return (log.ledger.size, log.tree_head, log.ledger.state, state_digest(self.state), tuple(self.commits), snapshots)
-
-
-def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config: RunConfig = CONFIG) -> None:
-    """Run ``story`` in an event loop with an aggregator and peers."""
-
-    async def play() -> None:
-        network = MemoryNetwork()
-        endpoint = network.endpoint(OPERATOR.public_key)
-        peer, _, _ = (network.endpoint(each.public_key) for each in PEERS)
-        log, _, follower = open_log(config, directory, OPERATOR, DATASET)
-        commits: list[int] = []
-        committed = asyncio.Event()
-
-        def on_commit() -> None:
-            commits.append(log.ledger.round)
-            committed.set()
-
-        aggregator_shelf, shelf = Shelf(6), Shelf(20)
-        intake = Intake(endpoint, log, follower, aggregator_shelf, on_commit)
-        with log:
-            await intake.start()
-            await aggregator_shelf.serve(endpoint)
-            await shelf.serve(peer)
-            try:
-                await story(Scene(log, follower, intake, peer, shelf, aggregator_shelf, network, commits, committed, directory))
-            finally:
-                intake.close()
-
-    asyncio.run(play())
+A, B, C = PEERS[:3]
+Story = Callable[[Desk], Awaitable[None]]
+Play = Callable[..., None]
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "aggregator"
-
-
-def test_an_honest_proposal_is_committed_and_the_answer_proves_it(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        commitment = await scene.client.propose(made.proposal())
-        assert commitment.proven.round.statement == made.statement
-        assert commitment.proven.commit == scene.log.ledger.last_commit
-        assert scene.log.ledger.round == 1
-        assert scene.log.ledger.size == len(PEERS) + 1
-        assert state_digest(scene.state) == made.statement.state
-        assert scene.commits == [1]
-
-    in_scene(directory, story)
-
-
-def test_two_thirds_of_the_votes_are_enough(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.client.propose(scene.attempt().proposal(voters=2))
-        assert scene.log.ledger.round == 1
-
-    in_scene(directory, story)
-
-
-def test_a_committed_state_and_its_mean_are_had_from_the_aggregator(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        await scene.client.propose(made.proposal())
-        for data in (state_bytes(made.state), made.mean.data):
-            found = await fetch(scene.peer, sha256(data), [PublicKey(OPERATOR.public_key)], max_bytes=len(data))
-            assert found == data
-
-    in_scene(directory, story)
-
-
-def test_the_latest_commit_is_told_to_whoever_asks(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        assert await scene.client.latest() is None
-        for round_ in (1, 2):
-            await scene.commit()
-            latest = await scene.client.latest()
-            assert latest is not None
-            assert latest.proven.round.statement.round == round_
-            assert latest.proven.commit == scene.log.ledger.last_commit
-
-    in_scene(directory, story)
-
-
-def test_a_proposal_without_a_quorum_is_refused(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        await scene.assert_refused(scene.client.propose(made.proposal(voters=1)), "vote")
-        one = made.proposal(voters=1)
-        await scene.assert_refused(scene.client.propose(replace(one, votes=one.votes * 2)), "vote|key|sorted")
-        assert scene.intake.refused == {"LedgerError": 2}
-        await scene.client.propose(made.proposal())  # the same attempt, with its votes
-
-    in_scene(directory, story)
-
-
-def test_a_vote_for_something_else_does_not_count(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        honest, other = made.proposal(), made.proposal(state=sha256(b"another"))
-        mixed = replace(honest, votes=(honest.votes[0], other.votes[1], other.votes[2]))
-        await scene.assert_refused(scene.client.propose(mixed), "signature|sign")
-        assert scene.intake.refused == {"SignatureError": 1}
-
-    in_scene(directory, story)
-
-
-def test_a_false_digest_of_the_state_is_refused_even_if_all_have_voted_for_it(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        await scene.assert_refused(scene.client.propose(made.proposal(state=sha256(b"another"))), "does not lead to the state")
-        assert scene.intake.refused == {"LedgerError": 1}
-        assert scene.aggregator_shelf.get(made.statement.mean) is None  # and nobody gets its mean from here
-        await scene.client.propose(made.proposal())
-
-    in_scene(directory, story)
-
-
-def test_a_mean_that_nobody_has_is_refused_and_counted(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        await scene.assert_refused(scene.client.propose(made.proposal(mean=sha256(b"another"))), "nobody gave")
-        assert scene.intake.refused == {"Unreachable": 1}
-
-    in_scene(directory, story)
-
-
-def test_a_mean_that_is_none_is_refused(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        garbage = scene.shelf.put(b"garbage")
-        await scene.assert_refused(scene.client.propose(made.proposal(mean=garbage)), "mean")
-        assert scene.intake.refused == {"EncodingError": 1}
-
-    in_scene(directory, story)
-
-
-def test_the_mean_is_had_from_a_voter_when_the_one_who_proposes_does_not_give_it(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        other = scene.network.endpoints[PublicKey(PEERS[1].public_key)]
-        proposal = pack(made.proposal())
-        await other.call(OPERATOR.public_key, "propose", proposal, timeout_s=1)  # whose own shelf is not served
-        assert scene.log.ledger.round == 1
-
-    in_scene(directory, story)
-
-
-@pytest.mark.parametrize("fault", ["an architecture of no round", "another architecture", "half a lot", "more lots than samples"])
-def test_work_that_the_round_does_not_ask_for_is_refused(directory: Path, fault: str) -> None:
-    async def story(scene: Scene) -> None:
-        honest = claim(scene.log.ledger, PEERS[0]).open()
-        (name, samples), *others = honest.work
-        lying = {
-            "an architecture of no round": replace(honest, work=tuple(sorted([("r32", samples), *others]))),
-            "another architecture": replace(honest, work=tuple(sorted([(TINY_OTHER, samples), *others]))),
-            "half a lot": replace(honest, work=((name, samples // 2), *others)),
-            "more lots than samples": replace(honest, lots=honest.lots + 1),
-        }[fault]
-        claims = (SignedClaim.sign(lying, PEERS[0]), *(claim(scene.log.ledger, peer) for peer in PEERS[1:]))
-        made = scene.attempt(claims=claims)
-        await scene.assert_refused(scene.client.propose(made.proposal()), "does not train|whole lots|are not")
-        assert scene.intake.refused == {"WorkError": 1}
-
-    in_scene(directory, story)
-
-
-def test_too_small_a_table_is_refused_before_the_deadline(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.commit()
-        alone = scene.attempt(claims=(claim(scene.log.ledger, PEERS[0]),))
-        await scene.assert_refused(scene.client.propose(alone.proposal(voters=1)), r"128 samples of 384 before the round's deadline")
-        assert scene.intake.refused == {"LedgerError": 1}
-        await scene.commit()
-
-    in_scene(directory, story)
-
-
-def test_too_small_a_table_is_taken_after_the_deadline(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.commit()
-        alone = scene.attempt(claims=(claim(scene.log.ledger, PEERS[0]),)).proposal(voters=1)
-
-        async with asyncio.timeout(60):
-            while scene.log.ledger.round == 1:
-                with contextlib.suppress(Refused):
-                    await scene.client.propose(alone)
-        assert scene.log.ledger.round == 2
-
-    short = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"deadline_s": 0.2})})
-    in_scene(directory, story, short)
-
-
-def test_too_small_a_table_is_taken_after_a_restart_which_may_have_missed_the_deadline(directory: Path) -> None:
-    async def first_life(scene: Scene) -> None:
-        await scene.commit()
-
-    async def second_life(scene: Scene) -> None:
-        alone = scene.attempt(claims=(claim(scene.log.ledger, PEERS[0]),))
-        await scene.client.propose(alone.proposal(voters=1))
-
-    in_scene(directory, first_life)
-    in_scene(directory, second_life)
-
-
-def test_a_caller_who_hangs_up_stops_nothing_half_way(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        asked = asyncio.Event()  # for the mean: the proposal is being decided
-
-        def lost(_sender: PublicKey, _receiver: PublicKey, method: str) -> bool:
-            if method == "fetch":
-                asked.set()
-            return False
-
-        scene.network.lost = lost
-        call = asyncio.create_task(scene.client.propose(made.proposal()))
-        async with asyncio.timeout(60):
-            await asked.wait()
-            call.cancel()
-            await scene.committed.wait()
-        assert call.cancelled()
-        assert scene.log.ledger.state == made.statement.state == state_digest(scene.state)
-
-    in_scene(directory, story)
-
-
-def test_a_proposal_for_another_run_or_another_commit_or_too_far_ahead_is_refused(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        lies: list[dict[str, bytes]] = [{"run": sha256(b"run")}, {"last_commit": sha256(b"commit")}, {"table": sha256(b"table")}]
-        for lie in lies:
-            await scene.assert_refused(scene.client.propose(made.proposal(**lie)), ".")
-        ahead = replace(made.statement, round=2)
-        proposal = Proposal(ahead, made.claims, tuple(sign_vote(ahead, peer) for peer in PEERS))
-        await scene.assert_refused(scene.client.propose(proposal), "round")
-        assert scene.intake.refused == {"LedgerError": 4}
-
-    in_scene(directory, story)
-
-
-def test_garbage_is_refused(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        for method in ("propose", "claim"):
-            for data in (b"", b"garbage", bytes(1 << 20)):
-                await scene.assert_refused(scene.peer.call(OPERATOR.public_key, method, data, timeout_s=1), ".")
-
-    in_scene(directory, story)
-
-
-def test_the_same_proposal_twice_has_the_same_receipt(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        proposal = scene.attempt().proposal()
-        first = await scene.client.propose(proposal)
-        again = await scene.client.propose(proposal)
-        assert again.receipt == first.receipt
-        assert scene.log.ledger.size == len(PEERS) + 1
-        assert scene.commits == [1]
-
-    in_scene(directory, story)
-
-
-def test_the_same_proposal_from_all_members_at_once_is_committed_once(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        proposal = scene.attempt().proposal()
-        commitments = await asyncio.gather(*(scene.client.propose(proposal) for _ in range(5)))
-        assert len({commitment.proven.commit for commitment in commitments}) == 1
-        assert scene.commits == [1]
-
-    in_scene(directory, story)
-
-
-def test_of_two_groups_at_once_one_wins_and_the_other_learns_whose_commit_it_is(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        attempts = [scene.attempt(seed=seed) for seed in range(2)]
-        commitments = await asyncio.gather(*(scene.client.propose(made.proposal()) for made in attempts))
-        assert commitments[0].proven == commitments[1].proven
-        assert scene.log.ledger.state in {made.statement.state for made in attempts}
-        assert scene.commits == [1]
-
-    in_scene(directory, story)
-
-
-def test_a_proposal_for_an_older_round_is_answered_with_that_rounds_commit(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        late = scene.attempt(seed=77).proposal()  # of a group that was slower than the one that won
-        first = await scene.commit()
-        await scene.commit()
-        answer = await scene.client.propose(late)
-        assert answer.proven.commit == first.proven.commit == scene.log.ledger.commit_at(1)
-        assert open_round_receipt(answer.receipt, scene.log.ledger.run, OPERATOR.public_key) == answer.proven
-        assert scene.log.ledger.round == 2
-
-    in_scene(directory, story)
-
-
-def test_after_the_last_round_nothing_more_is_taken(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        made = scene.attempt()
-        for _ in range(CONFIG.run.rounds):
-            await scene.commit()
-        assert scene.log.ledger.finished
-        statement = replace(made.statement, round=CONFIG.run.rounds + 1, last_commit=scene.log.ledger.last_commit)
-        proposal = Proposal(statement, (claim(scene.log.ledger, PEERS[0], 1),), (sign_vote(statement, PEERS[0]),))
-        await scene.assert_refused(scene.client.propose(proposal), "finished")
-
-    in_scene(directory, story)
-
-
-def test_the_teacher_is_served_long_after_its_round_and_after_a_restart(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        teacher_round = scene.follower.plan.teacher_round
-        assert teacher_round is not None
-        while scene.log.ledger.round < teacher_round + 4:
-            await scene.commit()
-        committed = scene.log.ledger.round_at(teacher_round)
-        assert committed is not None
-        digest = committed.statement.state
-        data = await fetch(scene.peer, digest, [PublicKey(OPERATOR.public_key)], max_bytes=1 << 24)
-        assert scene.state.teacher == digest
-        restarted = filled_shelf(scene.log, scene.follower)
-        assert restarted.get(digest) == data
-        assert restarted.get(scene.log.ledger.state) == state_bytes(scene.state)
-
-    in_scene(directory, story, SHRINKING)
-
-
-def test_a_restarted_aggregator_goes_on_where_it_was(directory: Path) -> None:
-    async def first_life(scene: Scene) -> None:
-        await scene.commit()
-        await scene.commit()
-
-    async def second_life(scene: Scene) -> None:
-        latest = await scene.client.latest()
-        assert latest is not None
-        assert latest.proven.round.statement.round == 2
-        await scene.commit()
-        assert scene.log.ledger.round == 3
-
-    in_scene(directory, first_life)
-    in_scene(directory, second_life)
-
-
-# Single claims.
-
-
-def test_a_claim_that_is_logged_has_its_receipt(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        mine = claim(scene.log.ledger, PEERS[1])
-        await scene.commit()
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Tell a story at a desk."""
+
+    def tell(story: Story, **options: Any) -> None:
+        at_desk(tmp_path / "bodies", monkeypatch, story, **options)
+
+    return tell
+
+
+# A contribution on its way in.
+
+
+def test_header_and_body_make_a_ticket_and_are_on_the_disk_by_then(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        answer = await desk.header(made)
+        assert (answer.status, answer.round, answer.left_ms, answer.ticket) == (HandIn.SEND_BODY, 1, OPEN_MS, ())
+        assert await desk.part(made, 0) == b""
+        assert desk.bodies.read(1) == []
+        ticket = desk.opened(await desk.part(made, 1))
+        assert ticket == Ticket(desk.ledger.run, 1, made.digest)
+        assert desk.bodies.read(1) == [made.kept]
+        assert desk.changes >= 2
+        assert desk.commit() == (made.digest,)
+
+    play(story)
+
+
+def test_groups_may_come_in_any_order_and_again(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        await desk.header(made)
+        assert await desk.part(made, 1) == b""
+        assert await desk.part(made, 1) == b""
+        ticket = desk.opened(await desk.part(made, 0))
+        for place in (0, 1):
+            assert desk.opened(await desk.part(made, place)) == ticket
+        assert desk.bodies.read(1) == [made.kept]
+
+    play(story)
+
+
+def test_the_first_group_that_comes_for_a_place_stays(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made, other = desk.made(A), desk.made(A, seed=1)
+        await desk.header(made)
+        await desk.part(made, 0)
+        await desk.part(made, 0, other.groups[0])
+        assert desk.opened(await desk.part(made, 1)).contribution == made.digest
+
+    play(story)
+
+
+def test_a_header_that_comes_again_is_welcome_and_brings_the_ticket_once_there_is_one(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        assert (await desk.header(made)).status == HandIn.SEND_BODY
+        await desk.part(made, 0)
+        assert (await desk.header(made)).status == HandIn.SEND_BODY  # what has come of it stays
+        ticket = desk.opened(await desk.part(made, 1))
+        answer = await desk.header(made)
+        assert answer.status == HandIn.HAVE_TICKET
+        assert answer.ticket[0].open(desk.ledger.manifest.operators[0]) == ticket
+        assert desk.refused(A) == {}
+
+    play(story)
+
+
+def test_a_peers_own_client_gets_its_ticket(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        for _ in range(2):  # the second time the answer is in the header's
+            handed = await desk.client(A).hand_in(made.header, made.groups)
+            assert handed.status is HandIn.HAVE_TICKET
+            assert handed.ticket == Ticket(desk.ledger.run, 1, made.digest)
+
+    play(story)
+
+
+def test_there_is_no_ticket_before_the_sync_and_one_sync_covers_all_that_wait(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(desk: Desk) -> None:
+        disk = SlowDisk(desk, monkeypatch)
+        made = [desk.made(peer) for peer in (A, B, C)]
+        first = asyncio.create_task(desk.hand_in(made[0]))
+        turn = await disk.next()
+        others = [asyncio.create_task(desk.hand_in(one)) for one in made[1:]]
+        await desk.until(lambda: all(desk.closing.is_good(one.digest) for one in made))
+        assert (await desk.header(made[0])).status == HandIn.SEND_BODY
+        again = [asyncio.create_task(desk.part(made[0], place)) for place in (0, 1)]  # its groups are not kept any more
+        await asyncio.sleep(0)
+        assert not any(task.done() for task in (first, *others, *again))
+        turn.set()
+        assert (await first).contribution == made[0].digest
+        assert [desk.opened(await task).contribution for task in again] == [made[0].digest] * 2
+        (await disk.next()).set()
+        assert [(await task).contribution for task in others] == [one.digest for one in made[1:]]
+        assert disk.calls == [1, 2]
+
+    play(story)
+
+
+@pytest.mark.parametrize("is_good", [True, False])
+def test_a_caller_who_hangs_up_ends_no_check_and_holds_up_no_round(play: Play, is_good: bool) -> None:
+    async def story(desk: Desk) -> None:
+        made, other = desk.made(A), desk.made(B)
+        await desk.hand_in(other)
+        await desk.header(made)
+        await desk.part(made, 0)
+        handler = desk.network.endpoints[PublicKey(OPERATOR.public_key)].handlers["body"]
+        message = BodyPart(made.digest, 1, made.groups[1] if is_good else bytes(len(made.groups[1]))).pack()
+        calling = asyncio.ensure_future(handler(PublicKey(A.public_key), message))
+        await asyncio.sleep(0)  # it is being checked
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+        while desk.intake._tasks:
+            await asyncio.wait(desk.intake._tasks)
+        if is_good:
+            assert (await desk.header(made)).status == HandIn.HAVE_TICKET
+            assert desk.commit() == (made.digest, other.digest)
+        else:
+            assert desk.refused(A) == {"bad body": 1}  # and was counted
+            assert desk.commit() == (other.digest,)
+
+    play(story)
+
+
+# Time.
+
+
+def test_a_header_in_time_and_a_body_within_the_grace_count_for_whoever_was_in_the_last_table(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        await desk.hand_in(desk.made(A))
+        await desk.hand_in(desk.made(B))
+        desk.commit()
+        made = [desk.made(peer) for peer in (A, B, C)]
+        for one in made:
+            assert (await desk.header(one)).round == 2
+        await desk.body(made[0])
+        desk.clock.now += OPEN_MS + GRACE_MS - 1
+        assert (await desk.body(made[1])).round == 2
+        await says_no(desk.part(made[2], 0), "hand it in again")  # a newcomer is not waited for
+        assert set(desk.commit()) == {made[0].digest, made[1].digest}
+        assert desk.refused(C) == {"no body by the deadline": 1}
+
+    play(story)
+
+
+def test_a_body_that_comes_too_late_is_handed_in_again_and_counts_in_the_next_round(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        for peer in (A, B):
+            await desk.hand_in(desk.made(peer))
+        desk.commit()
+        late, other = desk.made(A), desk.made(B)
+        await desk.header(late)
+        await desk.part(late, 0)
+        await desk.hand_in(other)
+        desk.clock.now += OPEN_MS + GRACE_MS
+        await says_no(desk.part(late, 1), "hand it in again")
+        answer = await desk.header(late)
+        assert (answer.status, answer.round) == (HandIn.SEND_BODY, 3)
+        assert desk.opened(await desk.part(late, 1)).round == 3  # what had come of it was kept
+        assert desk.commit() == (other.digest,)
+        assert desk.bodies.read(3) == [late.kept]
+        assert desk.commit() == (late.digest,)
+        (row,) = [listed.row for listed in desk.ledger.table_at(3) or ()]
+        assert row.age == 1
+
+    play(story)
+
+
+def test_a_late_header_is_checked_for_the_round_that_it_counts_in(play: Play) -> None:
+    """It came in time for one round, whose update sorts channels, and again when it could only count in the next."""
+
+    async def story(desk: Desk) -> None:
+        for peer in (A, B):
+            await desk.hand_in(desk.made(peer))
+        desk.commit()
+        late, other = desk.made(A), desk.made(B)
+        await desk.header(late)
+        await desk.hand_in(other)
+        desk.clock.now += OPEN_MS + GRACE_MS
+        await says_no(desk.header(late), "another order")
+        assert desk.commit() == (other.digest,)
+
+    play(story, course=FixedCourse(sorts=frozenset({2})))
+
+
+def test_headers_that_come_after_the_deadline_count_in_the_next_round(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        first, early = desk.made(A), desk.made(B)
+        await desk.hand_in(first)
+        desk.clock.now += OPEN_MS
+        assert (await desk.hand_in(early)).round == 2
+        assert desk.bodies.read(2) == [early.kept]
+        assert desk.commit() == (first.digest,)
+        assert (await desk.header(early)).round == 2
+        assert desk.commit() == (early.digest,)
+
+    play(story)
+
+
+def test_what_is_in_a_table_is_said_to_be_for_as_long_as_tables_are_kept(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        first = desk.made(A)
+        await desk.hand_in(first)
+        desk.commit()
+        for _ in range(KEPT_TABLES - 1):
+            answer = await desk.header(first)
+            assert (answer.status, answer.round) == (HandIn.LISTED, 1)
+            await desk.hand_in(desk.made(B))
+            desk.commit()
+        assert desk.refused(A) == {}
+        await desk.hand_in(desk.made(B))
+        desk.commit()
+        await says_no(desk.header(first), "commits old")
+
+    play(story)
+
+
+def test_a_finished_run_takes_nothing_and_blames_nobody(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        while not desk.ledger.finished:
+            late, last = desk.made(B), desk.made(A)
+            await desk.hand_in(last)
+            desk.commit()
         for _ in range(2):
-            receipt = await scene.claim(mine)
-            assert receipt.entry == claim_entry(mine)
-            assert receipt.index == 1
-        assert scene.log.ledger.size == len(PEERS) + 1
+            assert (await desk.header(last)).status == HandIn.LISTED
+            await says_no(desk.header(late), "finished")
+            desk.is_open = False  # as after a start of the program
+            await desk.restart()
+        assert desk.refused(B) == {}
+        assert desk.ledger.round == NUM_ROUNDS
 
-    in_scene(directory, story)
-
-
-def test_a_second_claim_for_a_round_is_logged_as_evidence_once_and_costs_the_credit(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        second, third = (claim(scene.log.ledger, PEERS[1], lots=lots) for lots in (b"second", b"third"))
-        await scene.commit()
-        key = PEERS[1].public_key
-        assert key in scene.log.ledger.credits()
-        receipt = await scene.claim(second)
-        assert (receipt.entry, receipt.index) == (claim_entry(second), len(PEERS) + 1)
-        assert await scene.claim(second) == receipt
-        assert scene.log.ledger.equivocators(1) == {key}
-        assert key not in scene.log.ledger.credits()
-        await scene.assert_refused(scene.claim(third), ".")
-        await scene.commit()  # the run goes on
-        assert key in scene.log.ledger.credits()
-
-    in_scene(directory, story)
+    play(story)
 
 
-def test_a_first_claim_comes_with_a_proposal_only(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        await scene.assert_refused(scene.claim(claim(scene.log.ledger, PEERS[0])), "comes with its round's proposal")
-
-    in_scene(directory, story)
+# What others may not do.
 
 
-def test_evidence_that_is_none_is_refused(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        second = claim(scene.log.ledger, PEERS[0], lots=b"second")
-        elsewhere = SignedClaim.sign(replace(second.open(), run=sha256(b"another run")), PEERS[0])
-        await scene.commit()
-        framed = SignedClaim(second.payload, PEERS[1].sign("claim", second.payload))
-        await scene.assert_refused(scene.claim(framed), ".")
-        await scene.assert_refused(scene.claim(elsewhere), "run")
-        other_work = replace(second.open(), work=(("r32", CONFIG.round.lot_samples),), lots=1)
-        await scene.assert_refused(scene.claim(SignedClaim.sign(other_work, PEERS[0])), "does not train")
+def test_only_a_contributions_own_keys_bring_it(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made = desk.made(A)
+        await says_no(desk.header(made, by=B), "other keys than the one that brings it")
+        await desk.header(made)
+        await says_no(desk.part(made, 0, by=B), "other keys than the one that brings it")
+        assert desk.refused(B) == {"another's identity": 2}
+        await desk.body(made)
+        assert desk.refused(A) == {}
 
-    in_scene(directory, story)
-
-
-# A disk that fails.
+    play(story)
 
 
-def test_a_snapshot_that_cannot_be_written_stops_the_program_and_the_round_is_not_committed(directory: Path) -> None:
-    async def story(scene: Scene) -> None:
-        (directory / "snapshots" / "round-00000001.safetensors.part").mkdir()
-        with pytest.raises(Refused, match="cannot write"):
-            await scene.commit()
-        assert scene.log.ledger.round == 0
-        assert scene.commits == []
-        assert isinstance(scene.intake.broken.result(), StorageError)
+def damaged(made: Made, how: str) -> Made:
+    """Return a contribution with a header that does not hold."""
+    header = made.header
+    if how == "signature":
+        payload = with_contribution(header, B).contribution
+        return Made(made.peer, type(header)(payload, header.claims), made.body, made.count)
+    changes: dict[str, dict[str, Any]] = {
+        "another run": {"run": bytes(32)},
+        "another base": {"base": bytes(32)},
+        "a round to come": {"round": 3},
+        "another claim": {"claims": (bytes(32),)},
+    }
+    return Made(made.peer, with_contribution(header, made.peer, **changes[how]), made.body, made.count)
 
-    in_scene(directory, story)
+
+@pytest.mark.parametrize(
+    ("how", "says", "reason"),
+    [
+        ("signature", "signature", "signature"),
+        ("another run", "of another run", "not for this log"),
+        ("another base", "another base", "not for this log"),
+        ("a round to come", "another base", "not for this log"),
+        ("another claim", "other claims", "not for this log"),
+    ],
+)
+def test_a_header_that_does_not_hold_is_refused_and_counted(play: Play, how: str, says: str, reason: str) -> None:
+    async def story(desk: Desk) -> None:
+        await says_no(desk.header(damaged(desk.made(A), how)), says)
+        assert desk.refused(A) == {reason: 1}
+        assert not desk.intake._uploads
+        await desk.hand_in(desk.made(A))
+
+    play(story)
 
 
-TINY_OTHER = max((one.text for one in (TINY.largest(), TINY.smallest())), key=len).replace("k7", "k5", 1)
+def test_bytes_of_any_kind_are_refused_and_counted(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        chance = random.Random(0)
+        made = desk.made(A)
+        await desk.header(made)
+        for method in ("header", "body"):
+            for size in (0, 1, 33, 34, 5_000):
+                before = desk.intake.faults.by_reason.total()
+                with pytest.raises(Refused):
+                    await desk.call(PEERS[chance.randrange(1, 5)], method, chance.randbytes(size))
+                assert desk.intake.faults.by_reason.total() - before == (1 if method == "header" or size < 34 else 0)
+        for place, data in ((0, b""), (0, made.groups[1]), (1, made.groups[0]), (2, made.groups[1]), (65_535, made.groups[0])):
+            await says_no(desk.part(made, place, data), "another place or size")
+        assert desk.refused(A) == {"malformed": 5}
+
+    play(story)
 
 
-def test_the_manifest_of_these_tests_is_the_operators_own() -> None:
-    assert signed_manifest().open().operators == (OPERATOR.public_key,)
+def wrong_body(desk: Desk, how: str) -> Made:
+    """Return a contribution of A whose body is not what it has to be."""
+    good = desk.made(A)
+    if how == "another root":
+        return Made(A, header_of(desk.ledger, A, body=bytes(32)), good.body, NUM_WEIGHTS)
+    chunk = bytes([20 if how == "an exponent out of the window" else 1]) + bytes(2 * CHUNK)  # of zeros
+    data = chunk + good.body[len(chunk) :]
+    root = Blob.of(Made(A, good.header, data, NUM_WEIGHTS).groups).root
+    return Made(A, header_of(desk.ledger, A, body=root), data, NUM_WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("another root", "does not have the root"),
+        ("an exponent out of the window", "beyond the window"),
+        ("an exponent larger than it needs", "larger than it needs"),
+    ],
+)
+def test_a_wrong_body_is_out_with_its_header_and_counted_once(play: Play, how: str, says: str) -> None:
+    async def story(desk: Desk) -> None:
+        made = wrong_body(desk, how)
+        await desk.header(made)
+        await desk.part(made, 0)
+        await says_no(desk.part(made, 1), says)
+        assert desk.refused(A) == {"bad body": 1}
+        assert not desk.intake._uploads
+        assert not desk.intake._synced
+        await says_no(desk.part(made, 1), "no header of this body")
+        assert (await desk.hand_in(desk.made(A, seed=1))).round == 1  # a good one is still welcome
+        assert [kept.header for kept in desk.bodies.read(1)] == [desk.made(A, seed=1).header]
+
+    play(story)
+
+
+def test_a_body_that_another_contribution_names_is_refused(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        made, vector = desk.made(A), desk.vector(A)
+        copied = made_of(desk.ledger, B, vector)
+        assert copied.body == made.body
+        await desk.header(made)
+        await says_no(desk.header(copied), "names this body")  # before it came
+        await desk.body(made)
+        await says_no(desk.header(copied), "names this body")
+        await desk.restart()
+        await says_no(desk.header(copied), "names this body")
+        assert desk.commit() == (made.digest,)
+        again = made_of(desk.ledger, B, vector)
+        assert again.body == made.body
+        await says_no(desk.header(again), "in the log already")
+
+    play(story)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aggregator.config import RunConfig, RunSection
+from aggregator.config import RoundSection, RunConfig, RunSection
 from aggregator.local import main
 from aggregator.local_progress import Progress
 from aggregator.local_report import (
@@ -40,8 +40,18 @@ def epe(largest: float, smallest: float, baseline: float | None = 4.5) -> Qualit
     return Quality(metric="epe", largest=largest, smallest=smallest, random=(2.0,), baseline=baseline)
 
 
-def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0) -> PeerReport:
-    status = PeerStatus(key=name, cohort="cohort-0", round=3, state=state, attempts_dropped={"timeout": dropped} if dropped else {})
+def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0) -> PeerReport:
+    status = PeerStatus(
+        key=name,
+        cohort="cohort-0",
+        round=3,
+        state=state,
+        samples_counted=96,
+        samples_lost=4 * dropped,
+        rounds_counted=3 - dropped,
+        dropped={"too old": dropped} if dropped else {},
+        promises_broken=broken,
+    )
     return PeerReport.make(name, status, end, credits=7)
 
 
@@ -52,11 +62,20 @@ def report(
     verified: bool = True,
     dataset: str = "digits",
     limits: Limits = NO_LIMITS,
+    refused: dict[str, int] | None = None,
 ) -> Report:
     finished = rounds == 3
     return make_report(
         AggregatorStatus(
-            run="ee" * 32, name="test", dataset=dataset, num_rounds=3, round=rounds, state=STATE, quality=quality, finished=finished
+            run="ee" * 32,
+            name="test",
+            dataset=dataset,
+            num_rounds=3,
+            round=rounds,
+            state=STATE,
+            quality=quality,
+            finished=finished,
+            refused=refused or {},
         ),
         peers or (peer("peer-0"), peer("peer-1")),
         LedgerReport(verified=verified, size=9, root=ROOT, detail="9 entries" if verified else "entry 4 does not hold"),
@@ -142,7 +161,8 @@ def test_the_run_is_the_usual_one_of_the_task_with_what_was_asked_for(tmp_path: 
     assert (stereo.data.dataset, stereo.data.supernet, stereo.data_root) == ("layers", "stereo-tiny", tmp_path)
     assert stereo.optimizer_settings() == usual("stereo").optimizer
     plain = make_settings(Wishes(directory=tmp_path / "b")).run
-    assert plain == RunConfig(run=RunSection(name="digits-data-parallel"))
+    quick = RoundSection(first_open_s=0.5, min_open_s=0.2, max_open_s=120)  # rounds adapt by themselves, from a short one on
+    assert plain == RunConfig(run=RunSection(name="digits-data-parallel"), round=quick)
 
 
 def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
@@ -214,6 +234,11 @@ def test_a_ledger_that_does_not_verify_fails() -> None:
     assert failed(report(verified=False)) == ["ledger verifies"]
 
 
+def test_a_ticket_that_was_not_kept_fails() -> None:
+    made = report(peer("peer-0"), peer("peer-1", broken=1))
+    assert failed(made) == ["every ticket was kept"]
+
+
 def test_accuracy_below_a_threshold_fails_and_without_a_threshold_does_not() -> None:
     low = accuracy(0.8999, 0.7999)
     assert failed(report(quality=low)) == []
@@ -240,17 +265,20 @@ def test_the_report_comes_back_from_its_json() -> None:
     made = report(peer("peer-0", dropped=2), peer("peer-1", dropped=1), quality=accuracy(0.9, 0.8, 0.85, 0.86))
     text = made.model_dump_json()
     assert Report.model_validate_json(text) == made
-    assert json.loads(text)["attempts_dropped"] == 3
-    assert json.loads(text)["peers"][0]["attempts_dropped"] == {"timeout": 2}
+    assert (json.loads(text)["samples_counted"], json.loads(text)["samples_lost"]) == (2 * 96, 3 * 4)
+    assert json.loads(text)["peers"][0]["dropped"] == {"too old": 2}
 
 
 def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
     console = Console(file=io.StringIO(), width=80)
-    show(report(peer("peer-0", dropped=2), quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90)), console)
+    refused = {"malformed": 1, "no body": 2}
+    show(report(peer("peer-0", dropped=2), quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused), console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert ROOT in printed
     assert "50.0 % on held-out data (the aim is 97 %)" in printed
-    assert "2 (timeout: 2)" in printed
+    assert "96 (92.3 % of those trained)" in printed
+    assert "2 (too old: 2)" in printed
+    assert "3 (malformed: 1, no body: 2)" in printed
     assert "failed: the largest subnet reaches 90 %" in printed
     assert "…" not in printed
 
@@ -267,8 +295,8 @@ def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> Non
 
 def test_a_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     assert read_status(PeerStatus, tmp_path) is None
-    (tmp_path / "status.json").write_text('{"key": "ab", "round": 4, "phase": "training", "attempts_dropped": {"late": 1}}')
-    assert read_status(PeerStatus, tmp_path) == PeerStatus(key="ab", round=4, attempts_dropped={"late": 1})
+    (tmp_path / "status.json").write_text('{"key": "ab", "round": 4, "phase": "working", "dropped": {"late": 1}}')
+    assert read_status(PeerStatus, tmp_path) == PeerStatus(key="ab", round=4, dropped={"late": 1})
     (tmp_path / "status.json").write_text('{"key": "ab", "rou')
     assert read_status(PeerStatus, tmp_path) is None
 

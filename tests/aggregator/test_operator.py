@@ -1,3 +1,5 @@
+"""A run's directory: made, opened again where it was, refused when it is another's; and the program around it without a network."""
+
 import asyncio
 import shutil
 import stat
@@ -7,13 +9,12 @@ import pytest
 
 from aggregator.config import FollowerSection, RunConfig
 from aggregator.log import Log
-from aggregator.operator import Operator, open_log
+from aggregator.operator import OpenRun, Operator, filled_shelf, open_run
 from aggregator.storage import DATABASE, MANIFEST
 from automl.update import state_digest
 from protocol.errors import StorageError, UserError
-from protocol.records import Round, claim_entry, round_entry
 from swarm.disk import only_process
-from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, STRANGER, attempt
+from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
 
 SNAPSHOT = "snapshots/round-00000000.safetensors"
@@ -32,37 +33,41 @@ def changed(**sections: dict[str, object]) -> RunConfig:
 
 def make(directory: Path) -> bytes:
     """Make the run of ``CONFIG`` in ``directory`` and return its id."""
-    log, signed, _ = open_log(CONFIG, directory, OPERATOR, DATASET)
-    log.close()
-    return signed.run
+    run = opened(directory)
+    run.log.close()
+    return run.signed.run
+
+
+def stands_on(run: OpenRun) -> bytes:
+    """Return the digest of the state that the run's follower has, which is the log's."""
+    assert run.follower.state is not None
+    assert state_digest(run.follower.state) == run.log.ledger.state
+    return run.log.ledger.state
 
 
 def test_a_new_directory_gets_a_run_whose_first_state_is_the_operators(directory: Path) -> None:
-    log, signed, follower = open_log(CONFIG, directory, OPERATOR, DATASET)
-    with log:
+    run = opened(directory)
+    with run.log as log:
+        manifest = run.signed.open()
         assert (log.ledger.round, log.ledger.size) == (0, 0)
-        assert log.ledger.run == signed.run
-        assert signed.open() == CONFIG.manifest(OPERATOR, signed.open().initial_state, DATASET)
-        assert follower.state is not None
-        assert state_digest(follower.state) == signed.open().initial_state
+        assert log.ledger.run == run.signed.run
+        assert manifest == CONFIG.manifest(OPERATOR, manifest.initial_state, DATASET)
+        assert stands_on(run) == manifest.initial_state
         assert (directory / SNAPSHOT).exists()
+        assert run.bodies.rounds() == []
 
 
 def test_the_same_run_file_opens_the_same_run_again_where_it_was(directory: Path) -> None:
-    log, signed, follower = open_log(CONFIG, directory, OPERATOR, DATASET)
-    with log:
-        assert follower.state is not None
-        made = attempt(log.ledger, follower.state)
-        proposal = made.proposal()
-        follower.save(made.state)
-        entries = [claim_entry(one) for one in made.claims]
-        log.commit([*entries, round_entry(Round(proposal.statement, tuple(one.digest for one in made.claims), proposal.votes))])
-    log, again, follower = open_log(CONFIG, directory, OPERATOR, DATASET)
-    with log:
-        assert again == signed
-        assert (log.ledger.round, log.ledger.size) == (1, 4)
-        assert follower.state is not None
-        assert state_digest(follower.state) == log.ledger.state == made.statement.state
+    run = opened(directory)
+    with run.log:
+        states = play(run, 2)
+    again = opened(directory)
+    with again.log as log:
+        assert again.signed == run.signed
+        assert (log.ledger.round, log.ledger.size) == (2, 14)
+        assert stands_on(again) == state_digest(states[-1])
+        play(again, 1)
+        assert log.ledger.round == 3
 
 
 def test_a_run_goes_on_with_the_state_it_began_with_and_makes_no_other(directory: Path) -> None:
@@ -70,6 +75,89 @@ def test_a_run_goes_on_with_the_state_it_began_with_and_makes_no_other(directory
     before = contents(directory / "snapshots")
     make(directory)
     assert contents(directory / "snapshots") == before
+
+
+# Killed between the log's transaction and the snapshot: what was committed is computed again.
+
+
+@pytest.mark.parametrize("unsaved", [1, 3])
+def test_rounds_whose_snapshots_were_not_written_are_computed_again(directory: Path, unsaved: int) -> None:
+    run = opened(directory)
+    with run.log:
+        play(run, 1)
+        for _ in range(unsaved):
+            after = commit(run, everybodys(run.log.ledger), is_saved=False)
+        rounds = run.follower.snapshots.rounds()
+    assert rounds == [0, 1]
+    again = opened(directory)
+    with again.log as log:
+        assert stands_on(again) == after.blob.root
+        assert again.follower.snapshots.rounds() == [0, 1, log.ledger.round]  # at once: the next start is a short one
+        assert (directory / "snapshots" / f"round-{log.ledger.round:08d}.json").exists()
+        play(again, 1)
+
+
+def test_a_snapshot_of_a_round_that_was_never_committed_does_no_harm(directory: Path) -> None:
+    run = opened(directory)
+    with run.log:
+        (state,) = play(run, 1)
+    shutil.copytree(directory, directory.with_name("other"))
+    other = opened(directory.with_name("other"))
+    with other.log:
+        play(other, 1)
+    shutil.copy(directory.with_name("other") / "snapshots" / "round-00000002.safetensors", directory / "snapshots")
+    again = opened(directory)
+    with again.log:
+        assert stands_on(again) == state_digest(state)
+        play(again, 1)
+
+
+def test_the_teachers_snapshot_is_written_if_its_round_is_computed_again(directory: Path) -> None:
+    config = with_follower(SHRINKING, keep_snapshots=1, keep_bodies=4)
+    run = opened(directory, config)
+    teacher_round = run.follower.plan.teacher_round
+    assert teacher_round == 3
+    with run.log:
+        play(run, teacher_round - 1)
+        for _ in range(2):
+            commit(run, everybodys(run.log.ledger), is_saved=False)
+    again = opened(directory, config)
+    with again.log as log:
+        teacher = again.follower.teacher(log.ledger)
+        assert teacher is not None
+        assert teacher.round == teacher_round
+        shelf = filled_shelf(log, again.follower)
+        assert shelf.get(state_digest(teacher)) is not None
+        assert shelf.get(log.ledger.state) is not None
+
+
+def test_without_a_body_the_newest_round_cannot_be_computed_again_and_that_is_said(directory: Path) -> None:
+    run = opened(directory)
+    with run.log:
+        play(run, 1)
+        commit(run, everybodys(run.log.ledger), is_saved=False)
+    shutil.move(directory / "bodies" / "round-00000002.bodies", directory.parent / "kept")
+    with pytest.raises(StorageError, match=r"^a body of round 2 is missing; restore the bodies from a backup$"):
+        opened(directory)
+    shutil.move(directory.parent / "kept", directory / "bodies" / "round-00000002.bodies")
+    opened(directory).log.close()  # the refusal has kept no lock
+
+
+def test_without_any_near_snapshot_that_is_said(directory: Path) -> None:
+    config = with_follower(CONFIG, keep_snapshots=1, keep_bodies=4)
+    run = opened(directory, config)
+    with run.log:
+        play(run, 7)
+    assert run.follower.snapshots.rounds() == [4, 6, 7]
+    for round_ in (6, 7):
+        (directory / "snapshots" / f"round-{round_:08d}.safetensors").unlink()
+    again = opened(directory, config)
+    with again.log:
+        stands_on(again)
+    for round_ in (4, 7):
+        (directory / "snapshots" / f"round-{round_:08d}.safetensors").unlink()
+    with pytest.raises(StorageError, match=r"snapshots holds no state of the run; restore it from a backup"):
+        opened(directory, config)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +168,16 @@ def test_a_run_goes_on_with_the_state_it_began_with_and_makes_no_other(directory
         changed(run={"rounds": 10}),
         changed(run={"schedule": "shrinking"}),
         changed(optimizer={"learning_rate": "0.009"}),
-        changed(codec={"swarm": "fp16"}),
-        changed(round={"deadline_s": 21}),
+        changed(exchange={"codec": "int8"}),
+        changed(round={"first_open_s": 21}),
     ],
-    ids=["name", "seed", "rounds", "schedule", "rate", "codec", "deadline"],
+    ids=["name", "seed", "rounds", "schedule", "rate", "codec", "time"],
 )
 def test_a_directory_of_another_run_is_refused_and_left_as_it_is(directory: Path, other: RunConfig) -> None:
     run = make(directory)
     before = contents(directory)
     with pytest.raises(UserError, match=f"{directory} holds another run .*{run.hex()[:16]}.*--dir"):
-        open_log(other, directory, OPERATOR, DATASET)
+        open_run(other, directory, OPERATOR, DATASET)
     after = contents(directory)
     assert set(before) == set(after)
     assert all(after[path] == data for path, data in before.items() if path.name != DATABASE)  # SQLite counts who opened it
@@ -99,42 +187,42 @@ def test_a_directory_of_another_run_is_refused_and_left_as_it_is(directory: Path
 def test_what_is_no_part_of_the_run_may_change(directory: Path) -> None:
     run = make(directory)
     other = changed(follower=FollowerSection(evaluate_every=3, keep_snapshots=9, data_root="elsewhere").model_dump())
-    log, signed, _ = open_log(other, directory, OPERATOR, DATASET)
-    log.close()
-    assert signed.run == run
+    again = open_run(other, directory, OPERATOR, DATASET)
+    again.log.close()
+    assert again.signed.run == run
 
 
 def test_a_run_file_that_makes_no_run_is_refused_and_keeps_no_lock(directory: Path) -> None:
     make(directory)
     with pytest.raises(UserError, match="plain lower-case name"):
-        open_log(changed(run={"name": "My Run"}), directory, OPERATOR, DATASET)
+        open_run(changed(run={"name": "My Run"}), directory, OPERATOR, DATASET)
     make(directory)
 
 
 def test_a_run_file_that_makes_no_run_makes_no_directory(directory: Path) -> None:
     with pytest.raises(UserError, match="plain lower-case name"):
-        open_log(changed(run={"name": "My Run"}), directory, OPERATOR, DATASET)
+        open_run(changed(run={"name": "My Run"}), directory, OPERATOR, DATASET)
     assert not directory.exists()
 
 
 def test_another_operators_directory_is_refused(directory: Path) -> None:
     make(directory)
     with pytest.raises(UserError, match="another operator"):
-        open_log(CONFIG, directory, STRANGER, DATASET)
+        open_run(CONFIG, directory, STRANGER, DATASET)
 
 
 def test_a_directory_that_is_open_is_refused(directory: Path) -> None:
-    log, _, _ = open_log(CONFIG, directory, OPERATOR, DATASET)
-    with log, pytest.raises(UserError, match=f"another aggregator uses {directory}"):
-        open_log(CONFIG, directory, OPERATOR, DATASET)
+    run = opened(directory)
+    with run.log, pytest.raises(UserError, match=f"another aggregator uses {directory}"):
+        open_run(CONFIG, directory, OPERATOR, DATASET)
 
 
-@pytest.mark.parametrize("lost", [SNAPSHOT, MANIFEST])
-def test_a_lost_file_is_a_storage_error_that_names_it_and_keeps_no_lock(directory: Path, tmp_path: Path, lost: str) -> None:
+@pytest.mark.parametrize(("lost", "named"), [(SNAPSHOT, "snapshots holds no state"), (MANIFEST, MANIFEST)])
+def test_a_lost_file_is_a_storage_error_that_says_where_and_keeps_no_lock(directory: Path, tmp_path: Path, lost: str, named: str) -> None:
     run = make(directory)
     shutil.move(directory / lost, tmp_path / "kept")
-    with pytest.raises(StorageError, match=lost):
-        open_log(CONFIG, directory, OPERATOR, DATASET)
+    with pytest.raises(StorageError, match=named):
+        open_run(CONFIG, directory, OPERATOR, DATASET)
     shutil.move(tmp_path / "kept", directory / lost)
     assert make(directory) == run
 
@@ -196,8 +284,7 @@ def test_a_spoilt_memory_of_the_port_is_no_traceback(directory: Path) -> None:
 
 
 def test_the_log_is_its_owners_alone(directory: Path) -> None:
-    log, _, _ = open_log(CONFIG, directory, OPERATOR, DATASET)
-    log.close()
+    make(directory)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     with Log.open(directory, OPERATOR) as again:
         assert again.ledger.round == 0

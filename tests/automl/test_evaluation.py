@@ -68,7 +68,8 @@ def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_sub
     momentum = torch.zeros_like(weights)
     for round_ in range(30):
         worker.load(weights)
-        lots = [Lot(0, round_ + 1, "a", b"k" * 32, index, one, 16) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
+        base = bytes([round_]) * 32
+        lots = [Lot(0, base, 0, b"k" * 32, index, one, 16) for index, one in enumerate((TINY.largest(), TINY.smallest()))]
         momentum = 0.9 * momentum + torch.stack([worker.train(lot).gradient for lot in lots]).mean(0)
         weights = weights - 0.05 * momentum
     report = quality_report(weights, "classifier-tiny", digits, num_random=1)

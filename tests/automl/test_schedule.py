@@ -1,12 +1,14 @@
+import random
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from automl.schedule import Plan
+from automl.schedule import Plan, place_of_lot
 from automl.space import BASE, TINY
 from protocol.records import Optimizer
+from protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
 PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", ADAMW, 100, seed=7)
@@ -39,6 +41,40 @@ def test_model_parallel_cohorts_train_different_architectures() -> None:
     plan = replace(PLAN, algorithm="model-parallel")
     pairs = [[plan.architectures(round_, cohort) for cohort in ("a", "b")] for round_ in range(1, 41)]
     assert sum(a != b for a, b in pairs) > 20
+
+
+@pytest.mark.parametrize("schedule", ["sandwich", "shrinking"])
+def test_a_role_says_whether_a_cohort_trains_the_largest_the_smallest_or_a_random_architecture(schedule: str) -> None:
+    plan = replace(PLAN, algorithm="model-parallel", schedule=schedule)
+    for cohort in ("a", "b", "c"):
+        for round_ in range(1, 101):
+            space, (architecture,) = plan.phase(round_).space, plan.architectures(round_, cohort)
+            random_one = space.sample(random.Random(f"7:{cohort}:{round_}"))
+            assert architecture == (space.largest(), space.smallest(), random_one)[plan.role(round_, cohort)]
+
+
+def test_in_four_rounds_a_cohort_has_the_random_role_twice_and_the_others_once() -> None:
+    plan = replace(PLAN, algorithm="model-parallel")
+    orders = {tuple(plan.role(4 * block + place, cohort) for place in (1, 2, 3, 4)) for cohort in ("a", "b") for block in range(25)}
+    assert {tuple(sorted(order)) for order in orders} == {(0, 1, 2, 2)}
+    assert len(orders) == 12  # all there are
+
+
+def test_data_parallel_has_one_role() -> None:
+    assert {PLAN.role(round_, cohort) for round_ in range(1, 101) for cohort in ("a", "b")} == {0}
+
+
+def test_a_peers_lots_take_the_architectures_in_turn_from_a_place_of_its_own_on_each_base() -> None:
+    firsts = Counter()
+    for base in (sha256(b"base %d" % number) for number in range(40)):
+        for key in (sha256(b"key %d" % number) for number in range(40)):
+            places = [place_of_lot(4, base, key, index) for index in range(9)]
+            assert all((after - before) % 4 == 1 for before, after in pairwise(places))
+            assert place_of_lot(1, base, key, 3) == 0
+            firsts[places[0]] += 1
+    assert set(firsts) == {0, 1, 2, 3}
+    assert all(300 < count < 500 for count in firsts.values())
+    assert len({place_of_lot(4, sha256(b"base %d" % number), bytes(32), 0) for number in range(40)}) == 4  # of one key, too
 
 
 def test_what_the_manifest_cannot_say_is_refused() -> None:

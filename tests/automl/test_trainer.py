@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
@@ -7,6 +8,7 @@ from automl.data.images import ImageDataset
 from automl.schedule import Plan
 from automl.settings import usual
 from automl.trainer import Step, Trainer, TrainingDirectory
+from automl.training import Lot, LotResult, Worker
 from automl.update import state_digest
 from protocol.errors import UserError
 
@@ -38,6 +40,25 @@ def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
     assert training.teacher is not None
     assert training.teacher.round == PLAN.teacher_round
     assert training.state.teacher == state_digest(training.teacher)
+
+
+def test_every_lot_of_a_training_is_another_one_and_each_architecture_has_its_turn(few: ImageDataset) -> None:
+    training, lots = trainer(few, replace(PLAN, schedule="sandwich", num_rounds=3)), []
+    train = Worker.train
+
+    def seen(worker: Worker, lot: Lot) -> LotResult:
+        lots.append(lot)
+        return train(worker, lot)
+
+    with patch.object(Worker, "train", seen):
+        for _ in range(3):
+            training.step()
+    assert len({(lot.base, lot.step, lot.key, lot.index) for lot in lots}) == len(lots) == 3 * 4  # 30 samples need four lots of 8
+    assert {lot.step for lot in lots} == {0}
+    for round_ in range(3):
+        of_round = lots[4 * round_ : 4 * round_ + 4]
+        assert len({lot.base for lot in of_round}) == 1
+        assert {lot.architecture for lot in of_round} == set(training.plan.architectures(round_ + 1, "local"))
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 7, 9])
@@ -86,6 +107,10 @@ def test_a_training_does_not_go_on_with_other_settings_or_in_a_folder_of_somethi
     kept(tmp_path / "out", few)
     with pytest.raises(UserError, match="seed"):
         kept(tmp_path / "out", few, replace(PLAN, seed=5))
+    settings = tmp_path / "out" / "training.json"
+    settings.write_text(settings.read_text().replace("manta/training/v2", "manta/training/v1"))  # its lots followed from something else
+    with pytest.raises(UserError, match="format 'manta/training/v1', not 'manta/training/v2'"):
+        kept(tmp_path / "out", few)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("all my work")
     with pytest.raises(UserError, match="left as it is"):

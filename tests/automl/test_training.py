@@ -14,7 +14,7 @@ from automl.stereo import Stereo
 from automl.training import NUM_PROJECTIONS, Lot, Worker, project
 from protocol.lots import lot_seed, sample_indices
 
-LOT = Lot(run_seed=7, round=3, cohort="a", key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
+LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, di
         assert (again.loss, again.samples, again.projection) == (first.loss, 16, first.projection)
 
 
-@pytest.mark.parametrize("change", [{"run_seed": 8}, {"round": 4}, {"cohort": "b"}, {"key": b"l" * 32}, {"index": 2}, {"samples": 17}])
+@pytest.mark.parametrize("change", [{"run_seed": 8}, {"base": b"c" * 32}, {"step": 1}, {"key": b"l" * 32}, {"index": 2}, {"samples": 17}])
 def test_each_part_of_its_identity_makes_another_lot(worker: Worker, change: dict[str, object]) -> None:
     assert worker.train(replace(LOT, **change)).loss != worker.train(LOT).loss  # type: ignore[arg-type]
 
@@ -53,7 +53,7 @@ def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker
 
 
 def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
-    identity = (LOT.run_seed, LOT.round, LOT.cohort, LOT.key, LOT.index)
+    identity = (LOT.run_seed, LOT.base, LOT.step, LOT.key, LOT.index)
     indices = list(sample_indices(*identity, len(digits.train_labels), 16))
     batch = digits.training_batch(indices, lot_seed(*identity), LOT.architecture.resolution)
     losses = F.cross_entropy(supernet(batch.inputs, LOT.architecture), batch.targets, reduction="none", label_smoothing=0.1)

@@ -3,29 +3,35 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from automl.schedule import Plan
+from automl.sorting import sort_channels
 from automl.update import (
     State,
+    _known_vector,
     initial_state,
     known_digest,
     next_state,
     num_moments,
     self_test,
-    state_bytes,
     state_digest,
-    state_from_bytes,
-    state_num_bytes,
+    state_from_pieces,
+    state_piece_sizes,
+    state_pieces,
     teacher_digest,
 )
 from protocol.encoding import encode
 from protocol.errors import EncodingError, OwnFault
-from protocol.records import Optimizer
+from protocol.exchange import GROUP_VALUES
+from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
@@ -172,62 +178,231 @@ def test_the_first_state_is_of_round_zero_with_empty_moments() -> None:
     assert state_digest(state) != state_digest(initial_state(plan_of(ADAMW, seed=4)))
 
 
+PLACES = (0, 1, 7, 8, 15, 16, 33_333, 69_999, 70_000)  # of the vectors that the self-test uses
+TOO_MUCH = 2.0**64  # its square is 2^128; that of the number below is the largest that float32 has room for
+
+
+def steps_around_the_largest_number() -> list[str]:
+    """What becomes of a mean that overflows in one place, or nearly does; for each place whether the step was taken, and the digest."""
+    found = []
+    for place in PLACES:
+        for value in (np.nextafter(np.float32(TOO_MUCH), np.float32(0)), np.float32(TOO_MUCH)):
+            state = State(0, _known_vector(1), (_known_vector(2), _known_vector(3).abs()))  # torch's own random numbers would differ
+            mean = _known_vector(4)
+            mean[place] = -float(value)
+            following = next_state(state, mean, plan_of(ADAMW))
+            found += [str(not torch.equal(following.parameters, state.parameters)), state_digest(following).hex()]
+    return found
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2", "avx512"])
+def test_every_instruction_set_takes_the_same_steps_around_the_largest_number(capability: str) -> None:
+    program = """
+import torch
+from tests.automl.test_update import steps_around_the_largest_number
+print(torch.backends.cpu.get_cpu_capability())
+for threads in (1, 2):
+    torch.set_num_threads(threads)
+    print(*steps_around_the_largest_number())
+"""
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    command = [sys.executable, "-c", program]
+    root = Path(__file__).parents[2]
+    output = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=True, timeout=120).stdout
+    used, *found = output.splitlines()
+    if used.lower() != capability:
+        pytest.skip(f"this machine has no {capability}")
+    here = steps_around_the_largest_number()
+    assert here[::2] == ["True", "False"] * len(PLACES)
+    assert [line.split() for line in found] == [here] * 2
+
+
 @pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
-def test_a_state_survives_its_bytes_and_its_digest_is_theirs(optimizer: Optimizer) -> None:
-    state = next_state(first_state(optimizer), means()[0], plan_of(optimizer))
-    data = state_bytes(state)
-    again = state_from_bytes(data, 1000)
-    assert again.round == 1
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3.4e38])
+def test_a_step_to_what_is_no_finite_number_is_not_taken_though_the_round_is_over(optimizer: Optimizer, value: float) -> None:
+    plan = plan_of(replace(optimizer, learning_rate="9"))
+    state = next_state(first_state(optimizer), means()[0], plan)
+    mean = means()[1]
+    mean[700] = value
+    assert not torch.equal(next_state(state, means()[1], plan).parameters, state.parameters)
+    assert state_digest(next_state(state, mean, plan)) == state_digest(replace(state, round=2))
+
+
+def test_one_moment_that_overflows_keeps_the_weights_too() -> None:
+    state = replace(first_state(SGD), moments=(torch.full((1000,), 3e38),))
+    mean = torch.zeros(1000)
+    mean[5] = 1e38
+    tiny = replace(SGD, learning_rate="0.000000000001")  # the weights alone would stay finite
+    assert state_digest(next_state(state, mean, plan_of(tiny))) == state_digest(replace(state, round=1))
+    following = next_state(state, -mean, plan_of(tiny))
+    assert following.moments[0][5] < following.moments[0][4] < state.moments[0][4]
+
+
+def test_where_a_step_is_not_taken_channels_are_sorted_and_the_teacher_is_named_all_the_same() -> None:
+    plan = plan_of(SGD, "shrinking")
+    first = initial_state(plan)
+    assert plan.teacher_round is not None
+    too_much = torch.full_like(first.parameters, float("inf"))
+    at_the_end = replace(first, round=plan.teacher_round)
+    assert state_digest(next_state(at_the_end, too_much, plan)) == state_digest(
+        replace(at_the_end, round=plan.teacher_round + 1, teacher=state_digest(at_the_end))
+    )
+    (sorting,) = (round_ for round_ in range(1, ROUNDS + 1) if plan.sorts_after(round_))
+    before = replace(first, round=sorting - 1, moments=(first.parameters * 2,))
+    parameters, moments = sort_channels(before.parameters, before.moments, plan.supernet)
+    assert not torch.equal(parameters, before.parameters)
+    assert state_digest(next_state(before, too_much, plan)) == state_digest(State(sorting, parameters, moments))
+
+
+def rfc_root(leaves: list[bytes]) -> bytes:
+    """Return the root of ``leaves`` as RFC 9162 section 2.1.1 defines it, from the entries up."""
+    if len(leaves) == 1:
+        return sha256(b"\x00" + leaves[0])
+    half = 1
+    while half * 2 < len(leaves):
+        half *= 2
+    return sha256(b"\x01" + rfc_root(leaves[:half]) + rfc_root(leaves[half:]))
+
+
+def copies(state: State) -> list[bytes]:
+    return [bytes(piece) for piece in state_pieces(state)]
+
+
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
+@pytest.mark.parametrize("count", [1, 1000, GROUP_VALUES, 2 * GROUP_VALUES + 5])
+def test_a_state_survives_its_pieces_and_its_digest_is_the_root_over_them(optimizer: Optimizer, count: int) -> None:
+    state = next_state(first_state(optimizer, count), means(count)[0], replace(plan_of(optimizer), num_rounds=2**30))
+    whole = [np.asarray(vector.numpy(), dtype="<f4").tobytes() for vector in (state.parameters, *state.moments)]
+    groups = [data[start : start + 2**20] for data in whole for start in range(0, len(data), 2**20)]
+    pieces = [encode(("manta/state/v3", 1, count, len(whole) - 1, b"")), *groups]
+    assert copies(state) == pieces
+    assert state_digest(state) == rfc_root(pieces)
+    again = state_from_pieces(state_pieces(state), count)
+    assert (again.round, again.teacher) == (1, b"")
     assert all(torch.equal(a, b) for a, b in zip((state.parameters, *state.moments), (again.parameters, *again.moments), strict=True))
-    assert state_bytes(again) == data
-    assert state_digest(state) == sha256(data)
-    assert len(data) <= state_num_bytes(1000, optimizer)
+    assert copies(again) == pieces
+    sizes = state_piece_sizes(count, optimizer)
+    assert len(pieces[0]) <= sizes[0]
+    assert tuple(len(piece) for piece in pieces[1:]) == sizes[1:]
+
+
+def test_the_longest_header_has_room() -> None:
+    state = State(MAX_ROUND, torch.ones(3), (torch.ones(3), torch.ones(3)), bytes(range(32)))
+    header, *_ = copies(state)
+    assert len(header) + 4 < state_piece_sizes(3, ADAMW)[0]  # of 2^32 weights
+    again = state_from_pieces(state_pieces(state), 3)
+    assert (again.round, again.teacher) == (MAX_ROUND, bytes(range(32)))
+
+
+def test_what_was_read_does_not_change_with_the_bytes_that_it_was_read_from() -> None:
+    data = [bytearray(piece) for piece in copies(first_state(SGD))]
+    state = state_from_pieces([memoryview(piece) for piece in data], 1000)
+    before = state_digest(state)
+    for piece in data:
+        piece[:] = bytes(len(piece))
+    assert state_digest(state) == before
 
 
 def header(*fields: int | str | bytes) -> bytes:
-    encoded = encode(fields)
-    return bytes([len(encoded)]) + encoded
+    return encode(fields)
 
 
-GOOD = header("manta/state/v2", 3, 2, 1, b"")
-VECTORS = torch.tensor([1.0, 2.0, 3.0, 4.0]).numpy().tobytes()
+def floats(*values: float) -> bytes:
+    return np.array(values, "<f4").tobytes()
 
 
-def test_hand_made_bytes_are_read_as_the_format_says() -> None:
-    state = state_from_bytes(GOOD + VECTORS, 2)
+V3 = "manta/state/v3"
+GOOD = header(V3, 3, 2, 1, b"")
+WEIGHTS, MOMENT = floats(1.0, 2.0), floats(3.0, 4.0)
+
+
+def test_hand_made_pieces_are_read_as_the_format_says() -> None:
+    pieces = [b"\x85\x6emanta/state/v3\x03\x02\x01\x40", bytes.fromhex("0000803f00000040"), bytes.fromhex("0000404000008040")]
+    assert pieces == [GOOD, WEIGHTS, MOMENT]
+    state = state_from_pieces(pieces, 2)
     assert (state.round, state.parameters.tolist(), [moment.tolist() for moment in state.moments]) == (3, [1.0, 2.0], [[3.0, 4.0]])
+    leaves = [sha256(b"\x00" + piece) for piece in pieces]
+    assert state_digest(state) == sha256(b"\x01" + sha256(b"\x01" + leaves[0] + leaves[1]) + leaves[2])
 
 
 @pytest.mark.parametrize(
-    "data",
+    "pieces",
     [
-        b"",
-        b"\x00",
-        b"\xff",
-        GOOD,
-        GOOD[:-1],
-        GOOD + VECTORS[:-1],
-        GOOD + VECTORS + b"\x00",
-        GOOD + VECTORS[:8] + torch.tensor([float("nan"), 0.0]).numpy().tobytes(),
-        GOOD + VECTORS[:8] + torch.tensor([float("-inf"), 0.0]).numpy().tobytes(),
-        header("manta/state/v1", 3, 2, 1, b"") + VECTORS,
-        header("manta/state/v2", -1, 2, 1, b"") + VECTORS,
-        header("manta/state/v2", 2**50, 2, 1, b"") + VECTORS,
-        header("manta/state/v2", 3, 1, 3, b"") + VECTORS,
-        header("manta/state/v2", 3, 2, 0, b"") + VECTORS[:8],
-        header("manta/state/v2", 3, 2, 3, b"") + VECTORS + VECTORS,
-        header("manta/state/v2", 3, "2", 1, b"") + VECTORS,
-        header("manta/state/v2", 3, 2, 1) + VECTORS,
-        header("manta/state/v2", 3, 2, 1, 0) + VECTORS,
-        header("manta/state/v2", 3, 2, 1, bytes(31)) + VECTORS,
-        header("manta/state/v2", 3, 2, 1, b"", 0) + VECTORS,
-        bytes([GOOD[0] + 1, 0x98, 5]) + GOOD[2:] + VECTORS,  # the array's length in more bytes than it needs
-        bytes([GOOD[0] + 1]) + GOOD[1:] + VECTORS,
+        [],
+        [b""],
+        [GOOD],
+        [GOOD, WEIGHTS],
+        [GOOD, WEIGHTS, b""],
+        [GOOD, WEIGHTS, MOMENT, b""],
+        [GOOD, WEIGHTS, MOMENT, MOMENT],
+        [WEIGHTS, MOMENT],
+        [WEIGHTS, GOOD, MOMENT],
+        [GOOD, WEIGHTS, MOMENT[:-1]],
+        [GOOD, WEIGHTS, MOMENT + b"\x00"],
+        [GOOD, WEIGHTS + MOMENT],
+        [GOOD, WEIGHTS + MOMENT[:4], MOMENT[4:]],
+        [GOOD, WEIGHTS[:4], WEIGHTS[4:], MOMENT],
+        [GOOD + WEIGHTS, MOMENT],
+        [GOOD, WEIGHTS, floats(float("nan"), 0.0)],
+        [GOOD, WEIGHTS, floats(0.0, float("-inf"))],
+        [GOOD, floats(float("inf"), 0.0), MOMENT],
+        [header("manta/state/v2", 3, 2, 1, b""), WEIGHTS, MOMENT],
+        [bytes([len(GOOD)]) + GOOD, WEIGHTS, MOMENT],  # as version 2 began
+        [header(V3, -1, 2, 1, b""), WEIGHTS, MOMENT],
+        [header(V3, MAX_ROUND + 1, 2, 1, b""), WEIGHTS, MOMENT],
+        [header(V3, b"3", 2, 1, b""), WEIGHTS, MOMENT],
+        [header(V3, 3, 1, 1, b""), WEIGHTS[:4], MOMENT[:4]],
+        [header(V3, 3, 1, 3, b""), WEIGHTS, MOMENT],
+        [header(V3, 3, 3, 1, b""), floats(1.0, 2.0, 3.0), floats(4.0, 5.0, 6.0)],
+        [header(V3, 3, 2, 0, b""), WEIGHTS],
+        [header(V3, 3, 2, 3, b""), WEIGHTS, MOMENT, MOMENT, MOMENT],
+        [header(V3, 3, 2, -1, b"")],
+        [header(V3, 3, "2", 1, b""), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, "1", b""), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, 1), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, 1, 0), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, 1, ""), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, 1, bytes(31)), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, 1, bytes(90)), WEIGHTS, MOMENT],
+        [header(V3, 3, 2, 1, b"", 0), WEIGHTS, MOMENT],
+        [encode(V3), WEIGHTS, MOMENT],
+        [encode(3), WEIGHTS, MOMENT],
+        [b"\x98\x05" + GOOD[1:], WEIGHTS, MOMENT],  # the array's length in more bytes than it needs
+        [b"\x9f" + GOOD[1:] + b"\xff", WEIGHTS, MOMENT],  # and in none
+        [GOOD[:-1], WEIGHTS, MOMENT],
+        [GOOD + b"\x00", WEIGHTS, MOMENT],
     ],
 )
-def test_bytes_that_are_not_the_canonical_form_of_a_state_are_refused(data: bytes) -> None:
+def test_pieces_that_are_not_the_canonical_form_of_a_state_are_refused(pieces: list[bytes]) -> None:
     with pytest.raises(EncodingError):
-        state_from_bytes(data, 2)
+        state_from_pieces(pieces, 2)
+
+
+def test_groups_that_are_cut_elsewhere_are_refused() -> None:
+    count = GROUP_VALUES + 2
+    first, *groups = copies(first_state(SGD, count))
+    cut = [groups[0][:-4], groups[0][-4:] + groups[1], *groups[2:]]
+    moved = [groups[0], groups[1] + groups[2][:4], groups[2][4:], groups[3]]
+    for others in (cut, moved, [groups[1], groups[0], *groups[2:]], groups[:-1], groups[:2], [b"".join(groups[:2]), b"".join(groups[2:])]):
+        with pytest.raises(EncodingError):
+            state_from_pieces([first, *others], count)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_whatever_pieces_are_read_are_those_of_the_state_that_they_are_read_as(data: st.DataObject) -> None:
+    pieces = [GOOD, WEIGHTS, MOMENT]
+    for _ in range(data.draw(st.integers(1, 3))):
+        which = data.draw(st.integers(0, 2))
+        place = data.draw(st.integers(0, len(pieces[which]) - 1))
+        cut = data.draw(st.integers(0, 2))
+        pieces[which] = pieces[which][:place] + data.draw(st.binary(max_size=2)) + pieces[which][place + cut :] or b"\x00"
+    try:
+        state = state_from_pieces(pieces, 2)
+    except EncodingError:
+        return
+    assert copies(state) == pieces
+    assert state_digest(state) == rfc_root(pieces)
 
 
 def test_every_state_after_the_full_phase_names_the_state_that_ended_it_as_its_teacher() -> None:
@@ -243,7 +418,7 @@ def test_every_state_after_the_full_phase_names_the_state_that_ended_it_as_its_t
         assert taught in (None, teacher)
         state = next_state(state, mean, plan)
         assert state.teacher == (teacher or b"")
-        assert state_digest(state_from_bytes(state_bytes(state), state.parameters.numel())) == state_digest(state)
+        assert state_digest(state_from_pieces(state_pieces(state), state.parameters.numel())) == state_digest(state)
     assert teacher is not None
 
 

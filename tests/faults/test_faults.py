@@ -1,191 +1,141 @@
-"""Kills and lies among real programs: what the log has is what every honest peer has, and nobody earns what was not given."""
+"""What happens to machines and lines, with real programs: who is not hit loses nothing, and nobody ends on another state than the log's."""
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 
-from aggregator.storage import is_at_rest, read_manifest, reading
-from aggregator.verify import Replay, replay, verify_directory
-from automl.latency import LatencyTable
-from automl.schedule import Plan
-from protocol.records import Round
-from tests.latency_table import table_of
-from tests.swarm.processes import LISTEN, Programs, Status, small_run
+from aggregator.config import ExchangeSection
+from tests.faults.lines import Line
+from tests.faults.scene import ENDLESS, Scene, quick_run
+from tests.swarm.processes import wait_for
 
 pytestmark = pytest.mark.swarm
 
-HERE = Path(__file__).parent
+DYING = ("dies-working", "dies-handing-in", "dies-ticketed", "dies-fetching")
+STAGES = ("full", "dies-open", "dies-closed", "dies-unsigned", "dies-committed", "dies-saving")
 
 
-def start_strange_peer(programs: Programs, name: str, script: str, argument: str, cohort: str) -> None:
-    """Start one of this folder's peers."""
-    aggregator = programs.status("aggregator")
-    where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
-    own = ("--cohort", cohort, "--listen", LISTEN, "--dir", str(programs.directory / name), "--gpus", "none")
-    programs.start_command(name, str(HERE / script), argument, "join", *where, *own)
+def test_peers_that_are_killed_at_any_moment_cost_nobody_else_anything(tmp_path: Path) -> None:
+    honest, back = ["one", "two"], ["dies-handing-in", "dies-ticketed"]
+    with Scene(tmp_path, quick_run()) as scene:
+        scene.start_aggregator()
+        for name in honest:
+            scene.start_peer(name)
+        for name in DYING:
+            scene.start_strange_peer(name, name)
+        for name in DYING:
+            assert (name, scene.wait_for_end(name)) == (name, -signal.SIGKILL)
+        keys = {name: scene.status(name)["key"] for name in DYING}
+        scene.rounds_go_on()
+        last = max(scene.tables())
+        counted = {name: scene.rounds_with(key) for name, key in keys.items()}
+        assert all(counted.values())
+        # A ticket is kept, though who has it is gone.
+        promised = scene.log("dies-ticketed").rpartition("dies with a ticket for round ")[2].split()[0]
+        assert counted["dies-ticketed"][-1] == int(promised)
+        assert [len(counted[name]) for name in DYING] == [2, 2, 3, len(counted["dies-fetching"])]
+
+        # And who comes back under its name takes part as before.
+        for name in back:
+            scene.start_peer(name)
+        for name in back:
+            scene.counts_again(name)
+        scene.end(*honest, *back)
+        # What they had sealed when they died is too old by now; that the one was in a table they cannot know.
+        scene.assert_all_agree(*honest, *back, lost=dict.fromkeys(back, 640))
+        for name in back:
+            assert scene.status(name)["key"] == keys[name]
+            assert max(scene.rounds_with(keys[name])) > last
 
 
-def read_log(programs: Programs) -> Replay:
-    """Return the log as it is now, every check held."""
-    directory = programs.directory / "aggregator"
-    verify_directory(directory)
-    with reading(directory, at_rest=is_at_rest(directory)) as connection:
-        return replay(connection, read_manifest(directory))
+def test_a_log_that_is_killed_at_any_stage_of_a_round_keeps_every_promise(tmp_path: Path) -> None:
+    honest = ["one", "two", "three"]
+    with Scene(tmp_path, quick_run()) as scene:
+        scene.start_strange_log(STAGES[0])
+        wait_for(lambda: bool(scene.status("aggregator").get("addresses")), "the aggregator listens")
+        for name in honest:
+            scene.start_peer(name)
+        for stage, next_stage in zip(STAGES, [*STAGES[1:], None], strict=True):
+            family = scene.family("aggregator")
+            returncode = scene.wait_until_gone("aggregator", family)
+            assert (stage, returncode) == (stage, 1 if stage == "full" else -signal.SIGKILL), scene.logs()
+            before = scene.tables()
+            # What any peer was told is in the log.
+            assert all(scene.status(name).get("round", 0) <= len(before) for name in honest)
+            if next_stage is not None:
+                scene.start_strange_log(next_stage)
+            else:
+                scene.start_aggregator()
+            wait_for(lambda: bool(scene.status("aggregator").get("addresses")), "the aggregator listens", detail=scene.logs)
+        scene.rounds_go_on()
+        for name in honest:
+            scene.counts_again(name)
+        scene.end(*honest)
+        scene.assert_all_agree(*honest)
+        said = [line for line in scene.log("aggregator").splitlines() if line.startswith(("dies", "full"))]
+        assert [line.split()[1] for line in said] == ["round=1", "open", "closed", "unsigned", "committed", "saving"]
 
 
-def rounds_of(log: Replay) -> list[Round]:
-    """Return the committed rounds in order."""
-    rounds = [log.ledger.round_at(number) for number in range(1, log.ledger.round + 1)]
-    return [one for one in rounds if one is not None]
-
-
-def rounds_with(log: Replay, key: str) -> list[int]:
-    """Return the rounds whose tables have a claim of ``key`` (hex)."""
-    found = []
-    for round_ in rounds_of(log):
-        claim = log.ledger.claim_at(round_.statement.round, bytes.fromhex(key))
-        if claim is not None and claim.digest in round_.claims:
-            found.append(round_.statement.round)
-    return found
-
-
-def assert_all_ended_on_the_logs_state(programs: Programs, names: list[str], log: Replay) -> None:
-    for name in names:
-        status = programs.status(name)
-        assert (name, status["finished"], status["state"]) == (name, True, log.ledger.state.hex())
-
-
-def test_a_peer_killed_in_the_middle_of_a_reduce_costs_one_attempt_and_earns_nothing_for_what_it_missed(tmp_path: Path) -> None:
-    survivors = ["one", "two", "three"]
-    with Programs(tmp_path, small_run(rounds=6, target_batch=192, max_claim_samples=64, deadline_s=8)) as programs:
-        programs.start_aggregator()
-        for name, cohort in zip(survivors, ("a", "a", "b"), strict=True):
-            programs.start_peer(name, cohort)
-        start_strange_peer(programs, "dying", "dying_peer.py", "1", "b")
-        programs.expect_end("dying")
-        for name in survivors:
-            assert programs.wait_for_end(name) == 0
-        assert programs.wait_for_end("dying") == -9
-        log = read_log(programs)
-        assert_all_ended_on_the_logs_state(programs, survivors, log)
-        dead = programs.status("dying")
-        took_part = rounds_with(log, dead["key"])
-        assert len(took_part) <= 1
-        assert log.ledger.round == 6
-        earned_without = [one for one in rounds_of(log) if one.statement.round not in took_part]
-        assert len(earned_without) >= 5
-        assert sum(log.ledger.credits().values()) == 6 * log.ledger.manifest.reward_pool
-        if not took_part:
-            assert bytes.fromhex(dead["key"]) not in log.ledger.credits()
-
-
-def test_a_killed_peer_that_starts_again_keeps_its_name_and_takes_part(tmp_path: Path) -> None:
-    with Programs(tmp_path, small_run(rounds=1000, max_claim_samples=64, deadline_s=8)) as programs:
-        programs.start_aggregator()
-        programs.start_peer("one", "a")
-        programs.start_peer("two", "b")
-        programs.wait_until(lambda: programs.status("two").get("round", 0) >= 2, "the peer has rounds behind it")
-        programs.kill("two")
-        before = programs.status("two")
-        programs.start_peer("two", "b")
-        programs.wait_until(lambda: has_come_back(programs.status("two"), before), "it takes part again")
-        programs.kill("two")
-        after = programs.status("two")
-        log = read_log(programs)
-        assert after["key"] == before["key"]
-        assert max(rounds_with(log, after["key"])) > after["joined_at_round"] >= before["round"]
-        assert not any(log.ledger.equivocators(number) for number in range(1, log.ledger.round + 1))
-
-
-def has_come_back(status: Status, before: Status) -> bool:
-    """Return whether a peer, started again, has had rounds counted: one may be of the claim that it froze in its life before."""
-    return status["pid"] != before["pid"] and status["joined_at_round"] is not None and status["rounds_counted"] >= 2
-
-
-def collected_tables(programs: Programs) -> list[LatencyTable]:
-    """Return what a visitor gets of the run's members."""
-    aggregator, out = programs.status("aggregator"), programs.directory / "tables"
-    where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"], "--listen", LISTEN)
-    programs.start_command("visitor", "-P", "-m", "peer.cli", "tables", *where, "--out", str(out))
-    assert programs.wait_for_end("visitor") == 0
-    return [LatencyTable.load(path) for path in out.iterdir()]
-
-
-def test_a_fifth_peer_that_comes_late_checks_the_state_it_fetches_and_takes_part(tmp_path: Path) -> None:
-    names = ["one", "two", "three", "four", "late"]
-    with Programs(tmp_path, small_run(rounds=1000, target_batch=256, max_claim_samples=64, deadline_s=20)) as programs:
-        programs.start_aggregator()
-        for index, name in enumerate(names[:4]):
-            programs.start_peer(name, f"cohort-{index % 2}")
-        programs.wait_for_round(1)
-        table_of().save(tmp_path / "table.json")
-        programs.start_peer("late", "cohort-0", "--latency-table", str(tmp_path / "table.json"))
-        programs.wait_until(lambda: programs.status("late").get("rounds_counted", 0) >= 2, "the late peer takes part")
-        assert collected_tables(programs) == [table_of()]
-        for name in names:
-            programs.interrupt(name)
-        for name in names:
-            assert programs.wait_for_end(name) == 0
-        log = read_log(programs)
-        for name in names:
-            status = programs.status(name)
-            committed = log.ledger.round_at(status["round"])
-            assert committed is not None
-            assert (name, status["state"]) == (name, committed.statement.state.hex())
-        late = programs.status("late")
-        joined_on = log.ledger.round_at(late["joined_at_round"])
-        assert joined_on is not None
-        assert f"state={joined_on.statement.state.hex()[:12]}" in programs.log("late")
-        assert min(rounds_with(log, late["key"])) > late["joined_at_round"]
-        assert bytes.fromhex(late["key"]) in log.ledger.credits()
-
-
-def test_an_aggregator_killed_and_started_again_has_lost_nothing_and_who_waited_goes_on_with_a_newcomer(tmp_path: Path) -> None:
-    config = small_run(rounds=20, schedule="shrinking", max_claim_samples=64, deadline_s=8)
-    with Programs(tmp_path, config) as programs:
-        address = programs.start_aggregator()["addresses"]
-        programs.start_peer("one", "a")
-        programs.start_peer("two", "b")
-        programs.wait_until(lambda: bool(programs.status("one").get("teacher")), "the full phase is over")
-        programs.kill("aggregator")
-        acknowledged = max((programs.status(name) for name in ("one", "two")), key=lambda status: status["round"])
-        kept = rounds_of(read_log(programs))
-        assert len(kept) >= acknowledged["round"]
-        assert kept[acknowledged["round"] - 1].statement.state.hex() == acknowledged["state"]
-        waits = "the run's log, which cannot be reached"
-        programs.wait_until(lambda: waits in programs.log("one") + programs.log("two"), "a peer says what it waits for")
-        programs.kill("two")  # from now on every round waits for its deadline, until the newcomer is there
-        assert programs.start_aggregator()["addresses"] == address
-        programs.start_peer("late", "b")
-        for name in ("one", "late"):
-            assert programs.wait_for_end(name) == 0
-        log = read_log(programs)
-        assert rounds_of(log)[: len(kept)] == kept
-        assert_all_ended_on_the_logs_state(programs, ["one", "late"], log)
-        late, teacher_round = programs.status("late"), Plan.of(log.ledger.manifest).teacher_round
-        assert teacher_round is not None
-        assert late["joined_at_round"] > teacher_round
-        assert late["rounds_counted"] >= 1, "it never was of one mind with the other"
-        assert late["teacher"] == programs.status("one")["teacher"] == rounds_of(log)[teacher_round - 1].statement.state.hex()
-        programs.interrupt("aggregator")
-        assert programs.wait_for_end("aggregator") == 0
-
-
-@pytest.mark.parametrize("lie", ["state", "mean"])
-def test_a_peer_that_proposes_a_false_digest_touches_no_honest_peers_state(tmp_path: Path, lie: str) -> None:
+def test_who_stands_still_or_is_cut_off_for_a_while_goes_on_where_the_run_is_then(tmp_path: Path) -> None:
     honest = ["one", "two"]
-    with Programs(tmp_path, small_run(rounds=4, target_batch=192, max_claim_samples=64, deadline_s=20)) as programs:
-        programs.start_aggregator()
-        for name in honest:
-            programs.start_peer(name, "a")
-        start_strange_peer(programs, "liar", "lying_peer.py", lie, "b")
-        for name in honest:
-            assert programs.wait_for_end(name) == 0
-        programs.wait_until(lambda: "lie refused" in programs.log("liar"), "the lie was told")
-        log = read_log(programs)
-        assert_all_ended_on_the_logs_state(programs, honest, log)
-        liar = programs.status("liar")
-        assert rounds_with(log, liar["key"]), "the liar was in a committed table, so its lie was outvoted, not missed"
-        for round_ in rounds_of(log):
-            assert bytes.fromhex(liar["key"]) not in [vote.key for vote in round_.votes]
-        assert sum(programs.status("aggregator")["proposals_refused"].values()) >= 1
+    with Scene(tmp_path, quick_run()) as scene:
+        address = scene.start_aggregator()["addresses"][0]
+        port = int(address.split("/tcp/")[1].split("/")[0])
+        with Line(port) as line:
+            for name in honest:
+                scene.start_peer(name)
+            scene.start_strange_peer("alone", "alone")
+            scene.start_peer_by("far", address.replace(f"/tcp/{port}/", f"/tcp/{line.port}/"))
+            for name in (*honest, "alone", "far"):
+                scene.wait_until(lambda name=name: scene.status(name).get("rounds_counted", 0) >= 1, f"{name} takes part")  # type: ignore[misc]
+
+            scene.pause("far")
+            scene.rounds_go_on(12)
+            scene.resume("far")
+            scene.counts_again("far")
+            with scene.without_daemon("far"):
+                scene.rounds_go_on(6)
+            scene.counts_again("far")
+            before = line.num_bytes
+            assert before > 1_000_000, "it goes by the line"
+            with line.dead():
+                scene.rounds_go_on(12)
+            scene.counts_again("far")
+
+            fill_disk(scene, "far")
+            assert scene.wait_for_end("far") == 1
+            assert "make room" in scene.log("far")
+            scene.rounds_go_on()
+            scene.start_peer_by("far", address)
+            scene.counts_again("far")
+            scene.counts_again("alone")
+            scene.end(*honest, "alone", "far")
+        scene.assert_all_agree(*honest, "alone", "far", lost={"far": ENDLESS})
+
+
+def fill_disk(scene: Scene, name: str) -> None:
+    """Let no file of a program grow beyond a tenth of a body."""
+    pid = scene.status(name)["pid"]
+    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (45_000, most))
+
+
+def test_a_slow_line_costs_nobody_else_anything(tmp_path: Path) -> None:
+    config = quick_run(target_batch=4096, weight_cap=512, max_claim_samples=4096, first_open_s=4.0, min_open_s=4.0, max_open_s=4.0)
+    config = config.model_copy(update={"exchange": ExchangeSection(codec="int8")})
+    with Scene(tmp_path, config) as scene:
+        address = scene.start_aggregator()["addresses"][0]
+        port = int(address.split("/tcp/")[1].split("/")[0])
+        with Line(port, bytes_per_s=125_000) as line:  # 1 Mbit/s
+            scene.start_peer("one")
+            scene.start_peer("two")
+            scene.start_peer_by("slow", address.replace(f"/tcp/{port}/", f"/tcp/{line.port}/"))
+            scene.wait_until(lambda: scene.status("slow").get("rounds_counted", 0) >= 3, "three of its contributions count")
+            scene.end("one", "two", "slow")
+        scene.assert_all_agree("one", "two", "slow")
+        rounds = scene.tables()
+        for name in ("one", "two"):
+            with_it = scene.rounds_with(scene.status(name)["key"])
+            assert len(with_it) >= len(rounds) - 1

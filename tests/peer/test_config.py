@@ -67,6 +67,13 @@ def test_a_tilde_in_the_place_of_the_data_is_the_home_directory(environment: Pat
     assert load_config({"dir": tmp_path, "data_root": Path("~/data")}).data_root == environment / "data"
 
 
+def test_a_peer_that_listens_nowhere_only_dials_out(tmp_path: Path) -> None:
+    assert load_config({"dir": tmp_path}).listen_addresses == ("/ip4/0.0.0.0/tcp/0",)
+    assert load_config({"dir": tmp_path, "listen": ("none",)}).listen_addresses == ()
+    with pytest.raises(UserError, match=r"--listen: takes addresses, or none, not both"):
+        load_config({"dir": tmp_path, "listen": ("none", "/ip4/0.0.0.0/tcp/0")})
+
+
 def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "peer.toml").write_text('cohort = "attic"\nthreads = 2')
     monkeypatch.setenv("MANTA_THREADS", "5")

@@ -1,4 +1,7 @@
+import asyncio
 import json
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -6,9 +9,10 @@ import torch
 
 from peer.config import PeerConfig
 from peer.finding import find_addresses
-from peer.session import choose_device
+from peer.session import Stopped, _until_told_to_stop, choose_device
+from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from protocol.errors import UserError
+from protocol.errors import StorageError, Unreachable, UserError
 from protocol.signing import sha256
 from swarm.local_runs import LocalRun, find, listed
 
@@ -107,3 +111,66 @@ def _computer_with(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"Card {index}")
+
+
+# Ctrl-C, and what ends a peer.
+
+
+class Loop:
+    """A peer's loop that runs until it may end; leaving takes it as long as the test says."""
+
+    def __init__(self, *, leaves: bool = True, failures: tuple[Exception, ...] = ()) -> None:
+        self.running = asyncio.Event()
+        self.left = 0
+        self._may_end = asyncio.Event()
+        self._leaves = leaves
+        self._failures = failures
+
+    def leave(self) -> None:
+        self.left += 1
+        if self._leaves:
+            self._may_end.set()
+
+    async def run(self) -> None:
+        self.running.set()
+        if self._failures:
+            raise ExceptionGroup("tasks", self._failures)
+        await self._may_end.wait()
+
+
+def told_to_stop(store: PeerStore, loop_settings: dict[str, object], presses: int, number: signal.Signals = signal.SIGINT) -> int:
+    """Press Ctrl-C so often; return how often the loop was told to leave."""
+
+    async def play() -> int:
+        loop = Loop(**loop_settings)  # type: ignore[arg-type]
+        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+        stopping = asyncio.create_task(_until_told_to_stop(loop, board))  # type: ignore[arg-type]
+        await loop.running.wait()
+        for _ in range(presses):
+            os.kill(os.getpid(), number)
+            await asyncio.sleep(0.01)
+        async with asyncio.timeout(10):
+            await stopping
+        return loop.left
+
+    return asyncio.run(play())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_ctrl_c_lets_it_leave_and_says_what_a_second_one_does(
+    store: PeerStore, capsys: pytest.CaptureFixture[str], number: signal.Signals
+) -> None:
+    assert told_to_stop(store, {}, 1, number) == 1
+    assert capsys.readouterr().out == "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once\n"
+
+
+def test_the_second_ctrl_c_stops_it_at_once(store: PeerStore) -> None:
+    with pytest.raises(Stopped):
+        told_to_stop(store, {"leaves": False}, 2)
+
+
+def test_of_what_ended_it_the_person_hears_one_thing_and_a_fault_of_the_program_first(store: PeerStore) -> None:
+    with pytest.raises(StorageError, match="disk"):
+        told_to_stop(store, {"failures": (StorageError("disk"),)}, 0)
+    with pytest.raises(KeyError):
+        told_to_stop(store, {"failures": (Unreachable("away"), KeyError("ours"))}, 0)

@@ -1,170 +1,403 @@
-"""A peer's state and its teacher, over an in-memory network, with a real supernet and means of random numbers."""
+"""A peer's state and its teacher, over an in-memory network, with a real supernet and contributions of random numbers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import count
 
 import pytest
 import torch
 
-from automl.schedule import Plan
-from automl.update import State, initial_state, next_state, state_bytes, state_digest
-from peer.states import SHELF, States
+from automl.update import State, state_digest, state_pieces
+from exact.coding import parse
+from peer.states import States, ways
 from peer.work import ComputeThread
+from protocol.encoding import unpack
 from protocol.errors import Unreachable
-from protocol.records import Manifest
+from protocol.records import Round, Threshold
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
-from swarm import codec
-from swarm.mean import Mean
-from swarm.memory import MemoryNetwork
-from swarm.transfer import Shelf
-from tests.runs import manifest_of
+from swarm import waits
+from swarm.blobs import Ask, Blob, Shelf
+from swarm.log_client import LogClient
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from tests.memory_log import PEERS, MemoryLog
+from tests.runs import EXCHANGE, manifest_of
 
-OPERATOR, EARLY, LATE, LIAR = (Identity(bytes([seed]) * 32) for seed in (1, 2, 3, 4))
-MANIFEST = manifest_of(OPERATOR, schedule="shrinking", num_rounds=7)
-PLAN = Plan.of(MANIFEST)
-TEACHER_ROUND = PLAN.teacher_round or 0
+EARLY, LATE, LIAR = (Identity(bytes([seed]) * 32) for seed in (2, 3, 4))
+FLOORS = dict.fromkeys(range(-10, 110), -32)
 
+# Which way is the shortest.
 
-def some_mean(num_values: int, seed: int) -> Mean:
-    values = torch.randn(num_values, generator=torch.Generator().manual_seed(seed)) / 100
-    data = codec.encode(MANIFEST.swarm_codec, values)
-    return Mean.join(MANIFEST.swarm_codec, [data], [codec.decode(MANIFEST.swarm_codec, data, num_values)])
+MANIFEST = manifest_of(EARLY)  # SGD: a state has one moment
+START = Standing(9, sha256(b"commit"), sha256(b"state"), -32, None)
 
 
-def history() -> tuple[tuple[State, ...], tuple[Mean, ...]]:
-    """Return the states of every round, and the means that lead to them."""
-    states, means = [initial_state(PLAN)], []
-    for round_ in range(PLAN.num_rounds):
-        means.append(some_mean(states[0].parameters.numel(), round_))
-        states.append(next_state(states[-1], means[-1].values, PLAN))
-    return tuple(states), tuple(means)
+def after(rows: int, round_: int = 10) -> Standing:
+    """Return a commit with so many rows."""
+    digest = sha256(b"any")
+    return Standing.after(Round(digest, round_, digest, digest, rows, digest, digest, 1, (Threshold(0, 1, 1),), -32, 1))
 
 
-STATES, MEANS = history()
+@pytest.mark.parametrize(
+    ("rows", "own", "codec", "names"),
+    [
+        (1, True, "int16", ["bodies", "mean", "state"]),
+        (1, False, "int16", ["bodies", "mean", "state"]),
+        (2, True, "int16", ["bodies", "mean", "state"]),
+        (2, False, "int16", ["mean", "bodies", "state"]),
+        (3, True, "int16", ["mean", "bodies", "state"]),
+        (4, True, "int16", ["mean", "bodies", "state"]),
+        (64, True, "int16", ["mean", "state", "bodies"]),
+        (3, False, "int8", ["bodies", "mean", "state"]),
+        (4, True, "int8", ["bodies", "mean", "state"]),
+        (5, True, "int8", ["mean", "bodies", "state"]),
+        (64, True, "int8", ["mean", "state", "bodies"]),
+    ],
+)
+def test_the_way_of_the_fewest_bytes_is_first(rows: int, own: bool, codec: str, names: list[str]) -> None:
+    manifest = replace(MANIFEST, exchange=replace(EXCHANGE, codec=codec))
+    found = ways(after(rows), START, own, manifest, 100_000, knows_floors=True)
+    assert [way.name for way in found] == names
+    assert [way.num_bytes for way in found] == sorted(way.num_bytes for way in found)
+
+
+def test_bytes_are_those_that_travel() -> None:
+    found = {way.name: way.num_bytes for way in ways(after(3), START, True, MANIFEST, 100_000, knows_floors=True)}
+    assert found["mean"] == 400_000
+    assert 800_000 < found["state"] < 800_200  # and a header
+    assert 2 * 200_025 < found["bodies"] < 2 * 200_025 + 3 * 160  # 25 chunks; and the table
+
+
+@pytest.mark.parametrize(
+    ("target", "held", "knows_floors", "names"),
+    [
+        pytest.param(after(1), None, True, ["state"], id="nothing is held"),
+        pytest.param(after(1, 12), START, True, ["state"], id="far behind"),
+        pytest.param(after(1, 9), START, True, ["state"], id="another commit of the round held"),
+        pytest.param(START, None, True, ["state"], id="the run's start"),
+        pytest.param(after(1), START, False, ["mean", "state"], id="floors are not known"),
+    ],
+)
+def test_where_there_is_less_to_go_by_there_are_fewer_ways(
+    target: Standing, held: Standing | None, knows_floors: bool, names: list[str]
+) -> None:
+    assert [way.name for way in ways(target, held, False, MANIFEST, 100_000, knows_floors)] == names
+
+
+# Going there.
 
 
 @dataclass
 class Scene:
-    """Peers in memory."""
+    """A log with a history, and peers in memory."""
 
-    network: MemoryNetwork
+    log: MemoryLog
     compute: ComputeThread
+    asked: list[bytes] = field(default_factory=list)  # roots that the log was asked for
+    seeds: "count[int]" = field(default_factory=count)
 
-    async def peer(self, identity: Identity, manifest: Manifest = MANIFEST) -> States:
-        endpoint = self.network.endpoint(identity.public_key)
-        shelf = Shelf(SHELF)
+    async def peer(self, identity: Identity) -> States:
+        states, _ = await self.peer_with_shelf(identity)
+        return states
+
+    async def peer_with_shelf(self, identity: Identity) -> tuple[States, Shelf]:
+        endpoint, shelf, log = self.log.network.endpoint(identity.public_key), Shelf(max_bytes=2**28), self.log
         await shelf.serve(endpoint)
-        return States(endpoint, shelf, manifest, Plan.of(manifest), STATES[0].parameters.numel(), self.compute)
+        client = LogClient(endpoint, log.manifest, log.ledger.run)
+        return States(endpoint, client, shelf, log.manifest, log.plan, log.num_weights, self.compute), shelf
+
+    def commit(self, rows: int = 1, **lies: object) -> Standing:
+        """Commit a round of so many contributions; return it."""
+        for peer in PEERS[:rows]:
+            self.log.give(peer, next(self.seeds))
+        return Standing.after(self.log.commit(**lies))
+
+    @property
+    def start(self) -> Standing:
+        return Standing.start(self.log.manifest, self.log.ledger.run)
+
+    @property
+    def sources(self) -> list[PublicKey]:
+        return [self.log.endpoint.key]
+
+    async def at_the_start(self, identity: Identity) -> States:
+        """Return a peer that holds the run's first state; nothing was asked for yet."""
+        states = await self.peer(identity)
+        await states.reach(self.start, None, FLOORS, self.sources)
+        self.asked.clear()
+        return states
 
 
-def in_scene(story: Callable[[Scene], Awaitable[None]]) -> None:
+def in_scene(story: Callable[[Scene], Awaitable[None]], **changes: object) -> None:
     async def play() -> None:
         compute = ComputeThread()
         try:
-            await story(Scene(MemoryNetwork(), compute))
+            scene = Scene(await MemoryLog(MemoryNetwork(), **changes).start(), compute)
+            note_what_is_asked(scene.log.endpoint, scene.asked)
+            await story(scene)
         finally:
             compute.close()
 
     asyncio.run(play())
 
 
-async def live_through(states: States, last: int) -> None:
-    """Take a peer from the first state to that of round ``last``, by the copies that it prepares itself."""
-    states.adopt(STATES[0])
-    for round_ in range(1, last + 1):
-        states.adopt_prepared(await states.prepare(MEANS[round_ - 1]))
-        assert state_digest(states.held) == state_digest(STATES[round_])
+def note_what_is_asked(endpoint: MemoryEndpoint, roots: list[bytes]) -> None:
+    answer = endpoint.handlers["blob"]
+
+    async def note(caller: PublicKey, request: bytes) -> bytes:
+        roots.append(unpack(Ask, request, max_bytes=128).root)
+        return await answer(caller, request)
+
+    endpoint.handlers["blob"] = note
 
 
-def standing(round_: int) -> Standing:
-    return Standing(round_, sha256(b"commit %d" % round_), MEANS[round_ - 1].digest, state_digest(STATES[round_]))
+def own_floors(scene: Scene) -> dict[int, int]:
+    return {round_: scene.log.ledger.floor_at(round_) for round_ in range(scene.log.ledger.round + 1)}
 
 
-def keys(*identities: Identity) -> list[PublicKey]:
-    return [identity.public_key for identity in identities]
+def test_a_state_is_reached_by_its_table_s_bodies() -> None:
+    async def story(scene: Scene) -> None:
+        states, held = await scene.at_the_start(LATE), scene.start
+        for _ in range(3):
+            target = scene.commit()
+            await states.reach(target, held, own_floors(scene), scene.sources)
+            assert state_digest(states.held) == target.state
+            held = target
+        bodies = {blob.root for _, blob in scene.log.handed.values()}
+        assert set(scene.asked) == bodies
+
+    in_scene(story)
+
+
+def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> None:
+    async def story(scene: Scene) -> None:
+        states, held = await scene.at_the_start(LATE), scene.start
+        for _ in range(4):
+            target = scene.commit()
+            await states.reach(target, held, own_floors(scene), scene.sources)
+            held = target
+        own = scene.log.give(PEERS[1], 50, age=3)
+        header, blob = scene.log.handed[own]
+        states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
+        target = scene.commit()
+        assert {listed.row.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
+        scene.asked.clear()
+        await states.reach(target, held, own_floors(scene), scene.sources)
+        assert state_digest(states.held) == target.state
+        assert blob.root not in scene.asked
+        assert header.contribution.open().body == blob.root
+
+    in_scene(story)
+
+
+def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
+    async def story(scene: Scene) -> None:
+        states, shelf = await scene.peer_with_shelf(EARLY)
+        await states.reach(scene.start, None, FLOORS, scene.sources)
+        _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
+        states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
+        assert shelf.get(blob.root) is None
+        await states.reach(Standing.after(scene.log.commit()), scene.start, own_floors(scene), scene.sources)
+        assert shelf.get(blob.root) is not None
+
+    in_scene(story)
+
+
+def test_with_more_rows_it_is_reached_by_the_mean() -> None:
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        target = scene.commit(rows=3)
+        await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        assert state_digest(states.held) == target.state
+        assert set(scene.asked) == {scene.log.means[0].root}
+
+    in_scene(story)
+
+
+def test_far_behind_the_state_itself_is_fetched() -> None:
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        scene.commit()
+        target = scene.commit()
+        await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        assert state_digest(states.held) == target.state
+        assert set(scene.asked) == {target.state}
+
+    in_scene(story)
+
+
+def test_what_nobody_has_any_more_is_done_without_soon() -> None:
+    """As after a restart of the log: it has the newest state, and neither bodies nor mean."""
+
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        target = scene.commit()
+        items = scene.log.shelf._items
+        for root in [root for root in items if root != target.state]:
+            del items[root]
+        async with asyncio.timeout(30):  # and not when the deadline is over
+            await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        assert state_digest(states.held) == target.state
+
+    in_scene(story)
+
+
+def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        before = states.held
+        false = State(1, torch.zeros(scene.log.num_weights), (torch.zeros(scene.log.num_weights),))
+        target = scene.commit(state=state_digest(false))
+        with pytest.raises(
+            Unreachable, match=r"by bodies: it leads to another state; by mean: it leads to another state; by state: nobody"
+        ):
+            await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        assert states.held is before
+        assert "the committed bodies leads to another state here round=1" in caplog.text
+
+    in_scene(story)
+
+
+def test_a_table_that_no_log_may_have_is_passed_by() -> None:
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        target = scene.commit()
+        floors = {**own_floors(scene), 0: 200}  # a floor that no body can have
+        await states.reach(target, scene.start, floors, scene.sources)
+        assert state_digest(states.held) == target.state
+        assert scene.log.means[0].root in scene.asked
+
+    in_scene(story)
+
+
+def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        lie = Shelf(max_bytes=2**28)
+        await lie.serve(scene.log.network.endpoint(LIAR.public_key))
+        target = scene.commit(rows=3)
+        for root in (target.state, scene.log.means[0].root):
+            false = Blob.of(state_pieces(states.held))
+            lie._pinned[root] = Blob(false.pieces, false.hashes, root)  # type: ignore[arg-type]
+        await states.reach(target, scene.start, own_floors(scene), [LIAR.public_key, *scene.sources])
+        assert state_digest(states.held) == target.state
+        assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text
+
+    in_scene(story)
+
+
+def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
+    async def story(scene: Scene) -> None:
+        early, late = await scene.at_the_start(EARLY), await scene.at_the_start(LATE)
+        target = scene.commit(rows=3)
+        await early.reach(target, scene.start, own_floors(scene), scene.sources)
+        scene.log.go_away()
+        await late.reach(target, scene.start, own_floors(scene), [*scene.sources, EARLY.public_key])
+        assert state_digest(late.held) == target.state
+
+    in_scene(story)
+
+
+def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def silence(_caller: PublicKey, _request: bytes) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(LATE)
+        target = scene.commit()
+        await scene.log.endpoint.serve("blob", silence)
+        monkeypatch.setattr(waits, "FETCH_S", 0.3)
+        started_s = asyncio.get_running_loop().time()
+        with pytest.raises(Unreachable, match=r"not within 0\.3 s"):
+            await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        assert asyncio.get_running_loop().time() - started_s < 2 * 0.3 + 5  # three ways, and a busy machine
+        assert state_digest(states.held) == scene.start.state
+
+    in_scene(story)
+
+
+# The teacher.
+
+
+async def live_through(scene: Scene, states: States, last: int) -> list[Standing]:
+    """Take a peer from the first state to that of round ``last``; return the standings of all rounds."""
+    standings = [scene.start]
+    for _ in range(last):
+        standings.append(scene.commit())
+        await states.reach(standings[-1], standings[-2], own_floors(scene), scene.sources)
+    return standings
+
+
+def teacher_round(scene: Scene) -> int:
+    assert scene.log.plan.teacher_round is not None
+    return scene.log.plan.teacher_round
+
+
+SHRINKING = {"schedule": "shrinking", "num_rounds": 7}
 
 
 def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that_phase_s_last_state() -> None:
     async def story(scene: Scene) -> None:
-        states = await scene.peer(EARLY)
-        for round_ in range(TEACHER_ROUND):
-            states.adopt(STATES[round_])
-            assert await states.teacher([]) is None
-        for round_ in range(TEACHER_ROUND, PLAN.num_rounds):
-            states.adopt(STATES[round_])
+        states = await scene.at_the_start(EARLY)
+        taught, expected, held = teacher_round(scene), None, scene.start
+        for round_ in range(1, scene.log.plan.num_rounds):
             found = await states.teacher([])
-            assert found is not None
-            assert found[0] == state_digest(STATES[TEACHER_ROUND])
-            assert torch.equal(found[1], STATES[TEACHER_ROUND].parameters)
+            assert (found is None) == (round_ <= taught)
+            if found is not None and expected is not None:
+                assert found[0] == state_digest(expected)
+                assert torch.equal(found[1], expected.parameters)
+            target = scene.commit()
+            await states.reach(target, held, own_floors(scene), scene.sources)
+            held = target
+            if round_ == taught:
+                expected = states.held
 
-    in_scene(story)
+    in_scene(story, **SHRINKING)
 
 
 def test_in_a_sandwich_run_there_is_never_a_teacher() -> None:
     async def story(scene: Scene) -> None:
-        states = await scene.peer(EARLY, manifest_of(OPERATOR, num_rounds=7))
-        for round_ in range(PLAN.num_rounds):
-            states.adopt(State(round_, STATES[round_].parameters, STATES[round_].moments))
-            assert await states.teacher([]) is None
+        states = await scene.at_the_start(EARLY)
+        await live_through(scene, states, 3)
+        assert await states.teacher([]) is None
 
-    in_scene(story)
+    in_scene(story, num_rounds=7)
 
 
-def test_a_peer_that_comes_late_gets_the_state_and_its_teacher_from_one_that_was_there() -> None:
+def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_hands_it_on() -> None:
     async def story(scene: Scene) -> None:
-        early, late = await scene.peer(EARLY), await scene.peer(LATE)
-        last = PLAN.num_rounds - 1  # by then the teacher's round is further back than what is kept of the rounds
-        await live_through(early, last)
-        late.adopt(await late.reach(standing(last), None, keys(EARLY)))
-        found, expected = await late.teacher(keys(EARLY)), await early.teacher([])
+        early, late, third = await scene.at_the_start(EARLY), await scene.peer(LATE), await scene.peer(LIAR)
+        standings = await live_through(scene, early, teacher_round(scene) + 1)
+        await late.reach(standings[-1], None, FLOORS, scene.sources)
+        await third.reach(standings[-1], None, FLOORS, scene.sources)
+        scene.log.go_away()
+        found, expected = await late.teacher([EARLY.public_key]), await early.teacher([])
         assert found is not None
         assert expected is not None
-        assert found[0] == expected[0]
+        assert found[0] == expected[0] == standings[teacher_round(scene)].state
         assert torch.equal(found[1], expected[1])
-        scene.network.lost = lambda *_: True
-        assert await late.teacher(keys(EARLY)) == found  # it is not asked for again
+        del scene.log.network.endpoints[EARLY.public_key]
+        assert await late.teacher([EARLY.public_key]) == found  # it is not asked for again
+        again = await third.teacher([LATE.public_key])
+        assert again is not None
+        assert again[0] == found[0]
 
-    in_scene(story)
-
-
-def test_who_got_the_teacher_hands_it_on() -> None:
-    async def story(scene: Scene) -> None:
-        early, late, third = await scene.peer(EARLY), await scene.peer(LATE), await scene.peer(LIAR)
-        await live_through(early, TEACHER_ROUND + 1)
-        late.adopt(STATES[TEACHER_ROUND + 1])
-        await late.teacher(keys(EARLY))
-        del scene.network.endpoints[EARLY.public_key]
-        third.adopt(STATES[TEACHER_ROUND + 1])
-        assert await third.teacher(keys(EARLY, LATE)) is not None
-
-    in_scene(story)
+    in_scene(story, **SHRINKING)
 
 
 def test_another_state_in_the_teacher_s_place_is_not_believed() -> None:
     async def story(scene: Scene) -> None:
-        late, liar = await scene.peer(LATE), scene.network.endpoint(LIAR.public_key)
-        lie = Shelf(1)
-        lie.pin(state_bytes(STATES[0]))
-        lie._pinned[state_digest(STATES[TEACHER_ROUND])] = state_bytes(STATES[0])
-        await lie.serve(liar)
-        late.adopt(STATES[TEACHER_ROUND + 1])
-        with pytest.raises(Unreachable, match="do not have the digest"):
-            await late.teacher(keys(LIAR))
-        await live_through(await scene.peer(EARLY), TEACHER_ROUND)
-        assert await late.teacher(keys(LIAR, EARLY)) is not None
+        early, late = await scene.at_the_start(EARLY), await scene.peer(LATE)
+        first = Blob.of(state_pieces(early.held))
+        standings = await live_through(scene, early, teacher_round(scene) + 1)
+        await late.reach(standings[-1], None, FLOORS, scene.sources)
+        lie, root = Shelf(max_bytes=1), standings[teacher_round(scene)].state
+        lie._pinned[root] = Blob(first.pieces, first.hashes, root)  # type: ignore[arg-type]
+        await lie.serve(scene.log.network.endpoint(LIAR.public_key))
+        with pytest.raises(Unreachable, match="do not have the root"):
+            await late.teacher([LIAR.public_key])
+        assert await late.teacher([LIAR.public_key, EARLY.public_key]) is not None
 
-    in_scene(story)
-
-
-def test_the_state_is_reached_by_its_mean_where_the_round_before_is_held() -> None:
-    async def story(scene: Scene) -> None:
-        early, late = await scene.peer(EARLY), await scene.peer(LATE)
-        await live_through(early, TEACHER_ROUND + 1)
-        late.adopt(STATES[TEACHER_ROUND])
-        reached = await late.reach(standing(TEACHER_ROUND + 1), standing(TEACHER_ROUND), keys(EARLY))
-        assert reached.teacher == state_digest(STATES[TEACHER_ROUND])
-        assert state_digest(reached) == state_digest(STATES[TEACHER_ROUND + 1])
-
-    in_scene(story)
+    in_scene(story, **SHRINKING)

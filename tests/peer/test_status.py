@@ -46,9 +46,9 @@ def test_the_file_says_who_where_and_which_process(board: StatusBoard, store: Pe
 
 def test_the_file_holds_the_last_word_once_the_program_ends(board: StatusBoard, store: PeerStore) -> None:
     with board:
-        board.update(round=9, finished=True, attempts_dropped={"no quorum": 2})
+        board.update(round=9, finished=True, dropped={"too old": 2})
     assert (written(store)["round"], written(store)["finished"]) == (9, True)
-    assert written(store)["attempts_dropped"] == {"no quorum": 2}
+    assert written(store)["dropped"] == {"too old": 2}
 
 
 def test_the_file_holds_the_last_word_also_after_an_error(board: StatusBoard, store: PeerStore) -> None:
@@ -64,7 +64,7 @@ def test_the_file_holds_the_last_word_also_after_an_error(board: StatusBoard, st
 
 def test_a_round_is_one_plain_line_where_nobody_watches(board: StatusBoard, store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
     with board:
-        board.update(round=3, phase="reducing", loss=1.23456, members=4, samples_counted=128)
+        board.update(round=3, phase="working", loss=1.23456, members=4, samples_counted=128)
         board.committed(round_=3, state=STATE, peers=4, counted=True, lost=0)
     assert capsys.readouterr().out == "round committed round=3 peers=4 state=abcdefabcdef samples=128 loss=1.235\n"
     assert written(store)["round"] == 3
@@ -91,8 +91,8 @@ def test_what_it_waits_for_is_said_once(board: StatusBoard, capsys: pytest.Captu
 
 def test_other_programs_see_what_it_waits_for(board: StatusBoard, store: PeerStore) -> None:
     with board:
-        board.update(phase="proposed", waiting_for="the log")
-        assert (written(store)["phase"], written(store)["waiting_for"]) == ("proposed", "the log")
+        board.update(phase="sealed", waiting_for="the log")
+        assert (written(store)["phase"], written(store)["waiting_for"]) == ("sealed", "the log")
         board.update(waiting_for="")
         assert written(store)["waiting_for"] == ""
 
@@ -111,10 +111,23 @@ def test_a_terminal_has_a_live_line_that_follows(
     monkeypatch.setattr(sys, "stdout", terminal)
     monkeypatch.setenv("COLUMNS", "200")
     with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9)) as board:
-        board.update(round=5, phase="training", members=3, loss=0.5, samples_counted=640, waiting_for="the others")
-        assert board._line() == "round 5/9 · training · 3 peers · loss 0.500 · 640 samples counted · waiting for the others"
+        board.update(round=5, phase="working", members=3, loss=0.5, samples_counted=640, waiting_for="the log")
+        assert board._line() == "round 5/9 · working · 3 peers · loss 0.500 · 640 samples counted · waiting for the log"
         board.say("a line that stays")
         board.committed(round_=5, state=STATE, peers=3, counted=True, lost=0)
     shown = terminal.getvalue()
     assert "a line that stays" in shown
     assert "round committed" not in shown  # the live line has it
+
+
+def test_a_disk_that_takes_no_status_is_said_and_stops_nothing(
+    board: StatusBoard, store: PeerStore, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with board:
+        (store.directory / "status.json.part").mkdir()
+        board.update(round=4, waiting_for="the log")
+        board.committed(round_=5, state=STATE, peers=1, counted=True, lost=0)
+    assert "round committed round=5" in capsys.readouterr().out
+    assert all("status not written" in message for message in caplog.messages)
+    assert caplog.messages
+    assert written(store)["round"] == 0  # whole, and as it was

@@ -4,16 +4,20 @@ import stat
 from pathlib import Path
 
 import pytest
-import torch
 
-from peer.store import PeerStore
+from peer.store import Kept, PeerStore
 from protocol.errors import StorageError, UserError
-from protocol.records import Claim, SignedClaim
+from protocol.ledger import Ledger
+from protocol.records import Header, SignedManifest
 from protocol.signing import Identity, sha256
 from swarm.disk import load_identity, only_process
+from tests.contributions import header_of
+from tests.runs import FixedCourse, manifest_of
 
 RUN, OTHER_RUN = sha256(b"run"), sha256(b"other run")
-PEER = Identity(b"\x0b" * 32)
+PEER, OPERATOR = Identity(b"\x0b" * 32), Identity(b"\x01" * 32)
+LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
+BODY = bytes(range(256)) * 5
 
 
 @pytest.fixture
@@ -21,12 +25,13 @@ def store(tmp_path: Path) -> PeerStore:
     return PeerStore(tmp_path / "peer")
 
 
-def claim(round_: int = 1) -> SignedClaim:
-    return SignedClaim.sign(Claim(RUN, round_, sha256(b"commit"), PEER.public_key, "here", (("r32", 16),), 1, sha256(b"lots")), PEER)
+def header(lots: int = 1) -> Header:
+    """Return a header; another number of lots makes it another one."""
+    return header_of(LEDGER, PEER, lots=(lots, 1))
 
 
-def frozen_path(store: PeerStore) -> Path:
-    (path,) = store.directory.glob("runs/*/frozen")
+def sealed_path(store: PeerStore) -> Path:
+    (path,) = store.directory.glob("runs/*/sealed")
     return path
 
 
@@ -102,73 +107,76 @@ def test_a_spoilt_memory_of_the_last_run_is_none(store: PeerStore, text: str) ->
     assert store.last_run() is None
 
 
-def test_frozen_work_comes_back_to_the_bit(store: PeerStore) -> None:
-    gradient = torch.tensor([0.1, -1e-45, 3.4e38, 0.0, -0.0])
-    store.save_frozen(RUN, claim(), gradient)
-    found = PeerStore(store.directory).load_frozen(RUN)
-    assert found is not None
-    assert found.claim == claim()
-    assert found.gradient.numpy().tobytes() == gradient.numpy().tobytes()
+def test_sealed_work_comes_back_to_the_bit(store: PeerStore) -> None:
+    store.save_sealed(RUN, header(), BODY)
+    assert PeerStore(store.directory).load_sealed(RUN) == Kept(header(), BODY)
 
 
-def test_the_newest_frozen_work_replaces_the_older(store: PeerStore) -> None:
-    for round_ in (1, 2):
-        store.save_frozen(RUN, claim(round_), torch.full((3,), float(round_)))
-    found = store.load_frozen(RUN)
-    assert found is not None
-    assert found.claim.open().round == 2
-    assert found.gradient.tolist() == [2.0, 2.0, 2.0]
+def test_the_newest_sealed_work_replaces_the_older(store: PeerStore) -> None:
+    store.save_sealed(RUN, header(1), BODY)
+    store.save_sealed(RUN, header(2), BODY[1:])
+    assert store.load_sealed(RUN) == Kept(header(2), BODY[1:])
 
 
-def test_each_run_has_its_own_frozen_work(store: PeerStore) -> None:
-    store.save_frozen(RUN, claim(), torch.ones(3))
-    assert store.load_frozen(OTHER_RUN) is None
+def test_each_run_has_its_own_sealed_work(store: PeerStore) -> None:
+    store.save_sealed(RUN, header(), BODY)
+    assert store.load_sealed(OTHER_RUN) is None
 
 
 def test_work_that_was_not_written_whole_leaves_the_older_work_in_place(store: PeerStore) -> None:
-    store.save_frozen(RUN, claim(1), torch.ones(3))
-    (frozen_path(store).with_name("frozen.part")).write_bytes(b"half of someth")  # as a crash leaves it
-    found = store.load_frozen(RUN)
-    assert found is not None
-    assert found.claim.open().round == 1
-    store.save_frozen(RUN, claim(2), torch.ones(3))
-    assert [path.name for path in frozen_path(store).parent.iterdir()] == ["frozen"]
+    store.save_sealed(RUN, header(1), BODY)
+    (sealed_path(store).with_name("sealed.part")).write_bytes(b"half of someth")  # as a crash leaves it
+    assert store.load_sealed(RUN) == Kept(header(1), BODY)
+    store.save_sealed(RUN, header(2), BODY)
+    assert [path.name for path in sealed_path(store).parent.iterdir()] == ["sealed"]
 
 
 def test_a_disk_that_refuses_is_a_storage_error_and_the_older_work_stays(store: PeerStore) -> None:
-    store.save_frozen(RUN, claim(1), torch.ones(3))
-    frozen_path(store).with_name("frozen.part").mkdir()
-    with pytest.raises(StorageError, match=r"frozen: .*check the disk"):
-        store.save_frozen(RUN, claim(2), torch.ones(3))
-    found = store.load_frozen(RUN)
-    assert found is not None
-    assert found.claim.open().round == 1
+    store.save_sealed(RUN, header(1), BODY)
+    sealed_path(store).with_name("sealed.part").mkdir()
+    with pytest.raises(StorageError, match=r"sealed: .*check the disk"):
+        store.save_sealed(RUN, header(2), BODY)
+    assert store.load_sealed(RUN) == Kept(header(1), BODY)
 
 
-@pytest.mark.parametrize("damage", ["empty", "cut", "no claim", "another claim", "no gradient"])
-def test_damaged_frozen_work_is_not_passed_over_in_silence(store: PeerStore, damage: str) -> None:
-    """Without it the peer would claim a second time for the round: the person decides."""
-    store.save_frozen(RUN, claim(), torch.ones(3))
-    path = frozen_path(store)
+@pytest.mark.parametrize("damage", ["empty", "cut", "longer", "another header", "another body", "no header"])
+def test_damaged_sealed_work_is_not_passed_over_in_silence(store: PeerStore, damage: str) -> None:
+    """Without it the peer would claim a second time for the same base: the person decides."""
+    store.save_sealed(RUN, header(), BODY)
+    path = sealed_path(store)
     data = path.read_bytes()
-    damaged = {
-        "empty": b"",
-        "cut": data[:-5],
-        "no claim": data.replace(b'"claim"', b'"blame"'),
-        "another claim": data.replace(b'"claim":"', b'"claim":"ff', 1).replace(b"  ", b"", 1),
-        "no gradient": data.replace(b'"gradient"', b'"dradient"'),
-    }[damage]
-    path.write_bytes(damaged)
-    with pytest.raises(StorageError, match=r"frozen is damaged .*delete the file"):
-        store.load_frozen(RUN)
+    key = header().contribution.open().founder
+    path.write_bytes(
+        {
+            "empty": b"",
+            "cut": data[:-5],
+            "longer": data + b"\x00",
+            "another header": data.replace(key, bytes(32)),
+            "another body": data.replace(BODY[-300:], bytes(300)),
+            "no header": data[:20] + b"\xff" + data[21:],
+        }[damage]
+    )
+    damaged = path.read_bytes()
+    assert damaged != data
+    with pytest.raises(StorageError, match=r"sealed is damaged .*delete the file"):
+        store.load_sealed(RUN)
     assert path.read_bytes() == damaged
+
+
+def test_a_file_that_cannot_be_read_is_a_storage_error(store: PeerStore) -> None:
+    store.save_sealed(RUN, header(), BODY)
+    path = sealed_path(store)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StorageError, match=r"sealed: .*check the disk"):
+        store.load_sealed(RUN)
 
 
 def test_the_status_is_json_and_whole_at_every_moment(store: PeerStore) -> None:
     path = store.directory / "status.json"
     store.write_status({"round": 1})
     before = os.open(path, os.O_RDONLY)  # who reads the old one reads it to its end
-    store.write_status({"round": 2, "attempts_dropped": {"weather": 3}})
+    store.write_status({"round": 2, "dropped": {"too old": 3}})
     assert json.loads(os.read(before, 1000)) == {"round": 1}
     os.close(before)
-    assert json.loads(path.read_text()) == {"round": 2, "attempts_dropped": {"weather": 3}}
+    assert json.loads(path.read_text()) == {"round": 2, "dropped": {"too old": 3}}

@@ -1,27 +1,33 @@
 """Latency tables between members, over an in-memory network: whose word they are, and what is left out."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+import peer.tables
+from automl.latency import MAX_BYTES
 from automl.space import TINY
 from peer.tables import FoundTable, find_tables, load_table, publish_table
 from protocol.encoding import pack
 from protocol.errors import SignatureError, UserError
 from protocol.offers import SignedOffer, TableOffer
 from protocol.signing import Identity, PublicKey, sha256
+from swarm.blobs import Blob, Shelf
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.transfer import Shelf
 from tests.latency_table import table_of
+from tests.swarm.virtual_time import run_virtual
 
 RUN = sha256(b"run")
 ASKING, HONEST, LIAR = (Identity(bytes([seed]) * 32) for seed in (1, 2, 3))
 
 
+def offer_of(identity: Identity, data: bytes, run: bytes = RUN, size: int | None = None) -> TableOffer:
+    return TableOffer(run, identity.public_key, Blob.of([data]).root, len(data) if size is None else size)
+
+
 async def member(network: MemoryNetwork, identity: Identity, table: bytes | None) -> MemoryEndpoint:
-    endpoint, shelf = network.endpoint(identity.public_key), Shelf(1)
+    endpoint, shelf = network.endpoint(identity.public_key), Shelf(max_bytes=0)
     await shelf.serve(endpoint)
     if table is not None:
         await publish_table(endpoint, identity, RUN, shelf, table)
@@ -37,7 +43,7 @@ def found(story: Callable[[MemoryNetwork], Awaitable[None]], members: Sequence[I
         await story(network)
         return await find_tables(endpoint, RUN, TINY.name, [PublicKey(each.public_key) for each in members])
 
-    return asyncio.run(ask())
+    return run_virtual(ask())
 
 
 def test_a_table_that_a_member_hands_out_arrives_as_its_word() -> None:
@@ -49,6 +55,16 @@ def test_a_table_that_a_member_hands_out_arrives_as_its_word() -> None:
     assert one.file_name.startswith("a-processor-r-v2-")
 
 
+def test_a_table_of_several_pieces_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer.tables, "_PIECE_BYTES", 1000)
+
+    async def story(network: MemoryNetwork) -> None:
+        await member(network, HONEST, table_of().to_bytes())
+
+    (one,) = found(story)
+    assert one.table == table_of()
+
+
 def test_who_has_no_table_or_has_gone_is_left_out() -> None:
     async def story(network: MemoryNetwork) -> None:
         await member(network, HONEST, table_of().to_bytes())
@@ -57,21 +73,26 @@ def test_who_has_no_table_or_has_gone_is_left_out() -> None:
     assert [one.key for one in found(story, (LIAR, ASKING, HONEST))] == [HONEST.public_key]
 
 
-@pytest.mark.parametrize("lie", ["another's name", "another run", "unsigned", "garbage", "no table", "another supernet's", "not there"])
+@pytest.mark.parametrize(
+    "lie",
+    ["another's name", "another run", "unsigned", "garbage", "no table", "another supernet's", "not there", "other size", "too large"],
+)
 def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
     data = {"no table": b"{}", "another supernet's": table_of(supernet="classifier-tiny-3x100").to_bytes()}.get(lie, table_of().to_bytes())
-    honest = SignedOffer.sign(TableOffer(RUN, LIAR.public_key, sha256(data)), LIAR)
+    honest = SignedOffer.sign(offer_of(LIAR, data), LIAR)
     answer = {
-        "another's name": pack(SignedOffer.sign(TableOffer(RUN, HONEST.public_key, sha256(data)), HONEST)),
-        "another run": pack(SignedOffer.sign(TableOffer(sha256(b"another"), LIAR.public_key, sha256(data)), LIAR)),
+        "another's name": pack(SignedOffer.sign(offer_of(HONEST, data), HONEST)),
+        "another run": pack(SignedOffer.sign(offer_of(LIAR, data, run=sha256(b"another")), LIAR)),
         "unsigned": pack(SignedOffer(honest.payload, bytes(64))),
         "garbage": b"garbage",
-        "not there": pack(SignedOffer.sign(TableOffer(RUN, LIAR.public_key, sha256(b"nothing")), LIAR)),
+        "not there": pack(SignedOffer.sign(offer_of(LIAR, b"nothing"), LIAR)),
+        "other size": pack(SignedOffer.sign(offer_of(LIAR, data, size=len(data) - 1), LIAR)),
+        "too large": pack(SignedOffer.sign(offer_of(LIAR, data, size=MAX_BYTES + 1), LIAR)),
     }.get(lie, pack(honest))
 
     async def story(network: MemoryNetwork) -> None:
-        endpoint, shelf = network.endpoint(LIAR.public_key), Shelf(1)
-        shelf.pin(data)
+        endpoint, shelf = network.endpoint(LIAR.public_key), Shelf(max_bytes=0)
+        shelf.pin(Blob.of([data]))
         await shelf.serve(endpoint)
 
         async def tell(_caller: PublicKey, _request: bytes) -> bytes:
@@ -91,7 +112,7 @@ def test_a_device_s_name_cannot_lead_out_of_the_folder() -> None:
 
 
 def test_an_offer_holds_under_its_own_key_only() -> None:
-    offer = TableOffer(RUN, HONEST.public_key, sha256(b"table"))
+    offer = offer_of(HONEST, b"table")
     assert SignedOffer.sign(offer, HONEST).open() == offer
     with pytest.raises(SignatureError):
         SignedOffer.sign(offer, LIAR).open()

@@ -1,116 +1,112 @@
-"""The round's state machine and the table, case by case; what chance finds is in test_rounds_faults.py."""
+"""The round as a peer sees it, case by case; what chance finds is in test_rounds_faults.py."""
 
-from collections.abc import Callable, Sequence
-from fractions import Fraction
-from math import ceil
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from protocol.errors import AttemptFailed, LedgerError, RemoteFault, SignatureError
-from protocol.ledger import Ledger
-from protocol.records import (
-    Claim,
-    Proposal,
-    Round,
-    SignedClaim,
-    SignedManifest,
-    Statement,
-    commit_digest,
-    round_entry,
-    sign_vote,
-)
-from protocol.rounds import CommitKind, Phase, RoundMachine, Standing, VoteError
+from protocol.errors import LedgerError
+from protocol.exchange import MAX_AGE
+from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, SignedManifest, Ticket
+from protocol.rounds import Phase, RoundMachine, Standing
 from protocol.signing import Identity, sha256
-from protocol.table import Table, TableError
-from tests.runs import manifest_of
+from tests.runs import FixedCourse, manifest_of
 
-OPERATOR = Identity(sha256(b"operator"))
-PEERS = [Identity(sha256(b"peer %d" % i)) for i in range(7)]
-OPENED_MS = 10_000
-SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, target_batch=100), OPERATOR)
+OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
+SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=8), OPERATOR)
 MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
 START = Standing.start(MANIFEST, RUN)
+LOT = MANIFEST.lot_samples
 
 
-def claim_of(
-    peer: Identity, round: int = 1, last_commit: bytes = RUN, samples: int = 60, cohort: str = "home", run: bytes = RUN
-) -> SignedClaim:
-    return SignedClaim.sign(Claim(run, round, last_commit, peer.public_key, cohort, (("r32 k3", samples),), 1, sha256(b"lots")), peer)
-
-
-def table_of(claims: Sequence[SignedClaim], attempt: bytes = b"a" * 20, round: int = 1, last_commit: bytes = RUN) -> Table:
-    return Table.settle(attempt, claims, manifest=MANIFEST, run=RUN, round=round, last_commit=last_commit)
-
-
-def statement_of(
-    claims: Sequence[SignedClaim], round: int = 1, last_commit: bytes = RUN, mean: bytes = b"m", state: bytes = b"s"
-) -> Statement:
-    return Statement(RUN, round, last_commit, table_of(claims, round=round, last_commit=last_commit).digest, sha256(mean), sha256(state))
-
-
-def commit_of(peers: Sequence[Identity], round: int = 1, last_commit: bytes = RUN, mean: bytes = b"m", state: bytes = b"s") -> Round:
-    """What the log has when ``peers``, with the claims of ``claim_of``, have agreed."""
-    claims = table_of([claim_of(peer, round, last_commit) for peer in peers], round=round, last_commit=last_commit).claims
-    statement = statement_of(claims, round, last_commit, mean, state)
-    votes = sorted((sign_vote(statement, peer) for peer in peers), key=lambda vote: vote.key)
-    return Round(statement, tuple(claim.digest for claim in claims), tuple(votes))
-
-
-def commits(count: int, peers: Sequence[Identity] = PEERS[1:3]) -> list[Round]:
-    """A history of ``count`` rounds."""
+def history(count: int, name: bytes = b"") -> list[Round]:
+    """The first rounds of a run, or of another one that begins like it."""
     rounds: list[Round] = []
     for number in range(1, count + 1):
-        last = commit_digest(round_entry(rounds[-1])) if rounds else RUN
-        rounds.append(commit_of(peers, number, last, b"m%d" % number, b"s%d" % number))
+        base = Standing.after(rounds[-1]).commit if rounds else RUN
+        table, mean, state = (sha256(b"%s %d" % (what + name, number)) for what in (b"table", b"mean", b"state"))
+        rounds.append(Round(RUN, number, base, table, 1, mean, state, LOT, (), number - 32, 1_000))
     return rounds
 
 
-def machine(peer: Identity = PEERS[0]) -> RoundMachine:
-    return RoundMachine(MANIFEST, RUN, peer.public_key, START)
+ROUNDS = history(8)
+STANDINGS = [START, *map(Standing.after, ROUNDS)]
 
 
-def closed(peer: Identity = PEERS[0], samples: int = 60) -> RoundMachine:
-    one = machine(peer)
-    assert one.lot_trained(1, samples)
-    assert one.freeze(claim_of(peer, samples=samples))
+def header_of(base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
+    key, root = peer.public_key, sha256(b"work on %d" % base.round)
+    claim = Claim(run, base.round + 1, base.commit, key, key, "home", 1, (lots, 0), root, root, b"", 10)
+    signed = SignedClaim.sign(claim, peer)
+    contribution = Contribution(run, base.round + 1, base.commit, key, (signed.digest,), root, (b"",))
+    return Header(SignedContribution.sign(contribution, peer), (signed,))
+
+
+def ticket_of(header: Header, round: int, run: bytes = RUN) -> Ticket:
+    return Ticket(run, round, header.contribution.digest)
+
+
+def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedCourse(sorts=sorts), held)
+
+
+def trained(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    one = machine(held, sorts)
+    for _ in range(lots):
+        one.lot_started()
+        assert one.lot_trained(LOT)
     return one
 
 
-def reducing(peers: Sequence[Identity] = PEERS[:3], attempt: bytes = b"a" * 20) -> RoundMachine:
-    """The first of ``peers``, at a table with the others."""
-    one = closed(peers[0])
-    one.settle(table_of([claim_of(peer) for peer in peers], attempt))
+def sealed(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    one = trained(lots, held, sorts)
+    assert one.seal(header_of(held, lots))
     return one
 
 
-def proposed(peers: Sequence[Identity] = PEERS[:3], mean: bytes = b"m", state: bytes = b"s") -> RoundMachine:
-    one = reducing(peers)
-    one.agree(b"a" * 20, sha256(mean), sha256(state))
+def ticketed(round: int = 1, held: Standing = START) -> RoundMachine:
+    one = sealed(held=held)
+    one.ticketed(ticket_of(header_of(held), round))
+    return one
+
+
+def aged(round: int = 3) -> RoundMachine:
+    """With work of round 1 that has a ticket for ``round``, and the state of round 2."""
+    one = sealed()
+    for number in (1, 2):
+        learn(one, number)
+    one.ticketed(ticket_of(header_of(), round))
+    one.caught_up(STANDINGS[2].state)
     return one
 
 
 def behind() -> RoundMachine:
     one = machine()
-    one.committed(commit_of(PEERS[1:3]))
+    learn(one, 1)
     return one
 
 
 def finished() -> RoundMachine:
-    one = machine()
-    for commit in commits(4):
-        one.committed(commit)
-    one.caught_up(sha256(b"s4"))
+    one = machine(STANDINGS[7])
+    learn(one, 8)
+    one.caught_up(STANDINGS[8].state)
     return one
+
+
+def learn(one: RoundMachine, *rounds: int) -> list[int]:
+    """Commits come, one after the other; what each costs in samples."""
+    return [one.committed(ROUNDS[number - 1]).samples_lost for number in rounds]
 
 
 IN_PHASE: dict[Phase, Callable[[], RoundMachine]] = {
     Phase.BEHIND: behind,
-    Phase.TRAINING: machine,
-    Phase.CLOSED: closed,
-    Phase.REDUCING: reducing,
-    Phase.PROPOSED: proposed,
+    Phase.WORKING: machine,
+    Phase.SEALED: sealed,
+    Phase.TICKETED: ticketed,
     Phase.FINISHED: finished,
 }
+
+
+# A round.
 
 
 @pytest.mark.parametrize("phase", Phase)
@@ -118,543 +114,447 @@ def test_every_phase_is_reached_by_the_calls_that_lead_to_it(phase: Phase) -> No
     assert IN_PHASE[phase]().phase is phase
 
 
-def test_two_peers_go_through_a_round_and_the_log_takes_their_proposal() -> None:
-    ledger = Ledger(SIGNED_MANIFEST)
-    members = [closed(peer) for peer in PEERS[:2]]
-    table = members[0].settled_table(b"a" * 16, [claim_of(peer) for peer in PEERS[:2]])
-    proposals: list[Proposal] = []
-    for one in members:
-        one.settle(table)
-    statements = [one.agree(b"a" * 16, sha256(b"m"), sha256(b"s")) for one in members]
-    for one in members:
-        for statement, peer in zip(statements, PEERS[:2], strict=True):
-            proposal = one.receive_vote(b"a" * 16, sign_vote(statement, peer))
-            proposals += [proposal] if proposal else []
-    assert len(proposals) == 2
-    assert proposals[0] == proposals[1]
-    for entry in ledger.proposal_entries(proposals[0]):
-        ledger.append(entry)
-    proposal = proposals[0]
-    round_ = Round(proposal.statement, tuple(claim.digest for claim in proposal.claims), proposal.votes)
-    for one in members:
-        commit = one.committed(round_)
-        assert (commit.kind, commit.counted, commit.samples_lost) == (CommitKind.APPLY, True, 0)
-        assert (one.phase, one.round, one.samples, one.claim) == (Phase.TRAINING, 2, 0, None)
-        assert (one.last_commit, one.state) == (ledger.last_commit, sha256(b"s")) == (ledger.last_commit, ledger.state)
-
-
-# Lots and claims.
-
-
-def test_lots_add_up_while_training_and_late_ones_do_not_count() -> None:
+def test_a_round_from_the_first_lot_to_the_next_state() -> None:
     one = machine()
-    assert one.lot_trained(1, 40)
-    assert one.lot_trained(1, 20)
-    assert one.samples == 60
-    assert one.freeze(claim_of(PEERS[0]))
-    assert not one.lot_trained(1, 16)
-    assert one.samples == 60
-    one.committed(commit_of(PEERS[:2]))
-    one.caught_up(sha256(b"s"))
-    assert not one.lot_trained(1, 16)
-    assert one.lot_trained(2, 8)
-    assert one.samples == 8
+    assert (one.round, one.held, one.missing, one.newest, one.base) == (1, START, None, START, START)
+    for lots in (1, 2, 3):
+        assert one.lot_started() == START
+        assert one.lot_trained(LOT)
+        assert one.samples == lots * LOT
+    header = header_of(lots=3)
+    assert one.seal(header)
+    assert (one.phase, one.samples, one.ticket) == (Phase.SEALED, 0, None)
+    assert one.sealed is not None
+    assert (one.sealed.header, one.sealed.opened, one.sealed.samples) == (header, header.contribution.open(), 3 * LOT)
+    one.ticketed(ticket_of(header, 1))
+    assert (one.phase, one.ticket, one.may_work_ahead) == (Phase.TICKETED, ticket_of(header, 1), False)
+    commit = one.committed(ROUNDS[0])
+    assert (commit.is_news, commit.standing, commit.samples_lost) == (True, STANDINGS[1], 0)
+    assert commit.promised is not None
+    assert (commit.promised.header, commit.ticket) == (header, ticket_of(header, 1))
+    assert (one.phase, one.sealed, one.ticket, one.missing, one.round) == (Phase.BEHIND, None, None, STANDINGS[1], 2)
+    one.caught_up(ROUNDS[0].state)
+    assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[1], None)
+    assert one.lot_started() == STANDINGS[1]
+    assert not one.dropped
 
 
-@pytest.mark.parametrize("phase", set(Phase) - {Phase.TRAINING})
-def test_a_lot_counts_in_no_phase_but_training(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    before = one.samples
-    assert not one.lot_trained(one.round, 16)
-    assert one.samples == before
+def test_a_peer_without_a_state_fetches_the_run_s_first_or_the_newest() -> None:
+    one = machine(None)
+    assert (one.phase, one.held, one.missing, one.round) == (Phase.BEHIND, None, START, 1)
+    one.caught_up(MANIFEST.initial_state)
+    assert (one.phase, one.held) == (Phase.WORKING, START)
+    one = machine(None)
+    learn(one, 5)
+    assert (one.phase, one.missing, one.round) == (Phase.BEHIND, STANDINGS[5], 6)
+    one.caught_up(ROUNDS[4].state)
+    assert one.lot_started() == STANDINGS[5]
 
 
-def test_a_lot_without_samples_or_of_a_round_to_come_is_refused() -> None:
-    for round, samples in ((1, 0), (1, -5), (2, 16)):
-        with pytest.raises(ValueError, match="lot of"):
-            machine().lot_trained(round, samples)
+def test_a_standing_says_what_the_entry_says() -> None:
+    assert (START.round, START.commit, START.state, START.floor, START.entry) == (0, RUN, MANIFEST.initial_state, -32, None)
+    after = Standing.after(ROUNDS[0])
+    assert (after.round, after.state, after.floor, after.entry) == (1, ROUNDS[0].state, -31, ROUNDS[0])
+    assert after.commit == ROUNDS[1].base
 
 
-def test_a_round_closes_at_the_target_or_at_the_deadline_but_never_without_a_lot() -> None:
+# Lots.
+
+
+@pytest.mark.parametrize("phase", [Phase.BEHIND, Phase.SEALED, Phase.TICKETED, Phase.FINISHED])
+def test_a_lot_is_started_only_while_working(phase: Phase) -> None:
+    with pytest.raises(RuntimeError, match="no lot"):
+        IN_PHASE[phase]().lot_started()
+
+
+def test_a_lot_that_failed_counts_nothing() -> None:
+    one = trained()
+    one.lot_started()
+    assert not one.lot_trained(0)
+    assert (one.phase, one.samples) == (Phase.WORKING, LOT)
+
+
+def test_lots_can_be_given_up() -> None:
+    one = trained(2)
+    assert (one.discard(), one.discard(), one.samples) == (2 * LOT, 0, 0)
+    assert not one.seal(header_of(lots=2))
+    learn(one, 1)
+    assert one.phase is Phase.BEHIND
+
+
+def test_a_lot_without_a_state_counts_nothing() -> None:
+    assert not machine(None).lot_trained(LOT)
+
+
+# Sealing.
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        header_of(lots=1),
+        header_of(STANDINGS[1], lots=2),
+        header_of(replace(START, commit=sha256(b"fork")), lots=2),
+        header_of(lots=2, peer=OTHER),
+        header_of(lots=2, run=sha256(b"other")),
+    ],
+    ids=["fewer lots", "another round", "another base", "another peer", "another run"],
+)
+def test_what_is_not_of_exactly_the_lots_trained_is_not_sealed(header: Header) -> None:
+    one = trained(2)
+    with pytest.raises(RuntimeError):
+        one.seal(header)
+    assert (one.phase, one.samples, one.sealed) == (Phase.WORKING, 2 * LOT, None)
+
+
+@pytest.mark.parametrize("make", [sealed, ticketed])
+def test_a_second_contribution_is_not_sealed_while_one_waits(make: Callable[[], RoundMachine]) -> None:
+    with pytest.raises(RuntimeError, match="waits"):
+        make().seal(header_of())
+
+
+def test_nothing_is_sealed_while_a_lot_is_under_way_which_would_be_a_second_one_on_this_base() -> None:
+    one = trained()
+    one.lot_started()
+    with pytest.raises(RuntimeError, match="under way"):
+        one.seal(header_of())
+
+
+# Tickets.
+
+
+def test_tickets_of_something_else_or_too_late_change_nothing() -> None:
+    header = header_of()
+    for one, ticket in (
+        (sealed(), ticket_of(header_of(STANDINGS[1]), 1)),
+        (sealed(), ticket_of(header, 1, run=sha256(b"other"))),
+        (machine(), ticket_of(header, 1)),
+    ):
+        before = one.phase
+        one.ticketed(ticket)
+        assert (one.phase, one.ticket) == (before, None)
+    late = sealed()
+    learn(late, 1)
+    late.ticketed(ticket_of(header, 1))  # it may be in that table: handed in again, the log says so
+    assert (late.phase, late.ticket) == (Phase.SEALED, None)
+    late.ticketed(ticket_of(header, 2))
+    late.ticketed(ticket_of(header, 2))
+    assert (late.phase, late.ticket) == (Phase.BEHIND, ticket_of(header, 2))
+
+
+def test_a_ticket_for_a_later_round_waits_for_that_round() -> None:
+    one = ticketed(2)
+    assert one.committed(ROUNDS[0]).promised is None
+    one.caught_up(ROUNDS[0].state)
+    assert (one.phase, one.round) == (Phase.TICKETED, 2)
+    promised = one.committed(ROUNDS[1]).promised
+    assert promised is not None
+    assert promised.header == header_of()
+
+
+def test_a_commit_after_the_ticket_s_round_keeps_the_promise_too() -> None:
+    commit = ticketed(1).committed(ROUNDS[2])
+    assert commit.promised is not None
+    assert (commit.promised.header, commit.ticket, commit.samples_lost) == (header_of(), ticket_of(header_of(), 1), 0)
+
+
+def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_made_on_its_base() -> None:
+    one = sealed(2)
+    assert one.is_listed() == 2 * LOT
+    assert (one.phase, one.sealed, one.may_work_ahead, one.is_listed()) == (Phase.TICKETED, None, False, 0)
+    with pytest.raises(RuntimeError):
+        one.lot_started()
+    learn(one, 1)
+    one.caught_up(ROUNDS[0].state)
+    assert one.lot_started() == STANDINGS[1]
+    assert not one.dropped
+
+
+def test_what_was_listed_before_the_newest_commit_is_over_at_once() -> None:
+    one = sealed()
+    learn(one, 1)
+    assert one.is_listed() == LOT
+    assert one.phase is Phase.BEHIND
+
+
+def test_what_the_log_refuses_is_lost_and_the_base_may_be_worked_on_again() -> None:
+    one = sealed(3)
+    assert (one.refused("bad body"), one.refused("bad body")) == (3 * LOT, 0)
+    assert one.dropped == {"bad body": 1}
+    assert one.lot_started() == START
+
+
+# Commits at every moment.
+
+
+def test_a_commit_before_any_lot_only_moves_on() -> None:
     one = machine()
-    assert not one.should_close(1_000, OPENED_MS + 5_000, OPENED_MS)
-    one.lot_trained(1, 16)
-    assert not one.should_close(99, OPENED_MS + 999, OPENED_MS)
-    assert one.should_close(100, OPENED_MS, OPENED_MS)
-    assert one.should_close(16, OPENED_MS + 1_000, OPENED_MS)
-    assert not closed().should_close(1_000, OPENED_MS + 5_000, OPENED_MS)
+    assert learn(one, 1, 2) == [0, 0]
+    assert (one.phase, one.is_overdue, one.missing) == (Phase.BEHIND, False, STANDINGS[2])
 
 
-def test_a_claim_of_anything_but_the_lots_trained_is_not_frozen() -> None:
-    wrong = (
-        claim_of(PEERS[1]),
-        claim_of(PEERS[0], samples=61),
-        claim_of(PEERS[0], round=2),
-        claim_of(PEERS[0], last_commit=sha256(b"fork")),
-        claim_of(PEERS[0], run=sha256(b"other")),
-    )
-    for claim in wrong:
-        one = machine()
-        one.lot_trained(1, 60)
+def test_a_commit_in_mid_lot_leaves_the_lot_to_be_finished_sealed_and_handed_in_aged() -> None:
+    one = trained()
+    one.lot_started()
+    assert learn(one, 1) == [0]
+    assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, START)
+    assert one.lot_trained(LOT)
+    with pytest.raises(RuntimeError):
+        one.lot_started()
+    assert one.seal(header_of(lots=2))
+    assert (one.phase, one.is_overdue, one.round) == (Phase.SEALED, False, 2)
+    one.ticketed(ticket_of(header_of(lots=2), 2))
+    assert one.phase is Phase.BEHIND
+    one.caught_up(ROUNDS[0].state)
+    assert one.phase is Phase.TICKETED
+    assert one.committed(ROUNDS[1]).promised is not None
+
+
+def test_a_commit_in_the_first_lot_leaves_it_too() -> None:
+    one = machine()
+    one.lot_started()
+    learn(one, 1, 2)
+    assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
+    assert one.lot_trained(LOT)
+    assert one.seal(header_of())
+
+
+def test_a_lot_that_fails_after_a_commit_leaves_nothing_overdue() -> None:
+    one = machine()
+    one.lot_started()
+    learn(one, 1)
+    assert not one.lot_trained(0)
+    assert (one.phase, one.is_overdue) == (Phase.BEHIND, False)
+
+
+def test_a_commit_while_a_contribution_is_being_made_leaves_it_as_it_is() -> None:
+    one = trained(2)
+    learn(one, 1)
+    assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
+    assert one.seal(header_of(lots=2))
+
+
+def test_a_commit_while_nothing_is_ticketed_leaves_the_contribution_to_be_handed_in_again() -> None:
+    one = sealed()
+    commit = one.committed(ROUNDS[0])
+    assert (commit.promised, commit.ticket, commit.samples_lost) == (None, None, 0)
+    assert (one.phase, one.missing) == (Phase.SEALED, STANDINGS[1])
+
+
+def test_commits_known_before_or_older_are_no_news() -> None:
+    one = machine(STANDINGS[2])
+    learn(one, 4)
+    for number in (1, 2, 3, 4):
+        commit = one.committed(ROUNDS[number - 1])
+        assert (commit.is_news, commit.promised, commit.samples_lost) == (False, None, 0)
+    assert (one.held, one.missing) == (STANDINGS[2], STANDINGS[4])
+
+
+def test_a_contradicting_commit_is_refused_and_changes_nothing() -> None:
+    fork = history(5, b"fork")
+    wrong = [fork[1], fork[2], fork[3], replace(fork[0], run=sha256(b"other")), replace(ROUNDS[7], round=9)]
+    one = machine(STANDINGS[2])
+    learn(one, 3)
+    for round_ in wrong:
+        with pytest.raises(LedgerError):
+            one.committed(round_)
+    assert (one.held, one.missing, one.round) == (STANDINGS[2], STANDINGS[3], 4)
+
+
+# Catching up.
+
+
+@pytest.mark.parametrize("make", [behind, machine])
+def test_only_a_state_of_a_commit_not_held_yet_is_caught_up_with(make: Callable[[], RoundMachine]) -> None:
+    one = make()
+    for state in (sha256(b"another"), MANIFEST.initial_state):
+        before = one.phase, one.held, one.missing
         with pytest.raises(RuntimeError):
-            one.freeze(claim)
-        assert one.phase is Phase.TRAINING
+            one.caught_up(state)
+        assert (one.phase, one.held, one.missing) == before
 
 
-@pytest.mark.parametrize("phase", set(Phase) - {Phase.TRAINING})
-def test_a_second_claim_is_frozen_in_no_phase(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    before = one.claim
-    with pytest.raises(RuntimeError, match="cannot be frozen"):
-        one.freeze(claim_of(PEERS[0], one.round, one.last_commit))
-    assert one.claim == before
-
-
-def test_a_claim_whose_round_was_committed_while_it_was_made_is_not_frozen() -> None:
+def test_a_state_that_was_the_newest_when_it_was_asked_for_is_a_step_on_the_way() -> None:
     one = machine()
-    one.lot_trained(1, 60)
-    assert one.committed(commit_of(PEERS[1:3])).samples_lost == 60
-    assert not one.freeze(claim_of(PEERS[0]))
-    one.caught_up(sha256(b"s"))
-    assert not one.freeze(claim_of(PEERS[0]))
-    assert (one.phase, one.samples, one.claim) == (Phase.TRAINING, 0, None)
+    learn(one, 1, 2, 4)
+    one.caught_up(ROUNDS[1].state)
+    assert (one.phase, one.held, one.missing) == (Phase.BEHIND, STANDINGS[2], STANDINGS[4])
+    with pytest.raises(RuntimeError):
+        one.caught_up(ROUNDS[0].state)
+    one.caught_up(ROUNDS[3].state)
+    assert (one.phase, one.held) == (Phase.WORKING, STANDINGS[4])
+
+
+def test_a_state_that_took_a_hundred_rounds_to_fetch_is_still_a_step_on_the_way() -> None:
+    rounds = history(101)
+    one = RoundMachine(replace(MANIFEST, num_rounds=200), RUN, PEER.public_key, FixedCourse(), START)
+    for round_ in rounds:
+        one.committed(round_)
+    one.caught_up(rounds[0].state)
+    assert (one.phase, one.held, one.round) == (Phase.BEHIND, Standing.after(rounds[0]), 102)
+
+
+def test_the_state_is_fetched_while_a_contribution_waits() -> None:
+    for one in (sealed(), ticketed(2)):
+        learn(one, 1)
+        one.caught_up(ROUNDS[0].state)
+        assert one.held == STANDINGS[1]
+
+
+# Too old.
+
+
+def test_a_contribution_without_a_ticket_is_dropped_when_no_round_can_take_it_any_more() -> None:
+    one = sealed(2)
+    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * LOT]
+    assert (one.phase, one.sealed, one.dropped) == (Phase.BEHIND, None, {"too old": 1})
+
+
+def test_a_contribution_with_a_ticket_is_never_too_old() -> None:
+    one = ticketed(MAX_AGE + 2)
+    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * (MAX_AGE + 1)
+    assert one.sealed is not None
+    assert one.committed(ROUNDS[MAX_AGE + 1]).promised is not None
+
+
+def test_lots_are_dropped_when_no_round_can_take_them_any_more() -> None:
+    one = trained(2)
+    assert learn(one, *range(1, MAX_AGE + 2)) == [0] * MAX_AGE + [2 * LOT]
+    assert (one.phase, one.samples) == (Phase.BEHIND, 0)
+    assert not one.seal(header_of(lots=2))
+
+
+def test_a_lot_whose_base_grew_too_old_meanwhile_is_not_counted() -> None:
+    one = trained()
+    one.lot_started()
+    learn(one, *range(1, MAX_AGE + 2))
+    assert one.phase is Phase.WORKING
+    assert not one.lot_trained(LOT)
+    assert (one.phase, one.samples) == (Phase.BEHIND, 0)
+
+
+def test_nothing_from_before_a_sort_counts_after_it() -> None:
+    after_2 = frozenset({2})
+    one = sealed(sorts=after_2)
+    assert learn(one, 1, 2) == [0, LOT]
+    one = trained(2, sorts=after_2)
+    one.lot_started()
+    assert learn(one, 1, 2) == [0, 2 * LOT]
+    assert not one.lot_trained(LOT)
+    one = trained(held=STANDINGS[2], sorts=after_2)  # its base has the new order
+    assert learn(one, 3) == [0]
+    assert one.seal(header_of(STANDINGS[2]))
+    skipped = sealed(sorts=after_2)
+    assert learn(skipped, 3) == [LOT]
+
+
+# Working ahead.
+
+
+def test_a_peer_with_a_ticket_for_aged_work_may_work_on_the_newest_base() -> None:
+    one = aged()
+    assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
+    assert one.lot_started() == STANDINGS[2]
+    assert one.lot_trained(LOT)
+    assert one.may_work_ahead
+    with pytest.raises(RuntimeError, match="waits"):
+        one.seal(header_of(STANDINGS[2]))
+    assert one.committed(ROUNDS[2]).promised is not None
+    assert (one.phase, one.is_overdue, one.base) == (Phase.WORKING, True, STANDINGS[2])
+    assert one.seal(header_of(STANDINGS[2]))
+    assert (one.phase, one.round) == (Phase.SEALED, 4)
+
+
+def test_work_ahead_that_is_overdue_waits_for_the_contribution_before_it() -> None:
+    one = aged(round=4)
+    one.lot_started()
+    learn(one, 3)
+    assert (one.phase, one.is_overdue, one.may_work_ahead) == (Phase.BEHIND, True, False)
+    assert one.lot_trained(LOT)
+    one.caught_up(ROUNDS[2].state)
+    assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, False)
+    with pytest.raises(RuntimeError, match="no lot"):
+        one.lot_started()
+    assert one.committed(ROUNDS[3]).promised is not None
+    assert one.phase is Phase.WORKING
+    assert one.seal(header_of(STANDINGS[2]))
+
+
+# The end of the run.
+
+
+def test_the_last_commit_ends_whatever_is_under_way() -> None:
+    sorts: frozenset[int] = frozenset()
+    for one, lost in (
+        (trained(2, STANDINGS[7], sorts), 2 * LOT),
+        (sealed(1, STANDINGS[6], sorts), LOT),
+        (ticketed(8, STANDINGS[7]), 0),
+        (ticketed(9, STANDINGS[7]), LOT),
+        (machine(STANDINGS[7]), 0),
+    ):
+        assert one.committed(ROUNDS[7]).samples_lost == lost
+        assert (one.phase, one.samples, one.sealed) == (Phase.BEHIND, 0, None)
+        assert one.dropped == ({"the run was over": 1} if lost == LOT else {})
+        one.caught_up(ROUNDS[7].state)
+        assert one.phase is Phase.FINISHED
+
+
+def test_a_lot_under_way_at_the_last_commit_is_not_counted() -> None:
+    one = machine(STANDINGS[7])
+    one.lot_started()
+    learn(one, 8)
+    assert not one.lot_trained(LOT)
+    assert one.phase is Phase.BEHIND
 
 
 # Restart.
 
 
-def test_a_restarted_peer_goes_on_with_the_claim_it_stored() -> None:
+def test_a_restarted_peer_goes_on_with_the_contribution_that_it_stored() -> None:
     one = machine()
-    one.restore(claim_of(PEERS[0]), lots_kept=True)
-    assert (one.phase, one.samples, one.claim, one.can_join) == (Phase.CLOSED, 60, claim_of(PEERS[0]), True)
-    one.settle(table_of([claim_of(PEERS[0])]))
-    assert one.phase is Phase.REDUCING
+    one.restore(header_of(lots=2))
+    assert (one.phase, one.ticket) == (Phase.SEALED, None)
+    assert one.sealed is not None
+    assert (one.sealed.header, one.sealed.samples) == (header_of(lots=2), 2 * LOT)
+    one.ticketed(ticket_of(header_of(lots=2), 1))
+    assert one.committed(ROUNDS[0]).promised is not None
 
 
-def test_a_restarted_peer_without_its_lots_joins_no_group_until_they_are_trained_anew() -> None:
-    one = machine()
-    one.restore(claim_of(PEERS[0]), lots_kept=False)
-    assert (one.phase, one.samples, one.can_join) == (Phase.CLOSED, 0, False)
-    table = table_of([claim_of(peer) for peer in PEERS[:3]])
-    assert not one.may_start(table, OPENED_MS, OPENED_MS)
-    with pytest.raises(RuntimeError):
-        one.settle(table)
-    one.retrained()
-    assert (one.samples, one.can_join, one.may_start(table, OPENED_MS, OPENED_MS)) == (60, True, True)
+def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_nothing_older() -> None:
+    header = header_of(STANDINGS[3])
+    for settle in (
+        lambda one: one.is_listed(),
+        lambda one: one.refused("no"),
+        lambda one: one.ticketed(ticket_of(header, 4)),
+    ):
+        one = machine(STANDINGS[1])
+        one.restore(header)
+        assert one.phase is Phase.SEALED
+        settle(one)
+        assert one.phase is Phase.TICKETED
+        learn(one, 2)
+        one.caught_up(ROUNDS[1].state)
+        assert one.phase is Phase.TICKETED  # on the base of round 2 it may have worked before
+        learn(one, 4)
+        one.caught_up(ROUNDS[3].state)
+        assert one.lot_started() == STANDINGS[4]
 
 
-def test_a_claim_without_its_lots_still_counts_when_others_commit_it() -> None:
-    one = machine()
-    one.restore(claim_of(PEERS[0]), lots_kept=False)
-    commit = one.committed(commit_of(PEERS[:3]))
-    assert (commit.kind, commit.counted, commit.samples_lost) == (CommitKind.FETCH, True, 0)
+def test_a_contribution_that_no_round_can_take_any_more_is_not_handed_in_again_after_a_restart() -> None:
+    for one, phase in ((machine(STANDINGS[MAX_AGE + 1]), Phase.WORKING), (machine(STANDINGS[8]), Phase.FINISHED)):
+        one.restore(header_of())
+        assert (one.phase, one.sealed, one.dropped) == (phase, None, {})
+    one = machine(STANDINGS[3], sorts=frozenset({2}))
+    one.restore(header_of(STANDINGS[1]))
+    assert one.phase is Phase.WORKING
 
 
-@pytest.mark.parametrize("phase", [*Phase])
-def test_lots_are_trained_anew_only_where_they_are_gone(phase: Phase) -> None:
-    with pytest.raises(RuntimeError, match="anew"):
-        IN_PHASE[phase]().retrained()
-
-
-def test_a_stored_claim_of_a_later_round_waits_for_its_round_and_forbids_another_before() -> None:
-    first, second = commits(2)
-    one = machine()
-    claim = claim_of(PEERS[0], 3, commit_digest(round_entry(second)))
-    one.restore(claim, lots_kept=True)
-    assert one.phase is Phase.TRAINING
-    one.lot_trained(1, 60)
-    assert not one.should_close(1_000, OPENED_MS + 5_000, OPENED_MS)
-    with pytest.raises(RuntimeError, match="cannot be frozen"):
-        one.freeze(claim_of(PEERS[0]))
-    assert one.committed(first).samples_lost == 60
-    one.committed(second)
-    one.caught_up(sha256(b"s2"))
-    assert (one.phase, one.claim, one.can_join) == (Phase.CLOSED, claim, True)
-
-
-def test_a_stored_claim_that_stands_on_another_history_joins_no_group() -> None:
-    one = behind()
-    one.restore(claim_of(PEERS[0], 2, sha256(b"fork")), lots_kept=True)
-    one.caught_up(sha256(b"s"))
-    assert (one.phase, one.can_join, one.samples) == (Phase.CLOSED, False, 0)
-
-
-def test_a_stored_claim_of_a_past_round_is_without_effect() -> None:
-    one = behind()
-    one.restore(claim_of(PEERS[0]), lots_kept=True)
-    one.caught_up(sha256(b"s"))
-    assert (one.phase, one.claim) == (Phase.TRAINING, None)
-    one.lot_trained(2, 60)
-    assert one.freeze(claim_of(PEERS[0], 2, one.last_commit))
-
-
-def test_a_claim_is_not_restored_over_lots_another_claim_or_for_somebody_else() -> None:
-    training = machine()
-    training.lot_trained(1, 16)
-    for one, claim in (
-        (training, claim_of(PEERS[0])),
-        (closed(), claim_of(PEERS[0])),
-        (machine(), claim_of(PEERS[1])),
-        (machine(), claim_of(PEERS[0], run=sha256(b"other"))),
+def test_a_contribution_is_not_restored_over_work_or_another_one_or_for_somebody_else() -> None:
+    for one, header in (
+        (trained(), header_of()),
+        (sealed(), header_of()),
+        (machine(), header_of(peer=OTHER)),
+        (machine(), header_of(run=sha256(b"other"))),
     ):
         with pytest.raises(RuntimeError):
-            one.restore(claim, lots_kept=True)
-
-
-# Tables.
-
-
-def test_a_table_is_in_the_order_of_cohorts_and_then_keys_however_its_claims_came() -> None:
-    claims = [claim_of(peer, cohort="ab"[i % 2]) for i, peer in enumerate(PEERS)]
-    expected = sorted(("ab"[i % 2], peer.public_key) for i, peer in enumerate(PEERS))
-    table = table_of(claims)
-    assert [(claim.cohort, claim.key) for claim in table.opened] == expected
-    assert [claim.open() for claim in table.claims] == list(table.opened)
-    assert table.keys == tuple(key for _, key in expected)
-    assert table == table_of(claims[::-1])
-    assert table.digest == sha256(b"".join(claim.digest for claim in table.claims))
-
-
-def test_weights_are_samples_capped_by_the_manifest() -> None:
-    table = table_of([claim_of(PEERS[0], samples=79, cohort="a"), claim_of(PEERS[1], samples=10**9, cohort="b")])
-    assert table.weights == (79, 80)
-    assert table.samples == 159
-
-
-@pytest.mark.parametrize(
-    "claims",
-    [
-        [],
-        [claim_of(PEERS[0]), claim_of(PEERS[0])],
-        [claim_of(PEERS[0]), claim_of(PEERS[0], samples=61)],
-        [claim_of(PEERS[0]), claim_of(PEERS[1], round=2)],
-        [claim_of(PEERS[0]), claim_of(PEERS[1], last_commit=sha256(b"fork"))],
-        [claim_of(PEERS[0]), claim_of(PEERS[1], run=sha256(b"other"))],
-        [claim_of(PEERS[0])] * 257,
-    ],
-    ids=["nobody", "the same twice", "a key twice", "another round", "another commit", "another run", "too many"],
-)
-def test_claims_that_do_not_fit_together_make_no_table(claims: list[SignedClaim]) -> None:
-    with pytest.raises(TableError):
-        table_of(claims)
-
-
-def test_a_claim_with_a_false_signature_or_an_unpriced_architecture_makes_no_table() -> None:
-    honest = claim_of(PEERS[0])
-    with pytest.raises(SignatureError):
-        table_of([SignedClaim(honest.payload, claim_of(PEERS[1]).signature)])
-    unpriced = Claim(RUN, 1, RUN, PEERS[0].public_key, "home", (("r32 k9", 60),), 1, sha256(b"lots"))
-    with pytest.raises(LedgerError):
-        table_of([SignedClaim.sign(unpriced, PEERS[0])])
-    with pytest.raises(RemoteFault):
-        table_of([SignedClaim(b"\x00", bytes(64))])
-
-
-@pytest.mark.parametrize("size", [0, 15, 33])
-def test_an_attempt_has_an_id_of_16_to_32_bytes(size: int) -> None:
-    with pytest.raises(TableError):
-        table_of([claim_of(PEERS[0])], attempt=bytes(size))
-
-
-def test_a_group_starts_with_enough_samples_or_past_the_deadline_and_with_the_own_claim() -> None:
-    one = closed()
-    alone, pair = (table_of([claim_of(peer) for peer in PEERS[:count]]) for count in (1, 2))
-    assert not one.may_start(alone, OPENED_MS + 999, OPENED_MS)
-    assert one.may_start(alone, OPENED_MS + 1_000, OPENED_MS)
-    assert one.may_start(pair, OPENED_MS, OPENED_MS)
-    assert not one.may_start(table_of([claim_of(peer) for peer in PEERS[1:4]]), OPENED_MS + 5_000, OPENED_MS)
-    altered = table_of([claim_of(PEERS[0], samples=61), claim_of(PEERS[1])])
-    assert not one.may_start(altered, OPENED_MS + 5_000, OPENED_MS)
-    one.committed(commit_of(PEERS[1:3]))
-    assert not one.may_start(pair, OPENED_MS + 5_000, OPENED_MS)
-
-
-@pytest.mark.parametrize("phase", set(Phase) - {Phase.CLOSED})
-def test_a_table_is_settled_in_no_phase_but_closed(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    table = table_of([claim_of(peer) for peer in PEERS[:2]], b"b" * 20)
-    before = one.table
-    assert not one.may_start(table, OPENED_MS + 5_000, OPENED_MS)
-    with pytest.raises(RuntimeError, match="cannot be settled"):
-        one.settle(table)
-    assert one.table == before
-
-
-# Votes.
-
-
-@pytest.mark.parametrize("size", range(1, 8))
-def test_the_proposal_comes_once_with_two_thirds_of_the_table(size: int) -> None:
-    peers = PEERS[:size]
-    one = proposed(peers)
-    assert one.statement is not None
-    needed = ceil(Fraction(2, 3) * size)
-    for count, peer in enumerate(peers, 1):
-        proposal = one.receive_vote(b"a" * 20, sign_vote(one.statement, peer))
-        assert (proposal is not None) == (count == needed)
-        assert (one.proposal is not None) == (count >= needed)
-        if proposal:
-            assert [vote.key for vote in proposal.votes] == sorted(peer.public_key for peer in peers[:count])
-            Ledger(SIGNED_MANIFEST).proposal_entries(proposal)
-    assert one.proposal is not None
-    assert len(one.proposal.votes) == size
-
-
-def test_votes_that_come_before_the_own_statement_are_judged_once_it_exists() -> None:
-    one = reducing(PEERS[:4])
-    right = statement_of([claim_of(peer) for peer in PEERS[:4]])
-    wrong = statement_of([claim_of(peer) for peer in PEERS[:4]], state=b"false")
-    for vote in (sign_vote(right, PEERS[1]), sign_vote(wrong, PEERS[2]), sign_vote(right, PEERS[3])):
-        assert one.receive_vote(b"a" * 20, vote) is None
-    assert one.agree(b"a" * 20, sha256(b"m"), sha256(b"s")) == right
-    assert one.votes_refused == {"other statement": 1}
-    proposal = one.receive_vote(b"a" * 20, sign_vote(right, PEERS[0]))
-    assert proposal is not None
-    assert {vote.key for vote in proposal.votes} == {PEERS[i].public_key for i in (0, 1, 3)}
-
-
-def test_a_member_that_voted_falsely_before_the_own_statement_may_still_vote_truly() -> None:
-    one = reducing()
-    one.receive_vote(b"a" * 20, sign_vote(statement_of([claim_of(PEERS[1])]), PEERS[1]))
-    right = one.agree(b"a" * 20, sha256(b"m"), sha256(b"s"))
-    one.receive_vote(b"a" * 20, sign_vote(right, PEERS[1]))
-    assert one.receive_vote(b"a" * 20, sign_vote(right, PEERS[0])) is not None
-
-
-@pytest.mark.parametrize("phase", [Phase.REDUCING, Phase.PROPOSED])
-def test_a_repeated_vote_is_counted_once(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    vote = sign_vote(statement_of([claim_of(peer) for peer in PEERS[:3]]), PEERS[1])
-    for _ in range(3):
-        assert one.receive_vote(b"a" * 20, vote) is None
-    assert one.votes_refused == {"twice": 2}
-    if phase is Phase.REDUCING:
-        one.agree(b"a" * 20, sha256(b"m"), sha256(b"s"))
-    assert one.proposal is None
-
-
-@pytest.mark.parametrize("phase", [Phase.REDUCING, Phase.PROPOSED])
-def test_a_stranger_s_vote_is_refused_and_counted(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    statement = statement_of([claim_of(peer) for peer in PEERS[:3]])
-    for stranger in PEERS[3:]:
-        with pytest.raises(VoteError, match="outside"):
-            one.receive_vote(b"a" * 20, sign_vote(statement, stranger))
-    assert one.votes_refused == {"stranger": 4}
-    assert one.proposal is None
-
-
-def test_a_vote_on_another_statement_is_refused_and_counted() -> None:
-    claims = [claim_of(peer) for peer in PEERS[:3]]
-    one = proposed()
-    for other in (
-        statement_of(claims, mean=b"false"),
-        statement_of(claims, state=b"false"),
-        statement_of(claims[:2]),
-        statement_of([claim_of(peer, 2) for peer in PEERS[:3]], round=2),
-    ):
-        with pytest.raises(VoteError, match="another statement"):
-            one.receive_vote(b"a" * 20, sign_vote(other, PEERS[1]))
-    assert one.votes_refused == {"other statement": 4}
-    assert one.proposal is None
-
-
-@pytest.mark.parametrize("phase", Phase)
-def test_a_vote_for_an_attempt_not_under_way_is_only_tallied(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    vote = sign_vote(statement_of([claim_of(peer) for peer in PEERS[:3]]), PEERS[1])
-    assert one.receive_vote(b"z" * 20, vote) is None
-    assert one.votes_refused == {"late": 1}
-    assert (one.phase, one.proposal) == (phase, None)
-
-
-def test_the_votes_of_a_dropped_attempt_do_not_count_in_the_next() -> None:
-    one = proposed()
-    statement = statement_of([claim_of(peer) for peer in PEERS[:3]])
-    one.receive_vote(b"a" * 20, sign_vote(statement, PEERS[1]))
-    assert one.fail(b"a" * 20, "timeout")
-    one.settle(table_of([claim_of(peer) for peer in PEERS[:3]], b"b" * 20))
-    one.agree(b"b" * 20, sha256(b"m"), sha256(b"s"))
-    assert one.receive_vote(b"b" * 20, sign_vote(statement, PEERS[0])) is None
-    assert one.receive_vote(b"b" * 20, sign_vote(statement, PEERS[1])) is not None
-
-
-# Attempts.
-
-
-def test_a_failed_attempt_is_dropped_whole_and_the_claim_stays() -> None:
-    for one in (reducing(), proposed()):
-        assert one.fail(b"a" * 20, "a member died")
-        assert (one.phase, one.claim, one.samples) == (Phase.CLOSED, claim_of(PEERS[0]), 60)
-        assert (one.attempt, one.table, one.statement, one.proposal) == (None, None, None, None)
-        assert one.attempts_dropped == {"a member died": 1}
-        assert not one.fail(b"a" * 20, "again")
-        assert one.attempts_dropped == {"a member died": 1}
-
-
-def test_the_failure_of_an_older_attempt_leaves_the_one_under_way_alone() -> None:
-    one = proposed()
-    assert not one.fail(b"b" * 20, "timeout")
-    assert one.phase is Phase.PROPOSED
-
-
-def test_who_reduced_to_the_end_of_an_overtaken_attempt_is_told_to_drop_the_copy() -> None:
-    dropped, overtaken = reducing(), reducing()
-    dropped.fail(b"a" * 20, "timeout")
-    overtaken.committed(commit_of(PEERS[1:3]))
-    for one in (dropped, overtaken, closed(), machine(), finished()):
-        with pytest.raises(AttemptFailed):
-            one.agree(b"a" * 20, sha256(b"m"), sha256(b"s"))
-
-
-def test_an_attempt_has_one_statement() -> None:
-    one = proposed()
-    with pytest.raises(RuntimeError, match="one statement"):
-        one.agree(b"a" * 20, sha256(b"m2"), sha256(b"s2"))
-
-
-# Commits.
-
-OURS, OTHERS = commit_of(PEERS[:3]), commit_of(PEERS[1:3], state=b"t")
-
-
-@pytest.mark.parametrize(
-    ("make", "round_", "kind", "counted", "lost", "dropped"),
-    [
-        (machine, OTHERS, CommitKind.FETCH, False, 0, {}),
-        (closed, OTHERS, CommitKind.FETCH, False, 60, {}),
-        (closed, OURS, CommitKind.FETCH, True, 0, {}),
-        (reducing, OTHERS, CommitKind.FETCH, False, 60, {"overtaken": 1}),
-        (reducing, OURS, CommitKind.FETCH, True, 0, {"overtaken": 1}),
-        (proposed, OTHERS, CommitKind.FETCH, False, 60, {"overtaken": 1}),
-        (proposed, OURS, CommitKind.APPLY, True, 0, {}),
-        (lambda: proposed(state=b"mine"), OURS, CommitKind.FETCH, True, 0, {"disagreed": 1}),
-        (behind, commit_of(PEERS[1:3]), CommitKind.STALE, False, 0, {}),
-        (behind, commit_of(PEERS[1:3], 2, commit_digest(round_entry(commit_of(PEERS[1:3])))), CommitKind.FETCH, False, 0, {}),
-        (finished, commits(4)[3], CommitKind.STALE, False, 0, {}),
-        (finished, commits(4)[1], CommitKind.STALE, False, 0, {}),
-    ],
-)
-def test_a_commit_is_understood_in_every_phase(
-    make: Callable[[], RoundMachine], round_: Round, kind: CommitKind, counted: bool, lost: int, dropped: dict[str, int]
-) -> None:
-    one = make()
-    phase, state = one.phase, one.state
-    commit = one.committed(round_)
-    assert (commit.kind, commit.counted, commit.samples_lost) == (kind, counted, lost)
-    assert commit.standing == Standing.after(round_)
-    assert one.attempts_dropped == dropped
-    assert one.state == (round_.statement.state if kind is CommitKind.APPLY else state)
-    after = {CommitKind.APPLY: Phase.TRAINING, CommitKind.FETCH: Phase.BEHIND, CommitKind.STALE: phase}
-    assert one.phase is after[kind]
-    assert one.committed(round_).kind is CommitKind.STALE
-
-
-def test_lots_of_a_round_that_others_committed_are_lost_and_told() -> None:
-    one = machine()
-    one.lot_trained(1, 16)
-    commit = one.committed(OTHERS)
-    assert (commit.kind, commit.counted, commit.samples_lost) == (CommitKind.FETCH, False, 16)
-    assert one.samples == 0
-
-
-def test_a_peer_that_dropped_an_attempt_learns_that_it_was_committed() -> None:
-    one = proposed()
-    one.fail(b"a" * 20, "timeout")
-    commit = one.committed(OURS)
-    assert (commit.kind, commit.counted, commit.samples_lost) == (CommitKind.FETCH, True, 0)
-    assert one.missing == (Standing(1, commit_digest(round_entry(OURS)), sha256(b"m"), sha256(b"s")),)
-    one.caught_up(sha256(b"s"))
-    assert (one.phase, one.round, one.claim, one.samples) == (Phase.TRAINING, 2, None, 0)
-
-
-def test_a_peer_in_a_second_attempt_does_not_apply_that_copy_when_the_first_is_committed() -> None:
-    one = proposed()
-    one.fail(b"a" * 20, "timeout")
-    one.settle(table_of([claim_of(peer) for peer in PEERS[:2]], b"b" * 20))
-    one.agree(b"b" * 20, sha256(b"m2"), sha256(b"s2"))
-    commit = one.committed(OURS)
-    assert (commit.kind, commit.counted, one.state) == (CommitKind.FETCH, True, MANIFEST.initial_state)
-    assert one.attempts_dropped == {"timeout": 1, "overtaken": 1}
-
-
-def test_a_commit_further_ahead_is_fetched_and_leaves_open_whether_the_own_claim_counted() -> None:
-    third = commits(3)[2]
-    for make, counted, lost in ((machine, False, 0), (closed, None, 0), (reducing, None, 0), (proposed, None, 0)):
-        one = make()
-        commit = one.committed(third)
-        assert (commit.kind, commit.counted, commit.samples_lost) == (CommitKind.FETCH, counted, lost)
-        assert (one.phase, one.round, one.state, one.claim) == (Phase.BEHIND, 4, MANIFEST.initial_state, None)
-
-
-def test_a_peer_behind_catches_up_commit_by_commit_or_at_once() -> None:
-    first, second, third = commits(3)
-    stepwise, at_once = machine(), machine()
-    for one in (stepwise, at_once):
-        for commit in (first, second, third):
-            one.committed(commit)
-        assert [standing.round for standing in one.missing] == [1, 2, 3]
-    for count, state in enumerate((b"s1", b"s2", b"s3"), 1):
-        stepwise.caught_up(sha256(state))
-        assert stepwise.held is not None
-        assert (stepwise.held.round, len(stepwise.missing)) == (count, 3 - count)
-    at_once.caught_up(sha256(b"s3"))
-    for one in (stepwise, at_once):
-        assert (one.phase, one.round, one.state) == (Phase.TRAINING, 4, sha256(b"s3"))
-
-
-@pytest.mark.parametrize("phase", Phase)
-def test_no_state_but_a_missing_commit_s_is_caught_up_with(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    state = one.state
-    for wrong in (sha256(b"any"), MANIFEST.initial_state):
-        with pytest.raises(RuntimeError, match="no missing commit"):
-            one.caught_up(wrong)
-    assert (one.phase, one.state) == (phase, state)
-
-
-def test_a_newcomer_holds_nothing_until_it_has_the_newest_state() -> None:
-    one = RoundMachine(MANIFEST, RUN, PEERS[0].public_key)
-    assert (one.phase, one.held, one.state, one.round) == (Phase.BEHIND, None, None, 1)
-    assert one.missing == (START,)
-    assert not one.lot_trained(1, 16)
-    second = commits(2)[1]
-    assert one.committed(second).kind is CommitKind.FETCH
-    assert one.missing == (START, Standing.after(second))
-    one.caught_up(sha256(b"s2"))
-    assert (one.phase, one.round, one.last_commit) == (Phase.TRAINING, 3, commit_digest(round_entry(second)))
-
-
-def test_a_newcomer_to_a_run_without_a_commit_needs_the_first_state() -> None:
-    one = RoundMachine(MANIFEST, RUN, PEERS[0].public_key)
-    one.caught_up(MANIFEST.initial_state)
-    assert (one.phase, one.round, one.last_commit) == (Phase.TRAINING, 1, RUN)
-
-
-def test_the_run_is_finished_once_the_last_state_is_held() -> None:
-    one = machine()
-    for commit in commits(4):
-        one.committed(commit)
-    assert one.phase is Phase.BEHIND
-    one.caught_up(sha256(b"s4"))
-    assert one.phase is Phase.FINISHED
-    assert not one.should_close(1_000, OPENED_MS + 5_000, OPENED_MS)
-
-
-@pytest.mark.parametrize("phase", Phase)
-def test_a_log_that_contradicts_itself_is_refused_and_changes_nothing(phase: Phase) -> None:
-    one = IN_PHASE[phase]()
-    contradictions = [
-        Round(Statement(run, number, last_commit, *[sha256(b"any")] * 3), (sha256(b"claim"),), ())
-        for run, number, last_commit in (
-            (sha256(b"other"), min(one.round, 4), one.last_commit),
-            (RUN, 5, one.last_commit),
-            (RUN, min(one.round, 4), sha256(b"fork")),
-        )
-    ]
-    before = (one.state, one.round, one.last_commit, one.claim, one.attempt, one.missing)
-    for round_ in contradictions:
-        with pytest.raises(LedgerError):
-            one.committed(round_)
-    assert (one.state, one.round, one.last_commit, one.claim, one.attempt, one.missing) == before
-    assert one.phase is phase
+            one.restore(header)

@@ -1,7 +1,7 @@
 """Signatures against RFC 8032's vectors; keys of low order against the curve itself."""
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,9 +107,21 @@ def test_keys_and_signatures_are_those_of_rfc_8032() -> None:
     identity = Identity(RFC_SEED)
     assert identity.public_key == RFC_KEY
     verify("claim", RFC_KEY, b"payload", identity.sign("claim", b"payload"))
-    signed = b"manta/claim/v1\npayload"
+    signed = b"manta/claim/v2\npayload"
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign("claim", b"payload"), signed)
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign_note("text\n"), b"text\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "version"), [("manifest", 2), ("claim", 2), ("contribution", 1), ("ticket", 1), ("latency", 1), ("a kind to come", 1)]
+)
+def test_a_signature_is_of_one_version_of_its_kind(kind: str, version: int) -> None:
+    key = Ed25519PublicKey.from_public_bytes(ALICE.public_key)
+    key.verify(ALICE.sign(kind, b"payload"), f"manta/{kind}/v{version}\npayload".encode())
+    private = Ed25519PrivateKey.from_private_bytes(b"a" * 32)
+    for other in (version - 1, version + 1, 10 * version):
+        with pytest.raises(SignatureError):
+            verify(kind, ALICE.public_key, b"payload", private.sign(f"manta/{kind}/v{other}\npayload".encode()))
 
 
 @given(st.binary(max_size=100), st.data())
@@ -120,7 +132,7 @@ def test_a_signature_holds_for_its_key_kind_and_payload_only(payload: bytes, dat
     flipped = (int.from_bytes(signature, "big") ^ 1 << bit).to_bytes(64, "big")
     for key, kind, said, signed in (
         (BOB.public_key, "claim", payload, signature),
-        (ALICE.public_key, "proposal", payload, signature),
+        (ALICE.public_key, "contribution", payload, signature),
         (ALICE.public_key, "claim", payload + b"0", signature),
         (ALICE.public_key, "claim", payload, flipped),
         (ALICE.public_key, "claim", payload, signature[:63]),
@@ -138,17 +150,29 @@ def test_a_second_signature_cannot_be_made_from_the_first_without_the_key() -> N
         verify("claim", ALICE.public_key, b"payload", signature[:32] + scalar.to_bytes(32, "little"))
 
 
-def test_no_note_is_signed_that_would_pass_for_a_record() -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "manta/claim/v1\n",
+        "manta/claim/v2\n",
+        "manta/ticket/v1\nanything\n",
+        "manta/a kind to come/v1\n",
+        "manta/claim/v10\n",
+        "manta//v3\n",
+    ],
+)
+def test_no_note_is_signed_that_would_pass_for_a_record(text: str) -> None:
     with pytest.raises(ValueError, match="record"):
-        ALICE.sign_note("manta/claim/v1\n")
-    with pytest.raises(ValueError, match="record"):
-        ALICE.sign_note("manta/a kind to come/v1\nanything\n")
-    signature = ALICE.sign_note("manta/claim/v1/log\n0\n")
-    verify_note(ALICE.public_key, "manta/claim/v1/log\n0\n", signature)
+        ALICE.sign_note(text)
+
+
+def test_a_note_and_a_record_never_pass_for_each_other() -> None:
+    signature = ALICE.sign_note("manta/claim/v2/log\n0\n")
+    verify_note(ALICE.public_key, "manta/claim/v2/log\n0\n", signature)
     with pytest.raises(SignatureError):
         verify("claim", ALICE.public_key, b"/log\n0\n", signature)
     with pytest.raises(SignatureError):
-        verify_note(ALICE.public_key, "manta/claim/v1\npayload", ALICE.sign("proposal", b"payload"))
+        verify_note(ALICE.public_key, "manta/claim/v2\npayload", ALICE.sign("contribution", b"payload"))
 
 
 def test_a_peer_id_is_the_key_in_libp2p_s_form() -> None:

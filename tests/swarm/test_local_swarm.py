@@ -57,7 +57,10 @@ def test_a_swarm_trains_to_the_end_and_reports_what_its_log_says(tmp_path: Path,
         assert process.returncode == 0, printed
     assert processes_of(directory) == []
     report = json.loads((directory / "report.json").read_text())
-    found = verify_directory(directory / "aggregator")
+    counted: list[int] = []
+    found = verify_directory(
+        directory / "aggregator", on_round=lambda ledger: counted.append(ledger.newest.counted if ledger.newest else 0)
+    )
     assert (report["algorithm"], report["schedule"]) == (algorithm, schedule)
     assert report["rounds_committed"] == found.rounds == rounds
     assert (report["ledger"]["root"], report["ledger"]["size"]) == (found.root.hex(), found.size)
@@ -66,6 +69,10 @@ def test_a_swarm_trains_to_the_end_and_reports_what_its_log_says(tmp_path: Path,
     }
     assert report["all_peers_agree"]
     assert {peer["state"] for peer in report["peers"]} == {report["state"]}
+    assert {check["name"]: check["passed"] for check in report["checks"]}["every ticket was kept"]
+    assert len(counted) == rounds
+    assert report["samples_counted"] == sum(peer["samples_counted"] for peer in report["peers"]) == sum(counted)
+    assert report["samples_lost"] == sum(peer["samples_lost"] for peer in report["peers"])
     assert report["quality"]["metric"] == "accuracy"
     assert 0 <= report["quality"]["smallest"] <= 1
     assert found.root.hex() in printed

@@ -1,262 +1,509 @@
-"""What a log answers is believed with its proof and not otherwise: a small real log, and one that lies."""
+"""What a log answers is believed with its proof and not otherwise: a small log by the real rules, and ones that lie."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from exact.coding import group_sizes
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError, Unreachable
-from protocol.ledger import Ledger
-from protocol.merkle import Tree, leaf_hash
+from protocol.errors import EncodingError, LedgerError, ProofError, RemoteFault, SignatureError, Unreachable
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import (
-    Proposal,
-    Receipt,
-    Round,
-    SignedManifest,
-    Statement,
-    claim_entry,
-    commit_digest,
-    round_entry,
-    sign_vote,
-)
+from protocol.receipts import ProvenRound
+from protocol.records import Header, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of, open_entry
 from protocol.signing import Identity, PublicKey, sha256
-from protocol.table import Table
-from swarm.log_client import Commitment, LogClient, fetch_manifest, serve_manifest
+from protocol.table import MAX_TABLE_BYTES, RowProof, TableError, table_bytes
+from swarm import waits
+from swarm.log_client import GROUPS_IN_FLIGHT, HandedIn, LogClient, Told, fetch_manifest, serve_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.messages import BodyPart, HandIn, HeaderAnswer, News, ProvenRow
 from swarm.rpc import Refused
-from tests.swarm.members import OPERATOR, PEERS, claim_of, run, sign
+from tests.contributions import header_of
+from tests.memory_log import OPERATOR, PEERS, MemoryLog
+from tests.swarm.members import run
 
-SIGNED = sign()
-RUN = SIGNED.run
 LIAR = Identity(sha256(b"liar"))
-
-
-def proposal_of(peers: Sequence[Identity], state: bytes = b"state", voters: Sequence[Identity] | None = None) -> Proposal:
-    claims = [claim_of(peer, RUN, samples=32) for peer in peers]
-    table = Table.settle(b"a" * 20, claims, manifest=SIGNED.open(), run=RUN, round=1, last_commit=RUN)
-    statement = Statement(RUN, 1, RUN, table.digest, sha256(b"mean"), sha256(state))
-    votes = [sign_vote(statement, peer) for peer in (peers if voters is None else voters)]
-    return Proposal(statement, table.claims, tuple(sorted(votes, key=lambda vote: vote.key)))
-
-
-def round_of(proposal: Proposal) -> Round:
-    return Round(proposal.statement, tuple(claim.digest for claim in proposal.claims), proposal.votes)
-
-
-class Log:
-    """A log with the rules left out: it appends whatever it is given."""
-
-    def __init__(self, operator: Identity = OPERATOR, run_: bytes = RUN) -> None:
-        self.operator = operator
-        self.entries: list[bytes] = []
-        self.tree = Tree()
-        self.origin = origin(run_, operator.public_key)
-        self.name = self.origin
-
-    def append(self, entry: bytes) -> None:
-        self.entries.append(entry)
-        self.tree.append(leaf_hash(entry))
-
-    def receipt(self, index: int = -1) -> Receipt:
-        index %= len(self.entries)
-        head = TreeHead(self.origin, self.tree.size, self.tree.root())
-        note = sign_tree_head(head, self.name, self.operator)
-        return Receipt(self.entries[index], index, tuple(self.tree.inclusion_proof(index)), note)
-
-
-def honest_log(proposal: Proposal | None = None) -> Log:
-    """Return a log that took a proposal by the ledger's rules."""
-    log, ledger = Log(), Ledger(SIGNED)
-    for entry in ledger.proposal_entries(proposal or proposal_of(PEERS[:3])):
-        ledger.append(entry)
-        log.append(entry)
-    return log
-
-
-def log_of(entry: bytes, operator: Identity = OPERATOR, run_: bytes = RUN) -> Log:
-    log = Log(operator, run_)
-    log.append(claim_entry(claim_of(PEERS[0], RUN)))
-    log.append(entry)
-    return log
+OWN = PublicKey(PEERS[0].public_key)
+GROUPS = [bytes([place]) * 1000 for place in range(9)]
 
 
 class Line:
-    """A peer's line to an operator who answers with given bytes."""
+    """A peer's line to a log that has one committed round of three contributions; a test may put another answer in its place."""
 
-    def __init__(self, answer: bytes, signed: SignedManifest = SIGNED) -> None:
-        network = MemoryNetwork()
-        self.answer = answer
-        self.received: list[bytes] = []
-        self.server: MemoryEndpoint = network.endpoint(OPERATOR.public_key)
-        self.client = LogClient(network.endpoint(PEERS[0].public_key), signed.open(), signed.run)
+    def __init__(self) -> None:
+        self.network = MemoryNetwork()
+        self.log = MemoryLog(self.network)
+        self.node: MemoryEndpoint = self.network.endpoint(OWN)
+        self.client = LogClient(self.node, self.log.manifest, self.log.ledger.run)
+        for seed, peer in enumerate(PEERS[:3]):
+            self.log.give(peer, seed)
+        self.header = header_of(self.log.ledger, PEERS[0], lots=(1, 0, 0, 0))
 
-    async def serve(self) -> "Line":
-        async def answer(_caller: PublicKey, request: bytes) -> bytes:
-            self.received.append(request)
-            return self.answer
+    async def answers(self, method: str, answer: bytes | Exception | Callable[[bytes], Awaitable[bytes]]) -> None:
+        """Answer calls of ``method`` so from now on."""
 
-        for method in ("latest", "propose"):
-            await self.server.serve(method, answer)
-        return self
+        async def on_call(_caller: PublicKey, request: bytes) -> bytes:
+            if isinstance(answer, Exception):
+                raise answer
+            return answer if isinstance(answer, bytes) else await answer(request)
 
-    def latest(self) -> Commitment | None:
-        async def work() -> Commitment | None:
-            return await (await self.serve()).client.latest()
+        await self.log.endpoint.serve(method, on_call)
 
-        return run(work())
-
-    def propose(self, proposal: Proposal) -> Commitment:
-        async def work() -> Commitment:
-            return await (await self.serve()).client.propose(proposal)
-
-        return run(work())
+    def ticket(self, *, run_: bytes | None = None, contribution: bytes | None = None, signer: Identity = OPERATOR) -> SignedTicket:
+        digest = self.header.contribution.digest if contribution is None else contribution
+        return SignedTicket.sign(Ticket(self.log.ledger.run if run_ is None else run_, 1, digest), signer)
 
 
-def test_the_newest_commit_of_an_honest_log_is_believed() -> None:
-    proposal = proposal_of(PEERS[:3])
-    log = honest_log(proposal)
-    commitment = Line(pack(log.receipt())).latest()
-    assert commitment is not None
-    assert commitment.proven.round == round_of(proposal)
-    assert commitment.proven.commit == commit_digest(round_entry(round_of(proposal)))
-    assert commitment.proven.tree_head.size == 4
-    assert commitment.receipt == log.receipt()
+def with_line(story: Callable[[Line], Awaitable[Any]]) -> Any:
+    """Return what ``story`` returns of a line to a log that answers."""
+
+    async def play() -> Any:
+        line = Line()
+        await line.log.start()
+        return await story(line)
+
+    return run(play())
 
 
-def test_before_the_first_round_there_is_no_commit() -> None:
-    assert Line(b"").latest() is None
+# Handing in.
 
 
-def test_a_proposal_arrives_as_it_is_and_its_commit_comes_back() -> None:
-    proposal = proposal_of(PEERS[:3])
-    line = Line(pack(honest_log(proposal).receipt()))
-    assert line.propose(proposal).proven.round.statement == proposal.statement
-    assert unpack(Proposal, line.received[0], max_bytes=2**20) == proposal
+class Taking:
+    """The log's side of a contribution of several groups."""
+
+    def __init__(self, line: Line, ticket: bytes | None = None) -> None:
+        self.line = line
+        self.parts: dict[int, bytes] = {}
+        self.most_at_once = self._now = 0
+        self._ticket = pack(line.ticket()) if ticket is None else ticket
+
+    async def body(self, request: bytes) -> bytes:
+        self._now += 1
+        self.most_at_once = max(self.most_at_once, self._now)
+        await asyncio.sleep(0)
+        part = BodyPart.open(request)
+        assert part.contribution == self.line.header.contribution.digest
+        self.parts[part.place] = bytes(part.data)
+        self._now -= 1
+        return self._ticket if len(self.parts) == len(GROUPS) else b""
+
+    async def hand_in(self, header_in: Callable[[], None] = lambda: None) -> HandedIn:
+        await self.line.answers("header", pack(HeaderAnswer(int(HandIn.SEND_BODY), 1, 700, ())))
+        await self.line.answers("body", self.body)
+        return await self.line.client.hand_in(self.line.header, GROUPS, header_in)
 
 
-def test_the_commit_that_comes_back_may_be_another_groups() -> None:
-    other = proposal_of(PEERS[3:6], state=b"another")
-    commitment = Line(pack(honest_log(other).receipt())).propose(proposal_of(PEERS[:3]))
-    assert commitment.proven.round.statement.state == sha256(b"another")
+def test_a_header_then_its_body_in_groups_then_the_ticket() -> None:
+    async def story(line: Line) -> None:
+        heard: list[int] = []
+        taking = Taking(line)
+        found = await taking.hand_in(lambda: heard.append(len(taking.parts)))
+        assert found == HandedIn(HandIn.HAVE_TICKET, 1, 700, line.ticket().open(OPERATOR.public_key))
+        assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
+        assert heard == [0]  # the header was in before the first group left
+        assert 1 < taking.most_at_once <= GROUPS_IN_FLIGHT
+
+    with_line(story)
 
 
-def test_the_commit_of_another_round_is_no_answer_to_a_proposal() -> None:
-    proposal = proposal_of(PEERS[:3])
-    later = replace(proposal, statement=replace(proposal.statement, round=2))
-    with pytest.raises(EncodingError, match="another round"):
-        Line(pack(honest_log(proposal).receipt())).propose(later)
+def test_the_log_gets_the_header_as_it_is() -> None:
+    async def story(line: Line) -> None:
+        received: list[Header] = []
+
+        async def on_header(request: bytes) -> bytes:
+            received.append(unpack(Header, request, max_bytes=2**20))
+            return pack(HeaderAnswer(int(HandIn.LATER), 2, 300, ()))
+
+        await line.answers("header", on_header)
+        assert await line.client.hand_in(line.header, GROUPS) == HandedIn(HandIn.LATER, 2, 300, None)
+        assert received == [line.header]
+
+    with_line(story)
 
 
-def forged_entry(log: Log) -> Receipt:
-    return replace(log.receipt(), entry=round_entry(round_of(proposal_of(PEERS[:3], state=b"forged"))))
+def test_what_is_listed_is_said_with_its_round() -> None:
+    async def story(line: Line) -> None:
+        (header, blob), *_ = line.log.handed.values()
+        line.log.commit()
+        assert await line.client.hand_in(header, blob.pieces) == HandedIn(HandIn.LISTED, 1, 60_000, None)
+
+    with_line(story)
 
 
-def forged_size(log: Log) -> Receipt:
-    receipt = log.receipt()
-    return replace(receipt, tree_head=receipt.tree_head.replace("\n4\n", "\n5\n"))
+def test_who_has_a_ticket_gets_it_again_and_sends_no_body() -> None:
+    async def story(line: Line) -> None:
+        await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.ticket(),))))
+        await line.answers("body", AssertionError("it is there"))
+        found = await line.client.hand_in(line.header, GROUPS, lambda: pytest.fail("no body is asked for"))
+        assert found.ticket == line.ticket().open(OPERATOR.public_key)
+
+    with_line(story)
 
 
-@pytest.mark.parametrize(
-    ("forge", "error"),
-    [
-        pytest.param(forged_entry, ProofError, id="another round under the same head"),
-        pytest.param(lambda log: replace(log.receipt(), index=0), ProofError, id="another index"),
-        pytest.param(lambda log: replace(log.receipt(), index=-1), ProofError, id="a negative index"),
-        pytest.param(lambda log: replace(log.receipt(), proof=()), ProofError, id="no proof"),
-        pytest.param(lambda log: replace(log.receipt(), proof=(*log.receipt().proof, bytes(32))), ProofError, id="a longer proof"),
-        pytest.param(lambda log: replace(log.receipt(), proof=(b"short",)), ProofError, id="a malformed proof"),
-        pytest.param(lambda log: replace(log.receipt(), tree_head=""), EncodingError, id="no tree head"),
-        pytest.param(forged_size, SignatureError, id="a changed size"),
-        pytest.param(lambda log: log.receipt(0), EncodingError, id="an entry that is no round"),
-    ],
-)
-def test_a_forged_receipt_is_refused(forge: Callable[[Log], Receipt], error: type[RemoteFault]) -> None:
-    log = honest_log()
-    with pytest.raises(error):
-        Line(pack(forge(log))).latest()
+def test_a_header_that_is_refused_is_told_with_its_reason() -> None:
+    async def story(line: Line) -> None:
+        await line.answers("header", LedgerError("its base is 5 commits old"))
+        with pytest.raises(Refused, match="its base is 5 commits old"):
+            await line.client.hand_in(line.header, GROUPS)
+
+    with_line(story)
 
 
-def test_a_receipt_of_anothers_log_is_refused() -> None:
-    entry = honest_log().entries[-1]
-    with pytest.raises(SignatureError):
-        Line(pack(log_of(entry, LIAR).receipt())).latest()
+def test_a_body_that_is_not_taken_any_more_is_to_be_handed_in_later() -> None:
+    async def story(line: Line) -> None:
+        taking = Taking(line)
+
+        async def body(request: bytes) -> bytes:
+            if len(taking.parts) >= 3:
+                raise LedgerError("the round is closed")
+            return await Taking.body(taking, request)
+
+        taking.body = body  # type: ignore[method-assign]
+        assert await taking.hand_in() == HandedIn(HandIn.LATER, 1, 700, None)
+
+    with_line(story)
 
 
-def test_a_head_that_another_signed_in_the_operators_name_is_refused() -> None:
-    log = log_of(honest_log().entries[-1])
-    log.operator = LIAR
-    with pytest.raises(SignatureError):
-        Line(pack(log.receipt())).latest()
+def test_a_log_that_goes_away_in_the_middle_of_a_body_is_weather() -> None:
+    async def story(line: Line) -> None:
+        taking = Taking(line)
+        line.network.lost = lambda _sender, _receiver, method: method == "body" and len(taking.parts) >= 5
+        with pytest.raises(Unreachable):
+            await taking.hand_in()
+
+    with_line(story)
 
 
-def test_a_head_of_the_operators_other_log_is_refused() -> None:
-    log = log_of(honest_log().entries[-1])
-    log.origin = origin(sha256(b"another run"), OPERATOR.public_key)  # the key's name is this log's, the origin line is not
-    with pytest.raises(ProofError, match="another log"):
-        Line(pack(log.receipt())).latest()
+def test_all_of_a_body_without_a_ticket_is_no_answer() -> None:
+    async def story(line: Line) -> None:
+        with pytest.raises(EncodingError, match="gave no ticket"):
+            await Taking(line, ticket=b"").hand_in()
+
+    with_line(story)
 
 
-def test_a_receipt_of_another_run_is_refused() -> None:
-    other = sign(seed=99)
-    statement = replace(proposal_of(PEERS[:1]).statement, run=other.run, last_commit=other.run)
-    entry = round_entry(Round(statement, (sha256(b"claim"),), (sign_vote(statement, PEERS[0]),)))
-    line = Line(pack(log_of(entry, run_=other.run).receipt()), other)
-    assert line.latest() is not None  # there it is right
-    with pytest.raises(SignatureError):
-        Line(line.answer).latest()
-    with pytest.raises(EncodingError, match="not a round of this run"):  # the operator mixes its runs up
-        Line(pack(log_of(entry).receipt())).latest()
+FALSE_TICKETS: list[tuple[Callable[[Line], SignedTicket], type[RemoteFault]]] = [
+    (lambda line: line.ticket(run_=sha256(b"another run")), EncodingError),
+    (lambda line: line.ticket(contribution=sha256(b"another")), EncodingError),
+    (lambda line: line.ticket(signer=LIAR), SignatureError),
+    (lambda line: replace(line.ticket(), payload=b"garbage"), EncodingError),
+]
 
 
-def test_a_round_without_a_quorum_is_refused_though_the_operator_signed_it() -> None:
-    for voters in ([], PEERS[:1], [PEERS[0], PEERS[0]]):
-        entry = round_entry(round_of(proposal_of(PEERS[:3], voters=voters)))
-        with pytest.raises(EncodingError, match="quorum"):
-            Line(pack(log_of(entry).receipt())).latest()
+@pytest.mark.parametrize(("forge", "error"), FALSE_TICKETS)
+@pytest.mark.parametrize("when", ["to the header", "to the body"])
+def test_a_false_ticket_is_refused(forge: Callable[[Line], SignedTicket], error: type[RemoteFault], when: str) -> None:
+    async def story(line: Line) -> None:
+        if when == "to the body":
+            handing_in = Taking(line, ticket=pack(forge(line))).hand_in()
+        else:
+            await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 1, (forge(line),))))
+            handing_in = line.client.hand_in(line.header, GROUPS)
+        with pytest.raises(error):
+            await handing_in
+
+    with_line(story)
 
 
-def test_a_round_with_a_false_vote_is_refused_though_the_operator_signed_it() -> None:
-    honest = round_of(proposal_of(PEERS[:3]))
-    false = (replace(honest.votes[0], signature=bytes(64)), *honest.votes[1:])
-    with pytest.raises(SignatureError):
-        Line(pack(log_of(round_entry(replace(honest, votes=false))).receipt())).latest()
+def test_answers_that_mean_nothing_are_refused() -> None:
+    async def story(line: Line) -> None:
+        for garbage in (b"", b"garbage", b"\x80" * 2000):
+            await line.answers("header", garbage)
+            with pytest.raises(EncodingError):
+                await line.client.hand_in(line.header, GROUPS)
+            with pytest.raises(RemoteFault):
+                await Taking(line, ticket=garbage).hand_in()
+
+    with_line(story)
+
+
+# News.
+
+
+def test_the_newest_commit_is_believed_with_the_own_row_in_its_table() -> None:
+    async def story(line: Line) -> None:
+        entry = line.log.commit()
+        told = await line.client.news(line.log.endpoint.key, 0, left_ms=None)
+        assert told.commitment is not None
+        assert told.commitment.receipt == line.log.receipt()
+        assert told.commitment.proven.round == entry
+        assert told.commitment.proven.commit == line.log.ledger.last_commit
+        assert told.row == next(one.row for one in line.log.ledger.table_at(1) or () if one.row.founder == OWN)
+        assert (told.left_ms, told.is_from_log) == (60_000, True)
+
+    with_line(story)
+
+
+def test_without_a_new_commit_it_says_how_long_the_round_still_is_open() -> None:
+    async def story(line: Line) -> None:
+        assert await line.client.news(line.log.endpoint.key, 0, left_ms=None) == Told(None, None, 60_000, True)
+        line.log.commit()
+        assert await line.client.news(line.log.endpoint.key, 1, left_ms=None) == Told(None, None, 60_000, True)
+
+    with_line(story)
+
+
+def test_who_is_not_in_the_table_gets_no_row() -> None:
+    async def story(line: Line) -> None:
+        line.log.loses = {digest for digest, (header, _) in line.log.handed.items() if header.contribution.open().founder == OWN}
+        line.log.commit()
+        told = await line.client.news(line.log.endpoint.key, 0, left_ms=None)
+        assert told.commitment is not None
+        assert told.row is None
+        assert await line.client.row(1) is None
+
+    with_line(story)
+
+
+def test_a_patient_caller_waits_for_the_commit_so_long_as_the_log_may_hold_it() -> None:
+    async def story(line: Line) -> None:
+        waited: list[float] = []
+        true_call = line.node.call
+
+        async def call(key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
+            waited.append(timeout_s)
+            return await true_call(key, method, request, timeout_s=timeout_s)
+
+        line.node.call = call  # type: ignore[method-assign]
+        asking = asyncio.create_task(line.client.news(line.log.endpoint.key, 0, left_ms=2_000))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        entry = line.log.commit()
+        told = await asking
+        assert told.commitment is not None
+        assert told.commitment.proven.round == entry
+        assert waited == [waits.news_s(2_000, 6_000)]  # its rounds are open for a minute at most, so its grace is six seconds at most
+
+    with_line(story)
+
+
+def test_what_a_neighbour_tells_is_proven_alike_and_not_taken_for_the_logs_word() -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        neighbour = line.network.endpoint(PublicKey(PEERS[1].public_key))
+
+        async def answer(_caller: PublicKey, _request: bytes) -> bytes:
+            return pack(News((line.log.receipt(),), (), 0))
+
+        await neighbour.serve("commit-after", answer)
+        told = await line.client.news(neighbour.key, 0, left_ms=None)
+        assert told.commitment is not None
+        assert (told.commitment.proven.round.round, told.is_from_log) == (1, False)
+
+    with_line(story)
+
+
+def forged_entry(line: Line) -> Receipt:
+    proven: Round = unpack_round(line.log.receipt())
+    return replace(line.log.receipt(), entry=entry_of(replace(proven, state=sha256(b"forged"))))
+
+
+def unpack_round(receipt: Receipt) -> Round:
+    found = open_entry(receipt.entry)
+    assert isinstance(found, Round)
+    return found
+
+
+def signed_by(line: Line, signer: Identity, *, run_: bytes | None = None, name_of: Identity = OPERATOR) -> Receipt:
+    """Return the receipt under another head: of another signer, or of the operator's log of another run."""
+    run_ = line.log.ledger.run if run_ is None else run_
+    log = origin(run_, name_of.public_key)
+    head = TreeHead(log, line.log._tree.size, line.log._tree.root())
+    return replace(line.log.receipt(), tree_head=sign_tree_head(head, log, signer))
+
+
+FORGERIES: list[Any] = [
+    pytest.param(forged_entry, ProofError, id="another round under the same head"),
+    pytest.param(lambda line: replace(line.log.receipt(), index=0), ProofError, id="another index"),
+    pytest.param(lambda line: replace(line.log.receipt(), index=-1), ProofError, id="a negative index"),
+    pytest.param(lambda line: replace(line.log.receipt(), proof=()), ProofError, id="no proof"),
+    pytest.param(lambda line: replace(line.log.receipt(), proof=(b"short",)), ProofError, id="a malformed proof"),
+    pytest.param(lambda line: replace(line.log.receipt(), proof=(*line.log.receipt().proof, bytes(32))), ProofError, id="a longer proof"),
+    pytest.param(lambda line: replace(line.log.receipt(), tree_head=""), EncodingError, id="no tree head"),
+    pytest.param(
+        lambda line: replace(line.log.receipt(), tree_head=line.log.receipt().tree_head.replace("\n7\n", "\n8\n")),
+        SignatureError,
+        id="a changed size",
+    ),
+    pytest.param(lambda line: signed_by(line, LIAR), SignatureError, id="a head that another signed in the operator's name"),
+    pytest.param(lambda line: signed_by(line, LIAR, name_of=LIAR), SignatureError, id="another's log"),
+    pytest.param(lambda line: signed_by(line, OPERATOR, run_=sha256(b"other")), SignatureError, id="the operator's log of another run"),
+]
+
+
+@pytest.mark.parametrize(("forge", "error"), FORGERIES)
+def test_a_forged_receipt_is_refused_wherever_it_comes(forge: Callable[[Line], Receipt], error: type[RemoteFault]) -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        assert "\n7\n" in line.log.receipt().tree_head
+        forged = forge(line)
+        await line.answers("commit-after", pack(News((forged,), (), 0)))
+        with pytest.raises(error):
+            await line.client.news(line.log.endpoint.key, 0, left_ms=None)
+        with pytest.raises(error):
+            line.client.open(pack(forged))
+        proof = line.log._proof(1, OWN)
+        assert proof is not None
+        await line.answers("row", pack(ProvenRow(forged, proof)))
+        with pytest.raises(error):
+            await line.client.row(1)
+
+    with_line(story)
+
+
+def test_an_entry_that_is_no_round_is_no_commit() -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        claim = entry_of(next(iter(line.log.handed.values()))[0].claims[0])
+        tree = line.log._tree
+        receipts = [replace(line.log.receipt(), entry=claim, index=index, proof=tuple(tree.inclusion_proof(index))) for index in (0, 2, 4)]
+        for receipt in receipts:
+            with pytest.raises((EncodingError, ProofError)):
+                line.client.open(pack(receipt))
+        assert any(is_no_round(line, receipt) for receipt in receipts)
+
+    with_line(story)
+
+
+def is_no_round(line: Line, receipt: Receipt) -> bool:
+    """Whether a receipt is refused because of what its entry is: all else about it holds."""
+    try:
+        line.client.open(pack(receipt))
+    except EncodingError as error:
+        return "not a round of this run" in str(error)
+    except ProofError:
+        return False
+    raise AssertionError("it was believed")
+
+
+def test_a_row_has_to_be_the_own_one_and_in_that_very_table() -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        own, other = line.log._proof(1, OWN), line.log._proof(1, PEERS[1].public_key)
+        assert own is not None
+        assert other is not None
+        false: list[tuple[RowProof, type[RemoteFault]]] = [
+            (other, EncodingError),
+            (replace(own, row=replace(own.row, samples=own.row.samples + 1)), ProofError),
+            (replace(own, place=other.place), ProofError),
+            (replace(own, proof=other.proof), ProofError),
+        ]
+        for proof, error in false:
+            await line.answers("commit-after", pack(News((line.log.receipt(),), (proof,), 0)))
+            with pytest.raises(error):
+                await line.client.news(line.log.endpoint.key, 0, left_ms=None)
+            await line.answers("row", pack(ProvenRow(line.log.receipt(), proof)))
+            with pytest.raises(error):
+                await line.client.row(1)
+
+    with_line(story)
 
 
 @pytest.mark.parametrize("answer", [b"garbage", b"\x00", b"\x84\x40\x00\x80\x60", b"\x80" * 200_000])
-def test_bytes_that_are_no_receipt_are_refused(answer: bytes) -> None:
-    with pytest.raises(RemoteFault):
-        Line(answer).latest()
+def test_bytes_that_are_no_news_are_refused(answer: bytes) -> None:
+    async def story(line: Line) -> None:
+        for method, asking in (("commit-after", lambda: line.client.news(line.log.endpoint.key, 0, left_ms=None)), ("row", line_row(line))):
+            await line.answers(method, answer)
+            with pytest.raises(RemoteFault):
+                await asking()
+        with pytest.raises(RemoteFault):
+            line.client.open(answer)
+
+    with_line(story)
+
+
+def line_row(line: Line) -> Callable[[], Awaitable[Any]]:
+    return lambda: line.client.row(1)
+
+
+# Rows and tables.
+
+
+def test_the_own_row_of_a_round_is_had_later_too() -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        for seed, peer in enumerate(PEERS[:2]):
+            line.log.give(peer, 10 + seed)
+        line.log.commit()
+        for round_ in (1, 2):
+            row = await line.client.row(round_)
+            assert row is not None
+            assert row.founder == OWN
+        with pytest.raises(Refused, match="not made yet"):
+            await line.client.row(3)
+
+    with_line(story)
+
+
+def test_the_row_of_another_round_is_no_answer() -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        proof = line.log._proof(1, OWN)
+        assert proof is not None
+        await line.answers("row", pack(ProvenRow(line.log.receipt(), proof)))
+        with pytest.raises(EncodingError, match="another round"):
+            await line.client.row(2)
+
+    with_line(story)
+
+
+def test_a_table_is_believed_if_it_is_the_rounds() -> None:
+    async def story(line: Line) -> None:
+        entry = line.log.commit()
+        rows = tuple(one.row for one in line.log.ledger.table_at(1) or ())
+        assert await line.client.table(entry, line.log.endpoint.key) == rows
+        for false in (rows[::-1], rows[:2], (*rows, rows[0]), (replace(rows[0], samples=1), *rows[1:])):
+            await line.answers("table", table_bytes(false))
+            with pytest.raises(TableError):
+                await line.client.table(entry, line.log.endpoint.key)
+        for garbage in (b"", b"garbage", bytes(MAX_TABLE_BYTES + 1)):
+            await line.answers("table", garbage)
+            with pytest.raises(EncodingError):
+                await line.client.table(entry, line.log.endpoint.key)
+
+    with_line(story)
+
+
+# The log itself, and the manifest.
 
 
 def test_a_log_that_is_away_is_weather() -> None:
-    line = Line(b"")
-    with pytest.raises(Unreachable):
-        run(line.client.latest())
+    async def story(line: Line) -> None:
+        entry = line.log.commit()
+        line.log.go_away()
+        for asking in (
+            line.client.hand_in(line.header, GROUPS),
+            line.client.news(line.log.endpoint.key, 0, left_ms=None),
+            line.client.news(line.log.endpoint.key, 0, left_ms=5),
+            line.client.row(1),
+            line.client.table(entry, line.log.endpoint.key),
+        ):
+            with pytest.raises(Unreachable):
+                await asking
+
+    with_line(story)
 
 
 def manifest_from(answer: bytes | None) -> SignedManifest:
-    async def work() -> SignedManifest:
-        network = MemoryNetwork()
-        server = network.endpoint(OPERATOR.public_key)
+    async def work(line: Line) -> SignedManifest:
         if answer is None:
-            await serve_manifest(server, SIGNED)
+            await serve_manifest(line.log.endpoint, line.log.signed)
         else:
+            await line.answers("manifest", answer)
+        return await fetch_manifest(line.node, line.log.endpoint.key)
 
-            async def on_manifest(_caller: PublicKey, _request: bytes) -> bytes:
-                assert answer is not None
-                return answer
-
-            await server.serve("manifest", on_manifest)
-        return await fetch_manifest(network.endpoint(PEERS[0].public_key), OPERATOR.public_key)
-
-    return run(work())
+    found = with_line(work)
+    assert isinstance(found, SignedManifest)
+    return found
 
 
 def test_the_manifest_that_is_served_is_the_signed_one() -> None:
-    assert manifest_from(None) == SIGNED
-    assert manifest_from(None).open() == SIGNED.open()
+    found = manifest_from(None)
+    assert found.open().operators == (OPERATOR.public_key,)
+    assert found.run == Line().log.ledger.run
 
 
 def test_what_is_no_manifest_is_refused() -> None:
@@ -264,15 +511,24 @@ def test_what_is_no_manifest_is_refused() -> None:
         manifest_from(b"garbage")
 
 
-def test_a_proposal_that_the_log_refuses_is_told_with_its_reason() -> None:
-    async def work() -> None:
-        line = await Line(b"").serve()
+def test_the_groups_of_a_body_are_those_that_the_log_expects() -> None:
+    async def story(line: Line) -> None:
+        (header, blob), *_ = line.log.handed.values()
+        line.log.handed.clear()
+        line.log.rounds.clear()
+        assert [len(piece) for piece in blob.pieces] == list(group_sizes("int16", line.log.num_weights))
+        found = await line.client.hand_in(header, blob.pieces)
+        assert found.status is HandIn.HAVE_TICKET
+        assert list(line.log.handed) == [header.contribution.digest]
 
-        async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
-            raise EncodingError("no quorum of votes")
+    with_line(story)
 
-        await line.server.serve("propose", refuse)
-        await line.client.propose(proposal_of(PEERS[:3]))
 
-    with pytest.raises(Refused, match="no quorum of votes"):
-        run(work())
+def test_a_proven_round_says_what_was_proven() -> None:
+    async def story(line: Line) -> None:
+        line.log.commit()
+        proven = line.client.open(pack(line.log.receipt())).proven
+        assert isinstance(proven, ProvenRound)
+        assert (proven.round.rows, proven.tree_head.size) == (3, 7)
+
+    with_line(story)

@@ -1,0 +1,122 @@
+"""Tells whoever asks where the run stands: the newest commit, as soon as there is one, and what is in its table."""
+
+import asyncio
+from collections import Counter
+from functools import cached_property
+
+from aggregator.intake import now_ms
+from aggregator.log import Log
+from protocol.closing import Closing
+from protocol.encoding import pack, unpack
+from protocol.errors import Unreachable
+from protocol.exchange import grace_ms
+from protocol.ledger import KEPT_TABLES
+from protocol.merkle import Tree, leaf_hash
+from protocol.records import Receipt
+from protocol.signing import PublicKey
+from protocol.table import Row, RowProof, table_bytes
+from swarm import waits
+from swarm.messages import AfterRound, AskRow, AskTable, News, ProvenRow
+from swarm.rpc import Endpoint
+from swarm.tasks import within
+
+MAX_WAITING = 2048  # callers who wait for a commit; further ones are told at once where the run stands
+MAX_WAITING_OF_ONE = 2
+_MAX_REQUEST_BYTES = 128
+
+
+class _ProvenTable:
+    """A round's receipt, its table and the tree over its rows, made once for all who ask."""
+
+    def __init__(self, receipt: Receipt, rows: list[Row]) -> None:
+        self.receipt = receipt
+        self._rows = rows
+        self._places = {row.founder: place for place, row in enumerate(rows)}
+        self._tree = Tree()
+        for row in rows:
+            self._tree.append(leaf_hash(pack(row)))
+
+    def proof(self, founder: bytes) -> RowProof | None:
+        place = self._places.get(founder)
+        if place is None:
+            return None
+        return RowProof(self._rows[place], place, tuple(self._tree.inclusion_proof(place, len(self._rows))))
+
+    @cached_property
+    def data(self) -> bytes:
+        return table_bytes(self._rows)
+
+
+class NewsDesk:
+    """Answers "commit after", "row" and "table"."""
+
+    def __init__(self, endpoint: Endpoint, log: Log, closing: Closing) -> None:
+        """Prepare; ``start`` answers from then on."""
+        self._endpoint = endpoint
+        self._log = log
+        self._closing = closing
+        self._committed = asyncio.Event()
+        self._waiting: Counter[PublicKey] = Counter()
+        self._round = log.ledger.round  # the newest that is told: the log may have one more that the next round was not opened after yet
+        self._tables: dict[int, _ProvenTable] = {}  # by round
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._endpoint.serve("commit-after", self._on_commit_after)
+        await self._endpoint.serve("row", self._on_row)
+        await self._endpoint.serve("table", self._on_table)
+
+    def committed(self) -> None:
+        """A round was committed, and the next one is open: tell all who wait."""
+        self._round = self._log.ledger.round
+        self._tables = {round_: table for round_, table in self._tables.items() if round_ > self._round - KEPT_TABLES}
+        self._committed.set()
+        self._committed = asyncio.Event()
+
+    async def _on_commit_after(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AfterRound, request, max_bytes=_MAX_REQUEST_BYTES)
+        is_last = self._round >= self._log.ledger.manifest.num_rounds
+        may_wait = self._waiting.total() < MAX_WAITING and self._waiting[caller] < MAX_WAITING_OF_ONE
+        if ask.round >= self._round and not is_last and ask.patient and may_wait:
+            await self._wait(caller)
+        left_ms = self._closing.left_ms(now_ms())
+        if self._round <= ask.round:
+            return pack(News((), (), left_ms))
+        table = self._table_of(self._round)
+        proof = table.proof(caller)
+        return pack(News((table.receipt,), () if proof is None else (proof,), left_ms))
+
+    async def _wait(self, caller: PublicKey) -> None:
+        """Return at the next commit, or when it should have come long ago."""
+        committed = self._committed
+        patience_ms = self._closing.left_ms(now_ms()) + grace_ms(self._log.ledger.open_ms)
+        self._waiting[caller] += 1
+        try:
+            await within(committed, patience_ms / 1000 + waits.PATIENCE_S)
+        finally:
+            self._waiting[caller] -= 1
+            if not self._waiting[caller]:
+                del self._waiting[caller]
+
+    async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
+        """Answer with a founder's row and its proof, or with nothing: the table has none."""
+        ask = unpack(AskRow, request, max_bytes=_MAX_REQUEST_BYTES)
+        table = self._table_of(ask.round)
+        proof = table.proof(ask.founder)
+        return b"" if proof is None else pack(ProvenRow(table.receipt, proof))
+
+    async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
+        return self._table_of(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round).data
+
+    def _table_of(self, round_: int) -> _ProvenTable:
+        """Return the table of a committed round.
+
+        Raises:
+            Unreachable: it is not kept here.
+        """
+        listed, index = self._log.ledger.table_at(round_), self._log.ledger.index_at(round_)
+        if listed is None or index is None or round_ > self._round:
+            raise Unreachable("that table is not kept here any more, or not made yet")
+        if round_ not in self._tables:
+            self._tables[round_] = _ProvenTable(self._log.receipt(index), [one.row for one in listed])
+        return self._tables[round_]

@@ -1,0 +1,88 @@
+"""What the log promised: a contribution with a ticket is looked for in the table of its round, until its row is proven to be there."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from protocol.errors import RemoteFault, Unreachable
+from protocol.rounds import Sealed
+from protocol.table import Row
+from swarm import waits
+
+_ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a row nor that there is none: its ticket is its word
+
+logger = logging.getLogger("manta.peer")
+
+
+class Promises:
+    """Contributions that have to be in tables, by round, until that is known."""
+
+    def __init__(
+        self,
+        row: Callable[[int], Awaitable[Row | None]],
+        on_kept: Callable[[int, Sealed], None],
+        on_broken: Callable[[int, Sealed], None],
+    ) -> None:
+        """Expect nothing yet.
+
+        Args:
+            row: asks the log for this peer's own row of a round; None: the log says that its table has none.
+            on_kept: is told of each contribution that is in its table.
+            on_broken: is told of each that is not.
+        """
+        self._row = row
+        self._on_kept = on_kept
+        self._on_broken = on_broken
+        self._expected: dict[int, Sealed] = {}
+        self._looking: dict[int, asyncio.Task[None]] = {}
+
+    def expect(self, round_: int, sealed: Sealed) -> None:
+        """The round is committed, and the log said that ``sealed`` is in its table."""
+        self._expected[round_] = sealed
+
+    def see(self, round_: int, row: Row) -> None:
+        """Take note of a row of this peer's that is proven to be in a round's table."""
+        sealed = self._expected.get(round_)
+        if sealed is not None and row.contribution == sealed.header.contribution.digest:
+            self._on_kept(round_, self._expected.pop(round_))
+
+    def look(self) -> None:
+        """Ask the log for the rows that its news did not bring."""
+        for round_ in self._expected.keys() - self._looking.keys():
+            self._looking[round_] = task = asyncio.create_task(self._look_for(round_))
+            task.add_done_callback(lambda _, round_=round_: self._looking.pop(round_))  # type: ignore[misc]
+
+    async def settle(self) -> None:
+        """Look for what is still expected, but not for long."""
+        self.look()
+        if self._looking:
+            await asyncio.wait(self._looking.values(), timeout=waits.LAST_ROWS_S)
+
+    async def close(self) -> None:
+        """Look no longer."""
+        looking = list(self._looking.values())
+        for task in looking:
+            task.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
+
+    async def _look_for(self, round_: int) -> None:
+        faults, pause_s = 0, waits.LOG_AGAIN_S[0]
+        while round_ in self._expected:
+            try:
+                row = await self._row(round_)
+            except Unreachable as error:
+                logger.info("row not seen round=%d reason=%s", round_, error)
+            except RemoteFault as error:
+                logger.info("row not shown round=%d reason=%s", round_, error)
+                faults += 1
+                if faults >= _ASKED_BEFORE_BELIEVED:
+                    self._on_kept(round_, self._expected.pop(round_))
+                    return
+            else:
+                if row is not None:
+                    self.see(round_, row)
+                if round_ in self._expected:
+                    self._on_broken(round_, self._expected.pop(round_))
+                return
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])

@@ -1,0 +1,215 @@
+"""Blobs, bytes in pieces under a Merkle root, and the shelf from which a node hands them out. ``swarm.fetching`` gets those of others.
+
+A blob's root is that of RFC 9162 section 2.1 over the leaf hashes of its pieces: whoever knows the root and the number of pieces checks
+each piece by itself, and may take it from anybody.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protocol import merkle
+from protocol.encoding import unpack
+from protocol.errors import EncodingError, Unreachable
+from protocol.records import check_digest
+from protocol.signing import Digest, PublicKey
+from swarm.rpc import Endpoint
+
+MAX_PIECE_BYTES = 1024 * 1024 + 64 * 1024  # a group of 2^18 float32 values, or something a little longer
+MAX_PIECES = MAX_PIECE_BYTES // merkle.HASH_BYTES  # so that their hashes are no longer than a piece
+MAX_REQUEST_BYTES = 128
+
+METHOD = "blob"
+HASHES = -1  # the place of the hashes of all pieces
+
+# Refusals that who asks can tell apart; any other means the same as NOT_HERE.
+BUSY = "busy"  # ask another
+NOT_HERE = "not here"  # nothing of this blob
+NOT_YET = "not here yet"  # some of this blob, but not this piece
+
+_MAX_CALLS = 8  # of one key, answered at the same time
+_MAX_SENDING_BYTES = 64 * 1024 * 1024
+_KEPT = 2  # of each kind, whatever the others take
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request for a piece, or for ``HASHES``."""
+
+    root: bytes
+    place: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.root, "root")
+        if self.place < HASHES:
+            raise ValueError(f"no piece has the place {self.place}")
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Pieces, their leaf hashes and the root over these. Nobody changes what a piece is a view of while the blob is in use."""
+
+    pieces: tuple[bytes | memoryview, ...]
+    hashes: tuple[bytes, ...]
+    root: Digest
+
+    @classmethod
+    def of(cls, pieces: Iterable[bytes | memoryview]) -> "Blob":
+        """Return the blob of ``pieces``, in order. Hashes them all, about a second for each GiB.
+
+        Raises:
+            ValueError: none, too many, or one that is too large.
+        """
+        kept = tuple(memoryview(piece).cast("B") if isinstance(piece, memoryview) else piece for piece in pieces)
+        if not 1 <= len(kept) <= MAX_PIECES:
+            raise ValueError(f"a blob has 1 to {MAX_PIECES} pieces, not {len(kept)}")
+        if max(map(len, kept)) > MAX_PIECE_BYTES:
+            raise ValueError(f"a piece has at most {MAX_PIECE_BYTES} bytes, not {max(map(len, kept))}")
+        hashes = tuple(merkle.leaf_hash(bytes(piece)) for piece in kept)
+        return cls(kept, hashes, Digest(merkle.root(hashes)))
+
+    @classmethod
+    def cut(cls, data: bytes | memoryview, piece_bytes: int) -> "Blob":
+        """Return ``data`` in pieces of ``piece_bytes``, the last one of what is left; see ``sizes_of``."""
+        view = memoryview(data).cast("B")
+        ends = range(piece_bytes, max(len(view), 1) + piece_bytes, piece_bytes)
+        return cls.of(view[end - piece_bytes : end] for end in ends)
+
+    @property
+    def size_bytes(self) -> int:
+        """All pieces together."""
+        return sum(map(len, self.pieces))
+
+    def join(self) -> bytes:
+        """Return the pieces as one byte string."""
+        return b"".join(self.pieces)
+
+
+def sizes_of(num_bytes: int, piece_bytes: int) -> list[int]:
+    """Return the sizes of the pieces that ``Blob.cut`` makes of ``num_bytes``."""
+    return [min(piece_bytes, num_bytes - start) for start in range(0, max(num_bytes, 1), piece_bytes)]
+
+
+class Growing:
+    """A blob whose hashes are here, and of its pieces those that have arrived so far. Only pieces with the right hash are put in."""
+
+    def __init__(self, root: Digest, hashes: tuple[bytes, ...]) -> None:
+        self.root = root
+        self.hashes = hashes
+        self.pieces: list[bytes | None] = [None] * len(hashes)
+
+    @property
+    def missing(self) -> list[int]:
+        """The places of the pieces that have not arrived."""
+        return [place for place, piece in enumerate(self.pieces) if piece is None]
+
+    def blob(self) -> Blob:
+        """Return the whole."""
+        pieces = tuple(piece for piece in self.pieces if piece is not None)
+        assert len(pieces) == len(self.hashes)
+        return Blob(pieces, self.hashes, self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    kind: str
+    size_bytes: int  # of what grows: when it is whole
+    content: Blob | Growing
+
+
+class Shelf:
+    """What this node hands out by root: what was pinned, and the newest within a budget of bytes, of each kind at least the newest two."""
+
+    def __init__(self, *, max_bytes: int, max_sending_bytes: int = _MAX_SENDING_BYTES) -> None:
+        """Start empty; answers with more than ``max_sending_bytes`` in all are never on their way at once, unless one alone has more."""
+        self._items: OrderedDict[bytes, _Item] = OrderedDict()  # the newest last
+        self._pinned: dict[bytes, Blob] = {}
+        self._max_bytes = max_bytes
+        self._sending = _Sending(max_sending_bytes)
+
+    def put(self, blob: Blob, kind: str) -> Digest:
+        """Keep ``blob`` as the newest of all, and return its root."""
+        self._add(blob.root, _Item(kind, blob.size_bytes, blob))
+        return blob.root
+
+    def pin(self, blob: Blob) -> Digest:
+        """Keep ``blob`` for as long as this node lives, and return its root: for the few things that newcomers need at any time."""
+        self._pinned[blob.root] = blob
+        return blob.root
+
+    def get(self, root: bytes) -> Blob | None:
+        """Return the blob with this root if all of it is here."""
+        content = self._content(root)
+        return content if isinstance(content, Blob) else None
+
+    def growing(self, root: bytes) -> Growing | None:
+        """Return what is here of a blob that is not whole."""
+        content = self._content(root)
+        return content if isinstance(content, Growing) else None
+
+    def grow(self, growing: Growing, kind: str, size_bytes: int) -> None:
+        """Hand out from now on what has arrived of a blob that will have at most ``size_bytes``; when it is whole, ``put`` it."""
+        self._add(growing.root, _Item(kind, size_bytes, growing))
+
+    async def serve(self, endpoint: Endpoint) -> None:
+        """Answer "blob" calls of anybody."""
+        await endpoint.serve(METHOD, self._answer)
+
+    def _content(self, root: bytes) -> Blob | Growing | None:
+        item = self._items.get(root)
+        return self._pinned.get(root) or (item.content if item else None)
+
+    def _add(self, root: bytes, item: _Item) -> None:
+        self._items[root] = item
+        self._items.move_to_end(root)
+        num_bytes = sum(each.size_bytes for each in self._items.values())
+        num_kind = Counter(each.kind for each in self._items.values())
+        for oldest, each in list(self._items.items()):
+            if num_bytes <= self._max_bytes:
+                return
+            if num_kind[each.kind] > _KEPT:
+                del self._items[oldest]
+                num_bytes -= each.size_bytes
+                num_kind[each.kind] -= 1
+
+    async def _answer(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(Ask, request, max_bytes=MAX_REQUEST_BYTES)
+        content = self._content(ask.root)
+        if content is None:
+            raise Unreachable(NOT_HERE)
+        if ask.place >= len(content.hashes):
+            raise EncodingError(f"a blob of {len(content.hashes)} pieces has no piece {ask.place}")
+        piece = b"".join(content.hashes) if ask.place == HASHES else content.pieces[ask.place]
+        if piece is None:
+            raise Unreachable(NOT_YET)
+        self._sending.begin(caller, len(piece))
+        return bytes(piece)
+
+
+class _Sending:
+    """The answers on their way. An endpoint answers each call in a task of its own, which ends when the answer has been sent."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
+        self._calls: Counter[PublicKey] = Counter()
+
+    def begin(self, caller: PublicKey, num_bytes: int) -> None:
+        """Count an answer of ``num_bytes`` until the current task is over.
+
+        Raises:
+            Unreachable: too much is on its way, in all or to this caller.
+        """
+        if self._calls[caller] >= _MAX_CALLS or (self._num_bytes and self._num_bytes + num_bytes > self._max_bytes):
+            raise Unreachable(BUSY)
+        self._calls[caller] += 1
+        self._num_bytes += num_bytes
+        task = asyncio.current_task()
+        assert task is not None
+        task.add_done_callback(lambda _: self._end(caller, num_bytes))
+
+    def _end(self, caller: PublicKey, num_bytes: int) -> None:
+        self._num_bytes -= num_bytes
+        self._calls[caller] -= 1
+        self._calls += Counter()  # forgets who has none

@@ -1,0 +1,43 @@
+"""How long anybody waits for anything: every bound in one place, so that they fit each other.
+
+What a run's manifest says (how long rounds are open, and the grace after them) and what a program measures comes first; these are the
+bounds around it. Each is longer than what it waits for may take by its own bounds; a test holds them to that. Seconds.
+"""
+
+# A node: its daemon, others, and the DHT.
+DAEMON_S = 60.0  # until the daemon listens, and has asked the router for its port
+CONNECT_S = 15.0  # to one address
+GOODBYE_S = 5.0  # to leave the DHT
+DHT_S = 60.0  # a search: hivemind asks dozens of nodes, a few at a time, and waits 5 s for each
+STREAM_S = 60.0  # of a large call: for the caller to write its request, and again for it to take the answer
+
+# One call of another node, by what it asks for; it may have to be connected to first.
+CALL_S = 20.0  # a short answer from memory: a manifest, a row, a table
+OFFER_S = 10.0  # a latency table: its offer, and again the table; who is slower is done without
+PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
+PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
+ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
+LAST_ROWS_S = 5.0  # at its end a peer waits so long to see that its last contribution is in its table
+
+# Handing in. Between its deadline and its commit a round takes its grace, a sync and the arithmetic.
+HEADER_S = 20.0
+BODY_S = 120.0  # a group of a body, half a megabyte, four at a time: over a line of 0.3 Mbit/s; the last answer waits for the disk
+HAND_IN_AGAIN_S = (0.2, 5.0)  # first and longest pause after a hand-in that came to nothing
+
+# Getting what leads to a commit.
+PIECE_S = 60.0  # a call for a piece
+PIECE_AGAIN_S = (0.2, 5.0)  # first and longest rest of a source that has not got the piece, or is busy
+AWAY_S = 1.0  # first rest of a source that does not answer
+FETCH_S = 600.0  # all of it: one bound over all ways, sources and pieces
+
+# Looking for a log that is away.
+LOG_AGAIN_S = (0.5, 5.0)  # first and longest pause
+
+# Being found: announcements in the DHT.
+ANNOUNCE_S = (10.0, 300.0)  # shortest and longest pause: the larger the run, the longer
+ANNOUNCED_S = 60.0  # an announcement counts so long at least
+
+
+def news_s(left_ms: int, grace_ms: int) -> float:
+    """Return how long a caller waits for the answer of a log that waits for a commit, given what it knows of the round's time."""
+    return left_ms / 1000 + grace_ms / 1000 + PATIENCE_S + ANSWER_S

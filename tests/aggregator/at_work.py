@@ -1,0 +1,184 @@
+"""A whole aggregator over an in-memory network: log, intake, commits, news, on a real directory. For the tests of this folder."""
+
+import asyncio
+import contextlib
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from aggregator.commits import Commits
+from aggregator.config import RunConfig
+from aggregator.intake import Intake
+from aggregator.news import NewsDesk
+from aggregator.operator import filled_shelf
+from aggregator.storage import TREE_HEAD
+from protocol.closing import Closing
+from protocol.encoding import pack, unpack
+from protocol.errors import MantaError
+from protocol.ledger import Ledger
+from protocol.records import Ticket
+from protocol.signing import Identity, PublicKey
+from swarm.log_client import HandedIn, LogClient
+from swarm.memory import MemoryNetwork
+from swarm.messages import MAX_ANSWER_BYTES, HeaderAnswer
+from swarm.tasks import within
+from tests.aggregator.made import Clock, Made
+from tests.aggregator.real_run import CONFIG, OPERATOR, opened
+
+OPEN_MS, GRACE_MS = 10_000, 1_000  # of the first round
+
+
+class Aggregator:
+    """One life of an aggregator's program on a directory."""
+
+    def __init__(self, directory: Path, clock: Clock, network: MemoryNetwork, config: RunConfig = CONFIG) -> None:
+        """Open the run in ``directory``, as a start of the program does."""
+        self.directory, self.clock, self.network = directory, clock, network
+        self.run = opened(directory, config)
+        self.closing = Closing(self.run.log.ledger.manifest.exchange.max_rows)
+        self.shelf = filled_shelf(self.run.log, self.run.follower)
+        endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
+        self.commits = Commits(
+            self.run.log, self.closing, lambda: self.intake, self.run.follower, self.run.bodies, self.shelf, self._committed
+        )
+        self.intake = Intake(
+            endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
+        )
+        self.news = NewsDesk(endpoint, self.run.log, self.closing)
+        self._endpoint = endpoint
+        self._told = asyncio.Event()
+
+    async def start(self) -> None:
+        """Begin to work."""
+        self.commits.begin()
+        for round_ in (self.ledger.round + 1, self.ledger.round + 2):
+            self.intake.restore(self.run.bodies.read(round_, mend=True), round_)
+        await self.shelf.serve(self._endpoint)
+        await self.intake.start()
+        await self.news.start()
+        self.working = asyncio.create_task(self.commits.run())
+
+    async def stop(self) -> None:
+        """End, as at Ctrl-C."""
+        self.working.cancel()
+        with contextlib.suppress(asyncio.CancelledError, MantaError):
+            await self.working
+        await self.commits.close()
+        await self.intake.close()
+        self.run.log.close()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The log's, as it is published."""
+        return self.run.log.ledger
+
+    def _changed(self) -> None:
+        self.commits.changed()
+        self._told.set()
+
+    def _committed(self) -> None:
+        self.news.committed()
+        self._told.set()
+
+    async def call(self, peer: Identity, method: str, request: bytes) -> bytes:
+        """Return the log's answer to a peer."""
+        return await self.network.endpoint(peer.public_key).call(self._endpoint.key, method, request, timeout_s=30)
+
+    async def header(self, made: Made) -> HeaderAnswer:
+        """Return the log's answer to a header."""
+        return unpack(HeaderAnswer, await self.call(made.peer, "header", pack(made.header)), max_bytes=MAX_ANSWER_BYTES)
+
+    def client(self, peer: Identity) -> LogClient:
+        """Return the line of a peer to this log."""
+        return LogClient(self.network.endpoint(peer.public_key), self.ledger.manifest, self.ledger.run)
+
+    async def hand_in(self, made: Made) -> HandedIn:
+        """Return what becomes of a contribution that is handed in."""
+        return await self.client(made.peer).hand_in(made.header, made.groups)
+
+    async def ticket(self, made: Made) -> Ticket:
+        """Return the ticket for a contribution."""
+        ticket = (await self.hand_in(made)).ticket
+        assert ticket is not None
+        return ticket
+
+    def pass_time(self, ms: int) -> None:
+        """Let so much time go by."""
+        self.clock.now += ms
+        self.commits.changed()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once that is so."""
+        async with asyncio.timeout(60):
+            while not condition():
+                self._told.clear()
+                await within(self._told, 0.01)
+
+    async def round(self, number: int) -> None:
+        """Return once a round is committed and told."""
+        await self.until(lambda: self.news._round >= number)
+
+    async def finish_round(self) -> None:
+        """Let the round's time go by; return once it is committed."""
+        number = self.ledger.round + 1
+        self.pass_time(self.ledger.open_ms + GRACE_MS)
+        await self.round(number)
+
+
+class World:
+    """A directory, a network, a clock, and the lives of an aggregator in it."""
+
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, config: RunConfig) -> None:
+        """Begin without any."""
+        self.directory, self.config = directory, config
+        self.clock, self.network = Clock(patch), MemoryNetwork()
+        self.lives: list[Aggregator] = []
+
+    async def start(self, directory: Path | None = None) -> Aggregator:
+        """Start the program, if it ran before on another directory on a copy of that; the earlier life is over for everybody else."""
+        aggregator = Aggregator(directory or self.directory, self.clock, self.network, self.config)
+        self.lives.append(aggregator)
+        await aggregator.start()
+        return aggregator
+
+    async def restart(self) -> Aggregator:
+        """Stop the program and start it again."""
+        await self.lives.pop().stop()
+        return await self.start()
+
+    def image(self) -> Path:
+        """Return a copy of the directory as a kill at this moment would leave it, whatever goes on meanwhile.
+
+        What is copied first is older: a head not ahead of its entries, entries not ahead of the bodies.
+        """
+        target = self.directory.parent / f"image-{len(list(self.directory.parent.glob('image-*')))}"
+        paths = [path for path in self.directory.rglob("*") if path.is_file()]
+        for path in sorted(paths, key=lambda path: (path.parent != self.directory, path.name != TREE_HEAD, path.name)):
+            copy = target / path.relative_to(self.directory)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(path, copy)
+        return target
+
+    async def stop(self) -> None:
+        """End all that was started."""
+        while self.lives:
+            await self.lives.pop().stop()
+
+
+Story = Callable[[World], Awaitable[None]]
+
+
+def at_work(directory: Path, patch: pytest.MonkeyPatch, story: Story, config: RunConfig = CONFIG) -> None:
+    """Run ``story`` in an event loop."""
+
+    async def play() -> None:
+        world = World(directory, patch, config)
+        try:
+            await story(world)
+        finally:
+            await world.stop()
+
+    asyncio.run(play())

@@ -1,0 +1,190 @@
+"""The log's intake over an in-memory network, with a ledger of a fixed course and a disk in a folder. For the tests of this folder."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from aggregator.bodies import Bodies, Kept
+from aggregator.intake import Intake
+from exact.coding import body_num_bytes
+from protocol.closing import Closing
+from protocol.encoding import pack, unpack
+from protocol.exchange import GROUP_VALUES
+from protocol.ledger import Ledger
+from protocol.records import SignedManifest, SignedTicket, Ticket
+from protocol.signing import Identity, PublicKey
+from swarm.log_client import LogClient
+from swarm.memory import MemoryNetwork
+from swarm.messages import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
+from swarm.rpc import Refused
+from tests import contributions
+from tests.aggregator.made import CODEC, Clock, Made, made_of, values_of
+from tests.runs import EXCHANGE, FixedCourse, manifest_of
+
+OPERATOR = Identity(b"\x01" * 32)
+PEERS = contributions.PEERS
+NUM_WEIGHTS = GROUP_VALUES + 5_000  # two groups
+OPEN_MS, GRACE_MS = 10_000, 1_000
+MAX_ROWS = 4
+NUM_ROUNDS = 12
+COURSE = FixedCourse()
+
+
+@dataclass
+class Desk:
+    """A log's intake, and everybody who might call it."""
+
+    directory: Path
+    clock: Clock
+    course: FixedCourse = COURSE
+    ledger: Ledger = field(init=False)
+    network: MemoryNetwork = field(init=False)
+    closing: Closing = field(init=False)
+    bodies: Bodies = field(init=False)
+    intake: Intake = field(init=False)
+    changes: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)  # set at each change
+    is_open: bool = True  # whether a start opens the next round
+
+    def __post_init__(self) -> None:
+        exchange = replace(EXCHANGE, max_rows=MAX_ROWS, first_open_ms=OPEN_MS, min_open_ms=OPEN_MS, max_open_ms=OPEN_MS)
+        manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=NUM_ROUNDS)
+        self.ledger = Ledger(SignedManifest.sign(manifest, OPERATOR), self.course)
+
+    async def start(self) -> None:
+        """Begin, as a log does after a start on its directory."""
+        self.network = MemoryNetwork()
+        self.closing = Closing(MAX_ROWS)
+        self.bodies = Bodies(self.directory, body_bytes=body_num_bytes(CODEC, NUM_WEIGHTS), keep=4)
+        endpoint = self.network.endpoint(OPERATOR.public_key)
+        self.intake = Intake(endpoint, OPERATOR, lambda: self.ledger, self.closing, self.bodies, NUM_WEIGHTS, self._changed)
+        if self.is_open:
+            self._open()
+        for round_ in (self.ledger.round + 1, self.ledger.round + 2):
+            self.intake.restore(self.bodies.read(round_, mend=True), round_)
+        await self.intake.start()
+
+    def _changed(self) -> None:
+        self.changes += 1
+        self.news.set()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Return once the intake has brought that about."""
+        async with asyncio.timeout(60):
+            while not condition():
+                self.news.clear()
+                await self.news.wait()
+
+    def _open(self) -> None:
+        self.closing.open(self.ledger.round + 1, OPEN_MS, self.ledger.last_founders, self.clock() if self.ledger.round else None)
+
+    def vector(self, peer: Identity, seed: int = 0) -> NDArray[np.float32]:
+        """Return what ``peer`` learnt in the next round."""
+        return values_of(NUM_WEIGHTS, 1_000 * seed + self.ledger.round + int.from_bytes(peer.public_key[:4], "big"))
+
+    def made(self, peer: Identity, *, seed: int = 0) -> Made:
+        """Return what a peer hands in for the next round; another seed makes it another body."""
+        return made_of(self.ledger, peer, self.vector(peer, seed))
+
+    def client(self, peer: Identity) -> LogClient:
+        """Return the line of a peer to this log."""
+        return LogClient(self.network.endpoint(peer.public_key), self.ledger.manifest, self.ledger.run)
+
+    async def call(self, peer: Identity, method: str, request: bytes) -> bytes:
+        """Return the log's answer to a peer."""
+        return await self.network.endpoint(peer.public_key).call(PublicKey(OPERATOR.public_key), method, request, timeout_s=20)
+
+    async def header(self, made: Made, *, by: Identity | None = None) -> HeaderAnswer:
+        """Return the log's answer to a header."""
+        return unpack(HeaderAnswer, await self.call(by or made.peer, "header", pack(made.header)), max_bytes=MAX_ANSWER_BYTES)
+
+    async def part(self, made: Made, place: int, data: bytes | memoryview | None = None, *, by: Identity | None = None) -> bytes:
+        """Return the log's answer to a group of a body."""
+        data = made.groups[place] if data is None else data
+        return await self.call(by or made.peer, "body", BodyPart(made.digest, place, data).pack())
+
+    async def body(self, made: Made) -> Ticket:
+        """Return the ticket for a body whose header was taken."""
+        assert await self.part(made, 0) == b""
+        return self.opened(await self.part(made, 1))
+
+    async def hand_in(self, made: Made) -> Ticket:
+        """Return the ticket for header and body."""
+        answer = await self.header(made)
+        assert answer.status == HandIn.SEND_BODY, answer
+        return await self.body(made)
+
+    async def restart(self) -> None:
+        """Kill this program and start it again on the same directory."""
+        await self.intake.close()
+        await self.start()
+
+    def opened(self, packed: bytes) -> Ticket:
+        """Return the ticket in an answer, signed by the operator."""
+        return unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES).open(OPERATOR.public_key)
+
+    def commit(self) -> tuple[bytes, ...]:
+        """Let the round close now, commit it and open the next one; return what was in it."""
+        self.clock.now += OPEN_MS + GRACE_MS
+        closed = self.closing.tick(self.clock.now)
+        assert closed is not None
+        contributions.commit(self.ledger, [self.intake.handed(one).header for one in closed])
+        if not self.ledger.finished:
+            self._open()
+        self.intake.forget_others(self.ledger.round)
+        return closed
+
+    def refused(self, peer: Identity) -> dict[str, int]:
+        """Return what was refused of a peer, by reason."""
+        return self.intake.faults.by_key().get(peer.public_key, {})
+
+
+class SlowDisk:
+    """Takes the place of ``Bodies.append``: each call waits until it is let through, and is remembered."""
+
+    def __init__(self, desk: Desk, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[int] = []  # contributions in each
+        self._waiting: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+        loop, append = asyncio.get_running_loop(), desk.bodies.append
+
+        def slowly(kept: Sequence[tuple[int, Kept]]) -> None:
+            self.calls.append(len(kept))
+            asyncio.run_coroutine_threadsafe(self._wait(), loop).result(timeout=60)
+            append(kept)
+
+        patch.setattr(desk.bodies, "append", slowly)
+
+    async def _wait(self) -> None:
+        turn = asyncio.Event()
+        await self._waiting.put(turn)
+        await turn.wait()
+
+    async def next(self) -> asyncio.Event:
+        """Return once the disk has something to do; who sets the event lets it."""
+        return await self._waiting.get()
+
+
+async def says_no(call: Awaitable[object], reason: str) -> None:
+    """Check that the log refuses a call, and says why."""
+    with pytest.raises(Refused, match=reason):
+        await call
+
+
+def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Callable[[Desk], Awaitable[None]], course: FixedCourse = COURSE) -> None:
+    """Run ``story`` in an event loop with an intake."""
+
+    async def play() -> None:
+        desk = Desk(directory, Clock(patch), course)
+        await desk.start()
+        try:
+            await story(desk)
+        finally:
+            await desk.intake.close()
+            assert not desk.intake._tasks
+
+    asyncio.run(play())

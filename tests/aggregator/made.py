@@ -1,0 +1,74 @@
+"""Contributions with bodies, as a peer makes them, and a clock that the test moves. For the tests of this folder."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from aggregator.bodies import Kept
+from exact.coding import Body, body_groups, encode, parse
+from protocol.ledger import Ledger
+from protocol.records import Header
+from protocol.signing import Digest, Identity
+from swarm.blobs import Blob
+from tests.contributions import header_of
+
+CODEC = "int16"
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a peer hands in."""
+
+    peer: Identity
+    header: Header
+    body: bytes
+    count: int  # values
+
+    @property
+    def digest(self) -> Digest:
+        """What tickets name it by."""
+        return self.header.contribution.digest
+
+    @property
+    def groups(self) -> list[memoryview]:
+        """The body as it is sent."""
+        return body_groups(CODEC, self.body, self.count)
+
+    @property
+    def kept(self) -> Kept:
+        """The same as it is stored."""
+        return Kept(self.header, self.body)
+
+    @property
+    def parsed(self) -> Body:
+        """The body as it is summed up."""
+        return parse(CODEC, self.body, self.count)
+
+
+def values_of(count: int, seed: int = 0) -> NDArray[np.float32]:
+    """Return a vector of small numbers; another seed makes it another one."""
+    return (np.random.default_rng(seed).standard_normal(count) / 100).astype(np.float32)
+
+
+def made_of(ledger: Ledger, peer: Identity, values: NDArray[np.float32], *, round: int | None = None, **changes: Any) -> Made:
+    """Return what ``peer`` alone hands in; the other arguments are those of ``header_of``."""
+    round = ledger.round + 1 if round is None else round
+    body = encode(CODEC, values, ledger.floor_at(round - 1))
+    root = Blob.of(body_groups(CODEC, body, values.size)).root
+    return Made(peer, header_of(ledger, peer, round=round, **{"body": root, **changes}), body, values.size)
+
+
+class Clock:
+    """The time that the log's parts see, in milliseconds; it stands still unless the test moves it."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        """Take the place of the real one until the test ends."""
+        self.now = 1_000_000
+        for module in ("intake", "commits", "news"):
+            patch.setattr(f"aggregator.{module}.now_ms", self)
+
+    def __call__(self) -> int:
+        return self.now

@@ -1,0 +1,213 @@
+"""The operator's program from its start to its end, with an in-memory node in the place of the real one."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aggregator.operator
+from aggregator.bodies import Bodies
+from aggregator.operator import Operator
+from aggregator.verify import verify_directory
+from protocol.errors import OwnFault, StorageError
+from protocol.records import Round, open_entry
+from protocol.signing import Identity, PublicKey
+from swarm.log_client import LogClient, fetch_manifest
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.rpc import Refused
+from tests.aggregator.made import Made
+from tests.aggregator.real_run import CONFIG, PEERS, everybodys
+
+ADDRESS = "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooW"
+FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first_open_s": 0.2, "min_open_s": 0.2})})
+
+
+class MemoryNode(MemoryEndpoint):
+    """Stands in for ``swarm.node.Node``."""
+
+    def __init__(self, network: MemoryNetwork, key: PublicKey) -> None:
+        super().__init__(network, key)
+        self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.is_closed = False
+
+    async def addresses(self) -> list[str]:
+        return [ADDRESS]
+
+    async def watch_daemon(self) -> None:
+        await self.ends
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Program:
+    """An operator's program at work."""
+
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+        self.directory, self.network = directory, MemoryNetwork()
+        self.lines: list[str] = []
+        self._said = asyncio.Event()
+
+        async def start(identity: Identity, _path: Path, *, listen: list[str]) -> MemoryNode:
+            assert listen == ["/ip4/127.0.0.1/tcp/31000"]
+            self.node = self.network.endpoints[identity.public_key] = MemoryNode(self.network, identity.public_key)
+            return self.node
+
+        patch.setattr(aggregator.operator.Node, "start", start)
+        operator = Operator(FAST, directory, self._say)
+        self.running = asyncio.create_task(operator.run("/ip4/127.0.0.1/tcp/31000"))
+        self.operator = operator
+
+    def _say(self, line: str) -> None:
+        self.lines.append(line)
+        self._said.set()
+
+    async def says(self, words: str) -> None:
+        """Return once it has said that."""
+        async with asyncio.timeout(60):
+            while not any(words in line for line in self.lines):
+                assert not self.running.done(), self.running.result()
+                self._said.clear()
+                await self._said.wait()
+
+    async def a_round(self) -> list[Made]:
+        """Hand in what everybody has for the next round; return once it is committed."""
+        ledger = self.operator._log.ledger
+        contributions = everybodys(ledger)
+        for one in contributions:
+            client = LogClient(self.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
+            assert (await client.hand_in(one.header, one.groups)).ticket is not None
+        await self.says(f"round committed round={ledger.round + 1}")
+        return contributions
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What it says of itself to other programs."""
+        status: dict[str, Any] = json.loads((self.directory / "status.json").read_text())
+        return status
+
+
+def run(directory: Path, patch: pytest.MonkeyPatch, story: Callable[[Program], Awaitable[None]]) -> None:
+    async def play() -> None:
+        program = Program(directory, patch)
+        try:
+            await program.says("volunteers join with:")
+            await story(program)
+        finally:
+            program.running.cancel()
+            await asyncio.wait({program.running})
+        assert program.node.is_closed
+        assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()  # no task is left but this
+
+    asyncio.run(play())
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "aggregator"
+
+
+async def ended_by_hand(program: Program) -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+    async with asyncio.timeout(60):
+        await program.running
+
+
+def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        key = program.node.key
+        signed = await fetch_manifest(program.network.endpoint(PEERS[0].public_key), key)
+        assert signed == program.operator._run.signed
+        assert program.lines[0] == f"run real id {signed.run.hex()}"
+        assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
+        assert (program.status["round"], program.status["addresses"]) == (0, [ADDRESS])
+        for _ in range(2):
+            contributions = await program.a_round()
+        ledger = program.operator._log.ledger
+        status = program.status
+        assert (status["round"], status["state"], status["ledger_size"]) == (2, ledger.state.hex(), 14)
+        assert (status["counted"], status["open_ms"], status["refused"]) == (3 * 4 * 32, ledger.open_ms, {})
+        await ended_by_hand(program)
+        assert program.lines[-1] == "stopped at round 2; start again with the same run file and --dir to go on"
+        found = verify_directory(directory)
+        assert (found.rounds, set(found.credits)) == (2, {one.peer.public_key for one in contributions})
+
+    run(directory, monkeypatch, story)
+
+
+def test_a_second_start_goes_on_and_keeps_the_tickets_of_the_first(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tickets: list[tuple[Made, int]] = []
+
+    async def first(program: Program) -> None:
+        await program.a_round()
+        ledger = program.operator._log.ledger
+        one = everybodys(ledger)[0]
+        client = LogClient(program.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
+        handed = await client.hand_in(one.header, one.groups)
+        tickets.append((one, handed.round))
+        await ended_by_hand(program)
+
+    async def second(program: Program) -> None:
+        (one, round_) = tickets[0]
+        await program.says(f"round committed round={round_}")
+        table = program.operator._log.ledger.table_at(round_)
+        assert table is not None
+        assert one.digest in [listed.row.contribution for listed in table]
+        await ended_by_hand(program)
+
+    for story in (first, second):
+        run(directory, monkeypatch, story)
+
+
+def test_a_disk_that_refuses_ends_it_with_what_to_do(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        def refuse(*_: object) -> None:
+            raise StorageError("no room; make some, then start again")
+
+        monkeypatch.setattr(Bodies, "append", refuse)
+        handing_in = asyncio.create_task(program.a_round())
+        with pytest.raises(StorageError, match="no room; make some"):
+            async with asyncio.timeout(60):
+                await program.running
+        handing_in.cancel()
+        await asyncio.wait({handing_in})
+
+    run(directory, monkeypatch, story)
+
+
+def test_a_status_that_cannot_be_written_is_no_reason_to_stop(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def story(program: Program) -> None:
+        (directory / "status.json.part").mkdir()
+        await program.a_round()
+        await ended_by_hand(program)
+        assert "status not written" in caplog.text
+
+    run(directory, monkeypatch, story)
+
+
+def test_a_daemon_that_ends_ends_it_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        program.node.ends.set_exception(OwnFault("the daemon has ended"))
+        with pytest.raises(OwnFault, match="the daemon has ended"):
+            await program.running
+
+    run(directory, monkeypatch, story)
+
+
+def test_what_it_refuses_stands_in_its_status_by_reason_and_by_peer(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        with pytest.raises(Refused):
+            await program.network.endpoint(PEERS[0].public_key).call(program.node.key, "header", b"\x9b", timeout_s=5)
+        await program.a_round()
+        assert program.status["refused"] == {"malformed": 1}
+        assert list(program.status["refused_of"].values()) == [{"malformed": 1}]
+        assert isinstance(open_entry(program.operator._log.entry(6)), Round)
+
+    run(directory, monkeypatch, story)

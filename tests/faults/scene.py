@@ -1,0 +1,175 @@
+"""A swarm of real programs to which things happen, and what has to hold of its log and of its honest peers when all is over."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from aggregator.config import FollowerSection, RunConfig
+from aggregator.replay import Played, Tables, replay_directory
+from aggregator.storage import is_at_rest, read_manifest, reading
+from aggregator.verify import verify_directory
+from automl.course import RunCourse
+from protocol.ledger import Ledger
+from protocol.records import Manifest
+from tests.swarm.processes import LISTEN, Programs, Status, are_gone, small_run, wait_for
+
+HERE = Path(__file__).parent
+ENDLESS = 1000  # rounds: nobody waits for the last one
+_KEPT = 2000  # rounds whose bodies stay: a replay begins at the run's start
+
+
+def quick_run(**round_settings: Any) -> RunConfig:
+    """Return a run whose rounds take about half a second: a few lots of 16 samples from each of two or three peers."""
+    settings = {"target_batch": 192, "weight_cap": 96, "max_claim_samples": 640, "first_open_s": 1.0, "min_open_s": 0.5, **round_settings}
+    config = small_run(rounds=ENDLESS, **settings)
+    return config.model_copy(update={"follower": FollowerSection(keep_bodies=_KEPT)})
+
+
+class Scene(Programs):
+    """One run's programs, some of which are strange: this folder's, in which one function is another."""
+
+    def __init__(self, directory: Path, config: RunConfig) -> None:
+        """Use ``directory``; nothing is written outside of it."""
+        super().__init__(directory, config)
+        self._ledger: Ledger | None = None
+        self._tables = Tables()
+        self._environment = {"MANTA_STATE_DIR": str(directory / "state")}
+
+    def start_command(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        """See ``Programs.start_command``."""
+        super().start_command(name, *arguments, environment={**self._environment, **(environment or {})})
+
+    def start_strange_peer(self, name: str, what: str) -> None:
+        """Start a peer that is strange (see ``strange_peer.py``); it may end as it likes."""
+        aggregator = self.status("aggregator")
+        where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
+        self.start_command(name, str(HERE / "strange_peer.py"), what, "join", *where, *self._own(name))
+        self.expect_end(name)
+
+    def start_peer_by(self, name: str, address: str) -> None:
+        """Start a peer that finds the run at ``address``."""
+        where = ("--initial-peers", address, "--run", self.status("aggregator")["run"])
+        self.start_command(name, "-P", "-m", "peer.cli", "join", *where, *self._own(name))
+
+    def start_strange_log(self, what: str) -> None:
+        """Start the aggregator, or start it again, as a strange one (see ``strange_log.py``); it may end as it likes."""
+        directory = self.directory / "aggregator"
+        (directory / "status.json").unlink(missing_ok=True)
+        where = ("--dir", str(directory), "--listen", LISTEN)
+        self.start_command("aggregator", str(HERE / "strange_log.py"), what, "start", str(self.directory / "run.toml"), *where)
+        self.expect_end("aggregator")
+
+    def _own(self, name: str) -> tuple[str, ...]:
+        return ("--cohort", name, "--listen", LISTEN, "--dir", str(self.directory / name), "--gpus", "none", "--verbose")
+
+    # What happens.
+
+    def family(self, name: str) -> list[psutil.Process]:
+        """Return a program's process and those that it started: its keeper and its p2p daemon."""
+        process = psutil.Process(self._children[name].process.pid)
+        return [process, *process.children(recursive=True)]
+
+    def kill_all(self, name: str) -> None:
+        """End a program with SIGKILL; return when its daemon is gone too, and with it its port."""
+        family = self.family(name)
+        self.kill(name)
+        wait_for(lambda: are_gone(family), f"all of {name} is gone")
+
+    def wait_until_gone(self, name: str, family: list[psutil.Process]) -> int:
+        """Return the exit code of a program that ends by itself, once its daemon is gone too."""
+        returncode = self.wait_for_end(name)
+        wait_for(lambda: are_gone(family), f"all of {name} is gone")
+        return returncode
+
+    @contextlib.contextmanager
+    def without_daemon(self, name: str) -> Iterator[None]:
+        """Stop a program's p2p daemon for a while: connections stay open, and nothing comes or goes."""
+        daemon = self.family(name)[-1]
+        assert "p2pd" in daemon.name()
+        daemon.suspend()
+        try:
+            yield
+        finally:
+            daemon.resume()
+
+    # What is seen.
+
+    def rounds_go_on(self, count: int = 3) -> None:
+        """Return once so many more rounds are committed."""
+        self.wait_for_round(self.status("aggregator").get("round", 0) + count)
+
+    def counts_again(self, name: str, count: int = 2) -> None:
+        """Return once a peer has so many more rounds counted."""
+        before = self.status(name).get("rounds_counted", 0)
+        self.wait_until(lambda: self.status(name)["rounds_counted"] >= before + count, f"{name} has rounds counted")
+
+    def ledger(self) -> Ledger:
+        """Return the log's ledger as it is now, each entry checked as it comes."""
+        directory = self.directory / "aggregator"
+        if self._ledger is None:
+            signed = read_manifest(directory)
+            self._ledger = Ledger(signed, RunCourse(signed.open()))
+        with reading(directory, at_rest=is_at_rest(directory)) as connection:
+            query = "SELECT bytes FROM entries WHERE position >= ? ORDER BY position"
+            for (entry,) in connection.execute(query, (self._ledger.size,)):
+                self._ledger.append(entry)
+                if self._ledger.is_between_rounds:
+                    self._tables.take(self._ledger)
+        return self._ledger
+
+    def tables(self) -> dict[int, Played]:
+        """Return what the log says of each round by now."""
+        self.ledger()
+        return self._tables.rounds
+
+    def rounds_with(self, key: str) -> list[int]:
+        """Return the rounds whose tables have a contribution of ``key`` (hex)."""
+        return [round_ for round_, played in self.tables().items() if any(one.row.founder.hex() == key for one in played.listed)]
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's."""
+        return read_manifest(self.directory / "aggregator").open()
+
+    # How it ends.
+
+    def let_leave(self, *names: str) -> None:
+        """Let these peers leave."""
+        for name in names:
+            self.interrupt(name)
+        for name in names:
+            assert (name, self.wait_for_end(name)) == (name, 0)
+
+    def end(self, *names: str) -> None:
+        """Let these peers leave, then the log, as a person lets them."""
+        self.let_leave(*names)
+        self.interrupt("aggregator")
+        assert self.wait_for_end("aggregator") == 0
+
+    def assert_all_agree(self, *names: str, lost: dict[str, int] | None = None) -> None:
+        """Check that the log holds and can be computed again, that these peers ended on its states, and that no promise was broken.
+
+        They have lost nothing that they trained, but for what ``lost`` allows by name.
+        """
+        directory = self.directory / "aggregator"
+        rounds = self.tables()
+        verify_directory(directory)
+        replayed = replay_directory(directory)
+        assert replayed.first == 0
+        assert replayed.rounds >= len(rounds)  # the log may be at work
+        states = {round_: played.entry.state.hex() for round_, played in rounds.items()}
+        for name in names:
+            status = self.status(name)
+            assert (name, status["state"]) == (name, states[status["round"]])
+            assert (name, status["promises_broken"]) == (name, 0)
+            if status["samples_lost"] > (lost or {}).get(name, 0) or (status["dropped"] and name not in (lost or {})):
+                raise AssertionError(f"{name} lost samples: {status}")
+            assert (name, _counted(rounds, status)) >= (name, status["samples_counted"])
+
+
+def _counted(rounds: dict[int, Played], status: Status) -> int:
+    """Return the samples of a peer in all tables."""
+    return sum(one.counted for played in rounds.values() for one in played.listed if one.row.founder.hex() == status["key"])

@@ -1,0 +1,93 @@
+"""A real aggregator in which one function is another: ``python strange_log.py WHAT start ...``. It ends without a word, as by ``kill -9``:
+
+dies-open           while a round is open, two tickets of it given and not told yet
+dies-closed         when a round is closed, before anything of it is written
+dies-unsigned       when a round's entries are on the disk, before the tree head is signed
+dies-committed      when a round is committed, before anybody is told
+dies-saving         while the state of a committed round is being saved
+full                its disk is full from the transaction of its second round on
+"""
+
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from aggregator import snapshots
+from aggregator.cli import main
+from aggregator.intake import Intake
+from aggregator.log import Log
+from aggregator.storage import DATABASE
+from automl.update import State
+from protocol.records import SignedTicket
+
+WHAT = sys.argv.pop(1)
+rounds = 0
+tickets: Counter[int] = Counter()
+
+
+def die(what: str) -> NoReturn:
+    """End as by ``kill -9``."""
+    print(f"dies {what}", flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError("SIGKILL ends a process")
+
+
+def dies_open() -> None:
+    """Die when the second ticket of a round is signed, once a round was committed."""
+    true_ticket = Intake._ticket
+
+    def ticket(self: Intake, round_: int, contribution: bytes) -> SignedTicket:
+        tickets[round_] += 1
+        if tickets[round_] >= 2 and rounds:
+            die(f"open round={self._ledger().round} tickets={tickets[round_]}")
+        return true_ticket(self, round_, contribution)
+
+    Intake._ticket = ticket  # type: ignore[method-assign]
+
+
+true_commit, true_store, true_sign = Log.commit, Log._store, Log._sign
+
+
+def commit(self: Log, entries: Sequence[bytes]) -> None:
+    """Commit, and die before or after where it is meant to."""
+    global rounds
+    rounds += 1
+    if WHAT == "dies-closed":
+        die(f"closed round={self.ledger.round}")
+    if WHAT == "full" and rounds == 2:
+        print(f"full round={self.ledger.round}", flush=True)
+        _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+        written = (self._directory / f"{DATABASE}-wal").stat().st_size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (written, most))  # no file grows beyond it
+    true_commit(self, entries)
+    if WHAT == "dies-committed":
+        die(f"committed round={self.ledger.round}")
+
+
+def sign(self: Log) -> Any:
+    """Sign a tree head, or die before that of the first round."""
+    if WHAT == "dies-unsigned" and rounds:
+        die(f"unsigned round={self._ledger.round}")
+    return true_sign(self)
+
+
+def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
+    """Save a snapshot, or die in the middle of the first round's."""
+    if WHAT == "dies-saving" and rounds:
+        path.with_name(f"{path.name}.part").write_bytes(b"half of it")
+        die(f"saving round={state.round}")
+    true_save(path, state, metadata)
+
+
+true_save = snapshots.save_snapshot
+snapshots.save_snapshot = save_snapshot
+Log.commit = commit  # type: ignore[method-assign]
+Log._sign = sign  # type: ignore[method-assign]
+if WHAT == "dies-open":
+    dies_open()
+main()

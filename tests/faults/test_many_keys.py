@@ -1,0 +1,160 @@
+"""Keys cost nothing: a hundred of them that hand in junk in every round, against a real log with its intake, over an in-memory network."""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aggregator.commits import Commits
+from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
+from aggregator.intake import Intake
+from aggregator.news import NewsDesk
+from aggregator.operator import filled_shelf, open_run
+from aggregator.replay import replay_directory
+from automl.data.digits import digits
+from exact.coding import body_groups, encode
+from protocol.closing import Closing
+from protocol.encoding import pack
+from protocol.errors import MantaError
+from protocol.ledger import Ledger
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.blobs import Blob
+from swarm.budget import FAULTS_FORGIVEN, MAX_KEYS
+from swarm.log_client import LogClient
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.messages import BodyPart
+from tests.contributions import header_of
+
+OPERATOR = Identity(sha256(b"operator"))
+HONEST = [Identity(sha256(b"honest %d" % number)) for number in range(3)]
+JUNK = [Identity(sha256(b"junk %d" % number)) for number in range(100)]
+MAX_ROWS = 16
+ROUNDS = 6
+CONFIG = RunConfig(
+    run=RunSection(name="many", rounds=ROUNDS),
+    round=RoundSection(target_batch=192, lot_samples=16, weight_cap=96, max_claim_samples=640, first_open_s=0.5, min_open_s=0.5),
+    exchange=ExchangeSection(max_rows=MAX_ROWS),
+)
+
+
+@dataclass
+class Scene:
+    """A log at work, and what everybody knows of it."""
+
+    ledger: Callable[[], Ledger]
+    network: MemoryNetwork
+    intake: Intake
+    num_weights: int
+
+    def endpoint(self, identity: Identity) -> MemoryEndpoint:
+        return self.network.endpoints.get(identity.public_key) or self.network.endpoint(identity.public_key)
+
+    def client(self, identity: Identity) -> LogClient:
+        return LogClient(self.endpoint(identity), self.ledger().manifest, self.ledger().run)
+
+    def body(self, seed: int) -> bytes:
+        ledger = self.ledger()
+        values = np.random.default_rng(seed).standard_normal(self.num_weights).astype(np.float32) / 1000
+        return encode("int16", values, ledger.floor_at(ledger.round))
+
+
+def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
+    """Run ``story`` beside a log that commits rounds."""
+
+    async def play() -> None:
+        run = open_run(CONFIG, directory, OPERATOR, digits())
+        network = MemoryNetwork()
+        endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(MAX_ROWS)
+        with run.log as log:
+            news = NewsDesk(endpoint, log, closing)
+            shelf = filled_shelf(log, run.follower)
+            commits = Commits(log, closing, lambda: intake, run.follower, run.bodies, shelf, news.committed)
+            intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
+            commits.begin()
+            await intake.start()
+            await news.start()
+            committing = asyncio.create_task(commits.run())
+            try:
+                async with asyncio.timeout(120):
+                    await story(Scene(lambda: log.ledger, network, intake, run.follower.num_weights))
+            finally:
+                committing.cancel()
+                await asyncio.wait([committing])
+                await commits.close()
+                await intake.close()
+
+    asyncio.run(play())
+
+
+async def take_part(scene: Scene, identity: Identity) -> None:
+    """Hand in an honest contribution on each base until the run is over."""
+    client, told = scene.client(identity), 0
+    while not scene.ledger().finished:
+        ledger = scene.ledger()
+        body = scene.body(int.from_bytes(sha256(identity.public_key + bytes(ledger.last_commit))[:4], "big"))
+        groups = body_groups("int16", body, scene.num_weights)
+        header = header_of(ledger, identity, lots=(1, 1, 1, 1), body=Blob.of(groups).root)
+        handed = await client.hand_in(header, groups)
+        while handed.ticket is None:
+            await asyncio.sleep(0.02)
+            handed = await client.hand_in(header, groups)
+        while told < handed.ticket.round:
+            found = await client.news(client.operator, told, left_ms=handed.left_ms)
+            told = found.commitment.proven.round.round if found.commitment is not None else told
+
+
+async def hand_in_junk(scene: Scene, identity: Identity) -> None:
+    """Hand in something else that is wrong again and again."""
+    rng = random.Random(identity.public_key)
+    endpoint, operator = scene.endpoint(identity), PublicKey(OPERATOR.public_key)
+    while not scene.ledger().finished:
+        ledger, body = scene.ledger(), bytes(1 + rng.randrange(100)) if rng.random() < 0.5 else rng.randbytes(100)
+        header = header_of(ledger, identity, lots=(1, 1, 1, 1), body=sha256(rng.randbytes(8)))
+        whose = rng.choice(HONEST)
+        tries = (
+            ("header", rng.randbytes(rng.randrange(3000))),
+            ("header", pack(header)),  # and no body
+            ("header", pack(header_of(ledger, whose, lots=(1, 1, 1, 1)))),  # well signed, as if the honest one's key were known
+            ("header", pack(header_of(ledger, identity, lots=(10**5, 1, 1, 1)))),
+            ("body", BodyPart(header.contribution.digest, 0, body).pack()),
+            ("body", rng.randbytes(rng.randrange(300))),
+        )
+        for method, request in rng.sample(tries, len(tries)):
+            try:
+                await endpoint.call(operator, method, request, timeout_s=20)
+            except MantaError:
+                pass
+        await asyncio.sleep(0.05)
+
+
+def test_a_hundred_keys_with_junk_push_nobody_out_who_took_part_before(tmp_path: Path) -> None:
+    counted: Counter[bytes] = Counter()
+    held: list[int] = []
+
+    async def story(scene: Scene) -> None:
+        honest = [asyncio.create_task(take_part(scene, identity)) for identity in HONEST]
+        while scene.ledger().round < 1:  # noqa: ASYNC110 - the log itself, in this loop
+            await asyncio.sleep(0.02)
+        junk = [asyncio.create_task(hand_in_junk(scene, identity)) for identity in JUNK]
+        while not scene.ledger().finished:
+            held.append(len(scene.intake._uploads))
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*honest, *junk)
+        for listed in (scene.ledger().table_at(round_) or () for round_ in range(1, ROUNDS + 1)):
+            counted.update(one.row.founder for one in listed)
+        faults = scene.intake.faults
+        assert set(faults.by_reason) >= {"malformed", "not for this log", "another's identity"}
+        refused = faults.by_key()
+        assert len(refused) <= MAX_KEYS
+        for identity in JUNK:
+            assert sum(refused[identity.public_key].values()) > FAULTS_FORGIVEN
+        assert not any(identity.public_key in refused for identity in HONEST)
+
+    in_scene(tmp_path / "aggregator", story)
+    assert counted == {identity.public_key: ROUNDS for identity in HONEST}
+    assert max(held) <= 2 * MAX_ROWS
+    assert replay_directory(tmp_path / "aggregator").rounds == ROUNDS

@@ -1,0 +1,256 @@
+"""A run's log in memory: the real rules, arithmetic and messages, but its rounds close when a test says so, and it can be told to fail."""
+
+import asyncio
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import torch
+
+from automl.cost import cost_table
+from automl.course import RunCourse
+from automl.schedule import Plan
+from automl.space import space_named
+from automl.update import State, initial_state, next_state, state_digest, state_pieces
+from exact.coding import body_groups, encode, group_sizes, parse
+from exact.outcome import outcome
+from exact.vectors import vector_groups
+from protocol.encoding import pack, unpack
+from protocol.errors import LedgerError, Unreachable
+from protocol.ledger import Ledger, entries_of
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.records import Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of
+from protocol.signing import Identity, PublicKey
+from protocol.table import RowProof, table_bytes, table_root
+from swarm.blobs import Blob, Shelf
+from swarm.memory import MemoryNetwork
+from swarm.messages import AfterRound, AskRow, AskTable, BodyPart, HandIn, HeaderAnswer, News, ProvenRow
+from tests.contributions import header_of
+from tests.runs import EXCHANGE, manifest_of
+
+OPERATOR = Identity(b"\x01" * 32)
+PEERS = [Identity(bytes([seed]) * 32) for seed in range(11, 15)]
+LOT = 16  # samples
+LOTS = 2  # that a claim has at most
+DEADLINE_S = 60.0
+
+
+@cache
+def start_of(plan: Plan) -> State:
+    """Return a run's first state, made once."""
+    return initial_state(plan)
+
+
+SMALL_EXCHANGE = replace(EXCHANGE, max_claim_samples=LOTS * LOT, weight_cap=LOTS * LOT)
+
+
+def signed_manifest(**changes: Any) -> SignedManifest:
+    """Return the manifest of a small run with real prices and a real first state; claims have at most ``LOTS`` lots."""
+    settings = {"exchange": SMALL_EXCHANGE, "num_rounds": 100, "lot_samples": LOT, **changes}
+    manifest = manifest_of(OPERATOR, costs=cost_table(space_named("classifier-tiny")), **settings)
+    return SignedManifest.sign(replace(manifest, initial_state=state_digest(start_of(Plan.of(manifest)))), OPERATOR)
+
+
+class MemoryLog:
+    """The log of one run on a network in memory."""
+
+    def __init__(self, network: MemoryNetwork, **changes: Any) -> None:
+        """Make the run of ``signed_manifest``; ``start`` answers from then on."""
+        self.network = network
+        self.signed = signed_manifest(**changes)
+        self.manifest: Manifest = self.signed.open()
+        self.course = RunCourse(self.manifest)
+        self.plan = self.course.plan
+        self.ledger = Ledger(self.signed, self.course)
+        self.state = start_of(self.plan)
+        self.num_weights = self.state.parameters.numel()
+        self.endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
+        self.shelf = Shelf(max_bytes=2**28)
+        self.shelf.put(Blob.of(state_pieces(self.state)), "state")
+        self.means: list[Blob] = []
+        self.headers: list[Header] = []  # as they came
+        self.rounds: dict[bytes, int] = {}  # by contribution: the round that it counts in
+        self.handed: dict[bytes, tuple[Header, Blob]] = {}  # with their bodies
+        self.left_ms = 60_000
+        # What it does wrong.
+        self.says_later = False
+        self.refuses: str | None = None  # headers, and why
+        self.counts_in_next = False  # headers come too late for the round that is open
+        self.loses: set[bytes] = set()  # contributions that it will not list, whatever it said
+        self._bodies: dict[bytes, list[bytes | None]] = {}
+        self._tree = Tree()
+        self._receipts: dict[int, Receipt] = {}
+        self._changed = asyncio.Event()
+
+    # The test's side.
+
+    async def start(self) -> "MemoryLog":
+        """Answer calls from now on."""
+        await self.shelf.serve(self.endpoint)
+        for method, handler in (
+            ("header", self._on_header),
+            ("body", self._on_body),
+            ("commit-after", self._on_commit_after),
+            ("row", self._on_row),
+            ("table", self._on_table),
+        ):
+            await self.endpoint.serve(method, handler)
+        return self
+
+    def go_away(self) -> None:
+        """Be unreachable until ``come_back``; who waits for an answer gets none."""
+        self.network.endpoints.pop(self.endpoint.key, None)
+        self._wake()
+
+    def come_back(self) -> None:
+        """Answer again."""
+        self.network.endpoints[self.endpoint.key] = self.endpoint
+
+    def in_round(self) -> list[bytes]:
+        """Return the contributions that have tickets for the open round."""
+        return [each for each in self.handed if self.rounds[each] == self.ledger.round + 1 and each not in self.loses]
+
+    async def wait_for(self, count: int) -> None:
+        """Return once so many contributions are in the open round."""
+        await until(lambda: len(self.in_round()) >= count)
+
+    def give(self, peer: Identity, seed: int = 0, *, age: int = 0) -> bytes:
+        """Put a contribution of random numbers, on a base so many commits old, in the open round; return its digest."""
+        base = self.ledger.round - age
+        values = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)).numpy() / 100
+        codec = self.manifest.exchange.codec
+        blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
+        work = (1,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
+        header = header_of(self.ledger, peer, round=base + 1, lots=work, body=blob.root)
+        digest = header.contribution.digest
+        self.handed[digest], self.rounds[digest] = (header, blob), self.ledger.round + 1
+        return digest
+
+    def commit(self, **lies: Any) -> Round:
+        """Close the open round with what is in it, and tell everybody who waits; ``lies`` take the place of what is true."""
+        round_ = self.ledger.round + 1
+        found = [(self.ledger.listed(self.handed[each][0], round_), *self.handed[each]) for each in self.in_round()]
+        found.sort(key=lambda one: one[0].row.founder)
+        rows = [listed.row for listed, _, _ in found]
+        bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
+        floors = [self.ledger.floor_at(listed.round - 1) for listed, _, _ in found]
+        result = outcome(rows, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights)
+        self.state = next_state(self.state, torch.from_numpy(result.mean), self.plan)
+        mean, state = Blob.of(vector_groups(result.mean)), Blob.of(state_pieces(self.state))
+        self.means.append(mean)
+        for blob, kind in (*((blob, "body") for _, _, blob in found), (mean, "mean"), (state, "state")):
+            self.shelf.put(blob, kind)
+        entry = Round(
+            run=self.ledger.run,
+            round=round_,
+            base=self.ledger.last_commit,
+            table=table_root(rows),
+            rows=len(rows),
+            mean=mean.root,
+            state=state.root,
+            counted=sum(listed.counted for listed, _, _ in found),
+            thresholds=result.thresholds,
+            floor=result.floor,
+            open_ms=self.ledger.next_open_ms([listed for listed, _, _ in found]),
+        )
+        entry = replace(entry, **lies)
+        for data in (*entries_of([header for _, header, _ in found]), entry_of(entry)):
+            self.ledger.append(data)
+            self._tree.append(leaf_hash(data))
+        self._receipts[round_] = self._receipt(entry_of(entry))
+        self._wake()
+        return entry
+
+    def receipt(self, round_: int | None = None) -> Receipt:
+        """Return the receipt of a committed round, of the newest if none is named."""
+        return self._receipts[self.ledger.round if round_ is None else round_]
+
+    # What it answers.
+
+    async def _on_header(self, _caller: PublicKey, request: bytes) -> bytes:
+        header = unpack(Header, request, max_bytes=2**20)
+        digest = header.contribution.digest
+        self.headers.append(header)
+        if self.refuses is not None:
+            raise LedgerError(self.refuses)
+        for round_ in range(1, self.ledger.round + 1):
+            if any(listed.row.contribution == digest for listed in self.ledger.table_at(round_) or ()):
+                return pack(HeaderAnswer(int(HandIn.LISTED), round_, self.left_ms, ()))
+        round_ = self.rounds.get(digest, self.ledger.round + 1 + self.counts_in_next)
+        if round_ <= self.ledger.round:
+            round_ = self.ledger.round + 1
+        self.ledger.listed(header, round_)
+        if self.says_later:
+            return pack(HeaderAnswer(int(HandIn.LATER), round_, self.left_ms, ()))
+        self.rounds[digest] = round_
+        if digest in self.handed:
+            return pack(HeaderAnswer(int(HandIn.HAVE_TICKET), round_, self.left_ms, (self._ticket(digest),)))
+        self._bodies.setdefault(digest, [None] * len(group_sizes(self.manifest.exchange.codec, self.num_weights)))
+        return pack(HeaderAnswer(int(HandIn.SEND_BODY), round_, self.left_ms, ()))
+
+    async def _on_body(self, _caller: PublicKey, request: bytes) -> bytes:
+        part = BodyPart.open(request)
+        groups = self._bodies[part.contribution]
+        groups[part.place] = bytes(part.data)
+        whole = [group for group in groups if group is not None]
+        if len(whole) < len(groups):
+            return b""
+        header = next(each for each in self.headers if each.contribution.digest == part.contribution)
+        blob = Blob.of(whole)
+        assert blob.root == header.contribution.open().body
+        self.handed[part.contribution] = header, blob
+        return pack(self._ticket(part.contribution))
+
+    async def _on_commit_after(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AfterRound, request, max_bytes=128)
+        while ask.patient and ask.round >= self.ledger.round and self.endpoint.key in self.network.endpoints:
+            await self._changed.wait()
+        if self.ledger.round <= ask.round:
+            return pack(News((), (), self.left_ms))
+        proof = self._proof(self.ledger.round, caller)
+        return pack(News((self.receipt(),), () if proof is None else (proof,), self.left_ms))
+
+    async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskRow, request, max_bytes=128)
+        proof = self._proof(ask.round, ask.founder)
+        return b"" if proof is None else pack(ProvenRow(self.receipt(ask.round), proof))
+
+    async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
+        table = self.ledger.table_at(unpack(AskTable, request, max_bytes=128).round)
+        if table is None:
+            raise Unreachable("that table is not kept here any more, or not made yet")
+        return table_bytes([listed.row for listed in table])
+
+    # What the methods above share.
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _ticket(self, contribution: bytes) -> SignedTicket:
+        return SignedTicket.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), OPERATOR)
+
+    def _receipt(self, entry: bytes) -> Receipt:
+        name = origin(self.ledger.run, OPERATOR.public_key)
+        head = TreeHead(name, self._tree.size, self._tree.root())
+        index = self._tree.size - 1
+        return Receipt(entry, index, tuple(self._tree.inclusion_proof(index)), sign_tree_head(head, name, OPERATOR))
+
+    def _proof(self, round_: int, founder: bytes) -> RowProof | None:
+        table = self.ledger.table_at(round_)
+        if table is None:
+            raise Unreachable("that table is not kept here any more, or not made yet")
+        rows = [listed.row for listed in table]
+        tree = Tree()
+        for row in rows:
+            tree.append(leaf_hash(pack(row)))
+        place = next((place for place, row in enumerate(rows) if row.founder == founder), None)
+        return None if place is None else RowProof(rows[place], place, tuple(tree.inclusion_proof(place, len(rows))))
+
+
+async def until(condition: Any) -> None:
+    """Return once ``condition()`` holds."""
+    async with asyncio.timeout(DEADLINE_S):
+        while not condition():  # noqa: ASYNC110 - what is waited for tells nobody
+            await asyncio.sleep(0.005)

@@ -1,0 +1,150 @@
+"""Peers of one run in one event loop: the loop, store and status of the program, a log and a network in memory, a worker that is quick."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from automl.training import Lot, LotResult
+from peer.loop import PeerLoop
+from peer.status import PeerStatus, StatusBoard
+from peer.store import PeerStore
+from protocol.records import SignedManifest
+from protocol.rounds import Phase
+from protocol.signing import Identity, sha256
+from swarm.blobs import Shelf
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
+
+
+class QuickWorker:
+    """Stands for ``automl.training.Worker``: gradients are random numbers that follow from the lot."""
+
+    def __init__(self, num_weights: int) -> None:
+        self.num_weights = num_weights
+        self.loaded: Tensor | None = None
+        self.teacher: Tensor | None = None
+        self.lots: list[Lot] = []
+        self.takes_s = 0.0  # for a lot
+        self.makes_no_sense = False  # gradients that are not finite
+        self.may_go_on = threading.Event()  # a lot under way waits for it
+        self.may_go_on.set()
+
+    def load(self, parameters: Tensor) -> None:
+        self.loaded = parameters
+
+    def teach(self, parameters: Tensor | None) -> None:
+        self.teacher = parameters
+
+    def train(self, lot: Lot) -> LotResult:
+        self.lots.append(lot)
+        assert self.may_go_on.wait(DEADLINE_S)
+        time.sleep(self.takes_s)
+        seed = int.from_bytes(sha256(lot.base + lot.key + bytes([lot.index]))[:4], "big")
+        gradient = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100
+        if self.makes_no_sense:
+            gradient[7] = torch.inf
+        return LotResult(gradient, 2.0, lot.samples, b"p" * 32)
+
+
+@dataclass
+class Member:
+    """One peer, running."""
+
+    identity: Identity
+    endpoint: MemoryEndpoint
+    store: PeerStore
+    board: StatusBoard
+    worker: QuickWorker
+    loop: PeerLoop
+    task: "asyncio.Task[None]" = field(init=False)
+
+    @property
+    def status(self) -> PeerStatus:
+        return self.board.status
+
+    @property
+    def phase(self) -> Phase:
+        return self.loop.machine.phase
+
+    async def reaches(self, round_: int) -> None:
+        """Return once this peer holds the state of a round."""
+        await until(lambda: self.status.round >= round_ and self.phase is not Phase.BEHIND)
+
+    async def leaves(self) -> None:
+        """Return once it has left, as a person asks it to."""
+        self.loop.leave()
+        await self.ends()
+
+    async def ends(self) -> None:
+        """Return once it has ended by itself."""
+        async with asyncio.timeout(DEADLINE_S):
+            await self.task
+
+
+class Scene:
+    """A log, and peers that join it."""
+
+    def __init__(self, directory: Path, network: MemoryNetwork, log: MemoryLog) -> None:
+        self.directory = directory
+        self.network = network
+        self.log = log
+        self.members: list[Member] = []
+
+    def join(self, number: int, *, prepare: Callable[[Member], None] = lambda _: None) -> Member:
+        """Start a peer, or start it again; ``prepare`` changes it before it begins."""
+        identity, signed = PEERS[number], self.log.signed
+        store = PeerStore(self.directory / f"peer-{number}")
+        status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
+        board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
+        worker = QuickWorker(self.log.num_weights)
+        member = Member(identity, endpoint, store, board, worker, self._loop(endpoint, identity, signed, worker, store, board))
+        prepare(member)
+        member.task = asyncio.create_task(member.loop.run())
+        self.members.append(member)
+        return member
+
+    @staticmethod
+    def _loop(endpoint: Any, identity: Identity, signed: SignedManifest, worker: Any, store: PeerStore, board: StatusBoard) -> PeerLoop:
+        return PeerLoop(endpoint, identity, signed, worker, "here", store, board, Shelf(max_bytes=2**28))
+
+    async def end(self) -> None:
+        """End everybody at once, as a second Ctrl-C does."""
+        for member in self.members:
+            member.worker.may_go_on.set()
+            member.task.cancel()
+        await asyncio.gather(*(member.task for member in self.members), return_exceptions=True)
+
+
+@asynccontextmanager
+async def scene_in(directory: Path, **changes: Any) -> AsyncIterator[Scene]:
+    """Yield a scene; at its end nothing runs any more that the peers began."""
+    network = MemoryNetwork()
+    scene = Scene(directory, network, await MemoryLog(network, **changes).start())
+    try:
+        async with asyncio.timeout(DEADLINE_S):
+            yield scene
+    finally:
+        await scene.end()
+    for _ in range(10):  # answers that nobody waits for any more
+        await asyncio.sleep(0)
+    scene.log.go_away()
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    await until(lambda: all(task.done() for task in others))
+
+
+def play(directory: Path, story: Callable[[Scene], Awaitable[None]], **changes: Any) -> None:
+    """Run ``story`` in an event loop of its own, with changes to the run's manifest."""
+
+    async def whole() -> None:
+        async with scene_in(directory, **changes) as scene:
+            await story(scene)
+
+    asyncio.run(whole())

@@ -1,0 +1,294 @@
+"""Ctrl-C in every phase of a round, a second one, and the peer's next life."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import StorageError
+from protocol.rounds import Phase
+from protocol.signing import PublicKey
+from swarm import waits
+from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.peer.scene import Member, Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+
+async def silence(_caller: PublicKey, _request: bytes) -> bytes:
+    """Never answer."""
+    await asyncio.Event().wait()
+    return b""
+
+
+async def ends_at_once(member: Member) -> None:
+    """Let it leave: it waits for nothing."""
+    member.loop.leave()
+    async with asyncio.timeout(5):  # no wait for anybody is as short as that
+        await member.task
+
+
+# The first one.
+
+
+def test_who_waits_for_the_log_leaves_at_once(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.log.endpoint.serve("commit-after", silence)
+        member = scene.join(0)
+        await asyncio.sleep(0)
+        await ends_at_once(member)
+        assert member.status.joined_at_round is None
+
+    play(tmp_path, story)
+
+
+def test_who_fetches_a_state_leaves_at_once(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await scene.log.endpoint.serve("blob", silence)
+        member = scene.join(0)
+        await until(lambda: member.status.phase == "behind")
+        await ends_at_once(member)
+
+    play(tmp_path, story)
+
+
+def test_who_waits_for_the_teacher_leaves_at_once(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        for _ in range(4):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+        await first.reaches(4)
+        await first.leaves()
+        del scene.network.endpoints[first.endpoint.key]
+        items = scene.log.shelf._items
+        for root in [root for root in items if root != scene.log.ledger.state]:  # the log has lost the teacher
+            del items[root]
+        late = scene.join(1)
+        await until(lambda: "the teacher" in late.status.waiting_for)
+        await ends_at_once(late)
+
+    play(tmp_path, story, schedule="shrinking", num_rounds=7)
+
+
+def test_who_is_in_a_lot_finishes_it_and_hands_it_in(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        member.loop.leave()
+        member.worker.may_go_on.set()
+        await member.ends()
+        ((header, _),) = scene.log.handed.values()
+        assert header.claims[0].open().lots == 1
+        assert member.status.phase == "ticketed"
+
+    play(tmp_path, story)
+
+
+def test_who_has_no_place_in_the_round_waits_for_one(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.says_later = True
+        member = scene.join(0)
+        await until(lambda: len(scene.log.headers) == 1)
+        member.loop.leave()
+        await until(lambda: len(scene.log.headers) >= 3)
+        assert not member.task.done()
+        scene.log.says_later = False
+        await member.ends()
+        assert len(scene.log.in_round()) == 1
+
+    play(tmp_path, story)
+
+
+def test_who_has_a_ticket_leaves_at_once(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        await ends_at_once(member)
+        assert len(scene.log.in_round()) == 1
+
+    play(tmp_path, story)
+
+
+def test_who_works_ahead_waits_for_the_commit_before_and_hands_that_in_too(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        slow = await working_ahead(scene)
+        slow.loop.leave()
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await slow.ends()
+        assert [base for base, _ in handed_by(scene, slow)] == [1, 2]
+        assert slow.status.samples_lost == 0
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
+
+
+def test_who_works_ahead_of_a_commit_that_does_not_come_leaves_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Scene) -> None:
+        slow = await working_ahead(scene)
+        monkeypatch.setattr(waits, "news_s", lambda *_: 0.1)
+        await slow.leaves()
+        assert [base for base, _ in handed_by(scene, slow)] == [1]
+        assert slow.status.samples_lost == LOT
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
+
+
+async def working_ahead(scene: Scene) -> Member:
+    """Return a peer that has trained a lot on the newest state and waits with it, for its contribution before counts in this round."""
+    slow, _ = scene.join(0), scene.join(1)
+    slow.worker.takes_s = 0.4
+    slow.worker.may_go_on.clear()
+    await until(lambda: len(slow.worker.lots) == 1)
+    await scene.log.wait_for(1)
+    scene.log.left_ms = 1
+    scene.log.commit()
+    await until(lambda: slow.loop.machine.newest.round == 1)
+    slow.worker.may_go_on.set()
+    await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
+    return slow
+
+
+def handed_by(scene: Scene, member: Member) -> list[tuple[int, int]]:
+    """Return of each contribution of a peer the round after its base, and the round that it counts in."""
+    opened = [(header.contribution.open(), scene.log.rounds[digest]) for digest, (header, _) in scene.log.handed.items()]
+    return [(one.round, round_) for one, round_ in opened if one.founder == member.identity.public_key]
+
+
+def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        first.worker.may_go_on.clear()
+        await until(lambda: len(first.worker.lots) == 1)
+        scene.log.go_away()
+        first.worker.may_go_on.set()
+        await until(lambda: first.phase is Phase.SEALED)
+        await first.leaves()
+        kept = first.store.load_sealed(scene.log.ledger.run)
+        assert kept is not None
+        scene.log.come_back()
+        again = scene.join(0)
+        await scene.log.wait_for(1)
+        assert list(scene.log.handed) == [kept.header.contribution.digest]
+        scene.log.commit()
+        await until(lambda: again.status.rounds_counted == 1)
+        assert again.status.samples_counted == LOTS * LOT
+        assert not any(lot.base == scene.log.ledger.run for lot in again.worker.lots)  # its work on that base was done
+
+    play(tmp_path, story)
+    assert "the log cannot be reached: what is trained is kept, and is handed in at the next start" in capsys.readouterr().out
+
+
+# The second one.
+
+
+@pytest.mark.parametrize("phase", ["looking", "behind", "working", "sealed", "ticketed"])
+def test_a_second_ctrl_c_ends_it_at_once_and_leaves_nothing_running(tmp_path: Path, phase: str) -> None:
+    async def story(scene: Scene) -> None:
+        method = {"looking": "commit-after", "behind": "blob", "sealed": "header"}.get(phase)
+        if method is not None:
+            await scene.log.endpoint.serve(method, silence)
+        member = scene.join(0)
+        if phase == "working":
+            member.worker.may_go_on.clear()
+            await until(lambda: len(member.worker.lots) == 1)
+        elif phase != "looking":
+            await until(lambda: member.status.phase == phase)
+        member.loop.leave()
+        member.task.cancel()
+        async with asyncio.timeout(5):
+            await asyncio.wait([member.task])
+        assert member.task.cancelled() or (phase in ("looking", "behind", "ticketed") and member.task.exception() is None)
+        member.worker.may_go_on.set()
+
+    play(tmp_path, story)
+
+
+# The next life.
+
+
+def test_what_was_listed_meanwhile_is_counted_and_not_made_again(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        await until(lambda: first.phase is Phase.TICKETED)
+        await first.leaves()
+        scene.log.commit()
+        again = scene.join(0)
+        await until(lambda: again.status.rounds_counted == 1)
+        assert (again.status.samples_counted, again.status.samples_lost, again.status.promises_broken) == (LOTS * LOT, 0, 0)
+        await scene.log.wait_for(1)
+        assert all(lot.base == scene.log.ledger.last_commit for lot in again.worker.lots)
+
+    play(tmp_path, story)
+
+
+def test_a_ticket_from_before_holds_in_the_next_life(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        await until(lambda: first.phase is Phase.TICKETED)
+        await first.leaves()
+        again = scene.join(0)
+        await until(lambda: again.phase is Phase.TICKETED)
+        assert again.worker.lots == []
+        scene.log.commit()
+        await until(lambda: again.status.rounds_counted == 1)
+
+    play(tmp_path, story)
+
+
+def test_what_is_long_past_is_nobodys_loss(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        other = scene.join(1)
+        await scene.log.wait_for(2)
+        await until(lambda: first.phase is Phase.TICKETED)
+        await first.leaves()
+        for round_ in range(1, 7):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await other.reaches(round_)
+        again = scene.join(0)
+        await scene.log.wait_for(2)
+        assert (again.status.samples_lost, again.status.dropped, again.status.promises_broken) == (0, {}, 0)
+
+    play(tmp_path, story)
+
+
+def test_sealed_work_of_another_identity_is_left_alone(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        await until(lambda: first.phase is Phase.TICKETED)
+        await first.leaves()
+        kept = first.store.load_sealed(scene.log.ledger.run)
+        assert kept is not None
+
+        def change(member: Member) -> None:
+            member.store.save_sealed(scene.log.ledger.run, kept.header, kept.body)
+
+        second = scene.join(1, prepare=change)
+        await scene.log.wait_for(2)
+        assert self_keys(scene) == {first.identity.public_key, second.identity.public_key}
+
+    play(tmp_path, story)
+
+
+def self_keys(scene: Scene) -> set[bytes]:
+    return {header.contribution.open().founder for header, _ in scene.log.handed.values()}
+
+
+def test_damaged_sealed_work_ends_the_peer_before_it_trains(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        await until(lambda: first.phase is Phase.TICKETED)
+        await first.leaves()
+        (path,) = first.store.directory.glob("runs/*/sealed")
+        path.write_bytes(path.read_bytes()[:-1])
+        again = scene.join(0)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await again.ends()
+        assert isinstance(caught.value.exceptions[0], StorageError)
+        assert again.worker.lots == []
+
+    play(tmp_path, story)

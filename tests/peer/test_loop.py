@@ -1,0 +1,405 @@
+"""A peer's rounds over a network in memory: against a log that answers, is away, is late, refuses, or does not keep its word."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from peer.loop import PeerLoop
+from protocol.encoding import pack
+from protocol.errors import OwnFault, StorageError
+from protocol.records import Header
+from protocol.rounds import Phase
+from protocol.signing import PublicKey
+from swarm.rpc import Refused
+from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.peer.scene import Member, Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+
+def has_gone_well(scene: Scene, member: Member, rounds: int) -> bool:
+    """Whether all that a peer trained in so many rounds counts, and it stands where the log does."""
+    status = member.status
+    counted = (status.rounds_counted, status.samples_counted, status.samples_lost, status.promises_broken, dict(status.dropped))
+    return counted == (rounds, rounds * LOTS * LOT, 0, 0, {}) and status.state == scene.log.ledger.state.hex()
+
+
+# A run without faults.
+
+
+def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        members = [scene.join(0), scene.join(1)]
+        for _ in range(3):
+            await scene.log.wait_for(2)
+            scene.log.commit()
+        for member in members:
+            await member.ends()
+            assert has_gone_well(scene, member, 3)
+            assert member.status.finished
+            assert (member.status.phase, member.status.waiting_for) == ("finished", "")
+
+    play(tmp_path, story, num_rounds=3)
+
+
+def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first = scene.join(0)
+        for round_ in range(1, 4):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await first.reaches(round_)
+        late = scene.join(1)
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await late.reaches(4)
+        await until(lambda: late.status.rounds_counted == 1)
+        assert late.status.joined_at_round == 3
+        assert has_gone_well(scene, late, 1)
+        assert late.worker.lots[0].base == scene.log.ledger.commit_at(3)
+
+    play(tmp_path, story)
+
+
+def test_lots_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member, log = scene.join(0), scene.log
+        states = [log.state]
+        for round_ in range(1, 5):
+            await log.wait_for(1)
+            assert member.worker.loaded is not None
+            assert torch.equal(member.worker.loaded, states[-1].parameters)
+            assert (member.worker.teacher is not None) == log.plan.phase(round_).distils
+            log.commit()
+            states.append(log.state)
+        assert log.plan.teacher_round is not None
+        assert member.worker.teacher is not None
+        assert torch.equal(member.worker.teacher, states[log.plan.teacher_round].parameters)
+
+    play(tmp_path, story, schedule="shrinking", num_rounds=7)
+
+
+def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        answer, stored = scene.log.endpoint.handlers["header"], []
+
+        async def look(caller: PublicKey, request: bytes) -> bytes:
+            kept = member.store.load_sealed(scene.log.ledger.run)
+            stored.append(kept is not None and pack(kept.header) == request)
+            return await answer(caller, request)
+
+        await scene.log.endpoint.serve("header", look)
+        member = scene.join(0)
+        await scene.log.wait_for(1)
+        assert stored == [True]
+
+    play(tmp_path, story)
+
+
+def test_a_lot_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
+        await until(lambda: len(member.worker.lots) >= 3)
+        member.worker.makes_no_sense = False
+        await scene.log.wait_for(1)
+        ((header, _),) = scene.log.handed.values()
+        assert header.claims[0].open().lots == LOTS
+        await member.leaves()
+
+    play(tmp_path, story)
+
+
+# What comes too late.
+
+
+def test_what_comes_too_late_for_its_round_counts_in_the_next(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: slow.loop.machine.newest.round == 1)
+        slow.worker.may_go_on.set()
+        await scene.log.wait_for(2)
+        rows = scene.log.commit().rows
+        assert rows == 2
+        await slow.reaches(2)
+        await until(lambda: slow.status.rounds_counted == 1)
+        listed = {one.row.founder: one.row.age for one in scene.log.ledger.table_at(2) or ()}
+        assert listed == {slow.identity.public_key: 1, quick.identity.public_key: 0}
+        assert slow.status.samples_lost == 0
+
+    play(tmp_path, story)
+
+
+def test_a_lot_begun_ahead_is_sealed_after_the_commit_of_the_one_before(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.takes_s = 0.4  # a round has no time for two of them
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        await scene.log.wait_for(1)
+        scene.log.left_ms = 1
+        first = scene.log.commit()
+        assert 2 * 1000 * slow.worker.takes_s > first.open_ms
+        await until(lambda: slow.loop.machine.newest.round == 1)
+        slow.worker.may_go_on.set()
+        await until(lambda: slow.loop.machine.samples > 0 and slow.loop.machine.sealed is not None)
+        assert slow.worker.lots[-1].base == scene.log.ledger.last_commit
+        assert slow.loop.machine.ticket is not None
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await until(lambda: any((self_of(each), base_of(each)) == (slow.identity.public_key, 2) for each in scene.log.headers))
+        await until(lambda: slow.status.rounds_counted == 1)
+        assert (slow.status.samples_lost, quick.status.samples_lost) == (0, 0)
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=100))
+
+
+def self_of(header: Header) -> bytes:
+    return header.contribution.open().founder
+
+
+def base_of(header: Header) -> int:
+    return header.contribution.open().round
+
+
+def test_what_is_too_old_for_every_round_is_lost_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        for round_ in range(1, 6):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await quick.reaches(round_)
+        await until(lambda: slow.loop.machine.newest.round == 5)
+        slow.worker.may_go_on.set()
+        await scene.log.wait_for(2)
+        assert slow.status.samples_lost == LOT
+        assert not slow.status.dropped  # it never became a contribution
+
+    play(tmp_path, story)
+
+
+# A log that fails.
+
+
+def test_a_log_that_is_away_is_waited_for_and_nothing_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        scene.log.go_away()
+        member.worker.may_go_on.set()
+        await until(lambda: member.phase is Phase.SEALED and bool(member.status.waiting_for))
+        assert "the run's log, which cannot be reached" in member.status.waiting_for
+        scene.log.come_back()
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+        assert member.status.waiting_for == ""
+        assert member.endpoint.met[scene.log.endpoint.key] >= 1
+
+    play(tmp_path, story)
+    assert capsys.readouterr().out.count("waiting for the run's log, which cannot be reached; nothing is lost") == 1
+
+
+def test_a_log_that_goes_away_with_the_ticket_given_is_said_too(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        scene.log.go_away()
+        await until(lambda: "the run's log" in member.status.waiting_for)
+        scene.log.come_back()
+        await until(lambda: member.status.waiting_for == "")
+
+    play(tmp_path, story)
+
+
+def test_a_ticket_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        answer, lost = scene.log.endpoint.handlers["body"], []
+
+        async def lose(caller: PublicKey, request: bytes) -> bytes:
+            ticket = await answer(caller, request)
+            if not lost:
+                lost.append(ticket)
+                scene.log.go_away()
+                asyncio.get_running_loop().call_later(0.05, scene.log.come_back)
+            return ticket
+
+        await scene.log.endpoint.serve("body", lose)
+        member = scene.join(0)
+        await until(lambda: len(lost) == 1)
+        await scene.log.wait_for(1)
+        await until(lambda: member.phase is Phase.TICKETED)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+
+    play(tmp_path, story)
+
+
+def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_round_that_the_log_names(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        quick = scene.join(1)
+        await scene.log.wait_for(1)
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        scene.log.commit()
+        await until(lambda: member.loop.machine.newest.round == 1)
+        scene.network.lost = lambda sender, _receiver, method: sender == member.endpoint.key and method == "header" and len(sent) == 1
+        sent: list[bytes] = []
+        answer = scene.log.endpoint.handlers["body"]
+
+        async def lose(caller: PublicKey, request: bytes) -> bytes:
+            ticket = await answer(caller, request)
+            if caller != member.endpoint.key or sent:
+                return ticket
+            sent.append(ticket)
+            raise StorageError("its answer does not arrive")
+
+        await scene.log.endpoint.serve("body", lose)
+        member.worker.may_go_on.set()
+        await until(lambda: len(sent) == 1)
+        await scene.log.wait_for(2)
+        scene.log.commit()  # round 2 has what was made for round 1
+        await until(lambda: member.loop.machine.newest.round == 2)
+        sent.append(b"now headers arrive again")
+        await until(lambda: member.status.rounds_counted == 1)
+        assert (member.status.samples_counted, member.status.promises_broken, member.status.samples_lost) == (LOT, 0, 0)
+        assert quick.status.promises_broken == 0
+
+    play(tmp_path, story)
+
+
+def test_what_the_log_refuses_for_good_is_dropped_and_said_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.refuses = "of another run"
+        member = scene.join(0)
+        await until(lambda: bool(member.status.dropped))
+        scene.log.refuses = None
+        assert member.status.dropped == {"refused by the log": 1}
+        assert member.status.samples_lost == LOTS * LOT
+        await scene.log.wait_for(1)  # it goes on
+
+    play(tmp_path, story)
+    assert f"{LOTS * LOT} samples do not count: the log refuses them (of another run)" in capsys.readouterr().out
+
+
+def test_a_log_without_a_place_is_asked_again(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.says_later = True
+        member = scene.join(0)
+        await until(lambda: len(scene.log.headers) >= 4)
+        scene.log.says_later = False
+        await scene.log.wait_for(1)
+        assert not member.status.dropped
+
+    play(tmp_path, story)
+
+
+def test_a_ticket_that_is_not_kept_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        cheated, other = scene.join(0), scene.join(1)
+        await scene.log.wait_for(2)
+        scene.log.loses = {each for each in scene.log.handed if self_of(scene.log.handed[each][0]) == cheated.identity.public_key}
+        await until(lambda: cheated.phase is Phase.TICKETED)
+        scene.log.commit()
+        await until(lambda: cheated.status.promises_broken == 1)
+        await until(lambda: other.status.rounds_counted == 1)
+        assert (cheated.status.rounds_counted, other.status.promises_broken) == (0, 0)
+
+    play(tmp_path, story)
+    assert f"the log gave a ticket for round 1 and did not keep it: {LOTS * LOT} samples are not in its table" in capsys.readouterr().out
+
+
+def test_a_neighbour_may_tell_of_a_commit_before_the_log_does(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        silent = asyncio.Event()
+        answer = scene.log.endpoint.handlers["commit-after"]
+
+        async def hold(caller: PublicKey, request: bytes) -> bytes:
+            await silent.wait()
+            return await answer(caller, request)
+
+        scene.log.network.delay_s = lambda _caller, receiver, method: 0.2 if method == "commit-after" else 0.0
+        scene.log.endpoint.handlers["commit-after"] = hold
+        scene.log.commit()
+        neighbour = scene.network.endpoint(PublicKey(b"\x07" * 32))
+        await neighbour.call(member.endpoint.key, "commit", pack(scene.log.receipt()), timeout_s=5)
+        assert member.loop.machine.newest.round == 1
+        await member.reaches(1)
+        silent.set()
+        await until(lambda: has_gone_well(scene, member, 1))
+
+    play(tmp_path, story)
+
+
+def test_a_commit_that_another_pushes_is_believed_with_its_proof_only(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await until(lambda: member.phase is Phase.TICKETED)
+        liar = scene.network.endpoint(PublicKey(b"\x07" * 32))
+        for data in (b"", b"garbage", pack(("a", "b"))):
+            with pytest.raises(Refused):
+                await liar.call(member.endpoint.key, "commit", data, timeout_s=5)
+        assert member.loop.machine.newest.round == 0
+
+    play(tmp_path, story)
+
+
+# Its own machine.
+
+
+def test_a_disk_that_is_full_ends_the_peer_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("sealed: No space left on device; make room")
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0, prepare=lambda member: monkeypatch.setattr(member.store, "save_sealed", refuse))
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await member.ends()
+        assert isinstance(caught.value.exceptions[0], StorageError)
+        assert not scene.log.headers  # nothing was promised of what is not kept
+
+    play(tmp_path, story)
+
+
+def test_a_status_that_cannot_be_written_stops_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise StorageError("status.json: No space left on device; make room")
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0, prepare=lambda member: monkeypatch.setattr(member.store, "write_status", refuse))
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+
+    play(tmp_path, story)
+
+
+@pytest.mark.parametrize("when", ["waiting for the log", "in a round"])
+def test_the_end_of_its_daemon_ends_the_peer(tmp_path: Path, when: str) -> None:
+    async def story(scene: Scene) -> None:
+        if when == "waiting for the log":
+            scene.log.go_away()
+        member = scene.join(0)
+        await until(lambda: bool(member.status.waiting_for) if when == "waiting for the log" else member.phase is Phase.TICKETED)
+        member.endpoint.broken.set()
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await member.ends()
+        assert isinstance(caught.value.exceptions[0], OwnFault)
+
+    play(tmp_path, story)
+
+
+def test_the_loop_needs_no_more_of_a_node_than_its_twin_has() -> None:
+    assert PeerLoop.__init__.__annotations__["node"].__name__ == "OwnNode"

@@ -1,0 +1,48 @@
+"""Small ledgers for the tests of the log's rules, and how they ask whether a refused entry left a trace."""
+
+from typing import Any
+
+import pytest
+
+from protocol.errors import LedgerError, RemoteFault
+from protocol.exchange import Exchange
+from protocol.ledger import Ledger, entries_of
+from protocol.records import Header, SignedManifest, entry_of
+from protocol.signing import Identity
+from tests.runs import EXCHANGE, FixedCourse, manifest_of
+
+OPERATOR = Identity(b"operator".ljust(32, b"."))
+
+
+def ledger_of(course: FixedCourse | None = None, exchange: Exchange = EXCHANGE, num_rounds: int = 12, **changes: Any) -> Ledger:
+    manifest = manifest_of(OPERATOR, exchange=exchange, num_rounds=num_rounds, **changes)
+    return Ledger(SignedManifest.sign(manifest, OPERATOR), course or FixedCourse())
+
+
+def seen(ledger: Ledger) -> tuple[object, ...]:
+    """Everything that a caller can see."""
+    rounds = range(-1, ledger.round + 2)
+    return (
+        (ledger.size, ledger.round, ledger.newest, ledger.last_commit, ledger.state, ledger.open_ms, ledger.thresholds),
+        (ledger.finished, ledger.last_founders, ledger.is_between_rounds, ledger.credits()),
+        [(ledger.commit_at(number), ledger.index_at(number), ledger.table_at(number)) for number in rounds],
+        [(ledger.floor_at(number), ledger.state_at(number)) for number in range(ledger.round + 1)],
+    )
+
+
+def refused(ledger: Ledger, entry: bytes, error: type[RemoteFault] = LedgerError, match: str = "") -> None:
+    before, before_seen = ledger.copy(), seen(ledger)
+    with pytest.raises(error) as raised:
+        ledger.append(entry)
+    assert match in str(raised.value)
+    assert seen(ledger) == before_seen
+    assert vars(ledger) == vars(before)
+
+
+def append(ledger: Ledger, *headers: Header) -> None:
+    for entry in entries_of(headers):
+        ledger.append(entry)
+
+
+def claim_entry(header: Header) -> bytes:
+    return entry_of(header.claims[0])

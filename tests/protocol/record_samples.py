@@ -1,0 +1,69 @@
+"""One record of each kind, and the largest of some, for the tests of records."""
+
+from dataclasses import replace
+
+from protocol.exchange import MAX_LOT_MS, MAX_ROWS, MIN_FLOOR
+from protocol.records import (
+    MAX_ARCHITECTURES,
+    MAX_LOTS,
+    MAX_ROLES,
+    MAX_ROUND,
+    Announcement,
+    Claim,
+    Contribution,
+    LotRecord,
+    Round,
+    SignedClaim,
+    SignedContribution,
+    Threshold,
+    Ticket,
+)
+from protocol.signing import Identity, sha256
+
+ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
+RUN, BASE = sha256(b"run"), sha256(b"base")
+CLAIM = Claim(
+    run=RUN,
+    round=3,
+    base=BASE,
+    key=ALICE.public_key,
+    founder=ALICE.public_key,
+    cohort="east",
+    local_steps=1,
+    work=(2, 0, 1),
+    lots_root=sha256(b"lots"),
+    vector=sha256(b"vector"),
+    residual=b"",
+    lot_ms=250,
+)
+SIGNED_CLAIM = SignedClaim.sign(CLAIM, ALICE)
+CONTRIBUTION = Contribution(RUN, 3, BASE, ALICE.public_key, (SIGNED_CLAIM.digest,), sha256(b"body"), (b"",))
+SIGNED_CONTRIBUTION = SignedContribution.sign(CONTRIBUTION, ALICE)
+TICKET = Ticket(RUN, 4, SIGNED_CONTRIBUTION.digest)
+THRESHOLD = Threshold(1, 12_345, 640)
+ROUND = Round(
+    run=RUN,
+    round=4,
+    base=BASE,
+    table=sha256(b"table"),
+    rows=2,
+    mean=sha256(b"mean"),
+    state=sha256(b"state"),
+    counted=1_280,
+    thresholds=(replace(THRESHOLD, role=0), THRESHOLD),
+    floor=-31,
+    open_ms=60_000,
+)
+ANNOUNCEMENT = Announcement(RUN, ALICE.public_key, "east", 3, 5)
+LOT = LotRecord(0, 2, "r32 u0.0:k3e2", 16, "0.693147", b"p" * 32)
+
+LARGEST_CLAIM = replace(CLAIM, round=MAX_ROUND, cohort="c" * 63, work=(MAX_LOTS,) * MAX_ARCHITECTURES, lot_ms=MAX_LOT_MS)
+LARGEST_ROUND = replace(
+    ROUND,
+    round=MAX_ROUND,
+    rows=MAX_ROWS,
+    counted=2**62 - 1,
+    thresholds=tuple(Threshold(role, 2**62 - 1, 2**48) for role in range(MAX_ROLES)),
+    floor=MIN_FLOOR,
+    open_ms=86_400_000,
+)

@@ -1,0 +1,573 @@
+"""The log's rounds, case by case, and any order of events against a simple account of them."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from protocol.closing import Closing, NotTaken, Stage
+from protocol.exchange import grace_ms
+from protocol.signing import sha256
+
+A, B, C, D, E, F = FOUNDERS = sorted(sha256(b"founder %d" % i) for i in range(6))
+OPEN_MS, START = 1_000, 50_000
+DEADLINE = START + OPEN_MS
+GRACE = 250
+
+
+def work(founder: bytes, number: int = 1) -> bytes:
+    """A contribution of a founder, told apart from its others by a number."""
+    return sha256(founder + bytes([number]))
+
+
+def opened(*expected: bytes, round: int = 7, open_ms: int = OPEN_MS, max_rows: int = 8) -> Closing:
+    """A round that opens at START, after a table of ``expected``."""
+    closing = Closing(max_rows)
+    closing.open(round, open_ms, frozenset(expected), START)
+    return closing
+
+
+def hand_in(closing: Closing, founder: bytes, now: int = START, number: int = 1) -> int:
+    """Header and body at once, and the body is good."""
+    closing.header(founder, work(founder, number), now)
+    round_ = closing.arrived(work(founder, number), now)
+    closing.good(work(founder, number))
+    return round_
+
+
+def table(*founders: bytes) -> tuple[bytes, ...]:
+    return tuple(work(founder) for founder in sorted(founders))
+
+
+# Opening and closing.
+
+
+def test_the_first_round_opens_at_the_first_header() -> None:
+    closing = Closing(8)
+    assert closing.stage is Stage.CLOSED
+    closing.open(1, OPEN_MS, frozenset(), None)
+    assert (closing.stage, closing.left_ms(START), closing.next_ms(START), closing.tick(10**9)) == (Stage.IDLE, OPEN_MS, None, None)
+    assert closing.header(A, work(A), START) == 1
+    assert (closing.round, closing.stage) == (1, Stage.OPEN)
+    assert (closing.left_ms(START), closing.next_ms(START + 1)) == (OPEN_MS, OPEN_MS - 1)
+
+
+def test_a_round_closes_at_its_deadline_with_all_that_is_good_sorted_by_founder() -> None:
+    closing = opened()
+    for founder in (C, A, B):
+        assert hand_in(closing, founder) == 7
+    assert closing.tick(DEADLINE - 1) is None
+    assert closing.next_ms(DEADLINE - 1) == 1
+    assert closing.tick(DEADLINE) == table(A, B, C)
+    assert (closing.stage, closing.left_ms(DEADLINE), closing.next_ms(DEADLINE)) == (Stage.CLOSED, 0, None)
+    assert closing.tick(DEADLINE + 1) is None  # once
+    assert not closing.dropped
+
+
+def test_a_round_that_nobody_is_in_is_open_for_all_of_its_time_again() -> None:
+    closing = opened()
+    late = DEADLINE + 7
+    assert closing.tick(late) is None
+    assert (closing.round, closing.stage, closing.left_ms(late)) == (7, Stage.OPEN, OPEN_MS)
+    assert hand_in(closing, A, late) == 7
+    assert closing.tick(late + OPEN_MS - 1) is None
+    assert closing.tick(late + OPEN_MS) == table(A)
+
+
+def test_headers_alone_do_not_close_a_round_and_who_was_in_the_last_table_keeps_its_place_meanwhile() -> None:
+    closing = opened(A)
+    closing.header(A, work(A), START)
+    closing.header(B, work(B), START)
+    assert closing.tick(DEADLINE) is None
+    assert (closing.stage, closing.left_ms(DEADLINE)) == (Stage.OPEN, OPEN_MS)
+    assert closing.take_gone() == [(B, "no body by the deadline")]
+    assert closing.arrived(work(A), DEADLINE + 1) == 7
+    with pytest.raises(NotTaken, match="hand it in again"):
+        closing.arrived(work(B), DEADLINE + 1)
+    assert hand_in(closing, B, DEADLINE + 2) == 7
+    closing.good(work(A))
+    assert closing.tick(DEADLINE + OPEN_MS) == table(A, B)
+
+
+def test_a_round_is_left_open_while_its_only_body_is_being_checked() -> None:
+    closing = opened()
+    closing.header(A, work(A), START)
+    closing.arrived(work(A), DEADLINE - 1)
+    assert closing.tick(DEADLINE) is None
+    assert (closing.stage, closing.left_ms(DEADLINE), closing.next_ms(DEADLINE)) == (Stage.OPEN, 0, None)
+    assert hand_in(closing, B, DEADLINE + 1) == 7  # this round may come to nothing yet, so none counts in the next
+    closing.good(work(A))
+    assert closing.next_ms(DEADLINE + 2) == 0
+    assert closing.tick(DEADLINE + 2) == table(A, B)
+
+
+def test_a_round_whose_only_body_is_bad_is_open_again() -> None:
+    closing = opened()
+    closing.header(A, work(A), START)
+    closing.arrived(work(A), DEADLINE - 1)
+    assert closing.tick(DEADLINE + 5) is None
+    closing.bad(work(A))
+    assert closing.tick(DEADLINE + 6) is None
+    assert (closing.stage, closing.left_ms(DEADLINE + 6)) == (Stage.OPEN, OPEN_MS)
+
+
+# Bodies.
+
+
+def waiting(*expected: bytes, open_ms: int = OPEN_MS) -> Closing:
+    """Past the deadline of a round with D's contribution, and headers of all others: A, B and C, whose bodies are missing."""
+    closing = opened(*expected, open_ms=open_ms)
+    hand_in(closing, D)
+    for founder in (A, B, C):
+        closing.header(founder, work(founder), START)
+    assert closing.tick(START + open_ms) is None or not set(expected) & {A, B, C}
+    return closing
+
+
+@pytest.mark.parametrize(("open_ms", "grace"), [(1, 250), (2_500, 250), (2_510, 251), (50_000, 5_000), (100_000, 10_000), (10**7, 10_000)])
+def test_founders_of_the_last_table_are_waited_for_a_tenth_of_the_time_within_bounds(open_ms: int, grace: int) -> None:
+    closing = waiting(A, open_ms=open_ms)
+    over = START + open_ms + grace
+    assert closing.stage is Stage.WAITING
+    assert closing.next_ms(START + open_ms) == grace
+    assert closing.tick(over - 1) is None
+    assert closing.tick(over) == table(D)
+
+
+def test_only_founders_of_the_last_table_are_waited_for() -> None:
+    closing = waiting(A, B, E)
+    assert closing.dropped == {"no body by the deadline": 1}
+    assert closing.take_gone() == [(C, "no body by the deadline")]
+    assert closing.take_gone() == []
+    with pytest.raises(NotTaken):
+        closing.arrived(work(C), DEADLINE)
+    closing.arrived(work(A), DEADLINE + 1)
+    closing.good(work(A))
+    assert closing.tick(DEADLINE + GRACE) == table(A, D)
+    assert closing.take_gone() == [(B, "no body")]
+    assert waiting().stage is Stage.CLOSED
+
+
+def test_nobody_is_waited_for_once_all_bodies_are_in() -> None:
+    closing = waiting(A)
+    assert closing.arrived(work(A), DEADLINE + 9) == 7
+    assert closing.tick(DEADLINE + 9) is None
+    closing.good(work(A))
+    assert closing.next_ms(DEADLINE + 10) == 0
+    assert closing.tick(DEADLINE + 10) == table(A, D)
+
+
+def test_a_body_that_came_in_time_is_waited_for_as_long_as_its_check_takes() -> None:
+    for founder in (A, F):  # F was not in the last table, and has to bring it by the deadline
+        closing = opened(A, B)
+        hand_in(closing, D)
+        closing.header(founder, work(founder), START)
+        closing.header(B, work(B), START)
+        closing.arrived(work(founder), DEADLINE - 1 if founder == F else DEADLINE + GRACE - 1)
+        hours_later = DEADLINE + 10**7
+        assert closing.tick(hours_later) is None
+        assert closing.next_ms(hours_later) is None  # it closes when the check is over, and at no other time
+        closing.good(work(founder))
+        assert closing.tick(hours_later) == table(founder, D)
+
+
+def test_a_body_that_comes_too_late_is_refused_and_counts_when_it_is_handed_in_again() -> None:
+    closing = waiting(A)
+    with pytest.raises(NotTaken, match="hand it in again"):
+        closing.arrived(work(A), DEADLINE + GRACE)
+    assert closing.round_for_header(work(A), DEADLINE + GRACE - 1) == 7
+    assert closing.round_for_header(work(A), DEADLINE + GRACE) == 8
+    assert hand_in(closing, A, DEADLINE + GRACE) == 8
+    assert closing.tick(DEADLINE + GRACE) == table(D)
+    closing.open(8, OPEN_MS, frozenset({D}), DEADLINE + 400)
+    assert closing.is_good(work(A))
+    assert closing.tick(DEADLINE + 400 + OPEN_MS) == table(A)
+
+
+def test_a_newcomer_s_body_is_refused_from_the_deadline_on_whoever_looks_first() -> None:
+    for now in (DEADLINE - 1, DEADLINE):
+        closing = opened()
+        hand_in(closing, D)
+        closing.header(A, work(A), START)
+        if now < DEADLINE:
+            assert closing.arrived(work(A), now) == 7
+        else:
+            with pytest.raises(NotTaken):
+                closing.arrived(work(A), now)
+
+
+def test_a_body_without_a_header_is_refused() -> None:
+    with pytest.raises(NotTaken):
+        opened().arrived(work(A), START)
+
+
+def test_a_bad_body_takes_its_header_with_it_and_another_try_is_welcome() -> None:
+    closing = waiting(A)
+    closing.arrived(work(A), DEADLINE + 1)
+    closing.bad(work(A))
+    assert closing.dropped["bad body"] == 1
+    assert (A, "bad body") in closing.take_gone()
+    assert (closing.round_of(work(A)), closing.is_good(work(A))) == (None, False)
+    assert hand_in(closing, A, DEADLINE + 2) == 8
+    assert closing.tick(DEADLINE + 2) == table(D)
+
+
+def test_the_same_body_again_changes_nothing_even_after_the_close() -> None:
+    closing = opened()
+    hand_in(closing, A)
+    assert closing.arrived(work(A), START + 1) == 7
+    assert closing.is_good(work(A))
+    assert closing.tick(DEADLINE) == table(A)
+    assert closing.arrived(work(A), DEADLINE + GRACE) == 7
+    assert closing.is_good(work(A))
+
+
+# Headers.
+
+
+def test_the_same_header_again_is_welcome_at_any_time() -> None:
+    closing = opened(A)
+    for now in (START, DEADLINE - 1):
+        assert closing.header(A, work(A), now) == 7
+    hand_in(closing, D)
+    assert closing.header(A, work(A), DEADLINE + 1) == 7
+    closing.arrived(work(A), DEADLINE + 2)
+    closing.good(work(A))
+    assert closing.header(A, work(A), DEADLINE + 3) == 7
+    assert closing.is_good(work(A))
+    assert closing.tick(DEADLINE + 3) == table(A, D)
+    assert closing.header(A, work(A), DEADLINE + 4) == 7
+
+
+def test_another_header_of_a_founder_takes_the_place_of_one_without_a_body() -> None:
+    closing = opened()
+    closing.header(A, work(A), START)
+    assert closing.header(A, work(A, 2), START + 1) == 7
+    assert (closing.round_of(work(A)), closing.round_of(work(A, 2))) == (None, 7)
+    with pytest.raises(NotTaken):
+        closing.arrived(work(A), START + 2)
+    closing.arrived(work(A, 2), START + 2)
+    closing.good(work(A, 2))
+    assert closing.tick(DEADLINE) == (work(A, 2),)
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_another_contribution_of_a_founder_is_refused_until_the_first_is_in_the_log(is_checked: bool) -> None:
+    closing = opened(B)
+    hand_in(closing, D)
+    closing.header(A, work(A), START)
+    closing.header(B, work(B), START)
+    closing.arrived(work(A), START)
+    if is_checked:
+        closing.good(work(A))
+    for now in (START, DEADLINE, DEADLINE + 1):  # OPEN, and WAITING for B
+        with pytest.raises(NotTaken, match="another contribution"):
+            closing.header(A, work(A, 2), now)
+    closing.is_good(work(A)) or closing.good(work(A))
+    assert closing.tick(DEADLINE + GRACE) == table(A, D)
+    with pytest.raises(NotTaken, match="another contribution"):  # it may stand on the same base, and then no table can have both
+        closing.header(A, work(A, 2), DEADLINE + GRACE)
+    closing.open(8, OPEN_MS, frozenset({A, D}), DEADLINE + 300)
+    assert hand_in(closing, A, DEADLINE + 300, number=2) == 8
+
+
+def test_headers_after_the_deadline_count_in_the_next_round_and_so_do_their_bodies() -> None:
+    closing = waiting(A)
+    assert closing.round_for_headers(DEADLINE) == 8
+    assert hand_in(closing, E, DEADLINE) == 8
+    assert closing.header(F, work(F), DEADLINE + 1) == 8
+    assert (closing.round_of(work(E)), closing.round_of(work(F))) == (8, 8)
+    assert closing.tick(DEADLINE + GRACE) == table(D)
+    assert hand_in(closing, B, DEADLINE + GRACE) == 8  # CLOSED by now
+    assert closing.arrived(work(F), DEADLINE + GRACE) == 8
+    now = DEADLINE + 2 * GRACE
+    closing.open(8, 2 * OPEN_MS, frozenset({D}), now)
+    assert (closing.round, closing.left_ms(now), closing.header(E, work(E), now)) == (8, 2 * OPEN_MS, 8)
+    closing.good(work(F))
+    assert closing.tick(now + 2 * OPEN_MS - 1) is None
+    assert closing.tick(now + 2 * OPEN_MS) == table(B, E, F)
+
+
+def test_a_header_that_waits_for_its_body_moves_to_the_next_round_when_another_takes_its_place() -> None:
+    closing = waiting(A)
+    assert closing.header(A, work(A, 2), DEADLINE + 1) == 8
+    assert closing.round_of(work(A)) is None
+    assert closing.tick(DEADLINE + 1) == table(D)
+
+
+# Places.
+
+
+def test_newcomers_do_not_take_the_places_of_those_in_the_last_table() -> None:
+    closing = opened(A, B, C, max_rows=4)
+    assert closing.header(D, work(D), START) == 7
+    with pytest.raises(NotTaken, match="newcomers"):
+        closing.header(E, work(E), START)
+    for founder in (A, B, C):
+        closing.header(founder, work(founder), START)
+    closing.header(D, work(D, 2), START)  # in the place that it has
+
+
+def test_there_is_a_place_for_a_newcomer_even_if_the_last_table_was_full() -> None:
+    closing = opened(A, B, C, D, max_rows=4)
+    hand_in(closing, E)
+    for founder in (A, B, C):
+        hand_in(closing, founder)
+    with pytest.raises(NotTaken, match="full"):
+        closing.header(D, work(D), START)
+
+
+def test_the_place_of_a_newcomer_without_a_body_is_free_after_the_deadline() -> None:
+    closing = opened(A, B, C, max_rows=4)
+    closing.header(D, work(D), START)
+    assert hand_in(closing, E, DEADLINE) == 7  # the round is open again
+    assert closing.tick(DEADLINE + OPEN_MS) == table(E)
+
+
+def test_early_newcomers_do_not_take_the_places_of_those_in_the_table_that_is_closing() -> None:
+    closing = opened(max_rows=4)
+    for founder in (A, B, C):
+        hand_in(closing, founder)
+    assert closing.tick(DEADLINE) == table(A, B, C)
+    assert hand_in(closing, D, DEADLINE) == 8
+    with pytest.raises(NotTaken, match="newcomers"):
+        closing.header(E, work(E), DEADLINE)
+    closing.open(8, OPEN_MS, frozenset({A, B, C}), DEADLINE)
+    for founder in (A, B, C):
+        assert hand_in(closing, founder, DEADLINE, number=2) == 8
+
+
+def test_those_who_turn_to_the_next_round_find_no_more_places_than_it_has() -> None:
+    founders = [sha256(b"one of the last table %d" % i) for i in range(16)]
+    newcomers = [sha256(b"newcomer %d" % i) for i in range(2)]
+    closing = opened(*founders, max_rows=16)
+    hand_in(closing, founders[0])
+    for founder in founders[1:]:
+        closing.header(founder, work(founder), START)
+    for newcomer in newcomers:
+        assert closing.header(newcomer, work(newcomer), DEADLINE) == 8
+    for founder in founders[1:15]:
+        assert closing.header(founder, work(founder, 2), DEADLINE) == 8
+    with pytest.raises(NotTaken, match="full"):
+        closing.header(founders[15], work(founders[15], 2), DEADLINE)
+    assert closing.round_of(work(founders[15])) == 7  # it has its place in this round yet
+
+
+# Restart of the log.
+
+
+def test_what_has_a_ticket_is_in_the_table_that_it_names_after_a_crash() -> None:
+    closing = Closing(8)
+    closing.open(7, OPEN_MS, frozenset({A}), START)
+    closing.restore(A, work(A), 7, START)
+    closing.restore(B, work(B), 8, START)  # came early, before the crash
+    assert (closing.header(A, work(A), START), closing.header(B, work(B), START)) == (7, 8)
+    assert (closing.is_good(work(A)), closing.is_good(work(B))) == (True, True)
+    assert hand_in(closing, C) == 7
+    assert closing.tick(DEADLINE) == table(A, C)
+    closing.open(8, OPEN_MS, frozenset({A, C}), DEADLINE)
+    assert closing.tick(DEADLINE + OPEN_MS) == table(B)
+
+
+def test_a_ticket_from_before_a_crash_opens_the_first_round() -> None:
+    closing = Closing(8)
+    closing.open(1, OPEN_MS, frozenset(), None)
+    closing.restore(A, work(A), 1, START)
+    assert (closing.stage, closing.left_ms(START)) == (Stage.OPEN, OPEN_MS)
+    assert closing.tick(DEADLINE) == table(A)
+
+
+# Any order of events.
+
+
+class Rounds(RuleBasedStateMachine):
+    """Events in any order; the test's own books say what must hold of each answer."""
+
+    @initialize(max_rows=st.integers(2, 7), is_first=st.booleans())
+    def begin(self, max_rows: int, is_first: bool) -> None:
+        self.now = START
+        self.closing = Closing(max_rows)
+        self.max_rows = max_rows
+        self.expected: frozenset[bytes] = frozenset()
+        self.numbers = dict.fromkeys(FOUNDERS, 1)  # of each founder's contribution
+        self.promised: dict[bytes, int] = {}  # contribution -> the round that its header was taken for
+        self.checking: set[bytes] = set()
+        self.good: set[bytes] = set()
+        self.closed: tuple[bytes, ...] | None = None
+        self.tables: dict[int, tuple[bytes, ...]] = {}
+        self.deadline: int | None = None if is_first else START + OPEN_MS
+        self.closing.open(1, OPEN_MS, frozenset(), None if is_first else START)
+
+    def founder_of(self, contribution: bytes) -> bytes:
+        return next(founder for founder in FOUNDERS if contribution in [work(founder, number) for number in range(1, 200)])
+
+    def those(self, contributions: Iterable[bytes], round: int) -> set[bytes]:
+        return {one for one in contributions if self.promised.get(one) == round}
+
+    @property
+    def is_past(self) -> bool:
+        return self.deadline is not None and self.now >= self.deadline
+
+    @property
+    def is_over(self) -> bool:
+        return self.closed is not None or (self.is_past and self.now >= (self.deadline or 0) + grace_ms(OPEN_MS) and bool(self.in_now))
+
+    @property
+    def in_now(self) -> set[bytes]:
+        return self.those(self.good, self.closing.round)
+
+    def settle_deadline(self) -> None:
+        """At a deadline with nothing in, the round runs again; without a body by then, strangers are out."""
+        round_ = self.closing.round
+        if not self.is_past or self.closed is not None or (not self.in_now and self.those(self.checking, round_)):
+            return
+        for one in self.those(self.promised, round_) - self.good - self.checking:
+            if self.founder_of(one) not in self.expected:
+                del self.promised[one]
+        if not self.in_now:
+            self.deadline = self.now + OPEN_MS
+
+    @rule(ms=st.sampled_from([0, 1, 100, 249, 250, OPEN_MS - 1, OPEN_MS]))
+    def time_passes(self, ms: int) -> None:
+        self.now += ms
+
+    @rule(ms=st.sampled_from([0, 0, 1]))
+    def time_passes_until_something_is_due(self, ms: int) -> None:
+        self.settle_deadline()
+        due = self.closing.next_ms(self.now)
+        assert due is None or due >= 0
+        if due is not None:
+            self.now += max(0, due - ms)
+
+    @rule(founder=st.sampled_from(FOUNDERS), is_new=st.booleans())
+    def a_header_comes(self, founder: bytes, is_new: bool) -> None:
+        self.numbers[founder] += is_new
+        one = work(founder, self.numbers[founder])
+        if self.deadline is None:
+            self.deadline = self.now + OPEN_MS
+        self.settle_deadline()
+        round_ = self.closing.round
+        others = [other for other in self.promised if self.founder_of(other) == founder and other != one]
+        is_early = self.closed is not None or (self.is_past and bool(self.in_now))
+        assert self.closing.round_for_headers(self.now) == round_ + is_early
+        taken_for = self.closing.round_for_header(one, self.now)
+        has_place = one in self.promised or not self.is_crowded(founder, round_ + is_early)
+        try:
+            answer = self.closing.header(founder, one, self.now)
+        except NotTaken:
+            assert one not in self.good | self.checking
+            assert self.good.intersection(others) or self.checking.intersection(others) or not has_place
+            return
+        assert not self.good.intersection(others)
+        assert not self.checking.intersection(others)
+        assert answer == taken_for
+        is_late = self.is_over and one not in self.good | self.checking and self.promised.get(one) == round_
+        assert answer == (round_ + is_early if is_late else self.promised.get(one, round_ + is_early))
+        assert has_place or any(self.promised[other] == answer for other in others)
+        for other in others:
+            del self.promised[other]
+        self.promised[one] = answer
+
+    def is_crowded(self, founder: bytes, round: int) -> bool:
+        """Whether there is no place: all are taken, or those of newcomers are."""
+        taken = {self.founder_of(one) for one in self.those(self.promised, round)}
+        before = self.expected if round == self.closing.round else {self.founder_of(one) for one in self.those(self.promised, round - 1)}
+        places = max(self.max_rows - len(before), self.max_rows // 8, 1)
+        return len(taken) >= self.max_rows or (founder not in before and len(taken - before) >= places)
+
+    @rule(data=st.data())
+    def a_body_comes(self, data: st.DataObject) -> None:
+        founder = data.draw(st.sampled_from(FOUNDERS))
+        one = work(founder, self.numbers[founder])
+        self.settle_deadline()
+        is_known = one in self.good | self.checking
+        try:
+            answer = self.closing.arrived(one, self.now)
+        except NotTaken:
+            assert not is_known
+            assert one not in self.promised or (self.promised[one] == self.closing.round and self.is_over)
+            return
+        assert answer == self.promised[one]
+        assert is_known or not (self.is_over and answer == self.closing.round)
+        if not is_known:
+            self.checking.add(one)
+
+    @rule(is_good=st.sampled_from([True, True, False]), data=st.data())
+    def a_check_is_over(self, is_good: bool, data: st.DataObject) -> None:
+        if not self.checking:
+            return
+        one = data.draw(st.sampled_from(sorted(self.checking)))
+        self.checking.discard(one)
+        if is_good:
+            self.closing.good(one)
+            self.good.add(one)
+        else:
+            self.closing.bad(one)
+            del self.promised[one]
+
+    @rule()
+    def the_log_looks(self) -> None:
+        self.settle_deadline()
+        round_ = self.closing.round
+        is_checking, is_missing = self.those(self.checking, round_), self.those(self.promised, round_) - self.good - self.checking
+        closed = self.closing.tick(self.now)
+        may_close = self.closed is None and self.is_past and bool(self.in_now) and not is_checking
+        assert (closed is not None) == (may_close and (self.is_over or not is_missing))
+        if closed is None:
+            return
+        assert closed == tuple(sorted(self.in_now, key=self.founder_of))
+        self.closed = closed
+        for one in is_missing:
+            del self.promised[one]
+
+    @rule()
+    def the_log_commits(self) -> None:
+        if self.closed is None:
+            return
+        self.tables[self.closing.round] = self.closed
+        for one in self.closed:
+            del self.promised[one]
+            self.good.discard(one)
+            self.numbers[self.founder_of(one)] += 1
+        self.expected, self.closed = frozenset(self.founder_of(one) for one in self.closed), None
+        self.deadline = self.now + OPEN_MS
+        self.closing.open(self.closing.round + 1, OPEN_MS, self.expected, self.now)
+
+    @rule()
+    def the_log_crashes(self) -> None:
+        """What was found good has tickets; all else is forgotten."""
+        round_, self.closing = self.closing.round, Closing(self.max_rows)
+        self.promised = {one: its for one, its in self.promised.items() if one in self.good}
+        self.checking, self.closed = set(), None
+        self.deadline = None if round_ == 1 and not self.promised else self.now + OPEN_MS
+        self.closing.open(round_, OPEN_MS, self.expected, None if round_ == 1 else self.now)
+        for one in self.good:
+            self.closing.restore(self.founder_of(one), one, self.promised[one], self.now)
+
+    @invariant()
+    def a_founder_has_one_contribution_in_and_each_is_where_its_header_was_told(self) -> None:
+        assert len({self.founder_of(one) for one in self.promised}) == len(self.promised)
+        self.settle_deadline()
+        self.closing.next_ms(self.now)
+        for founder in FOUNDERS:
+            one = work(founder, self.numbers[founder])
+            assert self.closing.round_of(one) == self.promised.get(one)
+            assert self.closing.is_good(one) == (one in self.good)
+
+    @invariant()
+    def no_table_has_more_rows_than_there_are_places(self) -> None:
+        assert all(0 < len(table) <= self.max_rows for table in self.tables.values())
+
+    @invariant()
+    def a_round_that_has_what_it_needs_is_never_asked_to_wait(self) -> None:
+        due = self.closing.next_ms(self.now)
+        if self.is_past and self.closed is None and self.is_over and not self.those(self.checking, self.closing.round):
+            assert due == 0
+        if self.closing.stage is Stage.OPEN and not self.is_past:
+            assert due == (self.deadline or 0) - self.now
+
+
+TestRounds = Rounds.TestCase
+TestRounds.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

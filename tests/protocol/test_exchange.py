@@ -1,0 +1,138 @@
+"""The numbers of a round: against rational arithmetic and brute force, and what a manifest may not choose."""
+
+from dataclasses import replace
+from fractions import Fraction
+from statistics import median_low
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.exchange import CODEC_BITS, DRIFT, MAX_AGE, MAX_LOT_MS, MAX_ROWS, SUM_BITS, WINDOW, Exchange, grace_ms, next_open_ms, sum_bits
+from tests.runs import EXCHANGE
+
+DAY_MS = 86_400_000
+WIDE = replace(EXCHANGE, min_open_ms=1, max_open_ms=DAY_MS)
+
+lots_ms = st.lists(st.integers(1, MAX_LOT_MS), min_size=1, max_size=9)
+
+
+@given(st.integers(1, DAY_MS), st.integers(1, 2**50), st.integers(1, 2**40), lots_ms, st.integers(1, DAY_MS), st.integers(1, DAY_MS))
+def test_the_next_round_s_time_is_that_of_rational_arithmetic(
+    open_ms: int, counted: int, target: int, durations: list[int], one_bound: int, other_bound: int
+) -> None:
+    low, high = sorted((one_bound, other_bound))
+    exchange = replace(EXCHANGE, target_batch=target, min_open_ms=low, first_open_ms=low, max_open_ms=high)
+    factor = min(max(Fraction(target, counted), Fraction(3, 4)), Fraction(4, 3))
+    enough = max(int(open_ms * factor), 4 * median_low(durations))
+    assert next_open_ms(exchange, open_ms, counted, durations) == min(max(enough, low), high)
+
+
+@pytest.mark.parametrize(
+    ("open_ms", "counted", "durations", "expected"),
+    [
+        (1_000, 64, [1], 1_000),  # on target
+        (1_000, 80, [1], 800),
+        (1_000, 1_000_000, [1], 750),  # no faster than a quarter less
+        (1_000, 1, [1], 1_333),  # no slower than a third more
+        (1_000, 64, [500, 400, 2_000], 2_000),  # room for four median lots
+        (1_000, 64, [500, 400], 1_600),  # of two, the shorter one
+        (1_000, 64, [1, 1, MAX_LOT_MS], 1_000),  # who names a long one alone changes nothing
+        (100, 1_000_000, [1], 100),
+        (60_000, 1, [1], 60_000),
+        (60_000, 1, [MAX_LOT_MS], 60_000),  # the manifest's bounds stand above all
+    ],
+)
+def test_the_next_round_s_time_by_hand(open_ms: int, counted: int, durations: list[int], expected: int) -> None:
+    assert next_open_ms(EXCHANGE, open_ms, counted, durations) == expected
+
+
+@given(st.integers(1, DAY_MS), st.integers(1, 2**50), lots_ms, st.randoms(use_true_random=False))
+def test_the_order_of_the_claims_does_not_matter(open_ms: int, counted: int, durations: list[int], chance: Any) -> None:
+    turned = durations.copy()
+    chance.shuffle(turned)
+    assert next_open_ms(WIDE, open_ms, counted, durations) == next_open_ms(WIDE, open_ms, counted, turned)
+
+
+@given(st.integers(1, DAY_MS), st.integers(1, 2**50), st.integers(1, 2**50), lots_ms)
+def test_a_round_of_more_samples_is_not_followed_by_a_longer_one(open_ms: int, fewer: int, more: int, durations: list[int]) -> None:
+    fewer, more = sorted((fewer, more))
+    assert next_open_ms(WIDE, open_ms, more, durations) <= next_open_ms(WIDE, open_ms, fewer, durations)
+
+
+@given(st.integers(1_000, 1_000_000), st.integers(1, 5_000))
+def test_a_swarm_of_steady_speed_comes_to_its_target_and_stays(first_open_ms: int, samples_a_second: int) -> None:
+    exchange = replace(WIDE, target_batch=20 * samples_a_second)  # 20 s would do
+    open_ms = first_open_ms
+    for _ in range(20):
+        open_ms = next_open_ms(exchange, open_ms, samples_a_second * open_ms // 1_000, [1])
+    sample_ms = 1_000 / samples_a_second  # as near as whole samples and milliseconds allow
+    assert abs(open_ms - 20_000) <= 2 * sample_ms + 1
+
+
+@pytest.mark.parametrize(
+    ("open_ms", "expected"),
+    [(1, 250), (2_500, 250), (2_509, 250), (2_510, 251), (30_000, 3_000), (99_999, 9_999), (100_000, 10_000), (DAY_MS, 10_000)],
+)
+def test_the_grace_is_a_tenth_of_the_round_between_a_quarter_of_a_second_and_ten(open_ms: int, expected: int) -> None:
+    assert grace_ms(open_ms) == expected
+
+
+@pytest.mark.parametrize("codec", CODEC_BITS)
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 7, 8, 9, 64, 255, 256, 257, 512, 513, 1023, 1024])
+def test_the_largest_sum_fits_in_as_many_bits_as_it_is_said_to_need(codec: str, rows: int) -> None:
+    limit = {"int16": 32_767, "int8": 127}[codec]
+    largest = rows * limit * 2 ** (WINDOW - 1 + DRIFT) * (2**16 - 1)
+    assert largest < 2 ** sum_bits(codec, rows)
+    assert largest.bit_length() >= sum_bits(codec, rows) - 1  # and it needs them, but for what rounding up a factor costs
+
+
+@pytest.mark.parametrize("codec", CODEC_BITS)
+def test_a_manifest_whose_sums_might_not_fit_is_refused(codec: str) -> None:
+    taken = []
+    for rows in (1, 2, 128, 255, 256, 257, 512, MAX_ROWS):
+        try:
+            taken.append(replace(EXCHANGE, codec=codec, max_rows=rows).max_rows)
+        except ValueError as error:
+            assert "bits where 62 are safe" in str(error)  # noqa: PT017 - both outcomes are right, by the numbers below
+    assert taken == {"int16": [1, 2, 128, 255, 256], "int8": [1, 2, 128, 255, 256, 257, 512, MAX_ROWS]}[codec]
+
+
+def test_the_constants_that_others_were_computed_from() -> None:
+    # A window of 20, which moves by one at a commit, is one of 24 within a table.
+    assert WINDOW + DRIFT == 24
+    assert DRIFT == MAX_AGE == 4
+    assert SUM_BITS < 63
+
+
+BOUNDS: list[tuple[str, int, int]] = [  # field, least, most
+    ("max_rows", 1, 256),
+    ("target_batch", 1, 2**40),
+    ("max_claim_samples", 80, 2**40),  # the weight cap
+    ("weight_cap", 1, 640),  # the most that a claim may have
+    ("first_floor", -200, 94),
+    ("first_open_ms", 100, 60_000),
+    ("min_open_ms", 1, 1_000),
+    ("max_open_ms", 1_000, DAY_MS),
+    ("local_steps", 1, 1),
+]
+
+
+@pytest.mark.parametrize(("field", "least", "most"), BOUNDS, ids=[field for field, _, _ in BOUNDS])
+def test_every_number_has_bounds(field: str, least: int, most: int) -> None:
+    for value in (least, most):
+        assert getattr(replace(EXCHANGE, **{field: value}), field) == value
+    for value in (least - 1, most + 1):
+        with pytest.raises(ValueError, match=r"."):
+            replace(EXCHANGE, **{field: value})
+
+
+def test_every_field_has_been_bounded_above() -> None:
+    assert {field for field, _, _ in BOUNDS} | {"codec"} == set(Exchange.__dataclass_fields__)
+
+
+@pytest.mark.parametrize("codec", ["", "fp16", "INT16", "topk"])
+def test_another_codec_is_refused(codec: str) -> None:
+    with pytest.raises(ValueError, match="codec"):
+        replace(EXCHANGE, codec=codec)

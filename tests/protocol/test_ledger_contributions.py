@@ -1,0 +1,252 @@
+"""Which claims and contributions may stand in the log, as entries and as what is handed in."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import protocol.ledger
+import protocol.records
+from protocol.errors import LedgerError, SignatureError
+from protocol.exchange import MAX_AGE
+from protocol.ledger import Ledger
+from protocol.records import (
+    Header,
+    SignedClaim,
+    SignedContribution,
+    entry_of,
+)
+from protocol.signing import sha256
+from tests.contributions import PEERS, commit, header_of, in_order, round_of, with_contribution
+from tests.protocol.ledgers import append, claim_entry, ledger_of, refused
+from tests.runs import EXCHANGE, FixedCourse
+
+# Claims.
+
+CLAIM_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
+    "another run": ({"run": sha256(b"another")}, "another run"),
+    "another base": ({"base": sha256(b"another")}, "another base"),
+    "a base of another round": ({"round": 1, "base": None}, "another base"),
+    "a base to come": ({"round": 3}, "another base"),
+    "too few architectures": ({"lots": (4,)}, "ask for 1"),
+    "too many architectures": ({"lots": (1, 1, 1)}, "ask for 3"),
+    "too many samples": ({"lots": (40, 1)}, "656 samples"),
+}
+
+
+@pytest.mark.parametrize("fault", CLAIM_FAULTS)
+def test_a_faulty_claim_is_refused_as_an_entry_and_in_a_header(ledger: Ledger, fault: str) -> None:
+    changes, match = CLAIM_FAULTS[fault]
+    changes = {name: ledger.last_commit if value is None else value for name, value in changes.items()}
+    faulty = header_of(ledger, PEERS[3], **changes)
+    refused(ledger, claim_entry(faulty), match=match)
+    with pytest.raises(LedgerError, match=match):
+        ledger.listed(faulty, 2)
+
+
+def test_a_claim_signed_by_another_key_is_refused(ledger: Ledger) -> None:
+    good = header_of(ledger, PEERS[3])
+    forged = replace(good, claims=(SignedClaim.sign(good.claims[0].open(), PEERS[4]),))
+    refused(ledger, claim_entry(forged), SignatureError)
+    with pytest.raises(SignatureError):
+        ledger.listed(forged, 2)
+
+
+def test_a_claim_may_have_just_as_many_samples_as_the_manifest_allows(ledger: Ledger) -> None:
+    listed = ledger.listed(header_of(ledger, PEERS[3], lots=(40, 0)), 2)
+    assert listed.counted == 640
+
+
+def test_a_row_has_its_samples_capped_and_the_round_counts_all(ledger: Ledger) -> None:
+    large, small = (header_of(ledger, peer, lots=lots, lot_ms=ms) for peer, lots, ms in ((PEERS[0], (30, 10), 7), (PEERS[1], (1, 1), 9)))
+    found = [ledger.listed(header, 2) for header in (large, small)]
+    assert [(one.row.samples, one.counted, one.lots_ms) for one in found] == [(80, 640, (7,)), (32, 32, (9,))]
+    commit(ledger, [large, small])
+    assert ledger.newest is not None
+    assert ledger.newest.counted == 672
+
+
+def test_a_row_says_what_its_contribution_is() -> None:
+    ledger = ledger_of(FixedCourse(roles=3))
+    aged = header_of(ledger, PEERS[0], cohort="room-2", body=sha256(b"body"))  # "2" is 50
+    commit(ledger, [header_of(ledger, PEERS[1])])
+    row = ledger.listed(aged, 2).row
+    assert (row.contribution, row.founder, row.body) == (aged.contribution.digest, PEERS[0].public_key, sha256(b"body"))
+    assert (row.age, row.role) == (1, 50 % 3)
+
+
+# Contributions.
+
+
+def reseal(**changes: Any) -> Callable[[Header], Header]:
+    return lambda header: with_contribution(header, PEERS[3], **changes)
+
+
+CONTRIBUTION_FAULTS: dict[str, tuple[Callable[[Header], Header], str]] = {
+    "another run": (reseal(run=sha256(b"another")), "another run"),
+    "another base": (reseal(base=sha256(b"another")), "another base"),
+    "a round to come": (reseal(round=3), "another base"),
+    "other claims": (reseal(claims=(sha256(b"another"),)), "other claims"),
+    "a founder who has no claim": (lambda header: with_contribution(header, PEERS[4], founder=PEERS[4].public_key), "another cohort"),
+}
+
+
+@pytest.mark.parametrize("fault", CONTRIBUTION_FAULTS)
+def test_a_faulty_contribution_is_refused_as_an_entry_and_in_a_header(ledger: Ledger, fault: str) -> None:
+    build, match = CONTRIBUTION_FAULTS[fault]
+    good = header_of(ledger, PEERS[3])
+    faulty = build(good)
+    with pytest.raises(LedgerError, match=match):
+        ledger.listed(faulty, 2)
+    ledger.append(claim_entry(good))
+    refused(ledger, entry_of(faulty.contribution), match=match)
+    ledger.append(entry_of(good.contribution))
+
+
+def test_a_contribution_on_another_base_than_its_claim_is_refused() -> None:
+    ledger = ledger_of()
+    aged = header_of(ledger, PEERS[3])
+    commit(ledger, [header_of(ledger, PEERS[0])])
+    faulty = with_contribution(aged, PEERS[3], round=2, base=ledger.last_commit)
+    with pytest.raises(LedgerError, match="another base"):
+        ledger.listed(faulty, 2)
+    ledger.append(claim_entry(aged))
+    refused(ledger, entry_of(faulty.contribution), match="another base")
+
+
+def test_a_contribution_signed_by_another_than_its_founder_is_refused(ledger: Ledger) -> None:
+    good = header_of(ledger, PEERS[3])
+    forged = replace(good, contribution=SignedContribution.sign(good.contribution.open(), PEERS[4]))
+    with pytest.raises(SignatureError):
+        ledger.listed(forged, 2)
+    ledger.append(claim_entry(good))
+    refused(ledger, entry_of(forged.contribution), SignatureError)
+
+
+def test_a_header_of_more_or_other_claims_than_its_contribution_lists_is_refused(ledger: Ledger) -> None:
+    good, other = header_of(ledger, PEERS[3]), header_of(ledger, PEERS[4])
+    for claims in (other.claims, good.claims + other.claims, good.claims * 2):
+        with pytest.raises(LedgerError, match="other claims"):
+            ledger.listed(replace(good, claims=claims), 2)
+
+
+@pytest.mark.parametrize("age", range(MAX_AGE + 3))
+def test_a_contribution_of_any_age_up_to_four_commits_is_taken(age: int) -> None:
+    ledger = ledger_of()
+    commit(ledger, [header_of(ledger, PEERS[0])])
+    aged = header_of(ledger, PEERS[1])
+    for _ in range(age):
+        commit(ledger, [header_of(ledger, PEERS[0])])
+    if age > MAX_AGE:
+        refused(ledger, claim_entry(aged), match=f"{age} commits old")
+        with pytest.raises(LedgerError, match="commits old"):
+            ledger.listed(aged, ledger.round + 1)
+        return
+    commit(ledger, [aged, header_of(ledger, PEERS[0])])
+    table = ledger.table_at(ledger.round)
+    assert table is not None
+    assert {one.row.founder: one.row.age for one in table} == {PEERS[0].public_key: 0, PEERS[1].public_key: age}
+
+
+@pytest.mark.parametrize("sorted_after", range(7))
+def test_nothing_is_taken_over_a_sort_of_the_weights(sorted_after: int) -> None:
+    ledger = ledger_of(FixedCourse(sorts=frozenset({sorted_after})))
+    aged = []
+    for number in range(1, 6):
+        aged.append(header_of(ledger, PEERS[number]))  # the round after its base is ``number``
+        commit(ledger, [header_of(ledger, PEERS[0])])
+    for number, header in enumerate(aged, 1):
+        if 6 - number > MAX_AGE:
+            continue
+        if number <= sorted_after <= 5:  # the update that ended that round lies between its base and the base of round 6
+            refused(ledger, claim_entry(header), match="another order")
+        else:
+            assert ledger.listed(header, 6).row.age == 6 - number
+
+
+def test_a_key_s_work_on_a_base_counts_once_however_old_it_is() -> None:
+    ledger = ledger_of()
+    first, again = (header_of(ledger, PEERS[0], lots=lots, body=sha256(bytes(lots))) for lots in ((1, 1), (2, 2)))
+    commit(ledger, [first])
+    for _ in range(MAX_AGE):
+        for header in (first, again):
+            refused(ledger, claim_entry(header), match="on this base is in the log already")
+            with pytest.raises(LedgerError, match="in the log already"):
+                ledger.listed(header, ledger.round + 1)
+        commit(ledger, [header_of(ledger, PEERS[1])])
+    refused(ledger, claim_entry(again), match="commits old")
+
+
+@pytest.mark.parametrize("age", range(1, MAX_AGE + 1))
+def test_work_that_counted_late_does_not_count_again(age: int) -> None:
+    ledger = ledger_of()
+    aged, again = (header_of(ledger, PEERS[0], body=sha256(name)) for name in (b"first", b"again"))
+    for _ in range(age):
+        commit(ledger, [header_of(ledger, PEERS[1])])
+    newer = header_of(ledger, PEERS[0])
+    commit(ledger, [aged])
+    for _ in range(MAX_AGE - age):
+        refused(ledger, claim_entry(again), match="in the log already")
+        commit(ledger, [header_of(ledger, PEERS[1])])
+    ledger.listed(newer, ledger.round + 1)  # on another base it is other work
+
+
+def test_a_key_stands_once_in_a_table_also_with_work_on_two_bases() -> None:
+    ledger = ledger_of()
+    aged = header_of(ledger, PEERS[0])
+    commit(ledger, [header_of(ledger, PEERS[1])])
+    newer = header_of(ledger, PEERS[0])
+    for first, second in ((aged, newer), (newer, aged), (newer, newer)):
+        fork = ledger.copy()
+        fork.append(claim_entry(first))
+        refused(fork, claim_entry(second), match="twice in one table")
+        fork.append(entry_of(first.contribution))
+        refused(fork, claim_entry(second), match="twice in one table")
+
+
+def test_no_body_counts_twice_in_a_table_or_in_two(ledger: Ledger) -> None:
+    body = sha256(b"body")
+    first, copied = in_order(header_of(ledger, peer, body=body) for peer in PEERS[:2])
+    append(ledger, first)
+    ledger.append(claim_entry(copied))
+    refused(ledger, entry_of(copied.contribution), match="one body")
+    fork = ledger_of()
+    first, copied = (header_of(fork, peer, body=body) for peer in PEERS[:2])
+    commit(fork, [first])
+    for _ in range(3):
+        with pytest.raises(LedgerError, match="body is in the log already"):
+            fork.listed(copied, fork.round + 1)
+        attempt = fork.copy()
+        attempt.append(claim_entry(copied))
+        refused(attempt, entry_of(copied.contribution), match="body is in the log already")
+        commit(fork, [header_of(fork, PEERS[2])])
+
+
+def test_bodies_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol.ledger, "REMEMBERED_ROUNDS", 2)
+    ledger = ledger_of()
+    commit(ledger, [header_of(ledger, PEERS[0], body=sha256(b"body"))])
+    for is_remembered in (True, True, False):
+        copied = header_of(ledger, PEERS[1], body=sha256(b"body"))
+        if is_remembered:
+            with pytest.raises(LedgerError, match="body is in the log already"):
+                ledger.listed(copied, ledger.round + 1)
+        else:
+            ledger.listed(copied, ledger.round + 1)
+        commit(ledger, [header_of(ledger, PEERS[0])])
+
+
+def test_a_table_is_sorted_by_founder(ledger: Ledger) -> None:
+    first, second = in_order(header_of(ledger, peer) for peer in PEERS[:2])
+    append(ledger, second)
+    ledger.append(claim_entry(first))
+    refused(ledger, entry_of(first.contribution), match="sorted by founder")
+
+
+def test_a_table_has_no_more_rows_than_the_manifest_allows() -> None:
+    ledger = ledger_of(exchange=replace(EXCHANGE, max_rows=3))
+    headers = in_order(header_of(ledger, peer) for peer in PEERS[:4])
+    append(ledger, *headers[:3])
+    refused(ledger, claim_entry(headers[3]), match="at most 3")
+    ledger.append(entry_of(round_of(ledger, [ledger.listed(header, 1) for header in headers[:3]])))

@@ -1,0 +1,106 @@
+"""When a peer stops working, so that its contribution is in by the deadline."""
+
+from statistics import median_high
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.exchange import MAX_LOT_MS
+from protocol.pace import Pace
+
+durations = st.lists(st.integers(1, 10**7).map(float), min_size=1, max_size=40)
+
+
+def pace_of(*, left_ms: float, lots_ms: list[float], hand_ins_ms: list[float], now: float = 1_000.0) -> Pace:
+    pace = Pace()
+    pace.opened(now, left_ms)
+    for duration in lots_ms:
+        pace.lot_took(duration)
+    for duration in hand_ins_ms:
+        pace.ticket_took(duration)
+    return pace
+
+
+def starts(pace: Pace, now: float, lots: int) -> bool:
+    """Whether a peer that the log does not wait for may start another lot."""
+    return pace.may_start_lot(now, lots, is_awaited=False)
+
+
+def test_the_first_lot_is_always_worth_doing() -> None:
+    assert starts(Pace(), 0.0, 0)
+    late = pace_of(left_ms=10, lots_ms=[1_000], hand_ins_ms=[1_000])
+    assert starts(late, 5_000.0, 0)  # it counts in a later round
+    assert not starts(late, 5_000.0, 1)
+
+
+def test_another_lot_is_started_as_long_as_there_is_time_for_it_and_twice_for_handing_in() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[150])
+    assert starts(pace, 1_600.0, 1)  # done at 1700, in at 1850 as usual, at 2000 at worst
+    assert not starts(pace, 1_600.1, 1)
+    assert not starts(pace, 1_600.1, 50)
+
+
+def test_before_anything_was_measured_a_quarter_of_the_round_is_kept_for_handing_in() -> None:
+    pace = pace_of(left_ms=800, lots_ms=[100], hand_ins_ms=[])
+    assert starts(pace, 1_500.0, 1)
+    assert not starts(pace, 1_500.1, 1)
+
+
+def test_who_is_awaited_needs_to_have_the_header_in_by_the_deadline_and_not_the_body() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[150])
+    pace.header_took(50)
+    assert pace.may_start_lot(1_800.0, 1, is_awaited=True)
+    assert not pace.may_start_lot(1_800.1, 1, is_awaited=True)
+    assert not pace.may_start_lot(1_600.1, 1, is_awaited=False)
+
+
+def test_a_new_round_has_a_new_deadline_and_what_was_measured_stays() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[150])
+    assert pace.left_ms(1_000.0) == 1_000
+    assert pace.left_ms(2_500.0) == -500
+    pace.opened(2_500.0, 600)
+    assert pace.left_ms(2_500.0) == 600
+    assert starts(pace, 2_700.0, 1)
+    assert not starts(pace, 2_700.1, 1)
+
+
+@given(durations, durations, st.integers(0, 10**7), st.integers(0, 10**7), st.integers(1, 9))
+def test_a_lot_that_is_started_and_is_among_the_longer_ones_leaves_the_time_to_hand_in(
+    lots_ms: list[float], hand_ins_ms: list[float], left_ms: float, now: float, lots: int
+) -> None:
+    pace = pace_of(left_ms=left_ms, lots_ms=lots_ms, hand_ins_ms=hand_ins_ms)
+    longest_first = sorted(lots_ms[-16:], reverse=True)
+    long_ms = max(median_high(longest_first), longest_first[min(2, len(longest_first) - 1)])
+    needed = long_ms + 2 * median_high(hand_ins_ms[-16:])
+    assert starts(pace, now, lots) == (now + needed <= 1_000 + left_ms)
+
+
+@given(durations)
+def test_a_claim_may_name_the_usual_duration_of_a_lot(lots_ms: list[float]) -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=lots_ms, hand_ins_ms=[])
+    assert pace.lot_ms == min(max(round(median_high(lots_ms[-16:])), 1), MAX_LOT_MS)
+
+
+def test_where_one_architecture_in_four_takes_longer_there_is_time_for_it() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[100, 150, 200, 400] * 4, hand_ins_ms=[50])
+    assert pace.lot_ms == 200
+    assert starts(pace, 1_500.0, 1)
+    assert not starts(pace, 1_500.1, 1)
+
+
+def test_one_slow_lot_and_one_slow_hand_in_change_nothing() -> None:
+    usual = pace_of(left_ms=1_000, lots_ms=[100] * 5, hand_ins_ms=[50] * 5)
+    disturbed = pace_of(left_ms=1_000, lots_ms=[100, 100, 9_000, 100, 100], hand_ins_ms=[50, 50, 50, 50, 9_000])
+    assert disturbed.lot_ms == usual.lot_ms == 100
+    assert all(starts(disturbed, now, 1) == starts(usual, now, 1) for now in range(1_000, 2_100, 10))
+
+
+def test_a_machine_that_becomes_slower_is_noticed() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[10] * 100 + [500] * 9, hand_ins_ms=[])
+    assert pace.lot_ms == 500
+
+
+def test_before_the_first_lot_its_duration_is_the_least_that_a_claim_may_name() -> None:
+    assert Pace().lot_ms == 1
+    assert pace_of(left_ms=1_000, lots_ms=[0.2], hand_ins_ms=[]).lot_ms == 1
+    assert pace_of(left_ms=1_000, lots_ms=[1e9], hand_ins_ms=[]).lot_ms == MAX_LOT_MS

@@ -1,0 +1,164 @@
+"""What the signatures of records cover, how long records are, and that whatever opens the log can keep."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from protocol.encoding import pack
+from protocol.errors import EncodingError, RemoteFault, SignatureError
+from protocol.exchange import MAX_COHORT
+from protocol.records import (
+    MAX_COSTS,
+    MAX_ENTRY_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Manifest,
+    SignedClaim,
+    SignedContribution,
+    SignedManifest,
+    SignedTicket,
+    entry_of,
+    open_entry,
+)
+from protocol.signing import Identity, sha256
+from tests.protocol.record_samples import (
+    ALICE,
+    BOB,
+    CLAIM,
+    CONTRIBUTION,
+    LARGEST_CLAIM,
+    LARGEST_ROUND,
+    ROUND,
+    SIGNED_CLAIM,
+    SIGNED_CONTRIBUTION,
+    TICKET,
+)
+from tests.runs import manifest_of
+
+# Signatures.
+
+
+def test_a_manifest_comes_back_under_its_operator_s_signature(manifest: Manifest, signed_manifest: SignedManifest) -> None:
+    assert signed_manifest.open() == manifest
+    assert signed_manifest.run == sha256(pack(manifest))
+    assert manifest.cost_table() == dict(manifest.costs)
+
+
+def test_a_manifest_under_another_signature_or_changed_is_refused(manifest: Manifest, signed_manifest: SignedManifest) -> None:
+    with pytest.raises(SignatureError):
+        SignedManifest.sign(manifest, ALICE).open()
+    changed = pack(replace(manifest, seed=manifest.seed + 1))
+    with pytest.raises(SignatureError):
+        SignedManifest(changed, signed_manifest.signature).open()
+    with pytest.raises(EncodingError):
+        SignedManifest(signed_manifest.payload + b"0", signed_manifest.signature).open()
+
+
+def test_a_second_operator_s_signature_does_not_start_a_run(operator: Identity) -> None:
+    two = manifest_of(operator, operators=(operator.public_key, ALICE.public_key))
+    with pytest.raises(SignatureError):
+        SignedManifest.sign(two, ALICE).open()
+
+
+SIGNED: list[tuple[str, Any, Any, Callable[[Any], Any], dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
+    ("claim", CLAIM, SignedClaim, SignedClaim.open, {"work": (3, 0, 1)}),
+    ("contribution", CONTRIBUTION, SignedContribution, SignedContribution.open, {"body": sha256(b"another")}),
+    ("ticket", TICKET, SignedTicket, lambda signed: signed.open(ALICE.public_key), {"round": 5}),
+    ("manifest", manifest_of(ALICE), SignedManifest, SignedManifest.open, {"seed": 8}),
+]
+
+
+@pytest.mark.parametrize(("kind", "record", "cls", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
+def test_a_record_opens_only_under_its_own_signer_s_signature(
+    kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
+) -> None:
+    signed = cls.sign(record, ALICE)
+    assert opened(signed) == record
+    wrong: list[tuple[Any, type[RemoteFault]]] = [
+        (cls.sign(record, BOB), SignatureError),
+        (cls(pack(replace(record, **change)), signed.signature), SignatureError),
+        (cls(signed.payload, ALICE.sign("another", signed.payload)), SignatureError),
+        (cls(signed.payload, signed.signature[:-1]), SignatureError),
+        (cls(signed.payload, signed.signature + b"0"), SignatureError),
+        (cls(signed.payload, b""), SignatureError),
+        (cls(signed.payload + b"0", signed.signature), EncodingError),
+        (cls(b"", signed.signature), EncodingError),
+    ]
+    for one, error in wrong:
+        with pytest.raises(error):
+            opened(one)
+
+
+@pytest.mark.parametrize(("kind", "record", "cls", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
+def test_the_kind_and_its_version_stand_before_what_is_signed(
+    kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
+) -> None:
+    version = {"manifest": 2, "claim": 2, "contribution": 1, "ticket": 1}[kind]
+    signed = cls.sign(record, ALICE)
+    message = f"manta/{kind}/v{version}\n".encode() + signed.payload
+    Ed25519PublicKey.from_public_bytes(ALICE.public_key).verify(signed.signature, message)
+    of_another_version = Ed25519PrivateKey.from_private_bytes(b"a" * 32).sign(f"manta/{kind}/v{3 - version}\n".encode() + signed.payload)
+    with pytest.raises(SignatureError):
+        opened(cls(signed.payload, of_another_version))
+
+
+def test_a_claim_is_no_contribution_though_both_are_a_payload_and_a_signature() -> None:
+    for signed, other in ((SIGNED_CLAIM, SignedContribution), (SIGNED_CONTRIBUTION, SignedClaim)):
+        with pytest.raises(EncodingError):
+            other(signed.payload, signed.signature).open()
+
+
+def test_a_digest_covers_the_signature() -> None:
+    """Ed25519 lets a signer make any number of signatures of one payload: each is another record."""
+    for signed in (SIGNED_CLAIM, SIGNED_CONTRIBUTION):
+        assert signed.digest == sha256(pack(signed))
+        assert replace(signed, signature=bytes(64)).digest != signed.digest
+
+
+def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
+    key = (1).to_bytes(32, "little")
+    forged = SignedClaim(pack(replace(CLAIM, key=key, founder=key)), key + bytes(32))
+    with pytest.raises(SignatureError, match="low order"):
+        forged.open()
+
+
+# Sizes.
+
+
+def test_a_claim_is_short() -> None:
+    assert len(entry_of(SIGNED_CLAIM)) < 350
+    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 450  # 700 would make 1 GB a day of 1,000 peers and a round a minute
+
+
+def test_a_contribution_is_short_and_one_of_a_full_cohort_would_fit() -> None:
+    entry = len(entry_of(SIGNED_CONTRIBUTION))
+    assert entry < 320
+    assert entry + (MAX_COHORT - 1) * (34 + 1) + 2 <= MAX_ENTRY_BYTES  # a digest and an empty residual for each
+
+
+def test_a_round_s_entry_is_short() -> None:
+    assert len(entry_of(ROUND)) < 300
+    assert len(entry_of(LARGEST_ROUND)) < 400
+
+
+def test_the_largest_records_open() -> None:
+    signed = SignedClaim.sign(LARGEST_CLAIM, ALICE)
+    assert signed.open() == LARGEST_CLAIM
+    assert open_entry(entry_of(signed)) == signed
+    assert open_entry(entry_of(LARGEST_ROUND)) == LARGEST_ROUND
+
+
+def test_every_payload_that_may_be_opened_has_an_entry_that_the_log_may_keep() -> None:
+    for cls in (SignedClaim, SignedContribution):
+        signed = cls(bytes(MAX_PAYLOAD_BYTES), bytes(64))
+        assert open_entry(entry_of(signed)) == signed
+        with pytest.raises(EncodingError, match="at most"):
+            cls(bytes(MAX_PAYLOAD_BYTES + 1), bytes(64)).open()
+
+
+def test_a_manifest_with_as_many_prices_as_there_may_be_opens(manifest: Manifest, operator: Identity) -> None:
+    costs = tuple((f"{number:040}", 2**62 - 1) for number in range(MAX_COSTS))
+    full = replace(manifest, costs=costs, operators=(operator.public_key, *(Identity(bytes([seed]) * 32).public_key for seed in range(15))))
+    assert SignedManifest.sign(full, operator).open() == full

@@ -1,0 +1,326 @@
+"""A table's order, root and proofs, and what its rows weigh: against rational arithmetic, definitions and brute force."""
+
+from dataclasses import replace
+from fractions import Fraction
+from hashlib import sha256 as hashlib_sha256
+from itertools import combinations
+from math import floor, sqrt
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.encoding import encode, pack
+from protocol.errors import EncodingError, ProofError
+from protocol.exchange import MAX_AGE, MAX_ROWS
+from protocol.merkle import inclusion_proof, leaf_hash
+from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
+from protocol.signing import sha256
+from protocol.table import (
+    MAX_TABLE_BYTES,
+    Row,
+    RowProof,
+    TableError,
+    clipped_weight,
+    limit_square,
+    next_thresholds,
+    open_table,
+    ordered,
+    shifted,
+    table_bytes,
+    table_root,
+    weighted_median,
+    weights,
+)
+
+
+def row(number: int, **changes: Any) -> Row:
+    name = str(number).encode()
+    return replace(Row(sha256(b"contribution" + name), sha256(b"founder" + name), 0, 0, 16, sha256(b"body" + name)), **changes)
+
+
+def round_of(rows: tuple[Row, ...], **changes: Any) -> Round:
+    digest = sha256(b"any")
+    return replace(Round(digest, 1, digest, table_root(rows), len(rows), digest, digest, 16, (), 0, 1_000), **changes)
+
+
+SEVEN = ordered(row(number) for number in range(7))
+
+digests = st.binary(min_size=32, max_size=32)
+ages = st.integers(0, MAX_AGE)
+rows_of_roles = st.lists(
+    st.builds(Row, digests, digests, ages, st.integers(0, 2), st.one_of(st.integers(1, 100), st.integers(1, 2**45)), digests),
+    min_size=1,
+    max_size=12,
+)
+threshold_of = st.builds(Threshold, st.just(0), st.integers(0, 2**50), st.integers(1, 2**45))
+
+
+# Rows, their order and their root.
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"contribution": b"short"},
+        {"founder": b""},
+        {"body": b"b" * 33},
+        {"age": -1},
+        {"age": MAX_AGE + 1},
+        {"role": -1},
+        {"role": MAX_ROLES},
+        {"samples": 0},
+        {"samples": 2**62},
+    ],
+    ids=repr,
+)
+def test_a_row_out_of_range_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        row(0, **change)
+
+
+@given(st.permutations(range(7)))
+def test_a_table_is_in_the_order_of_its_founders(order: list[int]) -> None:
+    assert ordered(SEVEN[place] for place in order) == SEVEN
+    assert [each.founder for each in SEVEN] == sorted(each.founder for each in SEVEN)
+
+
+def test_the_root_is_that_of_rfc_9162_over_the_packed_rows() -> None:
+    def node(left: bytes, right: bytes) -> bytes:
+        return hashlib_sha256(b"\x01" + left + right).digest()
+
+    a, b, c = (hashlib_sha256(b"\x00" + pack(each)).digest() for each in SEVEN[:3])
+    assert table_root(SEVEN[:1]) == a
+    assert table_root(SEVEN[:3]) == node(node(a, b), c)
+
+
+def test_the_root_changes_with_every_field_and_with_the_order() -> None:
+    root = table_root(SEVEN)
+    assert table_root(SEVEN[::-1]) != root
+    assert table_root(SEVEN[:-1]) != root
+    for change in ({"contribution": bytes(32)}, {"founder": bytes(32)}, {"age": 1}, {"role": 1}, {"samples": 17}, {"body": bytes(32)}):
+        assert table_root((replace(SEVEN[0], **change), *SEVEN[1:])) != root
+
+
+@given(rows_of_roles)
+def test_a_table_comes_back(rows: list[Row]) -> None:
+    assert open_table(table_bytes(rows), round_of(tuple(rows))) == tuple(rows)
+
+
+def test_the_largest_table_comes_back() -> None:
+    full = ordered(row(number, age=MAX_AGE, role=MAX_ROLES - 1, samples=2**62 - 1) for number in range(MAX_ROWS))
+    assert len(table_bytes(full)) <= MAX_TABLE_BYTES
+    assert open_table(table_bytes(full), round_of(full)) == full
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [SEVEN[:-1], SEVEN[::-1], (*SEVEN, SEVEN[-1]), (replace(SEVEN[0], samples=17), *SEVEN[1:]), ()],
+    ids=["one missing", "another order", "one twice", "one changed", "none"],
+)
+def test_rows_that_are_not_the_round_s_table_are_refused(rows: tuple[Row, ...]) -> None:
+    with pytest.raises(TableError):
+        open_table(table_bytes(rows), round_of(SEVEN))
+
+
+def test_a_table_of_another_number_of_rows_than_its_round_says_is_refused() -> None:
+    with pytest.raises(TableError):
+        open_table(table_bytes(SEVEN), replace(round_of(SEVEN), rows=6))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\x80",
+        encode(()),
+        encode(((b"row",),)),
+        table_bytes(SEVEN) + b"0",
+        table_bytes(SEVEN)[:-1],
+        pack(SEVEN),
+        bytes(MAX_TABLE_BYTES + 1),
+    ],
+    ids=lambda data: data[:8].hex(),
+)
+def test_bytes_that_are_no_table_are_refused(data: bytes) -> None:
+    with pytest.raises(EncodingError):
+        open_table(data, round_of(SEVEN))
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_every_row_has_a_proof_and_no_other_row_and_no_other_place_has_it(count: int) -> None:
+    rows = SEVEN[:count]
+    for place, each in enumerate(rows):
+        proof = RowProof(each, place, tuple(inclusion_proof([leaf_hash(pack(one)) for one in rows], place)))
+        proof.check(round_of(rows))
+        wrong = [
+            replace(proof, row=replace(each, samples=17)),
+            replace(proof, row=row(99)),
+            *(replace(proof, place=other) for other in (-1, *range(count + 1)) if other != place),
+            replace(proof, proof=(*proof.proof, bytes(32))),
+            *([replace(proof, proof=proof.proof[:-1])] if proof.proof else []),
+            *([replace(proof, proof=(b"short", *proof.proof[1:]))] if proof.proof else []),
+        ]
+        for one in wrong:
+            with pytest.raises(ProofError):
+                one.check(round_of(rows))
+        with pytest.raises(ProofError):
+            proof.check(round_of(rows, table=sha256(b"another")))
+
+
+# Weights.
+
+
+@given(rows_of_roles)
+def test_weights_are_samples_times_nine_tenths_a_commit_the_largest_scaled_to_16_bits(rows: list[Row]) -> None:
+    exact = [each.samples * Fraction(9, 10) ** each.age for each in rows]
+    largest = max(exact)
+    assert weights(rows) == tuple(max(1, floor(weight / largest * 65_535)) for weight in exact)
+
+
+@given(rows_of_roles)
+def test_weights_are_between_1_and_65535_and_the_largest_is_that(rows: list[Row]) -> None:
+    found = weights(rows)
+    assert max(found) == 2**16 - 1
+    assert min(found) >= 1
+
+
+def test_weights_by_hand() -> None:
+    assert weights([row(0, samples=16), row(1, samples=16, age=1), row(2, samples=8), row(3, samples=32, age=4)]) == (
+        49_942,  # 16 of 32 * 0.6561, the largest
+        44_948,
+        24_971,
+        65_535,
+    )
+    assert weights([row(0, samples=2**45), row(1, samples=1)]) == (65_535, 1)
+    assert weights([row(0, samples=1, age=4)]) == (65_535,)
+
+
+# Clipping.
+
+
+@given(st.integers(1, 2**16 - 1), st.integers(0, 2**110), st.one_of(st.none(), st.integers(0, 2**110)))
+def test_a_clipped_weight_is_the_largest_that_keeps_the_product_with_the_norm_within_the_limit(
+    weight: int, norm_square: int, limit: int | None
+) -> None:
+    found = clipped_weight(weight, norm_square, limit)
+    assert 0 <= found <= weight
+    if limit is None or norm_square <= limit:
+        assert found == weight
+        return
+    # found is the greatest integer with (found * norm)^2 <= (weight * limit's root)^2
+    assert found**2 * norm_square <= weight**2 * limit
+    assert (found + 1) ** 2 * norm_square > weight**2 * limit
+
+
+@given(st.integers(1, 2**16 - 1), st.integers(0, 2**60), st.integers(0, 2**60), st.integers(0, 2**60))
+def test_a_larger_norm_never_weighs_more_and_a_larger_limit_never_less(weight: int, one: int, other: int, third: int) -> None:
+    smaller, larger = sorted((one, other))
+    assert clipped_weight(weight, larger, third) <= clipped_weight(weight, smaller, third)
+    assert clipped_weight(weight, third, smaller) <= clipped_weight(weight, third, larger)
+    assert clipped_weight(weight, third, larger) <= clipped_weight(weight, third, None)
+
+
+def test_clipping_by_hand() -> None:
+    assert clipped_weight(1_000, 100, 100) == 1_000
+    assert clipped_weight(1_000, 400, 100) == 500
+    assert clipped_weight(1_000, 101, 100) == 995  # 995.037
+    assert clipped_weight(1_000, 10**30, 100) == 0
+    assert clipped_weight(1_000, 5, 0) == 0
+    assert clipped_weight(1_000, 0, 0) == 1_000
+
+
+@given(st.integers(1, 2**45), threshold_of)
+def test_a_row_s_limit_is_four_thresholds_and_more_for_fewer_samples(samples: int, threshold: Threshold) -> None:
+    found = limit_square(row(0, samples=samples), {0: threshold})
+    if threshold.norm == 0:
+        assert found is None  # a usual norm of nothing limits nobody
+        return
+    assert found is not None
+    exact = (4 * threshold.norm) ** 2 * max(Fraction(1), Fraction(threshold.samples, samples))
+    assert found == floor(exact)
+
+
+def test_a_role_without_a_threshold_has_no_limit() -> None:
+    thresholds = {0: Threshold(0, 100, 16), 2: Threshold(2, 1, 16)}
+    assert limit_square(row(0, role=0), thresholds) == 160_000
+    assert limit_square(row(0, role=1), thresholds) is None
+    assert limit_square(row(0, role=2), thresholds) == 16
+    assert limit_square(row(0), {}) is None
+
+
+@given(st.integers(0, 2**30), st.integers(1, 2**40), st.integers(1, 2**20), st.integers(1, 2**20), st.integers(1, 65_535))
+def test_an_honest_row_is_not_clipped_for_having_few_samples(signal: int, noise: int, samples: int, usual: int, weight: int) -> None:
+    """A mean gradient's squared norm is what is the same in all samples, and the rest divided by their number."""
+
+    def norm_square(count: int) -> int:
+        return signal**2 + noise**2 // count
+
+    threshold = Threshold(0, int(sqrt(norm_square(usual))), usual)
+    if threshold.norm < 16:
+        return  # rounding decides
+    honest = row(0, samples=samples)
+    assert clipped_weight(weight, norm_square(samples), limit_square(honest, {0: threshold})) == weight
+    # and what is 16 times as large is clipped, to the limit
+    limit = limit_square(honest, {0: threshold})
+    assert limit is not None
+    assert clipped_weight(weight, 256 * limit, limit) == weight // 16
+
+
+# Medians and thresholds.
+
+
+@given(st.lists(st.tuples(st.integers(-20, 20), st.integers(1, 9)), min_size=1, max_size=12))
+def test_the_weighted_median_is_the_middle_of_as_many_values_as_they_weigh(pairs: list[tuple[int, int]]) -> None:
+    spread = sorted(value for value, weight in pairs for _ in range(weight))
+    assert weighted_median(pairs) == spread[(len(spread) - 1) // 2]
+
+
+def test_the_weighted_median_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no values"):
+        weighted_median([])
+
+
+def test_less_than_half_of_the_weight_cannot_move_the_median_out_of_the_others_range() -> None:
+    honest = [(10, 3), (11, 3), (12, 3)]
+    for liars in combinations([(0, 4), (0, 4), (10**9, 4), (10**9, 4)], 2):
+        assert 10 <= weighted_median([*honest, *liars]) <= 12
+
+
+@given(st.integers(0, 2**70), st.integers(-80, 80))
+def test_shifted_is_times_a_power_of_two_rounded_down(value: int, places: int) -> None:
+    assert shifted(value, places) == floor(value * Fraction(2) ** places)
+
+
+@given(rows_of_roles, st.data())
+def test_thresholds_are_the_weighted_medians_of_each_role_and_the_others_stay(rows: list[Row], data: st.DataObject) -> None:
+    norms = data.draw(st.lists(st.integers(0, 2**50), min_size=len(rows), max_size=len(rows)))
+    squares = [norm**2 + data.draw(st.integers(0, 2 * norm)) for norm in norms]  # rounded down, it is the norm again
+    before = tuple(Threshold(role, data.draw(st.integers(0, 2**50)), role + 1) for role in sorted(data.draw(st.sets(st.integers(0, 4)))))
+    raised = data.draw(st.sampled_from([-1, 0, 1]))
+    found = next_thresholds(rows, squares, before, raised)
+    expected = {}
+    for one in before:
+        expected[one.role] = (floor(one.norm / Fraction(2) ** raised), one.samples)
+    for role in {each.role for each in rows}:
+        of_role = [place for place, each in enumerate(rows) if each.role == role]
+        weighs = weights(rows)
+        expected[role] = (
+            least_with_half([(norms[place], weighs[place]) for place in of_role]),
+            least_with_half([(rows[place].samples, weighs[place]) for place in of_role]),
+        )
+    assert found == tuple(Threshold(role, *expected[role]) for role in sorted(expected))
+    round_of(tuple(rows), thresholds=found)  # and a round may have them
+
+
+def least_with_half(pairs: list[tuple[int, int]]) -> int:
+    total = sum(weight for _, weight in pairs)
+    return min(value for value, _ in pairs if 2 * sum(weight for other, weight in pairs if other <= value) >= total)
+
+
+def test_a_threshold_that_is_carried_on_while_the_floor_falls_stays_in_range() -> None:
+    thresholds: tuple[Threshold, ...] = (Threshold(1, 2**50, 16),)
+    for _ in range(100):  # nobody trains role 1
+        thresholds = next_thresholds([row(0)], [9], thresholds, -1)
+    assert thresholds == (Threshold(0, 3, 16), Threshold(1, MAX_NORM, 16))

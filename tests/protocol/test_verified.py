@@ -1,0 +1,109 @@
+"""What was verified once is remembered, and only that."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+import protocol.records
+from protocol.encoding import pack
+from protocol.errors import EncodingError, SignatureError
+from protocol.records import Claim, Contribution, SignedClaim, SignedContribution
+from protocol.signing import Identity, sha256
+from protocol.verified import Verified
+
+ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
+RUN = sha256(b"run")
+
+
+def claim_of(number: int) -> SignedClaim:
+    key = ALICE.public_key
+    return SignedClaim.sign(Claim(RUN, number, RUN, key, key, "here", 1, (1,), RUN, RUN, b"", 1), ALICE)
+
+
+def contribution_of(number: int) -> SignedContribution:
+    return SignedContribution.sign(Contribution(RUN, number, RUN, ALICE.public_key, (RUN,), RUN, (b"",)), ALICE)
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The kinds of the signatures that were checked, one after the other."""
+    kinds: list[str] = []
+    verify = protocol.records.verify
+
+    def counted(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> None:
+        kinds.append(kind)
+        verify(kind, public_key, payload, signature)
+
+    monkeypatch.setattr(protocol.records, "verify", counted)
+    return kinds
+
+
+def test_a_record_is_verified_once(checks: list[str]) -> None:
+    verified = Verified()
+    claim, contribution = claim_of(1), contribution_of(1)
+    opened = [(verified.claim(claim), verified.contribution(contribution)) for _ in range(3)]
+    assert checks == ["claim", "contribution"]
+    assert opened == [(claim.open(), contribution.open())] * 3
+
+
+def test_another_signature_of_the_same_payload_is_verified_for_itself(checks: list[str]) -> None:
+    verified = Verified()
+    signed = claim_of(1)
+    verified.claim(signed)
+    for forged in (replace(signed, signature=bytes(64)), SignedClaim(signed.payload, BOB.sign("claim", signed.payload))):
+        for _ in range(2):
+            with pytest.raises(SignatureError):
+                verified.claim(forged)
+    verified.claim(signed)
+    assert checks == ["claim"] * 5
+
+
+def test_what_did_not_hold_is_checked_again(checks: list[str]) -> None:
+    verified = Verified()
+    forged = replace(contribution_of(1), signature=bytes(64))
+    for _ in range(3):
+        with pytest.raises(SignatureError):
+            verified.contribution(forged)
+    assert checks == ["contribution"] * 3
+    with pytest.raises(EncodingError):
+        verified.claim(SignedClaim(b"no claim", bytes(64)))
+
+
+def test_a_remembered_claim_is_no_contribution_and_the_other_way_round() -> None:
+    verified = Verified()
+    claim, contribution = claim_of(1), contribution_of(1)
+    verified.claim(claim)
+    verified.contribution(contribution)
+    as_contribution = SignedContribution(claim.payload, claim.signature)
+    assert pack(as_contribution) == pack(claim)  # the same bytes, and so the same digest
+    with pytest.raises(EncodingError):
+        verified.contribution(as_contribution)
+    with pytest.raises(EncodingError):
+        verified.claim(SignedClaim(contribution.payload, contribution.signature))
+    assert verified.claim(claim) == claim.open()
+
+
+def test_the_newest_are_remembered(checks: list[str]) -> None:
+    verified = Verified(capacity=3)
+    signed = [claim_of(number) for number in range(1, 6)]
+    for one in signed:
+        verified.claim(one)
+    checks.clear()
+    for one in signed[2:]:
+        verified.claim(one)
+    assert checks == []
+    verified.claim(signed[0])
+    assert checks == ["claim"]
+    verified.claim(signed[4])
+    assert checks == ["claim"]
+    verified.claim(signed[2])  # the oldest made room
+    assert checks == ["claim"] * 2
+
+
+def test_several_threads_may_ask_at_once() -> None:
+    verified = Verified(capacity=3)  # so that all of them put and drop all the time
+    signed = [claim_of(number) for number in range(1, 8)] * 20
+    with ThreadPoolExecutor(4) as threads:
+        opened = list(threads.map(verified.claim, signed))
+    assert [claim.round for claim in opened] == [number for _ in range(20) for number in range(1, 8)]

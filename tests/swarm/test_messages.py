@@ -1,0 +1,103 @@
+"""What a peer and the log say to each other: each message fits its bound, and what means nothing is none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+from protocol.exchange import GROUP_VALUES, MAX_ROWS
+from protocol.merkle import MAX_SIZE
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.records import MAX_ENTRY_BYTES, MAX_ROUND, Receipt, SignedTicket, Ticket
+from protocol.signing import Identity, sha256
+from protocol.table import MAX_TABLE_BYTES, Row, RowProof, table_bytes
+from swarm.messages import (
+    MAX_ANSWER_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_NEWS_BYTES,
+    MAX_PROVEN_ROW_BYTES,
+    MAX_RECEIPT_BYTES,
+    BodyPart,
+    HandIn,
+    HeaderAnswer,
+    News,
+    ProvenRow,
+)
+from swarm.rpc import MAX_MESSAGE_BYTES
+
+OPERATOR = Identity(b"\x01" * 32)
+DIGEST = sha256(b"any")
+TICKET = SignedTicket.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
+ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, DIGEST)
+
+
+def largest_receipt() -> Receipt:
+    """Return a receipt that is as long as one can be: of the last entry that a log has a place for."""
+    log = origin(DIGEST, OPERATOR.public_key)
+    note = sign_tree_head(TreeHead(log, MAX_SIZE, DIGEST), log, OPERATOR)
+    return Receipt(bytes(MAX_ENTRY_BYTES), MAX_SIZE - 1, (DIGEST,) * MAX_SIZE.bit_length(), note)
+
+
+def largest_row() -> RowProof:
+    return RowProof(ROW, MAX_ROWS - 1, (DIGEST,) * (MAX_ROWS - 1).bit_length())
+
+
+@given(st.binary(min_size=32, max_size=32), st.integers(0, 2**16 - 1), st.binary(max_size=100))
+def test_a_part_of_a_body_comes_out_as_it_went_in(contribution: bytes, place: int, data: bytes) -> None:
+    part = BodyPart.open(BodyPart(contribution, place, data).pack())
+    assert (part.contribution, part.place, bytes(part.data)) == (contribution, place, data)
+    assert BodyPart(contribution, place, memoryview(data)).pack() == BodyPart(contribution, place, data).pack()
+
+
+@given(st.binary(max_size=33))
+def test_what_is_too_short_is_no_part_of_a_body(message: bytes) -> None:
+    with pytest.raises(EncodingError, match="without the head"):
+        BodyPart.open(message)
+
+
+def test_a_group_of_a_body_fits_a_message_with_its_head() -> None:
+    assert len(BodyPart(DIGEST, 2**16 - 1, bytes(4 * GROUP_VALUES)).pack()) < MAX_MESSAGE_BYTES
+
+
+def test_the_largest_messages_fit_their_bounds() -> None:
+    receipt, row = largest_receipt(), largest_row()
+    assert len(pack(receipt)) <= MAX_RECEIPT_BYTES
+    assert len(pack(ProvenRow(receipt, row))) <= MAX_PROVEN_ROW_BYTES
+    assert len(pack(News((receipt,), (row,), 2**40))) <= MAX_NEWS_BYTES
+    assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (TICKET,)))) <= MAX_ANSWER_BYTES
+    assert len(pack(TICKET)) <= MAX_ANSWER_BYTES
+    assert len(table_bytes([ROW] * MAX_ROWS)) <= MAX_TABLE_BYTES
+    assert max(MAX_HEADER_BYTES, MAX_NEWS_BYTES, MAX_TABLE_BYTES) < MAX_MESSAGE_BYTES
+
+
+@pytest.mark.parametrize("status", list(HandIn))
+def test_an_answer_to_a_header_has_a_ticket_if_that_is_what_it_says(status: HandIn) -> None:
+    for ticket in ((), (TICKET,), (TICKET, TICKET)):
+        if len(ticket) == (status is HandIn.HAVE_TICKET):
+            answer = HeaderAnswer(int(status), 1, 1, ticket)
+            assert unpack(HeaderAnswer, pack(answer), max_bytes=MAX_ANSWER_BYTES) == answer
+        else:
+            with pytest.raises(ValueError, match="without its meaning"):
+                HeaderAnswer(int(status), 1, 1, ticket)
+
+
+@pytest.mark.parametrize("status", [-1, 4, 2**40])
+def test_an_answer_that_nobody_knows_is_none(status: int) -> None:
+    with pytest.raises(ValueError, match="without its meaning"):
+        HeaderAnswer(status, 1, 1, ())
+
+
+def test_news_are_of_one_commit_at_most_and_a_row_comes_with_its_commit() -> None:
+    receipt, row = largest_receipt(), largest_row()
+    for receipts, rows, left_ms in (
+        ((receipt, receipt), (), 0),
+        ((), (row,), 0),
+        ((receipt,), (row, row), 0),
+        ((), (), -1),
+        ((), (), 2**40 + 1),
+    ):
+        with pytest.raises(ValueError, match="news"):
+            News(receipts, rows, left_ms)
+    for news in (News((), (), 0), News((receipt,), (), 5), News((receipt,), (row,), 5)):
+        assert unpack(News, pack(news), max_bytes=MAX_NEWS_BYTES) == news
