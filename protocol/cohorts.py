@@ -1,7 +1,6 @@
-"""Which cohort a peer belongs to, and how a table falls into cohorts. Distances are not measured: a label decides, else the host."""
+"""Which cohort a peer belongs to. Distances are not measured: a label decides, else the host."""
 
 import re
-from collections.abc import Iterable
 
 from protocol.errors import UserError
 from protocol.records import check_name
@@ -25,11 +24,3 @@ def cohort_name(label: str | None, host: str) -> str:
         advice = f"; try {plain!r}" if plain else ""
         raise UserError(f"cohort {label!r}: use 1 to 63 lower-case letters, digits, dots, dashes and underscores{advice}") from error
     return label
-
-
-def group_by_cohort(cohorts: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    """Return cohort -> the places of its members, given each member's cohort in the table's order; both keep that order."""
-    places: dict[str, list[int]] = {}
-    for place, cohort in enumerate(cohorts):
-        places.setdefault(cohort, []).append(place)
-    return {cohort: tuple(members) for cohort, members in places.items()}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.cohorts import cohort_name, group_by_cohort
+from protocol.cohorts import cohort_name
 from protocol.errors import UserError
 from protocol.records import check_name
 
@@ -38,13 +38,3 @@ def test_a_label_that_is_no_name_is_the_user_s_error_with_a_way_out(label: str, 
     assert "\n" not in str(raised.value)
     assert advice in str(raised.value)
     assert advice or "try" not in str(raised.value)
-
-
-@given(st.lists(st.sampled_from("abcd")))
-def test_every_place_is_in_the_group_of_its_cohort_in_order(cohorts: list[str]) -> None:
-    groups = group_by_cohort(cohorts)
-    assert list(groups) == list(dict.fromkeys(cohorts))
-    assert sorted(place for places in groups.values() for place in places) == list(range(len(cohorts)))
-    for cohort, places in groups.items():
-        assert list(places) == sorted(places)
-        assert {cohorts[place] for place in places} == {cohort}
