@@ -205,6 +205,8 @@ class Intake:
         if ledger.finished:
             raise NotTaken("the run is finished")
         round_ = self._closing.round_for_header(digest, now)
+        if round_ > ledger.manifest.num_rounds:
+            raise NotTaken("the run has no round left for it")
         listed = ledger.listed(header, round_)
         self._check_body_is_new(listed, digest)
         try:

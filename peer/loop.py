@@ -11,19 +11,19 @@ import time
 from automl.course import RunCourse
 from automl.schedule import place_of_lot
 from automl.training import Lot, Worker
-from exact.coding import body_groups, encode, parse
+from exact.coding import body_groups, parse
 from peer.news import Ear
 from peer.promises import Promises
 from peer.states import States
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from peer.work import ComputeThread, Lap, Pile
+from peer.work import ComputeThread, Lap, Pile, made_of
 from protocol.errors import MantaError, Unreachable
 from protocol.exchange import grace_ms
 from protocol.pace import Pace
-from protocol.records import Claim, Contribution, Header, Manifest, Round, SignedClaim, SignedContribution, SignedManifest
+from protocol.records import Manifest, Round, SignedManifest
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing
-from protocol.signing import Identity, PublicKey, sha256
+from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob, Shelf
 from swarm.log_client import HandedIn, LogClient, Told
@@ -205,7 +205,7 @@ class PeerLoop:
         self._lap.mark("fetch")
         first = self.machine.held is None
         self.machine.caught_up(target.state)
-        self._board.update(waiting_for="", round=target.round, state=target.state.hex())
+        self._board.update(waiting_for="", phase=self.machine.phase.value, round=target.round, state=target.state.hex())
         self._board.write()
         if first:
             self._board.update(joined_at_round=target.round)
@@ -288,35 +288,17 @@ class PeerLoop:
     async def _seal(self, base: Standing, pile: Pile) -> None:
         """Make a contribution of the lots trained; durable when this returns, for nobody may see its header before that."""
         self._sealing_ms = _now_ms()
-        header, body = await self._compute.run(self._contribution, base, pile)
-        if self.machine.seal(header):
-            self._body = body
-            self._board.status.loss = pile.loss
-            await asyncio.to_thread(lambda: self._store.save_sealed(self.run_id, header, body.join()))
-
-    def _contribution(self, base: Standing, pile: Pile) -> tuple[Header, Blob]:
-        manifest, key = self.manifest, self.identity.public_key
-        codec, values = manifest.exchange.codec, pile.gradient().numpy()
-        data = encode(codec, values, base.floor)
-        body = Blob.of(body_groups(codec, data, len(values)))
-        self._states.keep_body(body, parse(codec, data, len(values)))
-        claim = Claim(
-            run=self.run_id,
-            round=base.round + 1,
-            base=base.commit,
-            key=key,
-            founder=key,
-            cohort=self.cohort,
-            local_steps=1,
-            work=pile.work,
-            lots_root=pile.lots_root(),
-            vector=sha256(values.astype("<f4").tobytes()),
-            residual=b"",
-            lot_ms=self._pace.lot_ms,
+        made = await self._compute.run(
+            made_of, pile, base, self.identity, self.run_id, self.cohort, codec=self.manifest.exchange.codec, lot_ms=self._pace.lot_ms
         )
-        signed = SignedClaim.sign(claim, self.identity)
-        contribution = Contribution(self.run_id, claim.round, claim.base, key, (signed.digest,), body.root, (b"",))
-        return Header(SignedContribution.sign(contribution, self.identity), (signed,)), body
+        if made is None:
+            logger.error("lots dropped: their sum is not finite round=%d", base.round + 1)
+            self._board.status.samples_lost += self.machine.discard()
+        elif self.machine.seal(made.header):
+            self._body = made.blob
+            self._states.keep_body(made.blob, made.body)
+            self._board.status.loss = pile.loss
+            await asyncio.to_thread(lambda: self._store.save_sealed(self.run_id, made.header, made.blob.join()))
 
     async def _hand_in(self) -> bool:
         """Hand the sealed contribution in until it has a ticket, is in a table, or can never be; False: the person leaves without it."""

@@ -1,9 +1,10 @@
-"""The lots of one base at one peer: their gradients summed up, what is claimed of them, and where the time went."""
+"""The lots of one base at one peer: their gradients summed up, what is claimed of them and handed in, and where the time went."""
 
 import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 import torch
@@ -11,9 +12,13 @@ from torch import Tensor
 
 from automl.space import Architecture
 from automl.training import Lot, LotResult
+from exact.coding import Body, body_groups, encode, parse
 from protocol.encoding import pack
 from protocol.merkle import leaf_hash, root
-from protocol.records import LotRecord
+from protocol.records import Claim, Contribution, Header, LotRecord, SignedClaim, SignedContribution
+from protocol.rounds import Standing
+from protocol.signing import Identity, sha256
+from swarm.blobs import Blob
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -58,6 +63,42 @@ class Pile:
     def lots_root(self) -> bytes:
         """Return the root over the lots' records."""
         return root([leaf_hash(pack(record)) for record in self._records])
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A contribution of one peer alone."""
+
+    header: Header
+    blob: Blob  # of the body, in its groups
+    body: Body
+
+
+def made_of(pile: Pile, base: Standing, identity: Identity, run: bytes, cohort: str, *, codec: str, lot_ms: int) -> Made | None:
+    """Return the contribution of lots on a base, signed; None: their mean gradient is no vector of finite numbers."""
+    vector = pile.gradient()
+    if not bool(vector.isfinite().all()):
+        return None
+    values, key = vector.numpy(), identity.public_key
+    data = encode(codec, values, base.floor)
+    blob = Blob.of(body_groups(codec, data, len(values)))
+    claim = Claim(
+        run=run,
+        round=base.round + 1,
+        base=base.commit,
+        key=key,
+        founder=key,
+        cohort=cohort,
+        local_steps=1,
+        work=pile.work,
+        lots_root=pile.lots_root(),
+        vector=sha256(values.astype("<f4").tobytes()),
+        residual=b"",
+        lot_ms=lot_ms,
+    )
+    signed = SignedClaim.sign(claim, identity)
+    contribution = Contribution(run, claim.round, claim.base, key, (signed.digest,), blob.root, (b"",))
+    return Made(Header(SignedContribution.sign(contribution, identity), (signed,)), blob, parse(codec, data, len(values)))
 
 
 class ComputeThread:

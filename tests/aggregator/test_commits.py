@@ -73,6 +73,7 @@ def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(pla
             row = await log.client(one.peer).row(1)
             assert row is not None
             assert row.contribution == one.digest
+        assert not any((log.intake._uploads, log.intake._handed, log.intake._synced))  # nothing of the round is held any more
         by_hand = opened(tmp_path / "by hand")  # the same round without a network comes to the same bytes
         with by_hand.log:
             commit(by_hand, contributions)
@@ -293,7 +294,7 @@ def test_rounds_wait_for_a_disk_that_is_slower_than_they_are(play: Play, monkeyp
         log.pass_time(log.ledger.open_ms + GRACE_MS)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert log.ledger.round == 3
+        assert (log.ledger.round, log.closing.stage) == (3, Stage.OPEN)  # nobody has looked at it
         lets.release(4)
         await log.round(4)
         await log.commits.close()

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,8 @@ def run(directory: Path, patch: pytest.MonkeyPatch, story: Callable[[Program], A
             await asyncio.wait({program.running})
         assert program.node.is_closed
         assert len(asyncio.all_tasks()) == 1, asyncio.all_tasks()  # no task is left but this
+        ours = {"checks", "bodies", "log", "rounds", "snapshots"}
+        assert not [thread for thread in threading.enumerate() if thread.name.split("_")[0] in ours]
 
     asyncio.run(play())
 

@@ -4,7 +4,7 @@ It ends without a word, as by ``kill -9``, in its third round:
     dies-working     in the middle of a lot
     dies-handing-in  when the log has its header, before it sends the body
     dies-ticketed    when the log has given it a ticket
-    dies-fetching    when it has asked for the bodies that lead to the next state
+    dies-fetching    when it has asked for what leads to the next state
 Or it lives on:
     alone            it neither sees nor hears anybody but the log
     late             it begins only once it knows three others, whom it may ask for the state
@@ -104,16 +104,23 @@ def dies_ticketed() -> None:
 
 
 def dies_fetching() -> None:
-    """Die when the third round's bytes are asked for."""
-    true_fetch = States._fetch
+    """Die when bytes are asked for that lead to the third state."""
+    true_reach, true_fetch = States.reach, States._fetch
+    in_third = False
+
+    async def reach(self: States, *args: Any) -> None:
+        nonlocal in_third
+        in_third = is_third()
+        await true_reach(self, *args)
 
     async def fetch(self: States, *args: Any) -> Any:
         fetching = asyncio.create_task(true_fetch(self, *args))
-        if is_third():
+        if in_third:
             await asyncio.sleep(0)  # the request is on its way
             die()
         return await fetching
 
+    States.reach = reach  # type: ignore[method-assign]
     States._fetch = fetch  # type: ignore[method-assign]
 
 

@@ -32,6 +32,7 @@ from swarm.fetching import fetch
 from swarm.messages import BodyPart, HandIn
 from swarm.neighbours import Neighbours
 from swarm.rpc import Refused
+from swarm.streams import MAX_STREAMS
 from swarm.validator import OwnedRecords
 from tests.contributions import with_contribution
 from tests.faults.liar import Liar, Made, liars
@@ -384,28 +385,33 @@ def test_headers_without_bodies_hold_no_round_up_and_soon_nobody_listens(scene: 
     play(scene, story)
 
 
-def test_a_body_that_drips_holds_no_round_up_and_counts_when_it_is_handed_in_again(scene: Scene) -> None:
+def test_bodies_that_drip_hold_no_round_up_and_one_counts_when_it_is_handed_in_again(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         made = liar.made()
         assert (await liar.bring(made.header)).status == HandIn.SEND_BODY
         part = BodyPart(made.digest, 0, made.groups[0]).pack()
-        opening = p2pd_pb2.StreamOpenRequest(peer=peer_id(liar.log.operator), proto=["manta.body.stream"])
-        _, reader, writer = await ask(liar.node.p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
+        opening = p2pd_pb2.Request(
+            type=p2pd_pb2.Request.STREAM_OPEN,
+            streamOpen=p2pd_pb2.StreamOpenRequest(peer=peer_id(liar.log.operator), proto=["manta.body.stream"]),
+        )
+        streams = [await ask(liar.node.p2p, opening) for _ in range(MAX_STREAMS)]
         try:
-            writer.write(len(part).to_bytes(4, "big") + part[:1000])
-            round_ = scene.status("aggregator")["round"]
-            at = 1000
+            _, reader, writer = streams[0]
+            for _, _, each in streams:
+                each.write(len(part).to_bytes(4, "big") + part[:1000])
+            sent, round_ = 1000, scene.status("aggregator")["round"]
             while scene.status("aggregator")["round"] < round_ + 3:
-                writer.write(part[at : at + 10])
-                at += 10
-                await writer.drain()
+                for _, _, each in streams:
+                    each.write(part[sent : sent + 10])
+                sent += 10
                 await asyncio.sleep(0.1)
-            assert at < len(part)
-            writer.write(part[at:])
+            assert sent < len(part)
+            writer.write(part[sent:])
             answer = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
             assert answer[:1] == b"\1", "it came too late"
         finally:
-            writer.close()
+            for _, _, each in streams:
+                each.transport.abort()
         assert (await hand_in(scene, liar, made)).entry.round >= round_ + 4
 
     play(scene, story)

@@ -17,3 +17,5 @@ def quick_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shorten the pauses before something that failed is tried again."""
     monkeypatch.setattr(waits, "LOG_AGAIN_S", (0.01, 0.05))
     monkeypatch.setattr(waits, "HAND_IN_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(waits, "PIECE_AGAIN_S", (0.01, 0.05))
+    monkeypatch.setattr(waits, "AWAY_S", 0.01)

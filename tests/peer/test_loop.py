@@ -1,12 +1,14 @@
 """A peer's rounds over a network in memory: against a log that answers, is away, is late, refuses, or does not keep its word."""
 
 import asyncio
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+import peer.loop
 from peer.loop import PeerLoop
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
@@ -52,6 +54,8 @@ def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path)
             await scene.log.wait_for(1)
             scene.log.commit()
             await first.reaches(round_)
+        written = json.loads((first.store.directory / "status.json").read_text())
+        assert (written["round"], written["phase"]) == (3, "working")
         late = scene.join(1)
         await scene.log.wait_for(2)
         scene.log.commit()
@@ -108,6 +112,17 @@ def test_a_lot_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None
         ((header, _),) = scene.log.handed.values()
         assert header.claims[0].open().lots == LOTS
         await member.leaves()
+
+    play(tmp_path, story)
+
+
+def test_lots_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(scene: Scene) -> None:
+        monkeypatch.setattr(peer.loop, "made_of", lambda *_, **__: None)
+        member = scene.join(0)
+        await until(lambda: member.status.samples_lost >= LOTS * LOT)
+        monkeypatch.undo()
+        await scene.log.wait_for(1)
 
     play(tmp_path, story)
 

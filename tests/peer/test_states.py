@@ -24,6 +24,8 @@ from swarm.memory import MemoryEndpoint, MemoryNetwork
 from tests.memory_log import PEERS, MemoryLog
 from tests.runs import EXCHANGE, manifest_of
 
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
 EARLY, LATE, LIAR = (Identity(bytes([seed]) * 32) for seed in (2, 3, 4))
 FLOORS = dict.fromkeys(range(-10, 110), -32)
 

@@ -5,10 +5,12 @@ import torch
 
 from automl.space import TINY, Architecture
 from automl.training import Lot, LotResult
-from peer.work import Lap, Pile
+from exact.coding import encode
+from peer.work import Lap, Pile, made_of
 from protocol.encoding import pack
 from protocol.merkle import leaf_hash, root
 from protocol.records import LotRecord
+from protocol.rounds import Standing
 from protocol.signing import Identity, sha256
 
 PEER = Identity(b"\x0b" * 32)
@@ -72,6 +74,39 @@ def test_the_root_is_over_the_lots_records_in_the_order_of_their_index_a_gap_whe
         LotRecord(0, 3, LARGEST.text, 16, "0.123457", b"c"),
     ]
     assert three_lots().lots_root() == root([leaf_hash(pack(leaf)) for leaf in leaves])
+
+
+BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
+
+
+def test_what_is_made_of_lots_claims_them_and_has_the_body_of_their_mean_gradient() -> None:
+    pile = three_lots()
+    made = made_of(pile, BASE, PEER, sha256(b"run"), "home", codec="int16", lot_ms=12)
+    assert made is not None
+    (signed,), contribution = made.header.claims, made.header.contribution.open()
+    claim = signed.open()
+    assert (claim.run, claim.round, claim.base, claim.cohort) == (sha256(b"run"), 7, BASE.commit, "home")
+    assert (claim.key, claim.founder, claim.local_steps, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, 1, b"", 12)
+    assert (claim.work, claim.lots_root) == (pile.work, pile.lots_root())
+    vector = pile.gradient().numpy()
+    assert claim.vector == sha256(vector.astype("<f4").tobytes())
+    assert (contribution.run, contribution.round, contribution.base, contribution.founder) == (
+        claim.run,
+        claim.round,
+        claim.base,
+        claim.founder,
+    )
+    assert contribution.claims == (signed.digest,)
+    assert made.blob.join() == encode("int16", vector, -20)
+    assert contribution.body == made.blob.root
+    assert made.body.values(-20).tolist() == vector.tolist()  # these few bits fit
+
+
+def test_of_lots_whose_sum_is_no_number_nothing_is_made() -> None:
+    pile = Pile(2, ASKED)
+    for index in range(2):
+        pile.add(lot(index, LARGEST, 16), 0, result([3e38, 0.0], 16, 1.0))
+    assert made_of(pile, BASE, PEER, sha256(b"run"), "home", codec="int16", lot_ms=12) is None
 
 
 def test_times_add_up_by_name_until_the_line_is_told() -> None:
