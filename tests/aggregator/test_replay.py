@@ -11,7 +11,8 @@ from aggregator.replay import Replayed, replay_directory
 from automl.snapshot import load_snapshot, save_snapshot
 from automl.update import State, state_digest
 from protocol.errors import StorageError, UserError
-from tests.aggregator.real_run import CONFIG, PEERS, SHRINKING, commit, everybodys, made, opened, play, with_follower
+from tests.aggregator.made import made_of, values_of
+from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, PEERS, SHRINKING, commit, everybodys, made, opened, play, with_follower
 from tests.command import contents
 
 ROUNDS = 6
@@ -141,6 +142,23 @@ def test_late_contributions_are_computed_again_on_the_floors_of_their_bases(tmp_
         assert [one.row.age for one in table] == [2, 0, 0]
     found, _ = replayed(tmp_path / "aggregator")
     assert (found.first, found.rounds) == (0, 4)
+
+
+def test_a_clipped_contribution_and_roles_that_are_not_in_every_round_are_computed_again(tmp_path: Path) -> None:
+    config = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"algorithm": "model-parallel"})})
+    run = opened(tmp_path / "aggregator", config)
+    with run.log as log:
+        for round_ in range(1, 6):
+            cohorts = ("here", "there", "elsewhere")[: 1 + round_ % 3]
+            contributions = [made(log.ledger, peer, cohort=cohort) for peer, cohort in zip(PEERS, cohorts, strict=False)]
+            if round_ == 5:
+                loud = 100 * values_of(NUM_WEIGHTS)
+                contributions[0] = made_of(log.ledger, PEERS[0], loud, lots=(1,), cohort=cohorts[0])
+            after = commit(run, contributions)
+        assert after.outcome.clipped == (PEERS[0].public_key,)
+        assert len(log.ledger.thresholds) > len({one.row.role for one in log.ledger.table_at(5) or ()})
+    found, _ = replayed(tmp_path / "aggregator")
+    assert (found.first, found.rounds) == (0, 5)
 
 
 # What does not hold.

@@ -17,7 +17,7 @@ def test_a_snapshot_gives_back_the_state_to_the_bit_and_its_metadata(tmp_path: P
     save_snapshot(path, STATE, {"run": "ab"})
     state, metadata = load_snapshot(path)
     assert state_digest(state) == state_digest(STATE)
-    assert metadata == {"run": "ab", "format": "manta/state/v2", "round": "12", "teacher": bytes(range(32)).hex()}
+    assert metadata == {"run": "ab", "format": "manta/state/v3", "round": "12", "teacher": bytes(range(32)).hex()}
     assert [file.name for file in tmp_path.iterdir()] == ["round.safetensors"]
 
 

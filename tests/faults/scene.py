@@ -150,7 +150,7 @@ class Scene(Programs):
         assert self.wait_for_end("aggregator") == 0
 
     def assert_all_agree(self, *names: str, lost: dict[str, int] | None = None) -> None:
-        """Check that the log holds and can be computed again, that these peers ended on its states, and that no promise was broken.
+        """Check that the log holds and can be computed again, that these peers ended on its states, that no promise was broken, and no error unforeseen.
 
         They have lost nothing that they trained, but for what ``lost`` allows by name.
         """
@@ -161,7 +161,9 @@ class Scene(Programs):
         assert replayed.first == 0
         assert replayed.rounds >= len(rounds)  # the log may be at work
         states = {round_: played.entry.state.hex() for round_, played in rounds.items()}
+        assert "Traceback" not in self.log("aggregator")
         for name in names:
+            assert "Traceback" not in self.log(name)
             status = self.status(name)
             assert (name, status["state"]) == (name, states[status["round"]])
             assert (name, status["promises_broken"]) == (name, 0)
