@@ -150,9 +150,9 @@ class Scene(Programs):
         assert self.wait_for_end("aggregator") == 0
 
     def assert_all_agree(self, *names: str, lost: dict[str, int] | None = None) -> None:
-        """Check that the log holds and can be computed again, that these peers ended on its states, that no promise was broken, and no error unforeseen.
+        """Check that the log holds and can be computed again, that these peers ended on its states, that no promise was broken.
 
-        They have lost nothing that they trained, but for what ``lost`` allows by name.
+        No program met an error unforeseen. The peers have lost nothing that they trained, but for what ``lost`` allows by name.
         """
         directory = self.directory / "aggregator"
         rounds = self.tables()
