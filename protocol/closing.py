@@ -46,6 +46,7 @@ class _Handed:
     founder: bytes
     contribution: bytes
     round: int  # that it counts in
+    since: int  # when its header came
     body: _Body = _Body.MISSING
 
 
@@ -138,7 +139,7 @@ class Closing:
 
     def restore(self, founder: bytes, contribution: bytes, round: int, now: int) -> None:
         """Take a contribution that has a ticket for ``round``, this one or the next, from before a crash."""
-        self._put(_Handed(founder, contribution, round, _Body.GOOD))
+        self._put(_Handed(founder, contribution, round, now, _Body.GOOD))
         if self._stage is Stage.IDLE:
             self._start(now)
 
@@ -158,10 +159,10 @@ class Closing:
         if before is not None and before.body is not _Body.MISSING:
             raise NotTaken("another contribution of this founder is in")
         if before is None or before.round != round_:
-            self._check_place(founder, round_)
+            self._make_place(founder, round_, now)
         if before is not None:
             self._forget(before)
-        self._put(_Handed(founder, contribution, round_))
+        self._put(_Handed(founder, contribution, round_, now))
         return round_
 
     def arrived(self, contribution: bytes, now: int) -> int:
@@ -245,18 +246,22 @@ class Closing:
             return False  # it came in time, and checking it takes no longer than it takes
         return not self._in_round(_Body.MISSING) or self._is_over(now)
 
-    def _check_place(self, founder: bytes, round: int) -> None:
+    def _make_place(self, founder: bytes, round: int, now: int) -> None:
         """Keep places for those in the table before, so that any number of newcomers cannot push them out.
+
+        Nor can headers alone keep newcomers out: where their places are taken, that of one whose body did not come within a grace is free.
 
         Raises:
             NotTaken: there is no place.
         """
         expected = self._expected if round == self._round else {one.founder for one in self._handed.values() if one.round == self._round}
-        founders = [one.founder for one in self._handed.values() if one.round == round]
-        if len(founders) >= self._max_rows:
-            raise NotTaken("the round's table is full")
-        if founder in expected:
+        in_round = [one for one in self._handed.values() if one.round == round]
+        newcomers = [one for one in in_round if one.founder not in expected]
+        places = max(self._max_rows - len(expected), self._max_rows // 8, 1)
+        is_full = len(in_round) >= self._max_rows
+        if not is_full and (founder in expected or len(newcomers) < places):
             return
-        newcomers = sum(1 for one in founders if one not in expected)
-        if newcomers >= max(self._max_rows - len(expected), self._max_rows // 8, 1):
-            raise NotTaken("the round's places for newcomers are taken")
+        idle = [one for one in newcomers if one.body is _Body.MISSING and now - one.since >= grace_ms(self._open_ms)]
+        if not idle:
+            raise NotTaken("the round's table is full" if is_full else "the round's places for newcomers are taken")
+        self._drop([min(idle, key=lambda one: one.since)], "no body while others wait")

@@ -125,12 +125,13 @@ def fill_disk(scene: Scene, name: str) -> None:
 
 
 def test_a_slow_line_costs_nobody_else_anything(tmp_path: Path) -> None:
-    config = quick_run(target_batch=4096, weight_cap=512, max_claim_samples=4096, first_open_s=4.0, min_open_s=4.0, max_open_s=4.0)
+    config = quick_run(target_batch=4096, weight_cap=512, max_claim_samples=4096, first_open_s=8.0, min_open_s=8.0, max_open_s=8.0)
     config = config.model_copy(update={"exchange": ExchangeSection(codec="int8")})
     with Scene(tmp_path, config) as scene:
         address = scene.start_aggregator()["addresses"][0]
         port = int(address.split("/tcp/")[1].split("/")[0])
-        with Line(port, bytes_per_s=125_000) as line:  # 1 Mbit/s
+        # 1 Mbit/s: two seconds for a body, so six of a round's eight for the others' two and its own.
+        with Line(port, bytes_per_s=125_000) as line:
             scene.start_peer("one")
             scene.start_peer("two")
             scene.start_peer_by("slow", address.replace(f"/tcp/{port}/", f"/tcp/{line.port}/"))

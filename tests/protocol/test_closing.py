@@ -326,6 +326,17 @@ def test_the_place_of_a_newcomer_without_a_body_is_free_after_the_deadline() -> 
     assert closing.tick(DEADLINE + OPEN_MS) == table(E)
 
 
+def test_headers_alone_keep_no_newcomer_out_for_longer_than_a_grace() -> None:
+    closing = opened(A, B, C, max_rows=4)
+    closing.header(D, work(D), START)
+    with pytest.raises(NotTaken, match="newcomers"):
+        closing.header(E, work(E), START + grace_ms(OPEN_MS) - 1)
+    assert hand_in(closing, E, START + grace_ms(OPEN_MS)) == 7
+    assert closing.take_gone() == [(D, "no body while others wait")]
+    with pytest.raises(NotTaken, match="newcomers"):
+        closing.header(D, work(D, 2), DEADLINE - 1)  # the body is there: nobody takes this place
+
+
 def test_early_newcomers_do_not_take_the_places_of_those_in_the_table_that_is_closing() -> None:
     closing = opened(max_rows=4)
     for founder in (A, B, C):
@@ -392,6 +403,7 @@ class Rounds(RuleBasedStateMachine):
         self.max_rows = max_rows
         self.expected: frozenset[bytes] = frozenset()
         self.numbers = dict.fromkeys(FOUNDERS, 1)  # of each founder's contribution
+        self.since: dict[bytes, int] = {}  # when a header came
         self.promised: dict[bytes, int] = {}  # contribution -> the round that its header was taken for
         self.checking: set[bytes] = set()
         self.good: set[bytes] = set()
@@ -453,7 +465,9 @@ class Rounds(RuleBasedStateMachine):
         is_early = self.closed is not None or (self.is_past and bool(self.in_now))
         assert self.closing.round_for_headers(self.now) == round_ + is_early
         taken_for = self.closing.round_for_header(one, self.now)
-        has_place = one in self.promised or not self.is_crowded(founder, round_ + is_early)
+        is_crowded = self.is_crowded(founder, round_ + is_early)
+        idle = self.idle(round_ + is_early) if is_crowded else []
+        has_place = one in self.promised or not is_crowded or bool(idle)
         try:
             answer = self.closing.header(founder, one, self.now)
         except NotTaken:
@@ -466,9 +480,19 @@ class Rounds(RuleBasedStateMachine):
         is_late = self.is_over and one not in self.good | self.checking and self.promised.get(one) == round_
         assert answer == (round_ + is_early if is_late else self.promised.get(one, round_ + is_early))
         assert has_place or any(self.promised[other] == answer for other in others)
+        if idle and self.promised.get(one) != answer and not any(self.promised[other] == answer for other in others):
+            del self.promised[min(idle, key=lambda each: self.since[each])]
         for other in others:
-            del self.promised[other]
+            self.promised.pop(other, None)
+        if self.promised.get(one) != answer:
+            self.since[one] = self.now
         self.promised[one] = answer
+
+    def idle(self, round: int) -> list[bytes]:
+        """Headers of newcomers in a round whose bodies have had the time of a grace and did not come."""
+        before = self.expected if round == self.closing.round else {self.founder_of(one) for one in self.those(self.promised, round - 1)}
+        waiting = [one for one in self.promised if one in self.those(self.promised, round) - self.good - self.checking]
+        return [one for one in waiting if self.founder_of(one) not in before and self.now - self.since[one] >= grace_ms(OPEN_MS)]
 
     def is_crowded(self, founder: bytes, round: int) -> bool:
         """Whether there is no place: all are taken, or those of newcomers are."""
