@@ -125,11 +125,21 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedManifest:
-    """A manifest's bytes and its first operator's signature, as they are served."""
+class _Signed:
+    """The bytes of a record with a signature: what travels, and what the log keeps."""
 
     payload: bytes
     signature: bytes
+
+    @property
+    def digest(self) -> Digest:
+        """What names it: SHA-256 of the payload and the signature together."""
+        return sha256(pack(self))
+
+
+@dataclass(frozen=True, slots=True)
+class SignedManifest(_Signed):
+    """A manifest's bytes and its first operator's signature, as they are served."""
 
     @property
     def run(self) -> Digest:
@@ -219,11 +229,8 @@ class LotRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedClaim:
+class SignedClaim(_Signed):
     """A claim's bytes with its signer's signature: exactly what the log keeps."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self) -> Claim:
         """Return the claim, its signature checked.
@@ -235,11 +242,6 @@ class SignedClaim:
         claim = unpack(Claim, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
         verify("claim", claim.key, self.payload, self.signature)
         return claim
-
-    @property
-    def digest(self) -> Digest:
-        """What a contribution lists: SHA-256 of the payload and the signature together."""
-        return sha256(pack(self))
 
     @classmethod
     def sign(cls, claim: Claim, identity: Identity) -> "SignedClaim":
@@ -272,11 +274,8 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedContribution:
+class SignedContribution(_Signed):
     """A contribution's bytes with its founder's signature: exactly what the log keeps."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self) -> Contribution:
         """Return the contribution, its signature checked.
@@ -288,11 +287,6 @@ class SignedContribution:
         contribution = unpack(Contribution, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
         verify("contribution", contribution.founder, self.payload, self.signature)
         return contribution
-
-    @property
-    def digest(self) -> Digest:
-        """What tickets and rows name it by: SHA-256 of the payload and the signature together."""
-        return sha256(pack(self))
 
     @classmethod
     def sign(cls, contribution: Contribution, founder: Identity) -> "SignedContribution":
@@ -327,11 +321,8 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedTicket:
+class SignedTicket(_Signed):
     """A ticket's bytes with the operator's signature."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self, operator: bytes) -> Ticket:
         """Return the ticket, the signature of ``operator`` checked.

@@ -1,5 +1,23 @@
-"""A home of its own for each test: no test reads or writes what belongs to the person who runs it."""
+"""A home of its own for each test: no test reads or writes what belongs to the person who runs it. And a new log in a new directory."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.log import Log
+from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home
 
 __all__ = ["environment", "home"]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "aggregator"
+
+
+@pytest.fixture
+def log(directory: Path) -> Iterator[Log]:
+    with create(directory, signed_manifest()) as log:
+        yield log

@@ -2,10 +2,6 @@
 
 import errno
 import os
-import resource
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +9,7 @@ import pytest
 from aggregator.bodies import Bodies, Kept
 from protocol.errors import StorageError
 from protocol.ledger import Ledger
+from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.small_run import PEERS, header, signed_manifest
 from tests.runs import FixedCourse
 
@@ -142,19 +139,6 @@ def test_only_the_files_of_the_newest_rounds_stay_and_the_open_rounds_too(bodies
 
 
 # A disk that refuses.
-
-
-@contextmanager
-def file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
 
 
 def test_a_full_disk_is_a_storage_error_and_what_was_there_stays(bodies: Bodies) -> None:

@@ -1,5 +1,4 @@
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,17 +26,6 @@ from tests.aggregator.small_run import (
 )
 
 SIGNED = signed_manifest()
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "aggregator"
-
-
-@pytest.fixture
-def log(directory: Path) -> Iterator[Log]:
-    with create(directory, SIGNED) as log:
-        yield log
 
 
 def test_a_new_log_is_empty_and_has_a_signed_tree_head(log: Log) -> None:

@@ -3,11 +3,8 @@
 import errno
 import os
 import random
-import resource
 import shutil
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,10 +14,10 @@ from aggregator.log import Log
 from aggregator.storage import DATABASE, TREE_HEAD, open_database
 from protocol.errors import StorageError
 from protocol.signing import sha256
+from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.small_run import (
     ENTRIES,
     child,
-    create,
     grow,
     next_round,
     opened_head,
@@ -32,30 +29,6 @@ from tests.aggregator.small_run import (
 
 SIGNED = signed_manifest()
 DATABASE_FILES = (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-shm")
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "aggregator"
-
-
-@pytest.fixture
-def log(directory: Path) -> Iterator[Log]:
-    with create(directory, SIGNED) as log:
-        yield log
-
-
-@contextmanager
-def file_size_limit(limit_bytes: int) -> Iterator[None]:
-    """Let no file of this process grow beyond the limit: a full disk, as far as SQLite can tell."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        signal.signal(signal.SIGXFSZ, before)
 
 
 def copy_database(source: Path, target: Path) -> None:
