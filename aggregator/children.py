@@ -20,7 +20,7 @@ import psutil
 _PR_SET_PDEATHSIG = 1
 _POLL_S = 0.1
 _STEPS = (  # signal, and the seconds that it is given
-    (signal.SIGINT, 10.0),  # finish the duties of the round, close the log
+    (signal.SIGINT, 10.0),  # hand in what is trained, close the log
     (signal.SIGTERM, 5.0),  # a program that was already told stops at once
     (signal.SIGKILL, 10.0),
 )
@@ -68,7 +68,7 @@ def _die_with_parent() -> Callable[[], None] | None:
     parent = os.getpid()
 
     def set_signal() -> None:
-        # SIGKILL, because nobody would be left to insist: a peer that is asked first finishes its round, which may take for ever.
+        # SIGKILL, because nobody would be left to insist: a peer that is asked first hands in what it trained, which may take for ever.
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before the line above
             os._exit(1)

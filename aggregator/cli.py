@@ -39,13 +39,14 @@ def _clear_errors() -> Iterator[None]:
 @main.command()
 @click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True, help="With the settings that suit this task.")
-def init(run_file: Path, task: str) -> None:
-    """Write a run file with every setting and what it means."""
+@click.option("--dense", is_flag=True, help="One step a round and every value exchanged, for few peers with fast links.")
+def init(run_file: Path, task: str, dense: bool) -> None:
+    """Write a run file with every setting and what it means: for little traffic, several local steps a round and the largest values."""
     with _clear_errors():
         with ending_at_ctrl_c():
             from aggregator.config import RunConfig, write_run_file
 
-        write_run_file(run_file, RunConfig.usual(task))
+        write_run_file(run_file, RunConfig.usual(task) if dense else RunConfig.thin(task))
         click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
 
 
@@ -118,9 +119,10 @@ def replay(directory: Path, verbose: bool) -> None:
 
         found = replay_directory(directory, show)
         click.echo(f"run {found.run.hex()}")
+        click.echo(f"verified {found.size} entries, {found.rounds} rounds")
         click.echo(
             f"replayed {found.rounds - found.first} of {found.rounds} rounds, from the state of round {found.first} on: "
-            "each comes to the mean, the state, the thresholds and the floor that the log says"
+            "each comes to the weights, the mean, the state, the thresholds and the floor that the log says"
         )
         click.echo(f"state {found.state.hex()}")
 

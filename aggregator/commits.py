@@ -14,11 +14,12 @@ from aggregator.bodies import Bodies
 from aggregator.follower import Follower, Next
 from aggregator.intake import Handed, Intake, now_ms
 from aggregator.log import Log
+from aggregator.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
 from protocol.ledger import Listed, entries_of
 from protocol.records import Round, entry_of
-from protocol.table import table_root
+from protocol.table import table_root, weights_root
 from swarm.blobs import Shelf
 from swarm.tasks import within
 
@@ -39,6 +40,7 @@ class Commits:
         follower: Follower,
         bodies: Bodies,
         shelf: Shelf,
+        weights: Weights,
         on_commit: Callable[[], None],
     ) -> None:
         """Prepare; ``on_commit`` is called after each committed round."""
@@ -48,6 +50,7 @@ class Commits:
         self._follower = follower
         self._bodies = bodies
         self._shelf = shelf
+        self._weights = weights
         self._on_commit = on_commit
         self._changed = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
@@ -64,7 +67,7 @@ class Commits:
         ledger = self._log.ledger
         if ledger.finished:
             return
-        self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_founders, None if ledger.round == 0 else now_ms())
+        self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, None if ledger.round == 0 else now_ms())
 
     async def run(self) -> None:
         """Close and commit rounds until the run is finished.
@@ -102,10 +105,11 @@ class Commits:
         await self._in(self._writer, self._log.commit, entries)
         self._follower.adopt(after.state)
         self._put_on_shelf(handed, after)
+        self._weights.remember(round_, after.outcome.weights)
         ledger = self._log.ledger
         if not ledger.finished:
-            self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_founders, now_ms())
-        self._intake().forget_others(round_)
+            self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
+        self._intake().committed(round_)
         if after.outcome.clipped:
             logger.info("clipped round=%d rows=%d", round_, len(after.outcome.clipped))
         self._on_commit()
@@ -123,6 +127,7 @@ class Commits:
             base=ledger.last_commit,
             table=table_root(rows),
             rows=len(rows),
+            weights=weights_root(after.outcome.weights),
             mean=after.mean.root,
             state=after.blob.root,
             counted=sum(one.counted for one in listed),

@@ -1,7 +1,7 @@
 """An operator's run file (TOML): what the manifest will say, each field with its unit and reason.
 
-The defaults are those of classification; ``RunConfig.usual`` has those of each task (``automl.settings``). The task itself has no key: it
-follows from the data.
+The defaults are those of classification, dense; ``RunConfig.usual`` has those of each task, and ``RunConfig.thin`` those that need little
+traffic (``automl.settings``). The task itself has no key: it follows from the data.
 """
 
 import json
@@ -15,10 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from automl.cost import cost_table
 from automl.data.dataset import Dataset
 from automl.schedule import Plan
-from automl.settings import usual
+from automl.settings import Settings, first_floor, thin, usual
 from automl.space import fitted_name, space_named
 from protocol.errors import UserError
-from protocol.exchange import Exchange
+from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, Exchange, codec_named
 from protocol.records import Manifest, Optimizer, check_name
 from protocol.signing import Identity
 
@@ -42,7 +42,11 @@ class RunSection(_Section):
         description="sandwich: all sizes at once; shrinking: first the full network, then smaller ones join and learn from it too",
     )
     seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
-    rounds: int = Field(default=_USUAL.num_rounds, ge=1, description="global steps until the run is finished")
+    rounds: int = Field(
+        default=_USUAL.num_rounds,
+        ge=1,
+        description="exchanges of the whole swarm until the run is finished; each has [exchange] local_steps updates",
+    )
 
 
 class DataSection(_Section):
@@ -93,13 +97,32 @@ class RoundSection(_Section):
 class ExchangeSection(_Section):
     """[exchange]"""
 
-    codec: Literal["int16", "int8"] = Field(
-        default="int16", description="how a contribution's values travel: integers of so many bits, with one exponent for each 4096"
+    local_steps: int = Field(
+        default=_USUAL.local_steps,
+        ge=1,
+        le=MAX_LOCAL_STEPS,
+        description="updates of each cohort between two exchanges; 1: the mean gradient is exchanged, and everybody takes one update",
     )
-    max_rows: int = Field(default=64, ge=1, le=1024, description="contributions that a round takes at most")
+    codec: str = Field(
+        default=_USUAL.codec,
+        description="how values travel: int16, int8, or topk-KEPT-BITS: of 4096 the KEPT largest (1 to 2048), in 2 to 8 bits each",
+    )
+    residual_percent: int = Field(
+        default=_USUAL.residual_percent,
+        ge=0,
+        le=100,
+        description="of what topk left out so far that is added to the next contribution; without meaning for the others",
+    )
+    max_rows: int = Field(default=64, ge=1, le=MAX_ROWS, description="contributions that a round takes at most")
     first_floor: int = Field(
-        default=-32, ge=-200, le=94, description="values below 2^first_floor are lost in the first rounds; it adapts by itself"
+        default=-32, ge=MIN_FLOOR, le=MAX_FLOOR, description="values below 2^first_floor are lost in the first rounds; it adapts by itself"
     )
+
+    @field_validator("codec")
+    @classmethod
+    def _check_codec(cls, codec: str) -> str:
+        codec_named(codec)
+        return codec
 
 
 class OptimizerSection(_Section):
@@ -113,6 +136,13 @@ class OptimizerSection(_Section):
     weight_decay: str = Field(default=_USUAL.optimizer.weight_decay, description="decimal text")
     warmup_percent: int = Field(
         default=_USUAL.optimizer.warmup_percent, ge=0, le=100, description="of a phase's rounds, until the rate is at its peak"
+    )
+    outer_rate: str = Field(
+        default=_USUAL.optimizer.outer_rate,
+        description="decimal text; with several local steps: how much of their mean change the next state takes",
+    )
+    outer_momentum: str = Field(
+        default=_USUAL.optimizer.outer_momentum, description="decimal text; with several local steps: Nesterov's, of these mean changes"
     )
 
 
@@ -148,14 +178,29 @@ class RunConfig(_Section):
 
     @classmethod
     def usual(cls, task: str) -> "RunConfig":
-        """Return the settings that suit ``task`` ("classification" or "stereo") and its usual data."""
-        settings = usual(task)
+        """Return the settings that suit ``task`` ("classification" or "stereo") and its usual data: dense, one step a round."""
+        return cls.of(usual(task))
+
+    @classmethod
+    def thin(cls, task: str) -> "RunConfig":
+        """Return the settings that need little traffic for ``task`` and its usual data: several local steps, sparse contributions."""
+        return cls.of(thin(task))
+
+    @classmethod
+    def of(cls, settings: Settings) -> "RunConfig":
+        """Return a run file with these settings."""
         batch, lot = settings.target_batch, settings.lot_samples
         return cls(
             run=RunSection(name=settings.dataset, rounds=settings.num_rounds),
             data=DataSection(dataset=settings.dataset, supernet=settings.supernet),
             round=RoundSection(target_batch=batch, lot_samples=lot, weight_cap=max(batch // 2, lot), max_claim_samples=16 * batch),
             optimizer=OptimizerSection.model_validate(asdict(settings.optimizer)),
+            exchange=ExchangeSection(
+                local_steps=settings.local_steps,
+                codec=settings.codec,
+                residual_percent=settings.residual_percent,
+                first_floor=first_floor(settings.codec),
+            ),
         )
 
     @property
@@ -184,7 +229,15 @@ class RunConfig(_Section):
             UserError: values that do not go together.
         """
         run = self.run
-        return Plan(self.supernet_for(dataset), run.schedule, run.algorithm, self.optimizer_settings(), run.rounds, run.seed)
+        return Plan(
+            self.supernet_for(dataset),
+            run.schedule,
+            run.algorithm,
+            self.optimizer_settings(),
+            run.rounds,
+            run.seed,
+            local_steps=self.exchange.local_steps,
+        )
 
     def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset) -> Manifest:
         """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
@@ -223,7 +276,8 @@ class RunConfig(_Section):
         """
         return Exchange(
             codec=self.exchange.codec,
-            local_steps=1,
+            residual_percent=self.exchange.residual_percent,
+            local_steps=self.exchange.local_steps,
             max_rows=self.exchange.max_rows,
             target_batch=self.round.target_batch,
             max_claim_samples=self.round.max_claim_samples,
@@ -261,7 +315,7 @@ def load_run_file(path: Path) -> RunConfig:
     except ValidationError as error:
         problem = error.errors()[0]
         where = ".".join(str(part) for part in problem["loc"])
-        what = "is not a key of a run file" if problem["type"] == "extra_forbidden" else problem["msg"]
+        what = "is not a key of a run file" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
         raise UserError(f"{path}: {where}: {what}; manta-aggregator init writes a file with all keys") from error
 
 

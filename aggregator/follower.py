@@ -5,14 +5,15 @@ It has no weight in the mean: it computes each round's mean and state from the t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import torch
 
 from aggregator.snapshots import Snapshots
+from automl.course import RunCourse
 from automl.data.dataset import Dataset
 from automl.evaluation import QualityReport, quality_report
-from automl.schedule import Plan
 from automl.update import State, next_state, state_pieces
 from exact.coding import Body
 from exact.outcome import Outcome, outcome
@@ -51,12 +52,17 @@ def after_table(
     floors: Sequence[int],
     thresholds: Sequence[Threshold],
     floor: int,
-    plan: Plan,
+    course: RunCourse,
 ) -> Next:
-    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``exact.outcome.outcome``."""
+    """Return what a table leads to from ``state``, that of its base; the arguments are those of ``exact.outcome.outcome``.
+
+    Of each row's body counts what the row is about, as ``course`` says: the part of the weights that its cohort's architecture has.
+    """
     rows = [one.row for one in listed]
-    found = outcome(rows, bodies, floors, thresholds, floor, state.parameters.numel())
-    after = next_state(state, torch.from_numpy(found.mean), plan)
+    coverage = cache(course.coverage)  # rows of one cohort share it
+    masks = [coverage(one.round, one.cohort) for one in listed]
+    found = outcome(rows, bodies, floors, thresholds, floor, state.parameters.numel(), masks)
+    after = next_state(state, torch.from_numpy(found.mean), course.plan)
     return Next(found, Blob.of(vector_groups(found.mean)), after, Blob.of(state_pieces(after)))
 
 
@@ -67,7 +73,8 @@ class Follower:
         """Keep snapshots in ``directory``; ``adopt`` gives the first state."""
         self._manifest = manifest
         self._dataset = dataset
-        self.plan = Plan.of(manifest)
+        self.course = RunCourse(manifest)
+        self.plan = self.course.plan
         self.snapshots = Snapshots(directory, manifest, self.plan, run, keep=keep_snapshots, keep_rounds=keep_rounds)
         self.state: State | None = None
 
@@ -113,7 +120,7 @@ class Follower:
             floors=floors,
             thresholds=ledger.thresholds,
             floor=ledger.floor_at(ledger.round),
-            plan=self.plan,
+            course=self.course,
         )
 
     def evaluate(self) -> Evaluation:

@@ -4,8 +4,12 @@ Nothing here writes to the log. Bytes are gathered in memory, checked in a threa
 one sync. Which contributions make a round is decided by ``protocol.closing``, for which the arrival of a body's last byte counts, not the
 time that its checks and its sync take.
 
-What is held is bounded by the places that ``protocol.closing`` gives: at most two tables of bodies, the open round's and the next one's,
-and one body of a founder. What loses its place there is forgotten here as soon as the next header comes.
+What is held is bounded by the places that ``protocol.closing`` gives: at most two tables of bodies, the open round's and the next one's;
+the bodies of those that their cohort's made superfluous are let go once they are on the disk. What loses its place there is forgotten here
+as soon as the next header comes (but see ``aggregator.uploads``).
+
+A header may list the claims of several keys, and any of them may bring it. Where some of the claims may not stand, the others do not lose
+their work: the answer names whose, and the founder hands in without them.
 """
 
 import asyncio
@@ -17,12 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator.bodies import Bodies, Kept
+from aggregator.refusals import NotTheirs, noted
+from aggregator.uploads import Upload, Uploads
 from exact.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from protocol.closing import Closing, NotTaken
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
+from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault
+from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger, Listed
-from protocol.records import Header, SignedTicket, Ticket
+from protocol.records import Claim, Header, SignedTicket, Ticket
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
 from swarm.budget import Faults
@@ -30,31 +37,6 @@ from swarm.messages import MAX_HEADER_BYTES, BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.intake")
-
-_REASONS: tuple[tuple[type[RemoteFault], str], ...] = (
-    (EncodingError, "malformed"),
-    (SignatureError, "signature"),
-    (LedgerError, "not for this log"),
-)
-
-
-class NotTheirs(RemoteFault):
-    """A contribution or a body that another key than its members' brings."""
-
-
-class Ignored(RemoteFault):
-    """A key that did so much wrong lately that its calls are not looked at for a while."""
-
-
-@dataclass(slots=True)
-class _Upload:
-    """A body on its way."""
-
-    header: Header
-    keys: frozenset[bytes]
-    root: bytes
-    groups: list[bytes | None]  # none once they are checked
-    missing: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +89,7 @@ class Intake:
         self._on_change = on_change
         self._codec = ledger().manifest.exchange.codec
         self._num_weights = num_weights
-        self._sizes = group_sizes(self._codec, num_weights)
-        self._uploads: dict[bytes, _Upload] = {}
+        self._uploads = Uploads(group_sizes(self._codec, num_weights), 2 * ledger().manifest.exchange.max_rows)
         self._handed: dict[bytes, Handed] = {}
         self._synced: dict[bytes, asyncio.Future[None]] = {}  # by contribution, from the arrival of its body on
         self._batch = _Batch()
@@ -144,9 +125,10 @@ class Intake:
             listed = self._ledger().listed(one.header, round)
             digest = one.header.contribution.digest
             self._handed[digest] = self._checked(one.header, listed.row.body, one.body)
-            self._uploads[digest] = _Upload(one.header, frozenset(listed.keys), listed.row.body, [], 0)
+            self._uploads.restore(digest, one.header, listed)
             self._synced[digest] = over
-            self._closing.restore(listed.row.founder, digest, round, now_ms())
+            self._closing.restore(listed.row.founder, frozenset(listed.keys), listed.round, digest, round, now_ms())
+        self._let_go_superseded()
 
     def handed(self, contribution: bytes) -> Handed:
         """Return a contribution that is good."""
@@ -168,19 +150,27 @@ class Intake:
         except NotTaken:
             raise self.broken.result() from None
 
-    def forget_others(self, round: int) -> None:
-        """A round was committed: forget what was in it, and uploads for it that came to nothing."""
+    def committed(self, round: int) -> None:
+        """A round was committed: forget what was in it, and what was handed in for it and came to nothing."""
         self._forget_gone()
+        self._uploads.forget_old(round)
         logger.info("intake round=%d refused=%s", round, dict(self.faults.by_reason))
 
     def _forget_gone(self) -> None:
         """Forget what has no place in a round any more, and count whose body did not come, or was not what its header says."""
-        for digest in [digest for digest in self._uploads if self._closing.round_of(digest) is None]:
-            del self._uploads[digest]
-            self._handed.pop(digest, None)
-            self._synced.pop(digest, None)
-        for founder, reason in self._closing.take_gone():
-            self.faults.note(founder, reason)
+        slow = set()
+        for digest, _ in self._uploads:
+            if self._closing.round_of(digest) is None:
+                slow.add(self._uploads.forget(digest))
+                self._handed.pop(digest, None)
+                self._synced.pop(digest, None)
+        for bringer, reason in self._closing.take_gone():
+            if bringer not in slow:
+                self.faults.note(bringer, reason)
+
+    def _let_go_superseded(self) -> None:
+        """Forget the bodies that no table will need: they are on the disk, or about to be."""
+        self._handed = {digest: handed for digest, handed in self._handed.items() if not self._closing.is_superseded(digest)}
 
     def _is_going_on(self) -> bool:
         return not self._is_closed and not self.broken.done()
@@ -188,43 +178,75 @@ class Intake:
     # Headers.
 
     async def _on_header(self, caller: PublicKey, request: bytes) -> bytes:
-        with _noted(self.faults, caller):
+        with noted(self.faults, caller):
             return pack(self._take_header(caller, request))
 
     def _take_header(self, caller: PublicKey, request: bytes) -> HeaderAnswer:
-        if self.faults.is_too_much(caller):
-            raise Ignored("too much of this key was refused lately: wait a minute")
+        ledger, now = self._ledger(), now_ms()
+        if self.faults.is_too_much(caller):  # later, not no: what it brings may be good, and another member's
+            return self._answer(HandIn.LATER, self._closing.round, now)
         header = unpack(Header, request, max_bytes=MAX_HEADER_BYTES)
-        ledger, now, digest = self._ledger(), now_ms(), header.contribution.digest
+        digest = header.contribution.digest
         claims = [ledger.verified.claim(signed) for signed in header.claims]
         if caller not in [claim.key for claim in claims]:
             raise NotTheirs("a contribution of other keys than the one that brings it")
-        for round_ in range(max(claims[0].round, ledger.round - KEPT_TABLES + 1), ledger.round + 1):
-            if any(listed.row.contribution == digest for listed in ledger.table_at(round_) or ()):
-                return HeaderAnswer(int(HandIn.LISTED), round_, self._closing.left_ms(now), ())
+        listed_in = _listed_in(ledger, digest, claims)
+        if listed_in is not None:
+            return self._answer(HandIn.LISTED, listed_in, now)
         if ledger.finished:
             raise NotTaken("the run is finished")
         round_ = self._closing.round_for_header(digest, now)
         if round_ > ledger.manifest.num_rounds:
             raise NotTaken("the run has no round left for it")
-        listed = ledger.listed(header, round_)
-        self._check_body_is_new(listed, digest)
         try:
-            if not self._is_going_on():
-                raise NotTaken("the log is about to stop")
-            taken_for = self._closing.header(listed.row.founder, digest, now)
-            assert taken_for == round_  # for which it was checked
-        except NotTaken:
-            return HeaderAnswer(int(HandIn.LATER), round_, self._closing.left_ms(now), ())
+            self._take_checked(caller, header, ledger.listed(header, round_), round_, now)
+        except ClaimError as error:
+            if len(claims) == 1:
+                raise
+            return self._answer(HandIn.WITHOUT, round_, now, blamed=error.keys)
+        except NotTaken as error:
+            founder = ledger.verified.contribution(header.contribution).founder
+            if error.keys and founder not in error.keys:  # the others have a place of their own
+                return self._answer(HandIn.WITHOUT, round_, now, blamed=error.keys)
+            return self._answer(HandIn.LATER, round_, now)
         self._forget_gone()
-        left_ms = self._closing.left_ms(now)
         self._on_change()
         if self._is_stored(digest):
-            return HeaderAnswer(int(HandIn.HAVE_TICKET), round_, left_ms, (self._ticket(round_, digest),))
-        if digest not in self._uploads:
-            groups: list[bytes | None] = [None] * len(self._sizes)
-            self._uploads[digest] = _Upload(header, frozenset(listed.keys), listed.row.body, groups, len(groups))
-        return HeaderAnswer(int(HandIn.SEND_BODY), round_, left_ms, ())
+            return self._answer(HandIn.HAVE_TICKET, round_, now, tickets=(self._ticket(round_, digest),))
+        upload = self._uploads.get(digest)
+        assert upload is not None
+        return self._answer(HandIn.SEND_BODY, round_, now, there=upload.there)
+
+    def _take_checked(self, caller: PublicKey, header: Header, listed: Listed, round_: int, now: int) -> None:
+        """Give a header that may stand in the table of ``round_`` its place.
+
+        Raises:
+            LedgerError: its body is another's.
+            NotTaken: there is no place for it, or none that it may have beside others of its keys.
+        """
+        digest, founder, ledger = header.contribution.digest, listed.row.founder, self._ledger()
+        self._check_body_is_new(listed, digest)
+        if not self._is_going_on():
+            raise NotTaken("the log is about to stop")
+        keys = frozenset(listed.keys)
+        bringer = self._uploads.bringer(digest, founder, caller, now, grace_ms(ledger.open_ms))
+        taken_for = self._closing.header(founder, keys, listed.round, digest, now, bringer)
+        assert taken_for == round_  # for which it was checked
+        if not self._is_whole(digest):
+            is_awaited = not keys.isdisjoint(ledger.last_keys)
+            self._uploads.place(digest, header, listed, bringer=bringer, is_awaited=is_awaited, now=now)
+
+    def _answer(
+        self,
+        status: HandIn,
+        round_: int,
+        now: int,
+        *,
+        tickets: tuple[SignedTicket, ...] = (),
+        blamed: tuple[bytes, ...] = (),
+        there: bytes = b"",
+    ) -> HeaderAnswer:
+        return HeaderAnswer(int(status), round_, self._closing.left_ms(now), tickets, blamed, there)
 
     def _is_stored(self, contribution: bytes) -> bool:
         synced = self._synced.get(contribution)
@@ -233,17 +255,23 @@ class Intake:
     def _check_body_is_new(self, listed: Listed, contribution: bytes) -> None:
         """Refuse a body that another contribution of the round names: it was copied, or the two agreed on it.
 
+        A member knows its cohort's body and may hand it in as its own. That must not keep the cohort's out, which may come after it, so
+        among those with a key in common only the one that is alone is refused.
+
         Raises:
             LedgerError: it is not new.
         """
-        for digest, upload in self._uploads.items():
-            if digest != contribution and upload.root == listed.row.body and upload.keys.isdisjoint(listed.keys):
+        for digest, upload in self._uploads:
+            if digest == contribution or upload.listed.row.body != listed.row.body:
+                continue
+            is_ones_own = upload.founder == listed.row.founder or len(listed.keys) > 1
+            if set(upload.listed.keys).isdisjoint(listed.keys) or not is_ones_own:
                 raise LedgerError("another contribution of the round names this body")
 
     # Bodies.
 
     async def _on_body(self, caller: PublicKey, request: bytes) -> bytes:
-        with _noted(self.faults, caller):
+        with noted(self.faults, caller):
             part = BodyPart.open(request)
             storing = self._take_part(caller, part)
         if storing is None:
@@ -258,24 +286,21 @@ class Intake:
         """Put a group in its place; return what is done once the body is on the disk, None while groups are missing.
 
         Raises:
-            NotTaken: no header says what this is, or it came too late.
+            NotTaken: no header says what this is, it came too late, or another member brings it.
             RemoteFault: it is not the caller's, or no group of such a body.
         """
-        upload = self._uploads.get(part.contribution)
-        if upload is None or self._closing.round_of(part.contribution) is None or not self._is_going_on():
+        if self._closing.round_of(part.contribution) is None or not self._is_going_on():
             raise NotTaken("no header of this body was taken, or its round is closed: hand it in again")
-        if caller not in upload.keys:
-            raise NotTheirs("a body of other keys than the one that brings it")
-        if not 0 <= part.place < len(self._sizes) or len(part.data) != self._sizes[part.place]:
-            raise EncodingError("a group of a body with another place or size than bodies of this run have")
-        if upload.missing and upload.groups[part.place] is None:
-            upload.groups[part.place] = bytes(part.data)
-            upload.missing -= 1
+        upload = self._uploads.part(caller, part, now_ms())
         if upload.missing:
             return None
         return self._synced.get(part.contribution) or self._take_body(part.contribution, upload)
 
-    def _take_body(self, digest: bytes, upload: _Upload) -> "asyncio.Task[None]":
+    def _is_whole(self, contribution: bytes) -> bool:
+        upload = self._uploads.get(contribution)
+        return upload is not None and not upload.missing
+
+    def _take_body(self, digest: bytes, upload: Upload) -> "asyncio.Task[None]":
         """Have a body checked and stored whose last byte just came; return the task, which is over when it is on the disk.
 
         The task raises EncodingError where the body is not what its header says, NotTaken where it could not be stored.
@@ -287,10 +312,12 @@ class Intake:
         self._synced[digest] = task = self._begin(self._check_and_store(digest, upload, round_))
         return task
 
-    async def _check_and_store(self, digest: bytes, upload: _Upload, round_: int) -> None:
+    async def _check_and_store(self, digest: bytes, upload: Upload, round_: int) -> None:
         data = b"".join(group for group in upload.groups if group is not None)
         try:
-            handed = await asyncio.get_running_loop().run_in_executor(self._checks, self._checked, upload.header, upload.root, data)
+            handed = await asyncio.get_running_loop().run_in_executor(
+                self._checks, self._checked, upload.header, upload.listed.row.body, data
+            )
         except RemoteFault:
             self._closing.bad(digest)
             self._forget_gone()
@@ -298,6 +325,7 @@ class Intake:
             raise
         self._closing.good(digest)
         self._handed[digest] = handed
+        self._let_go_superseded()
         upload.groups.clear()
         self._on_change()
         batch = self._batch
@@ -351,21 +379,11 @@ class Intake:
         return SignedTicket.sign(Ticket(self._ledger().run, round_, contribution), self._identity)
 
 
-class _noted:
-    """Counts what is refused inside of it, by the caller's key."""
-
-    def __init__(self, faults: Faults, caller: PublicKey) -> None:
-        self._faults = faults
-        self._caller = caller
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, NotTaken | Ignored):
-            return  # that is nobody's fault, or was counted
-        if isinstance(error, NotTheirs):
-            self._faults.note(self._caller, "another's identity")
-        elif isinstance(error, RemoteFault):
-            reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "other")
-            self._faults.note(self._caller, reason)
+def _listed_in(ledger: Ledger, contribution: bytes, claims: Sequence[Claim]) -> int | None:
+    """Return the round whose table has all the work of a header, in this contribution or in another; None: no table that is kept has it."""
+    for round_ in range(max(claims[0].round, ledger.round - KEPT_TABLES + 1), ledger.round + 1):
+        if any(listed.row.contribution == contribution for listed in ledger.table_at(round_) or ()):
+            return round_
+    is_ours = all((claim.run, claim.base) == (ledger.run, ledger.commit_at(claim.round - 1)) for claim in claims)
+    rounds = {ledger.claim_listed(claim.key, claim.round) for claim in claims}
+    return rounds.pop() if is_ours and len(rounds) == 1 else None

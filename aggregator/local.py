@@ -13,7 +13,7 @@ from rich.console import Console
 
 from aggregator.local_report import show
 from aggregator.local_settings import Wishes, make_settings
-from aggregator.local_swarm import LocalSwarm, Told
+from aggregator.local_swarm import LocalSwarm, Stopped
 from protocol.errors import MantaError, UserError
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 
@@ -42,8 +42,10 @@ def main() -> None:
 
 @main.command()
 @click.option("--peers", type=int, default=4, show_default=True, metavar="N", help="Peers to start.")
-@click.option("--cohorts", type=int, default=2, show_default=True, metavar="N", help="Cohorts to spread them over.")
+@click.option("--cohorts", type=int, default=2, show_default=True, metavar="N", help="Cohorts to spread them over; N peers: all alone.")
 @click.option("--rounds", type=int, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
+@click.option("--local-steps", type=int, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
+@click.option("--codec", default="int16", show_default=True, metavar="NAME", help="What is exchanged: int16, int8 or topk-KEPT-BITS.")
 @click.option("--task", metavar="|".join(TASKS), help="What is learnt.  [default: that of --data, else classification]")
 @click.option("--algorithm", default=ALGORITHMS[0], show_default=True, metavar="|".join(ALGORITHMS), help="Who trains what.")
 @click.option("--schedule", default=SCHEDULES[0], show_default=True, metavar="|".join(SCHEDULES), help="How the sizes are trained.")
@@ -79,7 +81,7 @@ def up(**options: Any) -> None:
     except UserError as error:
         click.echo(f"manta-swarm: {error}", err=True)
         sys.exit(2)
-    except Told as error:
+    except Stopped as error:
         click.echo(f"manta-swarm: {error}; nothing is left running; files: {settings.directory}", err=True)
         sys.exit(128 + error.number)
     except MantaError as error:

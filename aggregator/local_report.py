@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from aggregator.config import RunSection
+from aggregator.config import RunConfig
+from aggregator.sizes import in_words
 
 _AIMS = {"digits": (97.0, 93.0)}  # percent on held-out data: what the largest and the smallest are meant to reach in a full schedule
 
@@ -73,6 +74,7 @@ class PeerStatus(_Status):
     rounds_counted: int = 0
     dropped: dict[str, int] = {}
     promises_broken: int = 0
+    bytes_handed_in: int | None = None
     finished: bool = False
 
 
@@ -120,6 +122,7 @@ class PeerReport(_Status):
     samples_lost: int
     dropped: dict[str, int]
     promises_broken: int
+    bytes_handed_in: int | None  # headers and bodies that it sent to the log; None: it does not say
     credits: int
 
     @classmethod
@@ -158,6 +161,9 @@ class Report(_Status):
     algorithm: str
     schedule: str
     seed: int
+    cohorts: int
+    local_steps: int
+    codec: str
     num_rounds: int
     rounds_committed: int
     samples_counted: int  # by the peers' own count
@@ -180,7 +186,8 @@ def make_report(
     peers: tuple[PeerReport, ...],
     ledger: LedgerReport,
     *,
-    run: RunSection,
+    run: RunConfig,
+    cohorts: int,
     limits: Limits,
     wall_time_s: float,
     directory: Path,
@@ -204,9 +211,12 @@ def make_report(
         task=status.task,
         dataset=status.dataset,
         supernet=status.supernet,
-        algorithm=run.algorithm,
-        schedule=run.schedule,
-        seed=run.seed,
+        algorithm=run.run.algorithm,
+        schedule=run.run.schedule,
+        seed=run.run.seed,
+        cohorts=cohorts,
+        local_steps=run.exchange.local_steps,
+        codec=run.exchange.codec,
         num_rounds=status.num_rounds,
         rounds_committed=status.round,
         samples_counted=sum(peer.samples_counted for peer in peers),
@@ -308,6 +318,10 @@ def _facts_table(report: Report) -> Table:
     trained = report.samples_counted + report.samples_lost
     share = f" ({100 * report.samples_counted / trained:.1f} % of those trained)" if trained else ""
     table.add_row("samples counted", f"{report.samples_counted}{share}")
+    table.add_row("exchange", f"{_number(report.cohorts, 'cohort')}, {_number(report.local_steps, 'local step')} a round, {report.codec}")
+    handed_in = [peer.bytes_handed_in for peer in report.peers if peer.bytes_handed_in is not None]
+    if handed_in:
+        table.add_row("handed in", f"{in_words(sum(handed_in) / len(handed_in))} a peer, {in_words(max(handed_in))} at most")
     table.add_row("contributions dropped", Text(_counted(reasons)))
     table.add_row("refused by the log", Text(_counted(report.refused)))
     for row in _quality_rows(report):
@@ -328,6 +342,10 @@ def _quality_rows(report: Report) -> list[tuple[str, str]]:
     if quality.baseline is not None:
         rows.append(("a constant", f"{shown(quality.metric, quality.baseline)}: the held-out data's median disparity everywhere"))
     return rows
+
+
+def _number(count: int, of: str) -> str:
+    return f"{count} {of}" if count == 1 else f"{count} {of}s"
 
 
 def _counted(reasons: Mapping[str, int]) -> str:

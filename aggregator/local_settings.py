@@ -1,7 +1,7 @@
 """What a person asks of a local swarm, checked before anything is started."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aggregator.config import RunConfig
@@ -10,6 +10,7 @@ from automl.data.catalog import load_dataset
 from automl.settings import usual
 from automl.space import fitted_name, space_named
 from protocol.errors import UserError
+from protocol.exchange import MAX_LOCAL_STEPS, codec_named
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 from swarm.disk import make_directory
 
@@ -28,6 +29,8 @@ class Wishes:
     peers: int = 4
     cohorts: int = 2
     rounds: int | None = None
+    local_steps: int = 1
+    codec: str = usual(TASKS[0]).codec
     task: str | None = None
     algorithm: str = ALGORITHMS[0]
     schedule: str = SCHEDULES[0]
@@ -53,7 +56,7 @@ class Settings:
     limits: Limits
 
     def cohort(self, index: int) -> str:
-        """Return the cohort of a peer: equal shares, neighbours together."""
+        """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone."""
         return f"cohort-{index * self.cohorts // self.peers}"
 
 
@@ -82,6 +85,12 @@ def _check(wishes: Wishes) -> None:
         raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
     if wishes.rounds is not None and wishes.rounds < 1:
         raise UserError(f"--rounds takes a number from 1 on, not {wishes.rounds}")
+    if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
+        raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {wishes.local_steps}")
+    try:
+        codec_named(wishes.codec)
+    except ValueError as error:
+        raise UserError(f"--codec: {error}") from error
     for name, value, known in (
         ("task", wishes.task, TASKS),
         ("algorithm", wishes.algorithm, ALGORITHMS),
@@ -126,8 +135,9 @@ def _make_limits(wishes: Wishes, task: str, dataset: str) -> Limits:
 
 
 def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Path | None) -> RunConfig:
-    """Return the run file: the usual settings of the task, with what was asked for."""
-    values = RunConfig.usual(task).model_dump()
+    """Return the run file: the usual settings of the task, as many updates and samples in all, with what was asked for."""
+    settings = replace(usual(task).with_local_steps(wishes.local_steps), codec=wishes.codec)
+    values = RunConfig.of(settings).model_dump()
     name = f"{dataset}-{wishes.algorithm}"[:_MAX_NAME]
     values["run"] |= {"name": name, "algorithm": wishes.algorithm, "schedule": wishes.schedule, "seed": wishes.seed}
     if wishes.rounds is not None:

@@ -6,9 +6,11 @@ Knows the programs by their command lines and their status.json only: it takes n
 
 import os
 import re
+import secrets
 import signal
 import sys
 import time
+from collections.abc import Mapping
 
 from rich.console import Console
 
@@ -39,7 +41,7 @@ _END_S = 60.0  # between the run's end and that of its peers
 _VERIFY_S = 300.0
 
 
-class Told(MantaError):
+class Stopped(MantaError):
     """The person or the system told the swarm to stop."""
 
     def __init__(self, number: int) -> None:
@@ -63,12 +65,14 @@ class LocalSwarm:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = os.environ.get("MANTA_THREADS") or str(max(1, cores // settings.peers))
         self._environment = {"MANTA_THREADS": threads, "PYTHONUNBUFFERED": "1"}
+        # What the members of a cohort prove to each other: of this swarm alone, and on no command line, which others on this computer see.
+        self._of_peers = {"MANTA_COHORT_TOKEN": secrets.token_hex(32)}
 
     def run(self) -> Report:
         """Run the swarm to the end of its run and return how it went; nothing is left running, however this ends.
 
         Raises:
-            Told: a signal came.
+            Stopped: a signal came.
             OwnFault: a program failed, or the swarm came to nothing; the message says which and shows its last lines.
         """
         try:
@@ -83,7 +87,7 @@ class LocalSwarm:
         return self._report()
 
     def close(self) -> None:
-        """Stop what still runs: the peers, who may want to finish a round, before the aggregator that they need for it."""
+        """Stop what still runs: the peers, who may want to hand in what they trained, before the aggregator that takes it."""
         aggregator = self._children.get("aggregator")
         stop([child for child in self._children.values() if child is not aggregator], hurry=self._in_a_hurry)
         if aggregator is not None:
@@ -92,10 +96,10 @@ class LocalSwarm:
     def _in_a_hurry(self) -> bool:
         return len(self._told) > 1
 
-    def _start(self, name: str, *arguments: str) -> Child:
+    def _start(self, name: str, *arguments: str, environment: Mapping[str, str] | None = None) -> Child:
         # -P: a file or directory of the same name where the person happens to stand is not our program.
         command = [sys.executable, "-P", "-m", *arguments]
-        child = Child.start(name, command, self._settings.directory / f"{name}.log", self._environment)
+        child = Child.start(name, command, self._settings.directory / f"{name}.log", {**self._environment, **(environment or {})})
         self._children[name] = child
         return child
 
@@ -119,7 +123,7 @@ class LocalSwarm:
             name = f"peer-{index}"
             where = ("--listen", _LISTEN, "--dir", str(self._settings.directory / name))
             what = ("--initial-peers", address, "--run", status.run, "--cohort", self._settings.cohort(index), "--gpus", "all")
-            self._start(name, "peer.cli", "join", *what, *data, *where)
+            self._start(name, "peer.cli", "join", *what, *data, *where, environment=self._of_peers)
         self._console.print("another peer may join while it runs:")
         line = " ".join(("manta-peer join --gpus all --initial-peers", address, "--run", status.run, *data))
         self._console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
@@ -128,7 +132,7 @@ class LocalSwarm:
         """Wait a little; then see what came: signals, ended programs, a new status."""
         time.sleep(_POLL_S)
         if self._told:
-            raise Told(self._told[0])
+            raise Stopped(self._told[0])
         aggregator = self._children["aggregator"]
         if aggregator.returncode is not None:
             raise OwnFault(self._obituary("aggregator", aggregator.returncode))
@@ -200,7 +204,8 @@ class LocalSwarm:
             status,
             tuple(peers),
             ledger,
-            run=settings.run.run,
+            run=settings.run,
+            cohorts=settings.cohorts,
             limits=settings.limits,
             wall_time_s=time.monotonic() - self._started_s,
             directory=settings.directory,
@@ -215,7 +220,7 @@ class LocalSwarm:
             while verifier.returncode is None and time.monotonic() < deadline_s:
                 time.sleep(_POLL_S)
                 if self._told:
-                    raise Told(self._told[0])
+                    raise Stopped(self._told[0])
         finally:
             stop([verifier], hurry=self._in_a_hurry)
         printed = re.findall(r"\broot ([0-9a-f]{64})$", verifier.last_lines(), re.MULTILINE)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections import Counter
-from functools import cached_property
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
 
 from aggregator.intake import now_ms
 from aggregator.log import Log
@@ -10,13 +11,13 @@ from protocol.closing import Closing
 from protocol.encoding import pack, unpack
 from protocol.errors import Unreachable
 from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES
+from protocol.ledger import KEPT_TABLES, Listed
 from protocol.merkle import Tree, leaf_hash
-from protocol.records import Receipt
+from protocol.records import SignedContribution, open_entry
 from protocol.signing import PublicKey
-from protocol.table import Row, RowProof, table_bytes
+from protocol.table import RowProof, table_bytes
 from swarm import waits
-from swarm.messages import AfterRound, AskRow, AskTable, News, ProvenRow
+from swarm.messages import AfterRound, AskRow, AskTable, News, ProvenRow, ShownRow
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 
@@ -28,33 +29,42 @@ _MAX_REQUEST_BYTES = 128
 class _ProvenTable:
     """A round's receipt, its table and the tree over its rows, made once for all who ask."""
 
-    def __init__(self, receipt: Receipt, rows: list[Row]) -> None:
-        self.receipt = receipt
-        self._rows = rows
-        self._places = {row.founder: place for place, row in enumerate(rows)}
+    def __init__(self, log: Log, index: int, listed: Sequence[Listed]) -> None:
+        """Use the table whose round's entry is at ``index``."""
+        self.receipt = log.receipt(index)
+        self._log = log
+        self.rows = [one.row for one in listed]
+        self._places = {key: place for place, one in enumerate(listed) for key in one.keys}
+        entries = list(accumulate(len(one.keys) + 1 for one in listed))  # of each contribution and those before it, with their claims
+        self._indices = [index - entries[-1] + count - 1 for count in entries]  # of the contributions' own
+        self._contributions: dict[int, SignedContribution] = {}
         self._tree = Tree()
-        for row in rows:
+        for row in self.rows:
             self._tree.append(leaf_hash(pack(row)))
+        self.data: bytes | None = None  # as it travels, once somebody asked for it
 
-    def proof(self, founder: bytes) -> RowProof | None:
-        place = self._places.get(founder)
+    def shown(self, key: bytes) -> ShownRow | None:
+        """Return the row that has a claim of ``key``; None: none has."""
+        place = self._places.get(key)
         if place is None:
             return None
-        return RowProof(self._rows[place], place, tuple(self._tree.inclusion_proof(place, len(self._rows))))
-
-    @cached_property
-    def data(self) -> bytes:
-        return table_bytes(self._rows)
+        if place not in self._contributions:
+            contribution = open_entry(self._log.entry(self._indices[place]))
+            assert isinstance(contribution, SignedContribution)
+            self._contributions[place] = contribution
+        proof = RowProof(self.rows[place], place, tuple(self._tree.inclusion_proof(place, len(self.rows))))
+        return ShownRow(proof, self._contributions[place])
 
 
 class NewsDesk:
-    """Answers "commit after", "row" and "table"."""
+    """Answers "commit-after", "row" and "table"."""
 
-    def __init__(self, endpoint: Endpoint, log: Log, closing: Closing) -> None:
-        """Prepare; ``start`` answers from then on."""
+    def __init__(self, endpoint: Endpoint, log: Log, closing: Closing, weights: Callable[[int], Awaitable[Sequence[int]]]) -> None:
+        """Prepare; ``start`` answers from then on. ``weights`` gives what each row of a committed round weighs in its mean."""
         self._endpoint = endpoint
         self._log = log
         self._closing = closing
+        self._weights = weights
         self._committed = asyncio.Event()
         self._waiting: Counter[PublicKey] = Counter()
         self._round = log.ledger.round  # the newest that is told: the log may have one more that the next round was not opened after yet
@@ -83,8 +93,8 @@ class NewsDesk:
         if self._round <= ask.round:
             return pack(News((), (), left_ms))
         table = self._table_of(self._round)
-        proof = table.proof(caller)
-        return pack(News((table.receipt,), () if proof is None else (proof,), left_ms))
+        shown = table.shown(caller)
+        return pack(News((table.receipt,), () if shown is None else (shown,), left_ms))
 
     async def _wait(self, caller: PublicKey) -> None:
         """Return at the next commit, or when it should have come long ago."""
@@ -99,14 +109,18 @@ class NewsDesk:
                 del self._waiting[caller]
 
     async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
-        """Answer with a founder's row and its proof, or with nothing: the table has none."""
+        """Answer with the row that has a key's claim, its proof and its contribution, or with nothing: the table has none."""
         ask = unpack(AskRow, request, max_bytes=_MAX_REQUEST_BYTES)
         table = self._table_of(ask.round)
-        proof = table.proof(ask.founder)
-        return b"" if proof is None else pack(ProvenRow(table.receipt, proof))
+        shown = table.shown(ask.key)
+        return b"" if shown is None else pack(ProvenRow(table.receipt, shown))
 
     async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
-        return self._table_of(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round).data
+        round_ = unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round
+        table = self._table_of(round_)
+        if table.data is None:
+            table.data = table_bytes(table.rows, await self._weights(round_))
+        return table.data
 
     def _table_of(self, round_: int) -> _ProvenTable:
         """Return the table of a committed round.
@@ -118,5 +132,5 @@ class NewsDesk:
         if listed is None or index is None or round_ > self._round:
             raise Unreachable("that table is not kept here any more, or not made yet")
         if round_ not in self._tables:
-            self._tables[round_] = _ProvenTable(self._log.receipt(index), [one.row for one in listed])
+            self._tables[round_] = _ProvenTable(self._log, index, listed)
         return self._tables[round_]

@@ -27,7 +27,9 @@ from aggregator.intake import Intake
 from aggregator.log import Log
 from aggregator.news import NewsDesk
 from aggregator.replay import BODIES, SNAPSHOTS, Tables, replayed
+from aggregator.sizes import held_bytes, in_words
 from aggregator.storage import DATABASE, read_manifest
+from aggregator.weights import Weights
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.evaluation import QualityReport
@@ -151,7 +153,7 @@ def _catch_up(opened: OpenRun, tables: Tables) -> None:
         raise StorageError(f"no snapshot near the log's last round, {log.ledger.round}, is here; restore the snapshots from a backup")
     rounds = [tables.rounds[number] for number in missing]
     codec = log.ledger.manifest.exchange.codec
-    for after in replayed(state, rounds, opened.bodies, follower.plan, codec):
+    for after in replayed(state, rounds, opened.bodies, follower.course, codec):
         follower.adopt(after)
         if after.round == follower.plan.teacher_round:
             follower.snapshots.save(after)
@@ -234,10 +236,10 @@ class Operator:
         self._remember_address(addresses)
         self.status.addresses = addresses
         log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
-        self._closing = closing
-        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, self._committed)
+        weights = Weights(log, bodies, self._follower.num_weights)
+        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed)
         self._intake = Intake(node, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
-        self._news = NewsDesk(node, log, closing)
+        self._news = NewsDesk(node, log, closing, weights.of)
         self._commits.begin()
         for round_ in (log.ledger.round + 1, log.ledger.round + 2):
             self._intake.restore(bodies.read(round_, mend=True), round_)
@@ -248,7 +250,7 @@ class Operator:
         self._write_status()
         self._say(f"run {self.status.name} id {self.status.run}")
         self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
-        self._say(self._disk_in_words())
+        self._say_sizes()
         self._say("volunteers join with:")
         for address in _best_first(addresses):
             self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}")
@@ -270,10 +272,14 @@ class Operator:
         await self._commits.run()
         await asyncio.Event().wait()
 
-    def _disk_in_words(self) -> str:
+    def _say_sizes(self) -> None:
+        """Say what bodies take on the disk and in memory."""
         exchange, keep = self._log.ledger.manifest.exchange, self._config.follower.keep_bodies
-        body_mb = body_num_bytes(exchange.codec, self._follower.num_weights) / 1e6
-        return f"bodies of the newest {keep} rounds stay on the disk: {body_mb:.1f} MB each, {keep * body_mb:.0f} MB for every peer"
+        body = body_num_bytes(exchange.codec, self._follower.num_weights)
+        held = held_bytes(exchange.codec, self._follower.num_weights, exchange.max_rows)
+        kept = f"{in_words(body)} each, {in_words(keep * body)} for every contribution a round"
+        self._say(f"bodies of the newest {keep} rounds stay on the disk: {kept}")
+        self._say(f"bodies of the open round and the next are in memory: {in_words(held)} at most")
 
     async def _until_stopped(self, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
         waits: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._intake.broken, *background}
@@ -291,8 +297,8 @@ class Operator:
         assert newest is not None
         self._news.committed()
         self._say(
-            f"round committed round={ledger.round} peers={newest.rows} samples={newest.counted} entries={ledger.size} "
-            f"state={ledger.state.hex()[:12]}"
+            f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.rows} samples={newest.counted} "
+            f"entries={ledger.size} state={ledger.state.hex()[:12]}"
         )
         self._write_status()
         self._check_evaluation_due()

@@ -13,12 +13,13 @@ from aggregator.follower import after_table
 from aggregator.snapshots import Snapshots
 from aggregator.storage import read_manifest
 from aggregator.verify import verify_directory
-from automl.schedule import Plan
+from automl.course import RunCourse
 from automl.update import State
 from exact.coding import Body, body_groups, body_num_bytes, parse
 from protocol.errors import EncodingError, StorageError
 from protocol.ledger import Ledger, Listed
 from protocol.records import MAX_ROUND, Round, Threshold
+from protocol.table import weights_root
 from swarm.blobs import Blob
 
 BODIES = "bodies"
@@ -58,7 +59,7 @@ class Tables:
         self.rounds = {number: played for number, played in self.rounds.items() if number >= round}
 
 
-def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, plan: Plan, codec: str) -> Iterator[State]:
+def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, course: RunCourse, codec: str) -> Iterator[State]:
     """Yield the state after each of ``rounds``, which follow ``state``, each compared with what the log says of it.
 
     Raises:
@@ -66,8 +67,7 @@ def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, plan: Plan,
     """
     for played in rounds:
         round_ = played.entry.round
-        kept: dict[bytes, Kept] = {one.header.contribution.digest: one for one in bodies.read(round_)}
-        parsed = [_body(kept.get(one.row.contribution), one, codec, state.parameters.numel(), round_) for one in played.listed]
+        parsed = parsed_bodies(bodies, played.listed, codec, state.parameters.numel(), round_)
         after = after_table(
             state,
             played.listed,
@@ -75,13 +75,24 @@ def replayed(state: State, rounds: Sequence[Played], bodies: Bodies, plan: Plan,
             floors=played.floors,
             thresholds=played.thresholds,
             floor=played.floor,
-            plan=plan,
+            course=course,
         )
-        said = (played.entry.mean, played.entry.state, played.entry.thresholds, played.entry.floor)
-        if (after.mean.root, after.blob.root, after.outcome.thresholds, after.outcome.floor) != said:
+        entry, found = played.entry, after.outcome
+        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
+        if (after.mean.root, weights_root(found.weights), after.blob.root, found.thresholds, found.floor) != said:
             raise StorageError(f"round {round_} does not come to what the log says of it: the log, or this machine, is wrong")
         state = after.state
         yield state
+
+
+def parsed_bodies(bodies: Bodies, listed: Sequence[Listed], codec: str, num_weights: int, round_: int) -> list[Body]:
+    """Return the bodies of a committed round's table, in its order, each checked against its row.
+
+    Raises:
+        StorageError: one is missing or damaged.
+    """
+    kept: dict[bytes, Kept] = {one.header.contribution.digest: one for one in bodies.read(round_)}
+    return [_body(kept.get(one.row.contribution), one, codec, num_weights, round_) for one in listed]
 
 
 def _body(kept: Kept | None, listed: Listed, codec: str, num_weights: int, round_: int) -> Body:
@@ -125,14 +136,14 @@ def replay_directory(directory: Path, show: Callable[[int, bytes], None] = lambd
         states[ledger.round] = ledger.state
 
     verified = verify_directory(directory, on_round=on_round)
-    plan = Plan.of(manifest)
-    snapshots = Snapshots(directory / SNAPSHOTS, manifest, plan, signed.run, keep=1, keep_rounds=1)
+    course = RunCourse(manifest)
+    snapshots = Snapshots(directory / SNAPSHOTS, manifest, course.plan, signed.run, keep=1, keep_rounds=1)
     first = _first(snapshots.rounds(), kept_rounds, verified.rounds)
     state = snapshots.load(first, states[first])
     codec = manifest.exchange.codec
     bodies = Bodies(directory / BODIES, body_bytes=body_num_bytes(codec, state.parameters.numel()), keep=len(kept_rounds) + 1)
     rounds = [tables.rounds[number] for number in range(first + 1, verified.rounds + 1)]
-    for after in replayed(state, rounds, bodies, plan, codec):
+    for after in replayed(state, rounds, bodies, course, codec):
         show(after.round, states[after.round])
     return Replayed(signed.run, verified.rounds, first, verified.size, states[verified.rounds])
 

@@ -53,8 +53,7 @@ class Snapshots:
         """
         path = self._path(round_)
         if not path.exists():
-            what = "that later rounds learn from" if round_ == self._plan.teacher_round else "of the log's last round"
-            raise StorageError(f"{path} is missing, the state {what}; restore it from a backup")
+            raise StorageError(f"{path} is missing, a state that the run needs; restore it from a backup")
         try:
             state, _ = load_snapshot(path)
         except UserError as error:  # nobody chose this file

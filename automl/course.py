@@ -1,7 +1,14 @@
-"""What the log's rules need to know of a run's training (``protocol.course``), as its manifest and this package's schedules give it."""
+"""What the log's rules need to know of a run's training (``protocol.course``), as its manifest and this package's schedules give it.
+
+And what the mean of its tables needs to know of it besides: which weights a contribution is about.
+"""
 
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
+from automl.coverage import coverage_of
 from automl.schedule import Plan
 from automl.space import space_named
 from protocol.records import Manifest
@@ -40,6 +47,10 @@ class RunCourse:
     def sorts_after(self, round: int) -> bool:
         """Return whether the update that ends a round sorts channels."""
         return self.plan.sorts_after(round)
+
+    def coverage(self, round: int, cohort: str) -> NDArray[np.bool_] | None:
+        """Return (N,) which weights the contribution of a cohort to a round is about; None: all. See ``automl.coverage.coverage_of``."""
+        return coverage_of(self.plan, round, cohort)
 
     def _decisive(self, cohort: str) -> str:
         return cohort if self.plan.algorithm == "model-parallel" else ""

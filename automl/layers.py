@@ -66,10 +66,14 @@ class ElasticBatchNorm(nn.Module):
         self.register_buffer("running_variance", torch.ones(channels), persistent=False)
         self.momentum: float | None = None
 
+    def affine_for(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of the first channels."""
+        return self.weight[:channels], self.bias[:channels]
+
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the channels of ``x_BCHW`` normalised."""
         channels = x_BCHW.shape[1]
-        weight, bias = self.weight[:channels], self.bias[:channels]
+        weight, bias = self.affine_for(channels)
         if self.training and self.momentum is None:
             return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
         mean, variance = self.running_mean[:channels], self.running_variance[:channels]
@@ -82,8 +86,9 @@ class ElasticBatchNorm(nn.Module):
         channels = norm.num_features
         assert norm.running_mean is not None
         assert norm.running_var is not None
-        norm.weight.copy_(self.weight[:channels])
-        norm.bias.copy_(self.bias[:channels])
+        weight, bias = self.affine_for(channels)
+        norm.weight.copy_(weight)
+        norm.bias.copy_(bias)
         norm.running_mean.copy_(self.running_mean[:channels])
         norm.running_var.copy_(self.running_variance[:channels])
 
@@ -112,6 +117,12 @@ class ElasticLayer(nn.Module):
     def project_for(self, expansion: int) -> Tensor:
         """Return the projecting weights of the channels that ``expand_for`` makes."""
         return self.project[:, : self.shape.spatial * expansion]
+
+    def weights_for(self, layer: Layer) -> tuple[Tensor, ...]:
+        """Return all weights that the layer has with this kernel and expansion, its normalisations' among them."""
+        expand, project = self.expand_for(layer.expansion), self.project_for(layer.expansion)
+        norms = (*self.expand_norm.affine_for(len(expand)), *self.project_norm.affine_for(len(project)))
+        return (self.spatial.weight_for(layer.kernel), expand, project, *norms)
 
     def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
         """Return the layer's output with the active kernel and expansion."""

@@ -8,8 +8,8 @@ Two schedules:
   space that it has reached, learns from the state that ended the full phase too (the teacher), and has a rate that rises and falls of
   its own. Before the widths shrink, channels are sorted by importance (``automl.sorting``).
 
-Data-parallel trains four architectures each round; model-parallel one per cohort and round, so a cohort goes through the four roles in
-four rounds.
+Data-parallel trains four architectures each round; with several local steps four for each of them, up to eight times, so that there are as
+many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds.
 """
 
 import random
@@ -18,10 +18,12 @@ from functools import cached_property
 from itertools import pairwise
 
 from automl.space import Architecture, SearchSpace, space_named
+from protocol.exchange import MAX_LOCAL_STEPS
 from protocol.records import SCHEDULES, Manifest, Optimizer
 
 _KINDS = ("largest", "smallest", "random")
 _ROLES = (*_KINDS, "random")
+_MAX_SWEEPS = 8  # of a round: claims count lots by architecture, so there are not to be many
 _FINAL_PART = 0.01  # of a phase's peak rate, in its last round
 _SHRINKING_PERCENT = {"full": 35, "kernel": 15, "depth": 20, "width": 30}  # of the rounds
 _LATER_PEAK = 0.5  # of the peak rate, in the phases after the full one
@@ -47,12 +49,15 @@ class Plan:
     schedule: str  # one of SCHEDULES
     algorithm: str  # "data-parallel" | "model-parallel"
     optimizer: Optimizer
-    num_rounds: int
+    num_rounds: int  # exchanges between cohorts, whatever happens in between
     seed: int
+    local_steps: int = 1  # of each round; see ``automl.local`` for more than one
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule {self.schedule!r}: this version knows {', '.join(SCHEDULES)}")
+        if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
+            raise ValueError(f"a round has 1 to {MAX_LOCAL_STEPS} local steps, not {self.local_steps}")
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Plan":
@@ -61,7 +66,15 @@ class Plan:
         Raises:
             ValueError: a schedule that this version does not know.
         """
-        return cls(manifest.supernet, manifest.schedule, manifest.algorithm, manifest.optimizer, manifest.num_rounds, manifest.seed)
+        return cls(
+            manifest.supernet,
+            manifest.schedule,
+            manifest.algorithm,
+            manifest.optimizer,
+            manifest.num_rounds,
+            manifest.seed,
+            manifest.exchange.local_steps,
+        )
 
     @cached_property
     def space(self) -> SearchSpace:
@@ -94,7 +107,8 @@ class Plan:
         """Return the architectures of a round in a cohort; see ``place_of_lot`` for which lot trains which."""
         space = self.phase(round).space
         if self.algorithm == "data-parallel":
-            return tuple(_of_role(space, role, f"{self.seed}:{round}:{index}") for index, role in enumerate(_ROLES))
+            roles = _ROLES * min(self.local_steps, _MAX_SWEEPS)
+            return tuple(_of_role(space, role, f"{self.seed}:{round}:{index}") for index, role in enumerate(roles))
         return (_of_role(space, _KINDS[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"),)
 
     def role(self, round: int, cohort: str) -> int:

@@ -1,7 +1,8 @@
 """The usual settings of a training: one table, for runs of the swarm and for one process alike."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from protocol.exchange import codec_named
 from protocol.records import Optimizer
 
 
@@ -11,21 +12,46 @@ class Settings:
 
     supernet: str
     dataset: str
-    num_rounds: int
+    num_rounds: int  # exchanges between cohorts
     lot_samples: int
-    target_batch: int  # samples of one round
+    target_batch: int  # samples of one round, over all cohorts and local steps
     optimizer: Optimizer
+    local_steps: int = 1  # of one round
+    codec: str = "int16"  # of what cohorts exchange (``protocol.exchange.codec_named``)
+    residual_percent: int = 100  # of a residual that is added to the next contribution; only sparse codecs leave any
+
+    def with_local_steps(self, local_steps: int) -> "Settings":
+        """Return settings of as many updates and samples in all, so many of them in each round."""
+        updates, batch = self.num_rounds * self.local_steps, self.target_batch // self.local_steps
+        return replace(self, num_rounds=-(-updates // local_steps), target_batch=batch * local_steps, local_steps=local_steps)
 
 
 _SETTINGS = {
     "classification": Settings(
-        "classifier-tiny", "digits", 200, 32, 512, Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
+        "classifier-tiny", "digits", 200, 32, 512, Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
     ),
-    "stereo": Settings("stereo-tiny", "layers", 300, 8, 32, Optimizer("adamw", "0.01", "0.9", "0.99", "0.00000001", "0.01", 20)),
+    "stereo": Settings(
+        "stereo-tiny", "layers", 300, 8, 32, Optimizer("adamw", "0.01", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
+    ),
 }
+_THIN = {"classification": (10, "topk-384-4", 95), "stereo": (10, "topk-384-4", 95)}  # local steps, codec, percent of the residual
 TASKS = tuple(_SETTINGS)
 
 
+def first_floor(codec: str) -> int:
+    """Return the exponent floor that a run begins with: values up to 4 fit, whatever the codec. It adapts by itself."""
+    return -17 - codec_named(codec).bits
+
+
 def usual(task: str) -> Settings:
-    """Return the usual settings of ``task``."""
+    """Return the usual settings of ``task``, for peers near each other: each update is an exchange of whole vectors."""
     return _SETTINGS[task]
+
+
+def thin(task: str) -> Settings:
+    """Return the settings of ``task`` for strangers over the internet: as many updates and samples, hardly any traffic.
+
+    benchmarks/local_steps.py is where they come from.
+    """
+    local_steps, codec, residual_percent = _THIN[task]
+    return replace(usual(task).with_local_steps(local_steps), codec=codec, residual_percent=residual_percent)

@@ -109,6 +109,10 @@ class Supernet(nn.Module, ABC):
         """Return the active layers of a unit as plain ones."""
         return nn.Sequential(*(self._layer(unit, index).extract(layer) for index, layer in enumerate(architecture.units[unit])))
 
+    def searchable_weights_for(self, architecture: Architecture) -> tuple[Tensor, ...]:
+        """Return all weights of the active layers as the subnet uses them: slices, and kernels through their transforms."""
+        return tuple(weight for unit, index, layer in architecture.layers() for weight in self._layer(unit, index).weights_for(layer))
+
     def _layer(self, unit: int, index: int) -> ElasticLayer:
         layers = self.units[unit]
         assert isinstance(layers, nn.ModuleList)

@@ -1,10 +1,9 @@
 """A run's state and the exact update: the same bits on whatever hardware.
 
-The update is the optimiser's step and what the schedule changes at the end of a phase: channels are sorted, and the state that the later
-phases learn from is remembered by its digest.
-
-Only elementwise operations that IEEE 754 rounds exactly, each on its own: multiply, add, subtract, divide, square root. Never a
-fused one, no power, no reduction, no device but the CPU, and denormals are kept. ``self_test`` shows that this machine does so.
+The update is a step (``automl.optimizers``) and what the schedule changes at the end of a phase: channels are sorted, and the state that
+the later phases learn from is remembered by its digest. Where a round has one local step, the step is the optimiser's own along the mean
+gradient; where it has several, those were the optimiser's own (``automl.local``), and the round ends with an outer step along the mean
+change of the weights. ``self_test`` shows that this machine computes the bits that everybody else does.
 
 Shapes: N all weights of the supernet.
 """
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from automl.networks import build
+from automl.optimizers import Moments, are_finite, num_own_moments, outer_step, own_step
 from automl.schedule import Plan
 from automl.sorting import sort_channels
 from exact.vectors import joined, vector_group_sizes, vector_groups
@@ -38,7 +38,7 @@ class State:
 
     round: int
     parameters: Tensor  # (N,) fp32, CPU
-    moments: tuple[Tensor, ...]  # AdamW: first and second moment; SGD: momentum; each (N,) fp32, CPU
+    moments: Moments  # of the step that ends a round, see ``num_moments``; each (N,) fp32, CPU
     teacher: bytes = b""  # digest of the state that the schedule's later phases learn from; empty up to that state itself
 
 
@@ -47,19 +47,25 @@ def initial_state(plan: Plan) -> State:
     supernet = build(plan.space)
     supernet.initialise(torch.Generator().manual_seed(plan.seed))
     parameters_N = supernet.flat_weights_N.clone()
-    return State(0, parameters_N, tuple(torch.zeros_like(parameters_N) for _ in range(num_moments(plan.optimizer))))
+    count = num_moments(plan.optimizer, plan.local_steps)
+    return State(0, parameters_N, tuple(torch.zeros_like(parameters_N) for _ in range(count)))
 
 
-def num_moments(optimizer: Optimizer) -> int:
-    """Return how many moment vectors a state of this optimiser has."""
-    return 2 if optimizer.name == "adamw" else 1
+def num_moments(optimizer: Optimizer, local_steps: int) -> int:
+    """Return how many moment vectors a run's states have: the optimiser's own, or with several local steps the outer momentum alone."""
+    return num_own_moments(optimizer) if local_steps == 1 else 1
 
 
 @torch.no_grad()
 def next_state(state: State, mean: Tensor, plan: Plan) -> State:
-    """Return the state after one more round of ``plan`` with the averaged gradient ``mean`` (N,); ``state`` stays as it is.
+    """Return the state after one more round of ``plan``; ``state`` stays as it is.
 
     A step that would lead to a value that is not finite is not taken: weights and moments stay what they were.
+
+    Args:
+        state: of the round before.
+        mean: (N,) the round's mean of what cohorts learnt: the gradient, or with several local steps the change of the weights.
+        plan: of the run.
 
     Raises:
         ValueError: the mean or the moments do not fit.
@@ -67,15 +73,26 @@ def next_state(state: State, mean: Tensor, plan: Plan) -> State:
     """
     if mean.shape != state.parameters.shape or mean.dtype != torch.float32 or mean.device.type != "cpu":
         raise ValueError("the mean is an fp32 CPU vector as long as the parameters")
-    if len(state.moments) != num_moments(plan.optimizer):
-        raise ValueError(f"a state of {plan.optimizer.name} has {num_moments(plan.optimizer)} moments, not {len(state.moments)}")
+    expected = num_moments(plan.optimizer, plan.local_steps)
+    if len(state.moments) != expected:
+        raise ValueError(
+            f"a state of {plan.optimizer.name} with {plan.local_steps} local steps has {expected} moments, not {len(state.moments)}"
+        )
     round_ = state.round + 1
-    parameters_N, moments = _step(state, mean, plan.optimizer, plan.learning_rate(round_))
-    if not all(bool(vector_N.isfinite().all()) for vector_N in (parameters_N, *moments)):
+    parameters_N, moments = _step(state, mean, plan)
+    if not are_finite(parameters_N, *moments):
         parameters_N, moments = state.parameters, state.moments
     if plan.sorts_after(round_):
         parameters_N, moments = sort_channels(parameters_N, moments, plan.supernet)
     return State(round_, parameters_N, moments, state_digest(state) if state.round == plan.teacher_round else state.teacher)
+
+
+def _step(state: State, mean_N: Tensor, plan: Plan) -> tuple[Tensor, Moments]:
+    if plan.local_steps == 1:
+        number = state.round + 1
+        return own_step(state.parameters, state.moments, mean_N, plan.optimizer, rate=plan.learning_rate(number), number=number)
+    parameters_N, momentum_N = outer_step(state.parameters, state.moments[0], mean_N, plan.optimizer)
+    return parameters_N, (momentum_N,)
 
 
 def teacher_digest(state: State, plan: Plan) -> bytes | None:
@@ -86,52 +103,6 @@ def teacher_digest(state: State, plan: Plan) -> bytes | None:
     if not plan.phase(state.round + 1).distils:
         return None
     return state_digest(state) if state.round == plan.teacher_round else state.teacher
-
-
-def _step(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
-    _check_denormals()
-    return (_adamw if optimizer.name == "adamw" else _sgd)(state, mean_N, optimizer, rate)
-
-
-def _adamw(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """AdamW with decoupled decay (arXiv:1711.05101, algorithm 2)."""
-    beta1, beta2 = float(optimizer.beta1), float(optimizer.beta2)
-    first_N = (state.moments[0] * beta1) + (mean_N * (1.0 - beta1))
-    second_N = (state.moments[1] * beta2) + ((mean_N * mean_N) * (1.0 - beta2))
-    correction1 = 1.0 - _power(beta1, state.round + 1)
-    correction2 = 1.0 - _power(beta2, state.round + 1)
-    direction_N = (first_N / correction1) / (_square_root(second_N / correction2) + float(optimizer.epsilon))
-    decayed_N = state.parameters * (1.0 - rate * float(optimizer.weight_decay))
-    return decayed_N - (direction_N * rate), (first_N, second_N)
-
-
-def _sgd(state: State, mean_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """SGD with momentum, the decay added to the gradient; as torch.optim.SGD without dampening."""
-    gradient_N = mean_N + (state.parameters * float(optimizer.weight_decay))
-    momentum_N = (state.moments[0] * float(optimizer.beta1)) + gradient_N
-    return state.parameters - (momentum_N * rate), (momentum_N,)
-
-
-def _square_root(values_N: Tensor) -> Tensor:
-    """Return the square roots, rounded exactly: torch's own may come from a vector library that is one bit off, and not everywhere."""
-    return torch.from_numpy(np.sqrt(values_N.numpy()))
-
-
-def _power(value: float, exponent: int) -> float:
-    """Return ``value`` to an integer power by multiplications in a fixed order: libm's pow differs between machines."""
-    result = 1.0
-    while exponent:
-        if exponent & 1:
-            result *= value
-        value *= value
-        exponent >>= 1
-    return result
-
-
-def _check_denormals() -> None:
-    smallest = torch.tensor([1], dtype=torch.int32).view(torch.float32)
-    if (smallest * 1.0).view(torch.int32).item() != 1:
-        raise OwnFault("this thread flushes denormal numbers to zero: something called torch.set_flush_denormal(True); remove that call")
 
 
 def state_pieces(state: State) -> list[bytes | memoryview]:
@@ -145,9 +116,9 @@ def state_digest(state: State) -> Digest:
     return Digest(root(leaf_hash(bytes(piece)) for piece in state_pieces(state)))
 
 
-def state_piece_sizes(num_weights: int, optimizer: Optimizer) -> tuple[int, ...]:
+def state_piece_sizes(num_weights: int, optimizer: Optimizer, local_steps: int) -> tuple[int, ...]:
     """Return the most bytes that each piece of a run's states can have: what a reader bounds a download by."""
-    return (_MAX_HEADER_BYTES, *vector_group_sizes(num_weights) * (1 + num_moments(optimizer)))
+    return (_MAX_HEADER_BYTES, *vector_group_sizes(num_weights) * (1 + num_moments(optimizer, local_steps)))
 
 
 def state_from_pieces(pieces: Sequence[bytes | memoryview], expected_num: int) -> State:
@@ -175,8 +146,9 @@ def state_from_pieces(pieces: Sequence[bytes | memoryview], expected_num: int) -
     return State(round_, vectors[0], tuple(vectors[1:]), teacher)
 
 
-# SHA-256 over three updates of ``_known_state`` with each optimiser; the same under ATEN_CPU_CAPABILITY=default, avx2 and avx512.
-_KNOWN_DIGEST = "e5e3b94e917faaf11d71330533a5abe76dbf49754fc168d95d69ade7e1d6da29"
+# SHA-256 over three steps of ``_known_vector``s with each optimiser, and three outer ones; the same under ATEN_CPU_CAPABILITY=default, avx2
+# and avx512.
+_KNOWN_DIGEST = "4a59e0afd4e793fc34bb8a7ff0fe00c73c6ce5738af68e32dfe8f2d44a03711d"
 _KNOWN_LENGTH = 70_001  # long enough to be split over threads, odd so that vector tails are covered
 
 
@@ -190,21 +162,27 @@ def self_test() -> None:
         raise OwnFault("this machine computes other bits than it should (self-test of the update): it cannot take part in a run")
 
 
+@torch.no_grad()
 def known_digest() -> str:
     """Return the digest that ``self_test`` compares, in hex."""
     digest = hashlib.sha256()
     for name in ("adamw", "sgd"):
-        optimizer = Optimizer(name, "0.002", "0.9", "0.999", "0.00000001", "0.01", 30)
-        state = _known_state(num_moments(optimizer))
+        optimizer = Optimizer(name, "0.002", "0.9", "0.999", "0.00000001", "0.01", 30, "0.9", "0.5")
+        weights_N = _known_vector(1)
+        moments: Moments = tuple(_known_vector(2 + place).abs() for place in range(num_own_moments(optimizer)))
         for step in range(3):
-            state = State(step + 1, *_step(state, _known_vector(7 + step), optimizer, 0.001))
-        for vector in (state.parameters, *state.moments):
-            digest.update(np.ascontiguousarray(vector.numpy(), dtype="<f4").data)
+            weights_N, moments = own_step(weights_N, moments, _known_vector(7 + step), optimizer, rate=0.001, number=step + 1)
+        _add(digest, weights_N, *moments)
+    weights_N, momentum_N = _known_vector(1), _known_vector(2).abs()
+    for step in range(3):
+        weights_N, momentum_N = outer_step(weights_N, momentum_N, _known_vector(7 + step), optimizer)
+    _add(digest, weights_N, momentum_N)
     return digest.hexdigest()
 
 
-def _known_state(moments: int) -> State:
-    return State(0, _known_vector(1), tuple(_known_vector(2 + i).abs() for i in range(moments)))
+def _add(digest: "hashlib._Hash", *vectors: Tensor) -> None:
+    for vector in vectors:
+        digest.update(np.ascontiguousarray(vector.numpy(), dtype="<f4").data)
 
 
 def _known_vector(salt: int) -> Tensor:

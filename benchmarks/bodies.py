@@ -1,8 +1,8 @@
 """What coding and averaging cost: a body coded, parsed, its norm, added to a sum, decoded, and the mean taken. One thread.
 
-    .venv/bin/python benchmarks/bodies.py [--codec int16] [--counts 226000 2900000 13000000] [--repeats 7]
+    .venv/bin/python benchmarks/bodies.py [--codecs int16 topk-256-4] [--counts 226000 2900000 13000000] [--repeats 7]
 
-Prints the median milliseconds of each step for vectors of so many values.
+Prints bytes a value, how many times fewer that is than two a value (fp16), and the median milliseconds of CPU of each step.
 """
 
 import argparse
@@ -16,12 +16,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from exact.coding import CODECS, encode, parse
+from exact.coding import encode, parse
 from exact.mean import Sum
+from exact.residuals import left_over
 
 _FLOOR = -30
 _WEIGHT = 65535
-_STEPS = ("encode", "parse", "norm", "add", "values", "mean")
+_CODECS = ("int16", "int8", "topk-512-4", "topk-512-3", "topk-256-4", "topk-64-2")
+_STEPS = ("encode", "parse", "norm", "add", "values", "left", "mean")
 
 
 def vector(count: int) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
@@ -31,8 +33,8 @@ def vector(count: int) -> "np.ndarray[tuple[int], np.dtype[np.float32]]":
     return (1e-3 * sizes * rng.standard_normal(count)).astype(np.float32)
 
 
-def measured(codec: str, count: int, repeats: int) -> list[float]:
-    """Return the median milliseconds of each step."""
+def measured(codec: str, count: int, repeats: int) -> tuple[int, list[float]]:
+    """Return the bytes of a body, and the median milliseconds of CPU of each step."""
     values, sums = vector(count), Sum(count, _FLOOR)
     data = encode(codec, values, _FLOOR)
     times: list[list[float]] = []
@@ -44,31 +46,34 @@ def measured(codec: str, count: int, repeats: int) -> list[float]:
             lambda body=body: body.norm_square,
             lambda body=body: sums.add(body, 0, _WEIGHT),
             lambda body=body: body.values(_FLOOR),
+            lambda body=body: left_over(values, body, _FLOOR),
             lambda: sums.mean(_WEIGHT),
         )
         times.append([timed(step) for step in steps])
-    return [statistics.median(taken) for taken in zip(*times, strict=True)]
+    return len(data), [statistics.median(taken) for taken in zip(*times, strict=True)]
 
 
 def timed(step: Callable[[], object]) -> float:
-    """Return the milliseconds of a call."""
-    started_s = time.perf_counter()
+    """Return the milliseconds of this thread's CPU that a call takes: other programs on the machine change little of that."""
+    started_s = time.thread_time()
     step()
-    return 1000 * (time.perf_counter() - started_s)
+    return 1000 * (time.thread_time() - started_s)
 
 
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--codec", choices=sorted(CODECS), default="int16")
+    parser.add_argument("--codecs", nargs="+", default=_CODECS, metavar="NAME")
     parser.add_argument("--counts", type=int, nargs="+", default=[226_000, 2_900_000, 13_000_000], metavar="N")
     parser.add_argument("--repeats", type=int, default=7, metavar="N")
     arguments = parser.parse_args()
-    print(f"{arguments.codec}, milliseconds, median of {arguments.repeats}")
-    print(" " * 12 + "".join(f"{name:>9}" for name in _STEPS))
-    for count in arguments.counts:
-        figures = measured(arguments.codec, count, arguments.repeats)
-        print(f"{count:>12,}" + "".join(f"{figure:9.2f}" for figure in figures), flush=True)
+    print(f"milliseconds of CPU, median of {arguments.repeats}")
+    print(f"{'codec':<12}{'values':>12}{'bytes a value':>15}{'fp16 / it':>11}" + "".join(f"{name:>8}" for name in _STEPS))
+    for codec in arguments.codecs:
+        for count in arguments.counts:
+            num_bytes, figures = measured(codec, count, arguments.repeats)
+            line = f"{codec:<12}{count:>12,}{num_bytes / count:>15.4f}{2 * count / num_bytes:>11.1f}"
+            print(line + "".join(f"{figure:>8.1f}" for figure in figures), flush=True)
 
 
 if __name__ == "__main__":

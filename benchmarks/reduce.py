@@ -1,8 +1,8 @@
-"""The recursive reduce against hivemind's own flat averager: time and bytes of a round, the same vectors at the same number of peers.
+"""Averaging among peers that are near each other: ours, inside one host and over the network, hivemind's averager, and gloo's all_reduce.
 
-Every peer is a process of its own on loopback, with its own libp2p daemon. One run alternates: a round of each variant, then the next
-round of each, so that a busy moment of the machine hits all alike. What is timed is the reduce alone, from the first peer's start to
-the last peer's end; matchmaking is over by then, on both sides. Ours ends with the mean, decoded and digested, at every peer.
+Every peer is a process of its own on loopback; ours and hivemind's each have a libp2p daemon of their own. One run alternates: a round of
+each variant, then the next round of each, so that a busy moment of the machine hits all alike. What is timed is the averaging alone, from
+the first peer's start to the last peer's end; who takes part is known by then, on all sides. Ours ends with the same mean at every peer.
 
 Run it from the repository: ``.venv/bin/python benchmarks/reduce.py --help``.
 """
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import functools
 import hashlib
-import itertools
 import multiprocessing
 import os
 import secrets
@@ -28,13 +27,18 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from protocol.errors import MantaError
-from protocol.signing import Identity, PublicKey
-from swarm.allreduce import Branch, Leaf, Part, Reduction
+from peer.cohort import Cohort
+from protocol.exchange import Exchange
+from protocol.records import Manifest, Optimizer
+from protocol.rounds import Standing
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.near_mates import Mates
+from swarm.neighbours import Neighbours
 from swarm.node import Node
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
@@ -42,6 +46,10 @@ START_TIMEOUT_S = 120.0
 ROUND_TIMEOUT_S = 60.0
 MAX_ERROR = 1e-3  # of a mean of values around 0.01: beyond it parts of the vector were not averaged
 STOP_TIMEOUT_S = 20.0
+START_IN_S = 0.1  # all begin at the same moment
+TOKEN, RUN = bytes(32), bytes(32)
+
+SIDES = OURS, HIVEMIND, GLOO = "ours", "hivemind", "gloo"  # each has its processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +57,16 @@ class Variant:
     """One way to average."""
 
     name: str
-    codecs: tuple[str, ...]  # ours: of the cohort, of the swarm; hivemind's: one
-    num_cohorts: int = 1
-    is_ours: bool = True
+    side: str
+    how: str = ""  # what the side's peers are told
 
 
-VARIANTS = (
-    Variant("hivemind flat, uncompressed", ("none",), is_ours=False),
-    Variant("ours flat, fp32/fp32", ("fp32", "fp32")),
-    Variant("ours in 2 cohorts, fp32/fp32", ("fp32", "fp32"), 2),
-    Variant("hivemind flat, Float16", ("fp16",), is_ours=False),
-    Variant("ours flat, fp32/fp16", ("fp32", "fp16")),
-    Variant("ours in 2 cohorts, fp32/fp16", ("fp32", "fp16"), 2),
-    Variant("ours in 2 cohorts, fp16/fp16", ("fp16", "fp16"), 2),
-)
-REFERENCES = {"fp32": VARIANTS[0], "fp16": VARIANTS[3]}  # by the codec of the result
+MEMORY = Variant("ours, inside one host", OURS, "memory")
+NETWORK = Variant("ours, over the network", OURS, "network")
+THEIRS = Variant("hivemind, uncompressed", HIVEMIND, "none")
+HALVES = Variant("hivemind, Float16", HIVEMIND, "fp16")
+ALL_REDUCE = Variant("gloo, all_reduce", GLOO)
+VARIANTS = (MEMORY, NETWORK, THEIRS, HALVES, ALL_REDUCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,6 @@ class Outcome:
 
     start_s: float
     end_s: float
-    sent_bytes: int
-    crossing_bytes: int  # of them to peers of another cohort, where peers are split in two; -1: not counted
     digest: str
     max_error: float  # against the exact mean in float64
 
@@ -83,21 +84,17 @@ class Record:
     """The rounds of one variant."""
 
     times_s: list[float] = field(default_factory=list)
-    sent_bytes: list[float] = field(default_factory=list)  # a peer, on average
-    crossing_bytes: list[float] = field(default_factory=list)  # a cohort, on average
     digests: list[int] = field(default_factory=list)  # how many different ones a round ended with
     max_error: float = 0.0
     failures: int = 0
     wrong: int = 0  # reported as a success, and parts of the vector were not averaged
 
     def add(self, outcomes: list[Outcome]) -> None:
+        """Count a round."""
         if max(o.max_error for o in outcomes) > MAX_ERROR:
             self.wrong += 1
             return
         self.times_s.append(max(o.end_s for o in outcomes) - min(o.start_s for o in outcomes))
-        self.sent_bytes.append(statistics.mean(o.sent_bytes for o in outcomes))
-        if outcomes[0].crossing_bytes >= 0:
-            self.crossing_bytes.append(sum(o.crossing_bytes for o in outcomes) / 2)
         self.digests.append(len({o.digest for o in outcomes}))
         self.max_error = max(self.max_error, *(o.max_error for o in outcomes))
 
@@ -108,32 +105,39 @@ def vector_of(peer: int, num_values: int) -> torch.Tensor:
 
 
 def exact_mean(num_peers: int, num_values: int) -> torch.Tensor:
+    """Return what is to come of it."""
     return torch.stack([vector_of(peer, num_values).double() for peer in range(num_peers)]).mean(0)
+
+
+def outcome_of(start_s: float, end_s: float, mean: torch.Tensor, exact: torch.Tensor) -> Outcome:
+    """Return what to report."""
+    return Outcome(start_s, end_s, hashlib.sha256(mean.numpy().tobytes()).hexdigest(), float((mean.double() - exact).abs().max()))
 
 
 # One of our peers.
 
 
-class CountingEndpoint:
-    """The node as the reduce sees it, with the payload bytes counted by receiver."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.key = node.key
-        self.sent_bytes: dict[PublicKey, int] = {}
-
-    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
-        self.sent_bytes[key] = self.sent_bytes.get(key, 0) + len(request)
-        return await self.node.call(key, method, request, timeout_s=timeout_s)
-
-    async def serve(self, method: str, handler: Any) -> None:
-        await self.node.serve(method, handler)
-
-    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
-        raise NotImplementedError
-
-    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
-        raise NotImplementedError
+def manifest_of(operator: PublicKey) -> Manifest:
+    """Return the manifest of a run whose rounds have two local steps, of which the first is timed."""
+    exchange = Exchange("int16", 0, 2, 64, 4096, 2**20, 2**20, -32, 600_000, 100, 600_000)
+    return Manifest(
+        name="reduce",
+        task="classification",
+        dataset="digits",
+        data_digest=RUN,
+        supernet="classifier-tiny",
+        seed=0,
+        algorithm="data-parallel",
+        schedule="sandwich",
+        num_rounds=1_000,
+        lot_samples=32,
+        optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, outer_rate="0.9", outer_momentum="0.5"),
+        initial_state=RUN,
+        exchange=exchange,
+        reward_pool=1,
+        costs=(),
+        operators=(operator,),
+    )
 
 
 async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, directory: Path) -> None:
@@ -143,40 +147,42 @@ async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values
     path.write_bytes(identity.to_libp2p())
     loop = asyncio.get_running_loop()
     receive = functools.partial(loop.run_in_executor, None, pipe.recv)
-    known = await receive()
-    node = await Node.start(identity, path, listen=[LISTEN], initial_peers=known)
+    node = await Node.start(identity, path, listen=[LISTEN], initial_peers=await receive())
+    neighbours = Neighbours(node, RUN)
+    cohort = Cohort(node, identity, manifest_of(identity.public_key), RUN, "here", TOKEN, neighbours)
+    share_host = Mates.share_host
     try:
-        vector, exact = vector_of(peer, num_values), exact_mean(num_peers, num_values)
-        active: list[Reduction] = []
-
-        async def on_part(sender: PublicKey, data: bytes) -> bytes:
-            active[-1].receive(sender, Part.open(data))
-            return b""
-
-        await node.serve("part", on_part)
-        pipe.send((node.key, await node.addresses()))
+        vector, exact = vector_of(peer, num_values).numpy(), exact_mean(num_peers, num_values)
+        await cohort.start()
+        pipe.send(await node.addresses())
         while (command := await receive()) is not None:
-            attempt, root, codecs, far = command
-            endpoint = CountingEndpoint(node)
-            active[:] = [Reduction(endpoint, attempt, root, codecs, vector)]
+            how, round_ = command
+            setattr(Mates, "share_host", share_host if how == "memory" else lambda *_: False)  # noqa: B010 - mypy minds the short way
+            await meet(cohort, neighbours, num_peers)
+            seat = await cohort.convene(Standing(round_, sha256(b"%d" % round_), RUN, -32, None), 1, 2 * ROUND_TIMEOUT_S * 1000)
             pipe.send("ready")
+            await asyncio.sleep(await receive() - time.monotonic())
+            start_s = time.monotonic()
+            mean = await seat.average(0, vector, 32)
+            end_s = time.monotonic()
+            pipe.send("done")
             await receive()
-            pipe.send(await run_our_round(active[0], endpoint, far, exact))
+            if len(seat.members) != num_peers:
+                pipe.send(f"a roster of {len(seat.members)}")
+            else:
+                pipe.send(outcome_of(start_s, end_s, torch.from_numpy(np.require(mean, requirements="W")), exact))
     finally:
+        await cohort.close()
         await node.close()
 
 
-async def run_our_round(reduction: Reduction, endpoint: CountingEndpoint, far: set[PublicKey], exact: torch.Tensor) -> Outcome | str:
-    start_s = time.monotonic()
-    try:
-        async with asyncio.timeout(ROUND_TIMEOUT_S):
-            mean = await reduction.run()
-    except (MantaError, TimeoutError) as error:
-        return f"{type(error).__name__}: {error}"
-    end_s = time.monotonic()
-    sent = endpoint.sent_bytes
-    crossing = sum(size for key, size in sent.items() if key in far)
-    return Outcome(start_s, end_s, sum(sent.values()), crossing, mean.digest.hex(), float((mean.values.double() - exact).abs().max()))
+async def meet(cohort: Cohort, neighbours: Neighbours, num_peers: int) -> None:
+    """Return once all peers are mates."""
+    async with asyncio.timeout(START_TIMEOUT_S):
+        while len(cohort.mates()) < num_peers - 1:
+            await neighbours.announce(cohort="here", round_=0)
+            await neighbours.look()
+            await cohort.meet()
 
 
 # One of hivemind's peers.
@@ -188,26 +194,17 @@ def serve_hivemind_peer(pipe: Connection, peer: int, num_peers: int, num_values:
     from hivemind.averaging.averager import DecentralizedAverager
     from hivemind.compression import Float16Compression, NoCompression
     from hivemind.p2p import P2P
-    from hivemind.proto import averaging_pb2
 
     P2P._UNIX_SOCKET_PREFIX = f"/unix{directory}/"  # inherited by the processes that hivemind forks
     multiprocessing.set_start_method("fork", force=True)  # the only one that hivemind works with
-    shared = multiprocessing.Array("d", 3, lock=True)  # start, end, bytes: measured in the forked averager
+    shared = multiprocessing.Array("d", 2, lock=True)  # start and end: measured in the forked averager
 
     class Timed(DecentralizedAverager):  # type: ignore[misc]
         async def _run_allreduce_inplace_(self, *args: Any, **kwargs: Any) -> None:
-            shared[0], shared[2] = time.monotonic(), 0.0
+            shared[0] = time.monotonic()
             await super()._run_allreduce_inplace_(*args, **kwargs)
             shared[1] = time.monotonic()
 
-    send_protobuf = P2P.send_protobuf
-
-    async def counted(protobuf: Any, writer: Any) -> None:
-        if isinstance(protobuf, averaging_pb2.AveragingData):
-            shared[2] += protobuf.ByteSize()
-        await send_protobuf(protobuf, writer)
-
-    P2P.send_protobuf = staticmethod(counted)
     vector, exact = vector_of(peer, num_values), exact_mean(num_peers, num_values)
     dht = hivemind.DHT(initial_peers=pipe.recv(), host_maddrs=[LISTEN], start=True)
     averagers = {
@@ -230,37 +227,70 @@ def serve_hivemind_peer(pipe: Connection, peer: int, num_peers: int, num_values:
         for name, compression in (("none", NoCompression()), ("fp16", Float16Compression()))
     }
     try:
-        pipe.send((b"", [str(maddr) for maddr in dht.get_visible_maddrs()]))
+        pipe.send([str(maddr) for maddr in dht.get_visible_maddrs()])
         while (command := pipe.recv()) is not None:
-            averager = averagers[command]
+            averager = averagers[command[0]]
             with averager.get_tensors() as tensors:
                 tensors[0].copy_(vector)
             pipe.send("ready")
-            pipe.recv()
+            time.sleep(max(0.0, pipe.recv() - time.monotonic()))
+            failure = ""
             try:
                 averager.step(timeout=ROUND_TIMEOUT_S)
             except Exception as error:  # noqa: BLE001 - whatever hivemind raises, the round counts as failed
-                pipe.send(f"{type(error).__name__}: {error}")
+                failure = f"{type(error).__name__}: {error}"
+            pipe.send("done")
+            pipe.recv()
+            if failure:
+                pipe.send(failure)
                 continue
             with averager.get_tensors() as tensors:
-                digest = hashlib.sha256(tensors[0].numpy().tobytes()).hexdigest()
-                max_error = float((tensors[0].double() - exact).abs().max())
-            pipe.send(Outcome(shared[0], shared[1], int(shared[2]), -1, digest, max_error))
+                pipe.send(outcome_of(shared[0], shared[1], tensors[0], exact))
     finally:
         for averager in averagers.values():
             averager.shutdown()
         dht.shutdown()
 
 
-def run_peer(pipe: Connection, is_ours: bool, peer: int, num_peers: int, num_values: int, part_bytes: int, directory: Path) -> None:
+# One of gloo's.
+
+
+def serve_gloo_peer(pipe: Connection, peer: int, num_peers: int, num_values: int, directory: Path) -> None:
+    """Answer the commands of the main process until it says stop, or is gone."""
+    import torch.distributed as dist
+
+    pipe.recv()
+    vector, exact = vector_of(peer, num_values), exact_mean(num_peers, num_values)
+    pipe.send([])
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group("gloo", init_method=f"file://{directory}/gloo", rank=peer, world_size=num_peers)
+    try:
+        while pipe.recv() is not None:
+            mean = vector.clone()
+            pipe.send("ready")
+            time.sleep(max(0.0, pipe.recv() - time.monotonic()))
+            start_s = time.monotonic()
+            dist.all_reduce(mean)
+            mean /= num_peers
+            end_s = time.monotonic()
+            pipe.send("done")
+            pipe.recv()
+            pipe.send(outcome_of(start_s, end_s, mean, exact))
+    finally:
+        dist.destroy_process_group()
+
+
+def run_peer(pipe: Connection, side: str, peer: int, num_peers: int, num_values: int, part_bytes: int, directory: Path) -> None:
     """The main function of a peer's process. It ends with everything it started, at the latest when the main process is gone."""
     os.setsid()
     torch.set_num_threads(1)
     try:
-        if is_ours:
+        if side == OURS:
             asyncio.run(serve_our_peer(pipe, peer, num_peers, num_values, directory))
-        else:
+        elif side == HIVEMIND:
             serve_hivemind_peer(pipe, peer, num_peers, num_values, part_bytes, directory)
+        else:
+            serve_gloo_peer(pipe, peer, num_peers, num_values, directory)
     except EOFError:
         shutil.rmtree(directory, ignore_errors=True)
         os.killpg(0, signal.SIGKILL)  # the main process is gone
@@ -270,17 +300,16 @@ def run_peer(pipe: Connection, is_ours: bool, peer: int, num_peers: int, num_val
 
 
 class Peers:
-    """The processes of one side, ours or hivemind's."""
+    """The processes of one side."""
 
-    def __init__(self, is_ours: bool, arguments: argparse.Namespace, directory: Path) -> None:
+    def __init__(self, side: str, num_values: int, arguments: argparse.Namespace, directory: Path) -> None:
         context = multiprocessing.get_context("spawn")
-        self.keys: list[PublicKey] = []
         self._pipes: list[Connection] = []
         self._processes = []
         for peer in range(arguments.peers):
             ours, theirs = context.Pipe()
-            given = (theirs, is_ours, peer, arguments.peers, arguments.values, arguments.hivemind_part_bytes, directory)
-            process = context.Process(target=run_peer, args=given, name=f"{'ours' if is_ours else 'hivemind'}-{peer}")
+            given = (theirs, side, peer, arguments.peers, num_values, arguments.hivemind_part_bytes, directory)
+            process = context.Process(target=run_peer, args=given, name=f"{side}-{peer}")
             process.start()
             theirs.close()
             self._pipes.append(ours)
@@ -291,19 +320,23 @@ class Peers:
         addresses: list[str] = []
         for pipe in self._pipes:
             pipe.send(addresses)
-            key, found = self._receive(pipe, START_TIMEOUT_S)
-            self.keys.append(key)
-            addresses = [*addresses, found[0]]
+            addresses += self._receive(pipe, START_TIMEOUT_S)[:1]
 
-    def round(self, commands: list[Any]) -> list[Outcome | str]:
-        """Give each peer its command, wait until all are ready, and let them go together."""
-        for pipe, command in zip(self._pipes, commands, strict=True):
+    def round(self, how: str, round_: int) -> list[Outcome | str]:
+        """Tell each peer how, let them go together once all are ready, and look at what they have once all are done."""
+        self._tell((how, round_))
+        self._all(START_TIMEOUT_S)
+        self._tell(time.monotonic() + START_IN_S)
+        self._all(2 * ROUND_TIMEOUT_S)
+        self._tell("report")
+        return self._all(ROUND_TIMEOUT_S)
+
+    def _tell(self, command: Any) -> None:
+        for pipe in self._pipes:
             pipe.send(command)
-        for pipe in self._pipes:
-            self._receive(pipe, ROUND_TIMEOUT_S)
-        for pipe in self._pipes:
-            pipe.send("go")
-        return [self._receive(pipe, 2 * ROUND_TIMEOUT_S) for pipe in self._pipes]
+
+    def _all(self, timeout_s: float) -> list[Any]:
+        return [self._receive(pipe, timeout_s) for pipe in self._pipes]
 
     def stop(self) -> None:
         """End the processes and all that they started."""
@@ -330,115 +363,82 @@ class Peers:
 
 
 @contextlib.contextmanager
-def started(arguments: argparse.Namespace) -> Iterator[dict[bool, Peers]]:
-    """Start both sides; end them whatever happens."""
+def started(num_values: int, arguments: argparse.Namespace) -> Iterator[dict[str, Peers]]:
+    """Start all sides; end them whatever happens."""
     directory = Path(tempfile.mkdtemp(prefix="reduce-", dir="/tmp"))  # short: sockets are in it
-    sides: dict[bool, Peers] = {}
+    sides: dict[str, Peers] = {}
     try:
-        for is_ours in (True, False):
-            sides[is_ours] = Peers(is_ours, arguments, directory)
-            sides[is_ours].connect()
+        for side in arguments.sides:
+            sides[side] = Peers(side, num_values, arguments, directory)
+            sides[side].connect()
         yield sides
     finally:
-        for side in sides.values():
-            side.stop()
+        for peers in sides.values():
+            peers.stop()
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def cohorts_of(keys: list[PublicKey], num_cohorts: int) -> list[list[PublicKey]]:
-    cuts = [len(keys) * i // num_cohorts for i in range(num_cohorts + 1)]
-    return [keys[lo:hi] for lo, hi in itertools.pairwise(cuts)]
-
-
-def commands_of(variant: Variant, keys: list[PublicKey]) -> list[Any]:
-    """Return what each peer is told for one round."""
-    if not variant.is_ours:
-        return [variant.codecs[0]] * len(keys)
-    root = Branch(tuple(Branch(tuple(Leaf(key, 1) for key in cohort)) for cohort in cohorts_of(keys, variant.num_cohorts)))
-    halves = cohorts_of(keys, 2)  # also a flat group is asked how much it would send from one half of the peers to the other
-    attempt = secrets.token_bytes(20)
-    return [(attempt, root, variant.codecs, {other for half in halves if key not in half for other in half}) for key in keys]
-
-
-def measure(sides: dict[bool, Peers], num_rounds: int, say: Callable[[str], None]) -> dict[Variant, Record]:
-    """Run the rounds; the first of each variant warms up and is not kept."""
+def measure(sides: dict[str, Peers], num_rounds: int, say: Callable[[str], None]) -> dict[Variant, Record]:
+    """Run the rounds; the first two of each variant warm up and are not kept."""
     records = {variant: Record() for variant in VARIANTS}
-    for round_ in range(num_rounds + 1):
-        say(f"round {round_} of {num_rounds}")
-        for variant in VARIANTS:
-            side = sides[variant.is_ours]
-            outcomes = side.round(commands_of(variant, side.keys))
+    number = 0
+    for round_ in range(num_rounds + 2):
+        say(f"round {round_} of {num_rounds + 1}")
+        for variant in (variant for variant in VARIANTS if variant.side in sides):
+            number += 1
+            outcomes = sides[variant.side].round(variant.how, number)
             failures = [outcome for outcome in outcomes if isinstance(outcome, str)]
             if failures:
                 records[variant].failures += 1
                 say(f"{variant.name}: a round failed: {failures[0]}")
-            elif round_:
+            elif round_ > 1:
                 records[variant].add([outcome for outcome in outcomes if isinstance(outcome, Outcome)])
     return records
 
 
-def report(records: dict[Variant, Record], num_peers: int) -> str:
-    lines = [f"{'':32}{'median s':>10}{'min s':>8}{'sent MB':>9}{'across MB':>11}{'digests':>9}{'max error':>11}"]
+def report(records: dict[Variant, Record]) -> str:
+    """Return the table of one size."""
+    lines = [f"{'':28}{'median s':>10}{'min s':>8}{'digests':>9}{'max error':>11}"]
     for variant, record in records.items():
+        missing = f"  {record.failures} failed" if record.failures else ""
+        missing += f"  {record.wrong} wrong, though reported as a success" if record.wrong else ""
         if not record.times_s:
-            lines.append(f"{variant.name:32}{_not_counted(record)}")
+            lines.append(f"{variant.name:28}{missing}")
             continue
-        across = f"{statistics.mean(record.crossing_bytes) / 1e6:.2f}" if record.crossing_bytes else _flat_crossing(record, num_peers)
-        sent = statistics.mean(record.sent_bytes) / 1e6
         lines.append(
-            f"{variant.name:32}{statistics.median(record.times_s):10.3f}{min(record.times_s):8.3f}{sent:9.2f}{across:>11}"
-            f"{max(record.digests):9}{record.max_error:11.1e}{_not_counted(record)}"
+            f"{variant.name:28}{statistics.median(record.times_s):10.3f}{min(record.times_s):8.3f}{max(record.digests):9}"
+            f"{record.max_error:11.1e}{missing}"
         )
-    lines += ["", "ratios, ours / hivemind's (below 1: ours is faster, or sends less)"]
-    for variant, record in records.items():
-        reference = records[REFERENCES[variant.codecs[-1]]] if variant.is_ours else None
-        if reference and reference.times_s and record.times_s:
-            time_ratio = statistics.median(record.times_s) / statistics.median(reference.times_s)
-            bytes_ratio = statistics.mean(record.sent_bytes) / statistics.mean(reference.sent_bytes)
-            lines.append(f"{variant.name:32} time {time_ratio:5.2f}   bytes {bytes_ratio:5.2f}")
-    lines += ["", _bits(records, num_peers)]
+    lines += ["", "ratios of the medians (below 1: ours is faster)"]
+    for ours in (MEMORY, NETWORK):
+        for other in (THEIRS, HALVES, ALL_REDUCE):
+            if records[ours].times_s and records[other].times_s:
+                ratio = statistics.median(records[ours].times_s) / statistics.median(records[other].times_s)
+                lines.append(f"{ours.name} / {other.name:28}{ratio:6.2f}")
     return "\n".join(lines)
 
 
-def _not_counted(record: Record) -> str:
-    failed = f"  {record.failures} failed" if record.failures else ""
-    return failed + (f"  {record.wrong} wrong, though reported as a success" if record.wrong else "")
-
-
-def _flat_crossing(record: Record, num_peers: int) -> str:
-    """hivemind's peers send every other peer as much: what one half of them sends to the other half."""
-    half = num_peers // 2
-    return f"{statistics.mean(record.sent_bytes) * half * (num_peers - half) / (num_peers - 1) / 1e6:.2f}*"
-
-
-def _bits(records: dict[Variant, Record], num_peers: int) -> str:
-    ours = max((n for variant, record in records.items() if variant.is_ours for n in record.digests), default=0)
-    theirs = [n for variant, record in records.items() if not variant.is_ours for n in record.digests]
-    return (
-        f"digests: how many different results {num_peers} peers end one round with, at most. Ours: {ours}. hivemind's: "
-        f"{min(theirs, default=0)} to\n{max(theirs, default=0)}; "
-        "its peers do not end with the same bits, as each adds a delta of its own.\n"
-        "sent: counted where a message is handed to the daemon, a peer on average. across: what one half of the peers sends to the other\n"
-        "half, cohort to cohort (* computed: every peer sends as much to each)."
-    )
-
-
 def main() -> None:
+    """Run it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--values", type=int, default=1_000_000, help="float32 values in the vector (default: %(default)s)")
-    parser.add_argument("--peers", type=int, default=4, help="peers of each side, an even number (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds that count, of each variant (default: %(default)s)")
+    sizes = [1_000_000, 5_000_000]
+    parser.add_argument("--values", type=int, nargs="+", default=sizes, help="float32 values in the vector (default: 1 and 5 million)")
+    parser.add_argument("--peers", type=int, default=4, help="peers of each side (default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=7, help="rounds that count, of each variant (default: %(default)s)")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="what is compared (default: all)")
     parser.add_argument("--hivemind-part-bytes", type=int, default=2**19, help="hivemind's part_size_bytes (default: its own, %(default)s)")
     arguments = parser.parse_args()
-    if arguments.peers < 2 or arguments.peers % 2 or arguments.values < arguments.peers or arguments.rounds < 1:
-        parser.error("an even number of peers, at least as many values, and at least one round")
+    if arguments.peers < 2 or min(arguments.values) < arguments.peers or arguments.rounds < 1:
+        parser.error("at least two peers, at least as many values, and at least one round")
     try:
-        with started(arguments) as sides:
-            records = measure(sides, arguments.rounds, lambda line: print(line, file=sys.stderr, flush=True))
+        for num_values in arguments.values:
+            with started(num_values, arguments) as sides:
+                records = measure(sides, arguments.rounds, lambda line: print(line, file=sys.stderr, flush=True))
+            print(f"{arguments.peers} peers, {num_values:,} values, {arguments.rounds} rounds of each\n")
+            print(report(records), end="\n\n", flush=True)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    print(f"{arguments.peers} peers, {arguments.values:,} values, {arguments.rounds} rounds of each\n")
-    print(report(records, arguments.peers))
+    print("digests: how many different results the peers of a round ended with, at most.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Rounds of 4 to 32 peers on one computer: what of the samples counts, how long a round takes beside the work, and what it costs.
+"""Rounds of 4 to 32 peers on one computer, alone or in cohorts: what of the samples counts, how long a round takes beside the work,
+and what it costs.
 
 Every peer and the aggregator is a process of its own with its own libp2p daemon, on loopback: the real programs. Only the lots are not
 trained, they would drown the processors: each is a pause of ``--lot-ms`` that ends in a cheap pseudo-random gradient of the right length.
@@ -6,19 +7,23 @@ All peers are there before the first lot begins; a few rounds warm up and are no
 imported what they need: they start in a moment, and share the half gigabyte that torch takes of each.
 
 Bytes are counted where calls are handed to the node and answers come back, by method, and once more at the libp2p daemon: all that it
-read (in from the network, and out from the program), the DHT included, as Linux counts it.
+read (in from the network, and out from the program), the DHT included, as Linux counts it. What mates of a cohort pass each other
+through memory is in neither.
 
 Run it from the repository: ``.venv/bin/python benchmarks/scale.py --help``.
 """
 
 import argparse
 import contextlib
+import functools
 import gc
 import os
+import secrets
 import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,10 +32,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
 import psutil
-from scale_programs import METHODS, RECEIVED, SENT
-from scale_swarm import WARM_UP_ROUNDS, Moment, Swarm, Usage
+from scale_programs import METHODS, RECEIVED, SENT, Place
+from scale_swarm import Moment, Swarm, Usage, run_config
 
-from aggregator.config import DataSection
+from aggregator.config import DataSection, ExchangeSection
+from protocol.exchange import MAX_AGE, codec_named
+
+REST_S = 20.0  # before the first lot: what it costs to be there
+LEAST_LOTS = 4  # a local step: a cohort takes whose lot fits a third of one
+WARM_UP_ROUNDS = 5  # D settles, and connections are made
+TAIL_ROUNDS = MAX_AGE + 1  # after those that are counted: what is late may still come
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +57,7 @@ LINES = {
     "share": Line("samples counted %", "{:.2f}"),
     "late": Line("  of them in a later round %", "{:.2f}"),
     "rows": Line("contributions a round", "{:.1f}"),
+    "claims": Line("  claims in them", "{:.1f}"),
     "round_s": Line("seconds a round", "{:.2f}"),
     "lots_s": Line("  of them a peer's lots", "{:.2f}"),
     "beside_s": Line("  beside the work", "{:.2f}"),
@@ -78,16 +90,16 @@ LINES = {
 }
 
 
-def figures(swarm: Swarm, before: Moment, after: Moment, num_rounds: int) -> dict[str, float]:
+def figures(swarm: Swarm, before: Moment, after: Moment, num_rounds: int, memory_bytes: Mapping[str, int]) -> dict[str, float]:
     """Return what a swarm's rounds came to, by the names of ``LINES``."""
     first, last = WARM_UP_ROUNDS + 1, WARM_UP_ROUNDS + num_rounds
     logged = swarm.logged()
     bases = range(first - 1, last)
     trained, busy_s = 0, dict.fromkeys(swarm.peers, 0.0)
     for name in swarm.peers:
-        for base, samples, seconds, end_s in (line.split() for line in (swarm.directory / name / "lots").read_text().splitlines()):
-            trained += int(samples) if logged.commits.get(base) in bases else 0
-            busy_s[name] += float(seconds) if before.time_s < float(end_s) <= after.time_s else 0.0
+        for lot in swarm.lots(name):
+            trained += lot.samples if logged.commits.get(lot.base) in bases else 0
+            busy_s[name] += lot.within_s(before.time_s, after.time_s)
     counted = sum(logged.counted[base] for base in bases)
     peers = len(swarm.peers) * num_rounds
     round_s, lots_s = (after.time_s - before.time_s) / num_rounds, sum(busy_s.values()) / peers
@@ -106,6 +118,7 @@ def figures(swarm: Swarm, before: Moment, after: Moment, num_rounds: int) -> dic
         "share": 100 * counted / trained,
         "late": 100 * sum(logged.late[base] for base in bases) / counted,
         "rows": statistics.mean(logged.rows[round_] for round_ in range(first, last + 1)),
+        "claims": statistics.mean(logged.claims[round_] for round_ in range(first, last + 1)),
         "round_s": round_s,
         "lots_s": lots_s,
         "beside_s": round_s - lots_s,
@@ -117,13 +130,13 @@ def figures(swarm: Swarm, before: Moment, after: Moment, num_rounds: int) -> dic
         "peer_daemon": sum(each["daemon"] for each in of_peers) / peers / 1e3,
         "peer_cpu": sum(each["cpu"] for each in of_peers) / peers,
         "peer_daemon_cpu": sum(each["daemon_cpu"] for each in of_peers) / peers,
-        "peer_mb": statistics.mean(swarm.memory_bytes[name] for name in swarm.peers) / 1e6,
+        "peer_mb": statistics.mean(memory_bytes[name] for name in swarm.peers) / 1e6,
         "log_sent": of_log["sent"] / num_rounds / 1e6,
         "log_received": of_log["received"] / num_rounds / 1e6,
         "log_daemon": of_log["daemon"] / num_rounds / 1e6,
         "log_cpu": of_log["cpu"] / num_rounds,
         "log_daemon_cpu": of_log["daemon_cpu"] / num_rounds,
-        "log_mb": swarm.memory_bytes["aggregator"] / 1e6,
+        "log_mb": memory_bytes["aggregator"] / 1e6,
         "digests": len({status.state for status in statuses} | {aggregator.state}),
         "broken": sum(status.promises_broken for status in statuses),
         "dropped": sum(sum(status.dropped.values()) for status in statuses),
@@ -188,18 +201,67 @@ def scratch(keep: bool) -> Iterator[Path]:
             shutil.rmtree(directory, ignore_errors=True)
 
 
+def swarm_of(num_peers: int, arguments: argparse.Namespace, directory: Path) -> Swarm:
+    """Return a swarm of ``--cohort-size`` peers to a cohort, neighbours together."""
+    token, size = secrets.token_hex(32), arguments.cohort_size
+    places = {
+        f"peer-{index}": Place(directory / f"peer-{index}", cohort=None if size == 1 else f"cohort-{index // size}", token=token)
+        for index in range(num_peers)
+    }
+    lot_s = arguments.lot_ms / 1000
+    lots_s = {name: lot_s * arguments.spread ** (index / max(1, num_peers - 1)) for index, name in enumerate(places)}
+    config = run_config(
+        "scale",
+        num_peers,
+        WARM_UP_ROUNDS + arguments.rounds + TAIL_ROUNDS,
+        lots=arguments.lots,
+        lot_s=lot_s,
+        supernet=arguments.supernet,
+        local_steps=arguments.local_steps,
+        codec=arguments.codec,
+    )
+    return Swarm(directory, config, places, lots_s, Place(directory / "aggregator"))
+
+
+def run(swarm: Swarm, num_rounds: int, say: Callable[[str], None]) -> tuple[dict[str, int], tuple[Moment, ...]]:
+    """Run a swarm from the start to the end of its run.
+
+    Returns each program's memory after the rounds that count, and the moments between which it rests, then those between which
+    rounds count.
+    """
+    with swarm:
+        swarm.start(say)
+        resting = swarm.moment()
+        swarm.until(lambda: time.monotonic() > resting.time_s + REST_S, "some rest")
+        rested = swarm.moment()
+        swarm.gate.touch()
+        swarm.rounds(lambda line: None, 1, WARM_UP_ROUNDS)
+        before = swarm.moment()
+        swarm.rounds(say, WARM_UP_ROUNDS + 1, WARM_UP_ROUNDS + num_rounds)
+        after = swarm.moment()
+        memory_bytes = swarm.memory_bytes()
+        swarm.end()
+        return memory_bytes, (resting, rested, before, after)
+
+
+def _say_of(say: Callable[[str], None], num_peers: int, line: str) -> None:
+    say(f"{num_peers} peers: {line}")
+
+
 def measure(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
     found: dict[int, dict[str, float]] = {}
     for num_peers in arguments.peers:
         with scratch(arguments.keep) as directory:
             os.environ["MANTA_STATE_DIR"] = str(directory / "state")
-            swarm = Swarm(num_peers, arguments, directory)
-            resting, rested, before, after = swarm.run(say)
-            found[num_peers] = figures(swarm, before, after, arguments.rounds) | at_rest(swarm, resting, rested)
+            swarm = swarm_of(num_peers, arguments, directory)
+            memory_bytes, moments = run(swarm, arguments.rounds, functools.partial(_say_of, say, num_peers))
+            resting, rested, before, after = moments
+            found[num_peers] = figures(swarm, before, after, arguments.rounds, memory_bytes) | at_rest(swarm, resting, rested)
             say(f"{num_peers} peers; load {os.getloadavg()[0]:.1f}\n{by_method(swarm, before, after, arguments.rounds)}")
             say(report({num_peers: found[num_peers]}))
     lots = f"lots of {arguments.lot_ms} ms (the slowest peer's {arguments.spread:g} times that), about {arguments.lots} a peer and round"
-    print(f"{arguments.supernet}, {lots}; {psutil.cpu_count()} cores\n")
+    exchange = f"cohorts of {arguments.cohort_size}, {arguments.local_steps} local steps, {arguments.codec}"
+    print(f"{arguments.supernet}, {lots}; {exchange}; {psutil.cpu_count()} cores\n")
     print(report(found))
 
 
@@ -221,9 +283,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--spread", type=float, default=1.0, help="how many times longer the slowest peer's lots take (default: %(default)s)"
     )
+    parser.add_argument("--cohort-size", type=_positive, default=1, help="peers that average before they hand in (default: %(default)s)")
+    parser.add_argument("--local-steps", type=_positive, default=1, help="steps of a cohort between two exchanges (default: %(default)s)")
+    parser.add_argument("--codec", default=ExchangeSection().codec, help="of contributions (default: %(default)s)")
     parser.add_argument("--supernet", default=DataSection().supernet, help="whose weights are exchanged (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
-    return parser.parse_args(words)
+    arguments = parser.parse_args(words)
+    least = LEAST_LOTS if arguments.cohort_size > 1 else 1
+    if arguments.lots < least * arguments.local_steps:
+        parser.error(f"--lots: at least {least} a local step")
+    try:
+        codec_named(arguments.codec)
+    except ValueError as error:
+        parser.error(f"--codec: {error}")
+    return arguments
 
 
 def main() -> None:

@@ -1,7 +1,8 @@
-"""The programs that ``scale.py`` measures, each a fork of its process: the volunteer's, whose lots are pauses, and the operator's.
+"""The programs that benchmarks measure, each a fork of the benchmark's process: the volunteer's, whose lots may be pauses, and the
+operator's.
 
 Every one of them counts the bytes of its node's calls and answers in a file that the others can look at. What is done with them, and
-when, is in ``scale_swarm.py``. Not run by itself: ``scale.py`` says where the project's packages are.
+when, is in ``scale_swarm.py`` and in the benchmarks. Not run by itself: a benchmark says where the project's packages are.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -33,8 +35,10 @@ from swarm.rpc import Handler
 LISTEN = "/ip4/127.0.0.1/tcp/0"
 PR_SET_PDEATHSIG = 1
 GATE_POLL_S = 0.5  # not to be seen in what it costs to be there
-METHODS = ("header", "body", "commit-after", "commit", "blob", "row", "table", "manifest", "latency")
+METHODS = ("header", "body", "commit-after", "commit", "blob", "row", "table", "manifest", "latency", "others")
 SENT, RECEIVED = 0, 1
+OTHERS = METHODS.index("others")
+CLONE_NEWNET = 0x40000000
 
 
 def count_traffic(path: Path) -> None:
@@ -45,17 +49,17 @@ def count_traffic(path: Path) -> None:
 
     @functools.wraps(call)
     async def counted_call(self: Node, key: Any, method: str, request: bytes, **options: Any) -> bytes:
-        bytes_MD[places[method], SENT] += len(request)
+        bytes_MD[places.get(method, OTHERS), SENT] += len(request)
         response = await call(self, key, method, request, **options)
-        bytes_MD[places[method], RECEIVED] += len(response)
+        bytes_MD[places.get(method, OTHERS), RECEIVED] += len(response)
         return response
 
     @functools.wraps(serve)
     async def counted_serve(self: Node, method: str, handler: Handler) -> None:
         async def answer(caller: Any, request: bytes) -> bytes:
-            bytes_MD[places[method], RECEIVED] += len(request)
+            bytes_MD[places.get(method, OTHERS), RECEIVED] += len(request)
             response = await handler(caller, request)
-            bytes_MD[places[method], SENT] += len(response)
+            bytes_MD[places.get(method, OTHERS), SENT] += len(response)
             return response
 
         await serve(self, method, answer)
@@ -68,51 +72,103 @@ def traffic(path: Path) -> Any:
     return np.array(np.memmap(path, np.int64, "r", shape=(len(METHODS), 2)))
 
 
-class PausingWorker(Worker):
-    """A worker that takes its time for a lot and learns nothing."""
+class TimedWorker(Worker):
+    """A worker that notes of each lot how long it took."""
 
-    def __init__(self, supernet: str, dataset: Dataset, device: str, *, lot_s: float, lots_path: Path, gate: Path) -> None:
-        """Pause ``lot_s`` a lot and write a line for each to ``lots_path``; take no state before ``gate`` exists."""
+    def __init__(self, supernet: str, dataset: Dataset, device: str, *, lots_path: Path, gate: Path) -> None:
+        """Write a line for each lot to ``lots_path``: base, samples, seconds, and when it ended; take no state before ``gate`` exists."""
         super().__init__(supernet, dataset, device)
-        self._lot_s = lot_s
-        self._lots = lots_path.open("w", buffering=1)
+        self._lots = lots_path.open("a", buffering=1)
         self._gate = gate
-        self._noise_N = np.random.default_rng(os.getpid()).normal(0.0, 1e-2, self.num_weights).astype(np.float32)
 
     def load(self, parameters: torch.Tensor) -> None:
-        """Wait until all are there, the first time; then as always."""
+        """Wait until the gate is there, the first time; then as always."""
         while not self._gate.exists():
             time.sleep(GATE_POLL_S)
         super().load(parameters)
 
     def train(self, lot: Lot) -> LotResult:
+        """Return what the lot gave."""
+        started_s = time.monotonic()
+        result = self._result(lot)
+        ended_s = time.monotonic()
+        self._lots.write(f"{lot.base.hex()} {lot.samples} {ended_s - started_s:.4f} {ended_s:.4f}\n")
+        return result
+
+    def _result(self, lot: Lot) -> LotResult:
+        return super().train(lot)
+
+
+class PausingWorker(TimedWorker):
+    """A worker that takes its time for a lot and learns nothing."""
+
+    def __init__(self, *given: Any, lot_s: float, **options: Any) -> None:
+        """Pause ``lot_s`` a lot; the rest is as in ``TimedWorker``."""
+        super().__init__(*given, **options)
+        self._lot_s = lot_s
+        self._noise_N = np.random.default_rng(os.getpid()).normal(0.0, 1e-2, self.num_weights).astype(np.float32)
+
+    def _result(self, lot: Lot) -> LotResult:
         """Return noise, another one for each lot, after the pause."""
         started_s = time.monotonic()
         shift = int.from_bytes(hashlib.sha256(lot.base + lot.key + lot.index.to_bytes(4, "big")).digest()[:4], "big")
         gradient_N = torch.from_numpy(np.roll(self._noise_N, shift % len(self._noise_N)))
         time.sleep(max(0.0, self._lot_s - (time.monotonic() - started_s)))
-        ended_s = time.monotonic()
-        self._lots.write(f"{lot.base.hex()} {lot.samples} {ended_s - started_s:.4f} {ended_s:.4f}\n")
         return LotResult(gradient_N, 1.0, lot.samples, bytes(4 * NUM_PROJECTIONS))
 
 
-def run_peer(directory: Path, address: str, run: str, lot_s: float, gate: Path) -> None:
-    """The program of a peer: the volunteer's, with another worker."""
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a program runs, and with whom."""
+
+    directory: Path
+    listen: str = LISTEN
+    namespace: str | None = None  # of the network, as ``ip netns`` names it; None: this process's
+    cohort: str | None = None  # None: alone
+    token: str | None = None  # what the members of the cohort share, 64 hex digits
+
+    def enter(self) -> None:
+        """Be there from now on."""
+        if self.namespace is not None:
+            with open(f"/run/netns/{self.namespace}") as file:
+                if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
+                    raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+        if self.token is not None:
+            os.environ["MANTA_COHORT_TOKEN"] = self.token
+        count_traffic(self.directory / "traffic")
+
+
+def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> None:
+    """The program of a peer: the volunteer's, with another worker; with lots of 0 seconds, one that trains."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    count_traffic(directory / "traffic")
-    make_worker = functools.partial(PausingWorker, lot_s=lot_s, lots_path=directory / "lots", gate=gate)
-    config = PeerConfig(dir=directory, initial_peers=(address,), run=run, cohort=directory.name, listen=(LISTEN,), gpus="none", threads=1)
+    place.enter()
+    lots_path = place.directory / "lots"
+    make_worker = (
+        functools.partial(PausingWorker, lot_s=lot_s, lots_path=lots_path, gate=gate)
+        if lot_s
+        else functools.partial(TimedWorker, lots_path=lots_path, gate=gate)
+    )
+    config = PeerConfig(
+        dir=place.directory,
+        initial_peers=(address,),
+        run=run,
+        cohort=place.cohort,
+        alone=place.cohort is None,
+        listen=(place.listen,),
+        gpus="none",
+        threads=1,
+    )
     asyncio.run(join(config, make_worker))
 
 
-def run_aggregator(directory: Path, run_file: Path) -> None:
+def run_aggregator(place: Place, run_file: Path) -> None:
     """The program of the aggregator: the operator's."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    count_traffic(directory / "traffic")
+    place.enter()
     torch.set_num_threads(1)
 
     async def serve() -> None:
-        await Operator(load_run_file(run_file), directory, lambda line: print(line, flush=True)).run(LISTEN)
+        await Operator(load_run_file(run_file), place.directory, lambda line: print(line, flush=True)).run(place.listen)
 
     asyncio.run(serve())
 
@@ -145,6 +201,8 @@ def _live(work: Callable[[], None], log_path: Path) -> NoReturn:
     """Be a program of its own: run ``work``, what is printed in a file, and end; the kernel ends it when the benchmark is gone."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.setsid()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)  # the benchmark's own handlers are not the program's
     with log_path.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)

@@ -1,32 +1,29 @@
-"""A swarm that ``scale.py`` measures: its programs from start to end, and what can be seen of them at a moment and in the log.
+"""A swarm that is measured: its programs from start to end, and what can be seen of them at a moment and in the log.
 
 It starts the programs of ``scale_programs.py``, waits for their rounds, each wait with a deadline, and ends them whatever happens. What
-the moments come to is figured in ``scale.py``.
+the moments come to is figured by the benchmark that asks: ``scale.py``, ``wan.py``, ``soak.py``.
 """
 
-import argparse
 import functools
 import re
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import psutil
-from scale_programs import Forked, run_aggregator, run_peer, traffic
+from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
 from aggregator.children import Child, stop
 from aggregator.config import DataSection, ExchangeSection, RoundSection, RunConfig, RunSection, template
 from aggregator.local_report import AggregatorStatus, PeerStatus, read_status
 from aggregator.verify import verify_directory
-from protocol.exchange import MAX_AGE
 from protocol.ledger import Ledger
 
-REST_S = 20.0  # before the first lot: what it costs to be there
-WARM_UP_ROUNDS = 5  # D settles, and connections are made
-TAIL_ROUNDS = MAX_AGE + 1  # after those that are counted: what is late may still come
 STARTING_AT_ONCE = 4
 START_S, STALL_S, END_S = 600.0, 180.0, 120.0
 POLL_S = 0.05
@@ -38,21 +35,21 @@ class Program:
     def __init__(self, child: Child, directory: Path) -> None:
         self.child = child
         self._traffic_path = directory / "traffic"
-        self._own = psutil.Process(child.process.pid)
+        self.own = psutil.Process(child.process.pid)
         self._others: list[psutil.Process] = []
 
     def find_daemon(self) -> None:
         """Look, once it runs, for what the program has started: the daemon and its keeper."""
-        self._others = self._own.children(recursive=True)
+        self._others = self.own.children(recursive=True)
 
     def usage(self) -> "Usage":
         """Return what both have used so far."""
         daemon_bytes = sum(each.io_counters().read_chars for each in self._others if each.name() == "p2pd")
-        return Usage(_cpu_s([self._own]), _cpu_s(self._others), daemon_bytes, traffic(self._traffic_path))
+        return Usage(_cpu_s([self.own]), _cpu_s(self._others), daemon_bytes, traffic(self._traffic_path))
 
     def memory_bytes(self) -> int:
         """Return their memory that nobody shares."""
-        return sum(each.memory_full_info().uss for each in (self._own, *self._others))
+        return sum(each.memory_full_info().uss for each in (self.own, *self._others))
 
 
 def _cpu_s(processes: Sequence[psutil.Process]) -> float:
@@ -78,6 +75,20 @@ class Moment:
     usages: dict[str, Usage]
 
 
+@dataclass(frozen=True, slots=True)
+class DoneLot:
+    """A lot that a peer has done."""
+
+    base: str  # the commit, in hex
+    samples: int
+    start_s: float  # by the monotonic clock
+    end_s: float
+
+    def within_s(self, start_s: float, end_s: float) -> float:
+        """Return how many of its seconds lie between two moments."""
+        return max(0.0, min(self.end_s, end_s) - max(self.start_s, start_s))
+
+
 @dataclass
 class Logged:
     """What the aggregator's log says of the rounds."""
@@ -85,6 +96,8 @@ class Logged:
     commits: dict[str, int] = field(default_factory=dict)  # by digest in hex, the round
     opens_ms: dict[int, int] = field(default_factory=dict)  # by round: how long it was open
     rows: dict[int, int] = field(default_factory=dict)
+    claims: dict[int, int] = field(default_factory=dict)
+    states: dict[int, str] = field(default_factory=dict)  # digests in hex
     counted: Counter[int] = field(default_factory=Counter)  # by the base's round: samples
     late: Counter[int] = field(default_factory=Counter)  # of them in a table after the one they were meant for
 
@@ -95,6 +108,8 @@ class Logged:
         self.commits[ledger.last_commit.hex()] = ledger.round
         self.opens_ms[ledger.round + 1] = ledger.open_ms
         self.rows[ledger.round] = len(table)
+        self.claims[ledger.round] = sum(len(listed.keys) for listed in table)
+        self.states[ledger.round] = ledger.state.hex()
         for listed in table:
             self.counted[listed.round - 1] += listed.counted
             if listed.row.age:
@@ -102,36 +117,101 @@ class Logged:
 
 
 class Swarm:
-    """One aggregator and its peers, from start to end."""
+    """One aggregator and its peers, from start to end. Use with ``with``."""
 
-    def __init__(self, num_peers: int, arguments: argparse.Namespace, directory: Path) -> None:
+    def __init__(
+        self, directory: Path, config: RunConfig, peers: Mapping[str, Place], lots_s: Mapping[str, float], aggregator: Place
+    ) -> None:
+        """Prepare.
+
+        Args:
+            directory: for the programs' directories and logs.
+            config: of the run.
+            peers: where each peer is, by its name.
+            lots_s: how long a lot of each takes; 0: as long as it needs, it is trained.
+            aggregator: where the aggregator is.
+        """
         self.directory = directory
-        self.peers = [f"peer-{index}" for index in range(num_peers)]
-        self._arguments = arguments
+        self.config = config
+        self.peers = list(peers)
+        self.gate = directory / "gate"  # no lot begins before it is there
+        self._places = {**peers, "aggregator": aggregator}
+        self._lots_s = dict(lots_s)
         self._programs: dict[str, Program] = {}
-        self.memory_bytes: dict[str, int] = {}  # after the rounds that count
-        self.config = run_config(num_peers, arguments)
+        self._status: AggregatorStatus | None = None
 
-    def run(self, say: Callable[[str], None]) -> tuple[Moment, ...]:
-        """Run it from the start to the end of its run; return the moments between which it rests, then those between which rounds count."""
-        try:
-            self._start(say)
-            resting = self.moment()
-            self._until(lambda: time.monotonic() > resting.time_s + REST_S, "some rest")
-            rested = self.moment()
-            (self.directory / "gate").touch()
-            self._until(lambda: self.round >= WARM_UP_ROUNDS, "the first rounds")
-            before = self.moment()
-            last = WARM_UP_ROUNDS + self._arguments.rounds
-            for round_ in range(WARM_UP_ROUNDS + 1, last + 1):
-                self._until(functools.partial(self._is_committed, round_), f"round {round_}")
-                say(f"{len(self.peers)} peers: round {round_ - WARM_UP_ROUNDS} of {self._arguments.rounds}")
-            after = self.moment()
-            self.memory_bytes = {name: program.memory_bytes() for name, program in self._programs.items()}
-            self._until(lambda: all(self._ended(name) for name in self.peers), "the end of the run", deadline_s=END_S + STALL_S)
-            return resting, rested, before, after
-        finally:
-            stop(self._children, hurry=lambda: True)
+    def __enter__(self) -> "Swarm":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        stop(self._children, hurry=lambda: True)
+
+    def start(self, say: Callable[[str], None]) -> None:
+        """Return when the aggregator runs, and all peers have the first state."""
+        self.start_aggregator()
+        for name in self.peers:
+            self.until(lambda: sum(not self._has_state(each) for each in self._started()) < STARTING_AT_ONCE, name, deadline_s=START_S)
+            say(f"{name} starts")
+            self.start_peer(name)
+        self.until(lambda: all(self._has_state(name) for name in self.peers), "all peers have the first state", deadline_s=START_S)
+        for program in self._programs.values():
+            program.find_daemon()
+
+    def start_aggregator(self) -> None:
+        """Return when the aggregator listens."""
+        run_file = self.directory / "run.toml"
+        run_file.write_text(template(self.config))
+        place = self._places["aggregator"]
+        self._start_one("aggregator", place, functools.partial(run_aggregator, place, run_file))
+        self.until(lambda: bool((status := self.aggregator()) and status.addresses), "the aggregator listens", deadline_s=START_S)
+        self._status = self.aggregator()
+
+    def start_peer(self, name: str, place: Place | None = None, lot_s: float | None = None) -> None:
+        """Start a peer; a new one needs its place and how long its lots take."""
+        assert self._status is not None
+        if place is not None and lot_s is not None:
+            self._places[name], self._lots_s[name] = place, lot_s
+        place = self._places[name]
+        work = functools.partial(run_peer, place, self._status.addresses[0], self._status.run, self._lots_s[name], self.gate)
+        self._start_one(name, place, work)
+
+    def rounds(self, say: Callable[[str], None], first: int, last: int) -> None:
+        """Return when the rounds from ``first`` to ``last`` are committed."""
+        for round_ in range(first, last + 1):
+            self.until(functools.partial(self._is_committed, round_), f"round {round_}")
+            say(f"round {round_} of {last}")
+
+    def end(self) -> None:
+        """Return when the run is over and all peers have ended."""
+        self.until(lambda: all(self._ended(name) for name in self.peers), "the end of the run", deadline_s=END_S + STALL_S)
+
+    def process(self, name: str) -> psutil.Process:
+        """Return a program's process."""
+        return self._programs[name].own
+
+    def returncode(self, name: str) -> int | None:
+        """Return a program's exit code, minus the signal's number if one ended it; None while it runs."""
+        return self._programs[name].child.returncode
+
+    def send(self, name: str, number: signal.Signals) -> None:
+        """Send a program a signal."""
+        self._programs[name].child.process.send_signal(number)
+
+    def wait(self, name: str) -> None:
+        """Return when a program has ended."""
+        end_s = time.monotonic() + END_S
+        while self.returncode(name) is None:
+            if time.monotonic() > end_s:
+                raise SystemExit(f"{name} does not end")
+            time.sleep(POLL_S)
+
+    def last_lines(self, name: str, count: int = 20) -> str:
+        """Return the end of what a program printed."""
+        return self._programs[name].child.last_lines(count)
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Return each program's memory that nobody shares, its daemon's with it."""
+        return {name: program.memory_bytes() for name, program in self._programs.items()}
 
     @property
     def _children(self) -> list[Child]:
@@ -145,11 +225,11 @@ class Swarm:
 
     def aggregator(self) -> AggregatorStatus | None:
         """What the aggregator says of itself."""
-        return read_status(AggregatorStatus, self.directory / "aggregator")
+        return read_status(AggregatorStatus, self._places["aggregator"].directory)
 
     def peer(self, name: str) -> PeerStatus:
         """What a peer says of itself."""
-        return read_status(PeerStatus, self.directory / name) or PeerStatus()
+        return read_status(PeerStatus, self._places[name].directory) or PeerStatus()
 
     def moment(self) -> Moment:
         """Look at all programs."""
@@ -160,9 +240,22 @@ class Swarm:
     def logged(self) -> Logged:
         """Check the log from scratch and return what it says."""
         logged = Logged()
-        found = verify_directory(self.directory / "aggregator", on_round=logged.take)
+        found = verify_directory(self._places["aggregator"].directory, on_round=logged.take)
         logged.commits[found.run.hex()] = 0
         return logged
+
+    def divergent(self, logged: Logged) -> int:
+        """Return how many peers hold another state than the log's of their round; ``logged`` may be a moment old."""
+        statuses = [self.peer(name) for name in self.peers]
+        return sum(status.state != logged.states.get(status.round, status.state) for status in statuses)
+
+    def lots(self, name: str) -> list[DoneLot]:
+        """Return the lots that a peer has done so far."""
+        lines = (self._places[name].directory / "lots").read_text().splitlines()
+        return [
+            DoneLot(base, int(samples), float(end_s) - float(took_s), float(end_s))
+            for base, samples, took_s, end_s in map(str.split, lines)
+        ]
 
     def laps(self, name: str, first: int, last: int) -> dict[str, float]:
         """Return the mean seconds of what a peer logged of its rounds."""
@@ -174,28 +267,11 @@ class Swarm:
                     seconds.setdefault(what, []).append(float(value))
         return {what: sum(values) / (last - first + 1) for what, values in seconds.items()}
 
-    def _start(self, say: Callable[[str], None]) -> None:
-        run_file = self.directory / "run.toml"
-        run_file.write_text(template(self.config))
-        self._start_one("aggregator", run_aggregator, run_file)
-        self._until(lambda: bool((status := self.aggregator()) and status.addresses), "the aggregator listens", deadline_s=START_S)
-        status = self.aggregator()
-        assert status is not None
-        for index, name in enumerate(self.peers):
-            self._until(lambda: sum(not self._has_state(each) for each in self._started()) < STARTING_AT_ONCE, name, deadline_s=START_S)
-            say(f"{len(self.peers)} peers: {name} starts")
-            lot_s = self._arguments.lot_ms / 1000 * self._arguments.spread ** (index / max(1, len(self.peers) - 1))
-            self._start_one(name, run_peer, status.addresses[0], status.run, lot_s, self.directory / "gate")
-        self._until(lambda: all(self._has_state(name) for name in self.peers), "all peers have the first state", deadline_s=START_S)
-        for program in self._programs.values():
-            program.find_daemon()
-
-    def _start_one(self, name: str, work: Callable[..., None], *given: Any) -> None:
-        directory = self.directory / name
-        directory.mkdir()
+    def _start_one(self, name: str, place: Place, work: Callable[[], None]) -> None:
+        place.directory.mkdir(exist_ok=True)
         log_path = self.directory / f"{name}.log"
-        process: Any = Forked(functools.partial(work, directory, *given), log_path)
-        self._programs[name] = Program(Child(name, process, log_path), directory)
+        process: Any = Forked(work, log_path)
+        self._programs[name] = Program(Child(name, process, log_path), place.directory)
 
     def _is_committed(self, round_: int) -> bool:
         return self.round >= round_
@@ -209,7 +285,8 @@ class Swarm:
     def _ended(self, name: str) -> bool:
         return self._programs[name].child.returncode is not None
 
-    def _until(self, condition: Callable[[], bool], what: str, *, deadline_s: float = STALL_S) -> None:
+    def until(self, condition: Callable[[], bool], what: str, *, deadline_s: float = STALL_S) -> None:
+        """Return once ``condition`` holds; end the benchmark if a program fails before, or the deadline passes."""
         end_s = time.monotonic() + deadline_s
         while not condition():
             for child in self._children:
@@ -221,16 +298,18 @@ class Swarm:
             time.sleep(POLL_S)
 
 
-def run_config(num_peers: int, arguments: argparse.Namespace) -> RunConfig:
-    """Return the run file: rounds in which each peer has about ``--lots`` lots."""
+def run_config(
+    name: str, num_peers: int, rounds: int, *, lots: int, lot_s: float, supernet: str, local_steps: int, codec: str, dataset: str = "digits"
+) -> RunConfig:
+    """Return the run file of a run in which each peer has about so many lots, of so many seconds, in each round."""
     usual = RunConfig.usual("classification")
     lot_samples = usual.round.lot_samples
-    target = num_peers * arguments.lots * lot_samples
-    first_open_s = arguments.lots * arguments.lot_ms / 1000
+    target = num_peers * lots * lot_samples
+    first_open_s = lots * lot_s
     return usual.model_copy(
         update={
-            "run": RunSection(name="scale", rounds=WARM_UP_ROUNDS + arguments.rounds + TAIL_ROUNDS),
-            "data": DataSection(dataset="digits", supernet=arguments.supernet),
+            "run": RunSection(name=name, rounds=rounds),
+            "data": DataSection(dataset=dataset, supernet=supernet),
             "round": RoundSection(
                 target_batch=target,
                 lot_samples=lot_samples,
@@ -240,6 +319,6 @@ def run_config(num_peers: int, arguments: argparse.Namespace) -> RunConfig:
                 min_open_s=min(0.2, first_open_s),
                 max_open_s=120 + first_open_s,
             ),
-            "exchange": ExchangeSection(max_rows=max(64, num_peers)),
+            "exchange": ExchangeSection(max_rows=max(64, num_peers), local_steps=local_steps, codec=codec),
         }
     )

@@ -26,7 +26,10 @@ def main() -> None:
 @click.option("--gpus", metavar="all|none|N", help="GPUs to use; without one the CPU computes.  [default: all]")
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
-@click.option("--cohort", metavar="NAME", help="In a model-parallel run, peers with the same name train the same.  [default: this host]")
+@click.option(
+    "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: yours on this host]"
+)
+@click.option("--alone", is_flag=True, default=None, help="Hand in alone, whoever else is near.")
 @click.option(
     "--listen", multiple=True, metavar="MADDR|none", help="Address to listen on; none: only dial out.  [default: /ip4/0.0.0.0/tcp/0]"
 )

@@ -24,8 +24,10 @@ class PeerConfig(BaseModel):
     initial_peers: tuple[str, ...] = Field(default=(), description="multiaddresses of nodes of the run")
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
     cohort: str | None = Field(
-        default=None, description="in a model-parallel run, peers with the same name train the same; default: this host"
+        default=None,
+        description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",
     )
+    alone: bool = Field(default=False, description="hand in alone, whoever else is near")
     listen: tuple[str, ...] = Field(
         default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on, port 0 is a free one; none: only dial out"
     )

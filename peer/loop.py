@@ -6,41 +6,45 @@ tensors, in ``peer.news`` the commits.
 
 import asyncio
 import logging
-import time
 
 from automl.course import RunCourse
-from automl.schedule import place_of_lot
-from automl.training import Lot, Worker
-from exact.coding import body_groups, parse
+from automl.training import Worker
+from exact.coding import group_sizes
+from exact.vectors import vector_group_sizes
+from peer.check import Checker
+from peer.cohort import Cohort, Seat
+from peer.handing import Handing
 from peer.news import Ear
 from peer.promises import Promises
+from peer.residuals import Residuals
+from peer.spread import Spread
 from peer.states import States
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from peer.work import ComputeThread, Lap, Pile, made_of
+from peer.work import ComputeThread, Lap, Learnt
+from peer.workbench import Workbench, now_ms
 from protocol.errors import MantaError, Unreachable
-from protocol.exchange import grace_ms
+from protocol.exchange import MAX_AGE, codec_named, grace_ms
 from protocol.pace import Pace
 from protocol.records import Manifest, Round, SignedManifest
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing
 from protocol.signing import Identity, PublicKey
 from swarm import waits
-from swarm.blobs import Blob, Shelf
-from swarm.log_client import HandedIn, LogClient, Told
+from swarm.blobs import Shelf
+from swarm.log_client import Commitment, HandedIn, LogClient, OwnRow, Told
 from swarm.messages import HandIn
 from swarm.neighbours import Neighbours
 from swarm.rpc import OwnNode, Refused
 from swarm.tasks import unless, within
+from swarm.wrong_group import Measure
 
 _REFUSED_BEFORE_DROPPED = 2  # times that the log says no to a contribution
-_KEPT_FLOORS = 8
+_KEPT_FLOORS = MAX_AGE + 4  # the oldest base of a table, and some commits that may come while it is fetched
+_SOURCES = 8  # neighbours that are asked for what leads to a commit
+_LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
-
-
-def _now_ms() -> float:
-    return time.monotonic_ns() / 1e6
 
 
 class PeerLoop:
@@ -56,8 +60,9 @@ class PeerLoop:
         store: PeerStore,
         board: StatusBoard,
         shelf: Shelf,
+        token: bytes | None = None,
     ) -> None:
-        """Prepare; ``run`` does the rest."""
+        """Prepare; ``run`` does the rest. ``token`` is what the members of the cohort share; without one this peer is alone."""
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
         self.plan = self.course.plan
@@ -67,8 +72,6 @@ class PeerLoop:
         self.cohort = cohort
         self.machine = RoundMachine(self.manifest, self.run_id, identity.public_key, self.course)
         self.log = LogClient(node, self.manifest, self.run_id)
-        self._worker = worker
-        self._store = store
         self._board = board
         self._shelf = shelf
         self._pace = Pace()
@@ -78,18 +81,56 @@ class PeerLoop:
             self.log,
             self._neighbours,
             round=lambda: self.machine.newest.round,
-            left_ms=lambda: self._pace.left_ms(_now_ms()),
+            left_ms=lambda: self._pace.left_ms(now_ms()),
             take=self._take,
             show=self._show_log,
         )
         self._compute = ComputeThread()
-        self._states = States(node, self.log, shelf, self.manifest, self.plan, worker.num_weights, self._compute)
-        self._body: Blob | None = None  # of the sealed contribution
+        count = worker.num_weights
+        self._spread = Spread(
+            node,
+            self.log,
+            self.manifest,
+            self.run_id,
+            shelf,
+            self._neighbours,
+            group_sizes(self.manifest.exchange.codec, count),
+            sum(vector_group_sizes(count)),
+        )
+        self._states = States(node, shelf, self._spread, self.manifest, self.course, count, self._compute)
+        self._checker = Checker(
+            node,
+            signed,
+            Measure(count, self.course.coverage),
+            shelf,
+            store.directory / "proofs",
+            table=self._spread.table,
+            sources=self._spread.sources,
+        )
+        self._commitments: dict[int, Commitment] = {}  # by round, of the newest commits
+        self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, worker, self._compute, self.machine, self._pace)
+        self._residuals = Residuals(store, self.run_id, worker.num_weights, self.course.sorts_after)
+        self._handing = Handing(
+            self.manifest,
+            self.run_id,
+            identity,
+            cohort,
+            self.machine,
+            self.log,
+            store,
+            self._residuals,
+            self._compute,
+            self._spread,
+            self._states.keep_body,
+        )
+        self._cohort = Cohort(node, identity, self.manifest, self.run_id, cohort, token, self._neighbours)
         self._floors: dict[int, int] = {0: self.manifest.exchange.first_floor}  # by round, of the newest commits
         self._sealing_ms: float | None = None  # when that began, until it has a ticket
         self._promises = Promises(self.log.row, self._kept, self._broken)
         self._listed_in = 0  # the newest round whose table is known to have this peer
-        self._loaded: bytes | None = None  # digest of the state that the worker has
+        self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
+        self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
+        self._checking: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self._lap = Lap()
@@ -101,24 +142,35 @@ class PeerLoop:
         self._leaving.set()
         self._changed.set()
 
+    def mates(self) -> tuple[PublicKey, ...]:
+        """Return the members of this peer's cohort who are there, but for itself."""
+        return self._cohort.mates()
+
     async def run(self) -> None:
         """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""
         await self._shelf.serve(self.node)
         await self._ear.start()
+        await self._cohort.start()
+        await self._spread.start()
         async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
             background = [tasks.create_task(self.node.watch_daemon())]
             try:
                 await unless(self._leaving, self._ear.first_look())
                 if self._leaving.is_set():
                     return
                 background += [tasks.create_task(watch) for watch in (self._meet(), self._ear.listen())]
-                self._take_up_sealed()  # only now: what is too old by now may have counted long ago, and is nobody's loss
+                self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
                 await self._promises.settle()  # a neighbour may have told of the last commit before the log did
             finally:
-                for task in background:
+                for task in (*background, *self._checking):
                     task.cancel()
+                if self._closing is not None:
+                    self._closing.cancel()
                 await self._promises.close()
+                await self._cohort.close()
+                await self._spread.close()
                 await self._ear.close()
                 self._compute.close()
 
@@ -147,54 +199,53 @@ class PeerLoop:
             elif phase is Phase.WORKING or self._works_ahead():
                 await self._work()
             elif self._may_work_ahead():
-                await within(self._changed, (self._pace.left_ms(_now_ms()) - self._pace.lot_ms) / 1000)
+                await within(self._changed, (self._pace.left_ms(now_ms()) - self._pace.lot_ms) / 1000)
             else:
                 await self._changed.wait()
 
     def _works_ahead(self) -> bool:
         """With an older contribution in this round, work on the newest base may begin if it is not done before the commit anyway."""
-        return self._may_work_ahead() and self._pace.lot_ms >= self._pace.left_ms(_now_ms())
+        return self._may_work_ahead() and self._pace.lot_ms >= self._pace.left_ms(now_ms())
 
     def _may_work_ahead(self) -> bool:
         """Only where a round has no time for two lots. Whoever is faster waits for the commit, and then has a whole round:
         a lot begun near the deadline would be late again, and so on in every round, one lot in each.
         """
+        return self.machine.may_work_ahead and 2 * self._pace.lot_ms > self._open_ms
+
+    @property
+    def _open_ms(self) -> int:
+        """How long the round after the newest commit is open."""
         newest = self.machine.newest.entry
-        open_ms = newest.open_ms if newest is not None else self.manifest.exchange.first_open_ms
-        return self.machine.may_work_ahead and 2 * self._pace.lot_ms > open_ms
+        return newest.open_ms if newest is not None else self.manifest.exchange.first_open_ms
 
     # Joining and catching up.
 
-    def _take_up_sealed(self) -> None:
-        """Take up the contribution of an earlier life, if it is this run's and this key's."""
-        kept = self._store.load_sealed(self.run_id)
-        if kept is None or self.identity.public_key not in [signed.open().key for signed in kept.header.claims]:
-            return  # the person may have a new identity
-        codec, num_weights = self.manifest.exchange.codec, self._worker.num_weights
-        blob = Blob.of(body_groups(codec, kept.body, num_weights))
-        if blob.root == kept.header.contribution.open().body:
-            self.machine.restore(kept.header)
-            self._body = blob
-            self._states.keep_body(blob, parse(codec, kept.body, num_weights))
-
     async def _meet(self) -> None:
-        """Announce this peer, and look for others, again and again. The DHT may be away: a round needs none of it."""
+        """Announce this peer, and look for others, again and again. The DHT may be away: a round needs none of it.
+
+        At first it looks more often, for mates that come at the same time.
+        """
+        pause_s = waits.FIRST_LOOKS_S
         while True:
             held = self.machine.held
             try:
                 await self._neighbours.announce(cohort=self.cohort, round_=held.round if held else 0)
                 await self._neighbours.look()
+                await self._cohort.meet()
             except MantaError as error:
                 logger.info("no neighbours reason=%s", error)
-            self._board.update(members=len(self._neighbours.members()) + 1)
-            await asyncio.sleep(self._neighbours.period_s)
+            self._board.update(members=self._neighbours.size, mates=len(self._cohort.mates()))
+            pause_s = min(2 * pause_s, self._neighbours.period_s)
+            await asyncio.sleep(pause_s)
 
     async def _catch_up(self) -> None:
         """Fetch what leads to the newest commit, check it, and make it the state."""
         target = self.machine.missing
         assert target is not None
+        started_ms = now_ms()
         try:
-            await unless(self._leaving, self._states.reach(target, self.machine.held, self._floors, self._sources()))
+            mean = await unless(self._leaving, self._states.reach(target, self.machine.held, self._floors, self._sources()))
         except Unreachable as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
@@ -203,8 +254,12 @@ class PeerLoop:
         if self._leaving.is_set():
             return
         self._lap.mark("fetch")
+        commitment = self._commitments.get(target.round)
+        if mean is not None and commitment is not None and self._checker.wants(commitment.proven.round):
+            self._checking.add(check := self._tasks.create_task(self._checker.check(commitment.receipt, commitment.proven, mean)))
+            check.add_done_callback(self._checking.discard)
         first = self.machine.held is None
-        self.machine.caught_up(target.state)
+        self.machine.caught_up(target.state, took_long=2 * (now_ms() - started_ms) > self._open_ms)
         self._board.update(waiting_for="", phase=self.machine.phase.value, round=target.round, state=target.state.hex())
         self._board.write()
         if first:
@@ -213,38 +268,33 @@ class PeerLoop:
 
     def _sources(self) -> list[PublicKey]:
         """Return who may have the newest committed state, and the teacher: the log first, then some others."""
-        return [self.log.operator, *self._neighbours.some(8)]
+        return [self.log.operator, *self._neighbours.some(_SOURCES)]
 
     # A round.
 
     async def _work(self) -> None:
         """Train lots until it is time to hand in, or a commit came; then seal what there is."""
-        machine, manifest = self.machine, self.manifest
-        base = machine.held
+        base = self.machine.held
         assert base is not None
         if not await self._load_weights(base):
             return
-        architectures = self.plan.architectures(base.round + 1, self.cohort)
-        pile, index = Pile(self._worker.num_weights, architectures), 0
-        most = manifest.exchange.max_claim_samples // manifest.lot_samples
-        while self._may_start_lot(len(pile)) and len(pile) < most:
-            machine.lot_started()
-            place = place_of_lot(len(architectures), base.commit, self.identity.public_key, index)
-            lot = Lot(manifest.seed, base.commit, 0, self.identity.public_key, index, architectures[place], manifest.lot_samples)
-            index += 1
-            started_ms = _now_ms()
-            result = await self._compute.run(self._worker.train, lot)
-            self._pace.lot_took(_now_ms() - started_ms)
-            if not bool(result.gradient.isfinite().all()):
-                logger.error("lot dropped: its gradient is not finite round=%d index=%d", base.round + 1, lot.index)
-                machine.lot_trained(0)
-            elif machine.lot_trained(result.samples):
-                pile.add(lot, place, result)
-            else:
-                self._board.status.samples_lost += result.samples
+        seat = asyncio.create_task(self._take_seat(base))
+        try:
+            done = await self._bench.train(base, self._states.held, seat, self._may_start_lot)
+        finally:
+            seat.cancel()
         self._lap.mark("train")
-        if await self._is_through() and machine.samples:
-            await self._seal(base, pile)
+        self._board.status.samples_lost += self._bench.take_dropped()
+        if done is None:
+            self._board.status.samples_lost += self.machine.discard()
+        elif await self._is_through() and self.machine.samples:
+            await self._seal(*done)
+
+    async def _take_seat(self, base: Standing) -> Seat:
+        """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
+        if self.machine.phase is not Phase.WORKING or base.round < self.machine.newest.round:
+            return Seat(self.identity.public_key)
+        return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - 2 * self._open_ms / _LAST_PART)
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""
@@ -253,22 +303,28 @@ class PeerLoop:
             if not self._leaving.is_set():
                 await self._changed.wait()
                 continue
-            left_ms = max(0, round(self._pace.left_ms(_now_ms())))
+            left_ms = max(0, round(self._pace.left_ms(now_ms())))
             await within(self._changed, waits.news_s(left_ms, grace_ms(self.manifest.exchange.max_open_ms)))
             if not self._changed.is_set():
                 self._board.status.samples_lost += self.machine.discard()
                 return False
         return True
 
-    def _may_start_lot(self, lots: int) -> bool:
+    def _may_start_lot(self, step: int, lots: int, ends: float | None) -> bool:
+        """Return whether another lot of a local step is to be started; steps that were begun are finished, with one lot each at least."""
         machine = self.machine
+        if step and not lots:
+            return machine.samples > 0
         if self._leaving.is_set() or machine.is_overdue or not (machine.phase is Phase.WORKING or self._works_ahead()):
             return False
-        return self._pace.may_start_lot(_now_ms(), lots, is_awaited=self._listed_in == machine.newest.round > 0)
+        is_awaited = self._listed_in == machine.newest.round > 0
+        return self._pace.may_start_lot(
+            now_ms(), lots, is_awaited=is_awaited, step=step, steps=self.manifest.exchange.local_steps, ends=ends
+        )
 
     async def _load_weights(self, base: Standing) -> bool:
         """Give the worker the held state, and its teacher where the round has one; False: the teacher could not be had, try again."""
-        if self._loaded == base.state:
+        if self._bench.has(base.state):
             return True
         try:
             teacher = await unless(self._leaving, self._states.teacher(self._sources()))
@@ -280,34 +336,38 @@ class PeerLoop:
         if self._leaving.is_set():
             return False
         self._board.update(waiting_for="", teacher=teacher[0].hex() if teacher else "")
-        await self._compute.run(self._worker.teach, teacher[1] if teacher else None)
-        await self._compute.run(self._worker.load, self._states.held.parameters)
-        self._loaded = base.state
+        await self._bench.load(base.state, self._states.held, teacher[1] if teacher else None)
         return True
 
-    async def _seal(self, base: Standing, pile: Pile) -> None:
-        """Make a contribution of the lots trained; durable when this returns, for nobody may see its header before that."""
-        self._sealing_ms = _now_ms()
-        made = await self._compute.run(
-            made_of, pile, base, self.identity, self.run_id, self.cohort, codec=self.manifest.exchange.codec, lot_ms=self._pace.lot_ms
-        )
-        if made is None:
-            logger.error("lots dropped: their sum is not finite round=%d", base.round + 1)
+    async def _seal(self, learnt: Learnt, seat: Seat) -> None:
+        """Make a contribution of what was learnt; durable when this returns, for nobody may see its header before that."""
+        self._sealing_ms = now_ms()
+        await self._settle_residual()
+        if await self._handing.seal(learnt, seat, lot_ms=self._pace.lot_ms, newest=self.machine.newest.round):
+            self._board.status.loss = learnt.pile.loss
+        else:
             self._board.status.samples_lost += self.machine.discard()
-        elif self.machine.seal(made.header):
-            self._body = made.blob
-            self._states.keep_body(made.blob, made.body)
-            self._board.status.loss = pile.loss
-            await asyncio.to_thread(lambda: self._store.save_sealed(self.run_id, made.header, made.blob.join()))
+
+    async def _settle_residual(self) -> None:
+        """Find out which residual holds: that depends on whether the contribution before is in its table."""
+        if not codec_named(self.manifest.exchange.codec).is_sparse:
+            return
+        await self._promises.settle()
+        if self._listed is not None:
+            await self._residuals.listed(*self._listed)
+            self._listed = None
+        elif self._promises.is_waiting:
+            await self._residuals.forget()
 
     async def _hand_in(self) -> bool:
         """Hand the sealed contribution in until it has a ticket, is in a table, or can never be; False: the person leaves without it."""
+        if await self._hand_in_with_cohort():
+            return True
         pause_s, refused = waits.HAND_IN_AGAIN_S[0], 0
         while (sealed := self.machine.sealed) is not None and self.machine.phase is Phase.SEALED:
-            assert self._body is not None
             self._changed.clear()
             try:
-                answer = await self.log.hand_in(sealed.header, self._body.pieces, self._header_in)
+                answer = await self._handing.alone(self._header_in)
             except Refused as error:
                 logger.info("header refused round=%d reason=%s", sealed.opened.round, error)
                 refused += 1
@@ -329,28 +389,42 @@ class PeerLoop:
             pause_s = min(2 * pause_s, waits.HAND_IN_AGAIN_S[1])
         return True
 
+    async def _hand_in_with_cohort(self) -> bool:
+        """Hand in together with the cohort, if this peer has one in this round; False: alone."""
+        sealed = self.machine.sealed
+        assert sealed is not None
+        until_ms = now_ms() + self._pace.left_ms(now_ms()) - self._open_ms / _LAST_PART
+        self._changed.clear()
+        answer = await self._handing.with_cohort(until_ms, self._changed, self._header_in)
+        if answer is None:
+            return False
+        self._handed_in(sealed, answer)
+        return True
+
     def _handed_in(self, sealed: Sealed, answer: HandedIn) -> None:
         """The log has the contribution: on its disk, or in a table already."""
         if answer.status is HandIn.LISTED:
-            self.machine.is_listed()
+            self.machine.listed()
             self._promises.expect(answer.round, sealed)
             self._promises.look()
             return
         ticket = answer.ticket
         assert ticket is not None
+        self._board.status.bytes_handed_in = self._handing.bytes_handed_in
         if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
-            self._pace.ticket_took(_now_ms() - self._sealing_ms)
+            self._pace.ticket_took(now_ms() - self._sealing_ms)
         self._sealing_ms = None
-        self.machine.ticketed(ticket)
+        self.machine.ticketed(ticket)  # where the cohort handed in, the machine knows already
         self._lap.mark("hand_in")
 
     def _header_in(self) -> None:
         """The log has the header of what is being handed in."""
         sealed = self.machine.sealed
         if self._sealing_ms is not None and sealed is not None and sealed.opened.round == self.machine.round:
-            self._pace.header_took(_now_ms() - self._sealing_ms)
+            self._pace.header_took(now_ms() - self._sealing_ms)
 
     def _drop(self, reason: str) -> None:
+        self._residuals.dropped()
         lost = self.machine.refused("refused by the log")
         self._board.status.samples_lost += lost
         self._board.update(dropped=dict(self.machine.dropped))
@@ -363,14 +437,14 @@ class PeerLoop:
         if told.commitment is not None:
             self._take_commit(told, told.commitment.proven.round)
         elif told.left_ms:
-            self._pace.opened(_now_ms(), told.left_ms)
+            self._opened(told.left_ms)
         if told.is_from_log:
             self._promises.look()
 
     def _take_commit(self, told: Told, entry: Round) -> None:
         commit = self.machine.committed(entry)
         if told.left_ms and entry.round == self.machine.newest.round:
-            self._pace.opened(_now_ms(), told.left_ms)
+            self._opened(told.left_ms)
         if commit.promised is not None:
             assert commit.ticket is not None
             self._promises.expect(commit.ticket.round, commit.promised)
@@ -378,24 +452,41 @@ class PeerLoop:
             self._promises.see(entry.round, told.row)
         if not commit.is_news:
             return
-        if not told.left_ms:
-            self._pace.opened(_now_ms(), entry.open_ms)  # a neighbour told: it came a moment ago
+        assert told.commitment is not None
+        self._commitments[entry.round] = told.commitment
+        self._commitments = {round_: each for round_, each in self._commitments.items() if round_ > entry.round - _KEPT_FLOORS}
+        self._checker.committed(entry)
+        self._spread.committed(entry)
+        if not told.left_ms and not told.is_from_log:
+            self._opened(entry.open_ms)  # a neighbour told: it came a moment ago
         self._floors[entry.round] = entry.floor
         self._floors = {round_: floor for round_, floor in self._floors.items() if round_ > entry.round - _KEPT_FLOORS}
         self._board.status.samples_lost += commit.samples_lost
         self._lap.mark("wait")
         logger.info("round over round=%d %s", entry.round, self._lap.line())
         self._board.committed(
-            round_=entry.round, state=entry.state, peers=entry.rows, counted=commit.promised is not None, lost=commit.samples_lost
+            round_=entry.round, state=entry.state, contributions=entry.rows, counted=commit.promised is not None, lost=commit.samples_lost
         )
         self._board.update(dropped=dict(self.machine.dropped), waiting_for="")
         self._changed.set()
 
-    def _kept(self, round_: int, sealed: Sealed) -> None:
+    def _opened(self, left_ms: int) -> None:
+        """Headers for the round after the newest commit have so much time from now on; then bodies may be shown to others."""
+        self._pace.opened(now_ms(), left_ms)
+        if self._closing is not None:
+            self._closing.cancel()
+        round_ = self.machine.newest.round + 1
+        self._closing = asyncio.get_running_loop().call_later(left_ms / 1000, self._spread.headers_closed, round_)
+
+    def _kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
+        """A table has this peer's claim; ``row`` None: as its ticket says, for the log does not show the table any more."""
         self._listed_in = max(self._listed_in, round_)
+        promised = sealed.accepted or sealed.header.contribution
+        self._listed = (promised.digest if row is None else row.row.contribution, round_)
         self._board.status.samples_counted += sealed.samples
         self._board.status.rounds_counted += 1
 
     def _broken(self, round_: int, sealed: Sealed) -> None:
+        self._residuals.dropped()
         self._board.status.promises_broken += 1
         self._board.say(f"the log gave a ticket for round {round_} and did not keep it: {sealed.samples} samples are not in its table")

@@ -17,7 +17,7 @@ from swarm.messages import AfterRound, News
 from swarm.neighbours import Neighbours
 from swarm.rpc import OwnNode
 
-_PUSHES = 2  # neighbours that are told of a commit
+_PUSHES = 2  # neighbours that are told of a commit, near ones and others
 _MAX_REQUEST_BYTES = 128
 
 logger = logging.getLogger("manta.peer")
@@ -133,7 +133,7 @@ class Ear:
         self._take(told)
         if is_news and commitment is not None:
             self._newest = commitment
-            for key in self._neighbours.some(_PUSHES):
+            for key in self._neighbours.mixed(_PUSHES):
                 self._pushing.add(task := asyncio.create_task(self._push(key, pack(commitment.receipt))))
                 task.add_done_callback(self._pushing.discard)
 

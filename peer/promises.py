@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from protocol.errors import RemoteFault, Unreachable
 from protocol.rounds import Sealed
-from protocol.table import Row
 from swarm import waits
+from swarm.log_client import OwnRow
 
 _ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a row nor that there is none: its ticket is its word
 
@@ -19,15 +19,16 @@ class Promises:
 
     def __init__(
         self,
-        row: Callable[[int], Awaitable[Row | None]],
-        on_kept: Callable[[int, Sealed], None],
+        row: Callable[[int], Awaitable[OwnRow | None]],
+        on_kept: Callable[[int, Sealed, OwnRow | None], None],
         on_broken: Callable[[int, Sealed], None],
     ) -> None:
         """Expect nothing yet.
 
         Args:
-            row: asks the log for this peer's own row of a round; None: the log says that its table has none.
-            on_kept: is told of each contribution that is in its table.
+            row: asks the log for the row of a round that has this peer's claim; None: the log says that its table has none.
+            on_kept: is told of each contribution that is in its table, or whose claim is there in the cohort's; with that row, or None
+                where the log shows no table any more and its ticket is believed.
             on_broken: is told of each that is not.
         """
         self._row = row
@@ -40,11 +41,16 @@ class Promises:
         """The round is committed, and the log said that ``sealed`` is in its table."""
         self._expected[round_] = sealed
 
-    def see(self, round_: int, row: Row) -> None:
-        """Take note of a row of this peer's that is proven to be in a round's table."""
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is not known of some contribution whether it is in its table."""
+        return bool(self._expected)
+
+    def see(self, round_: int, row: OwnRow) -> None:
+        """Take note of a row that is proven to be in a round's table."""
         sealed = self._expected.get(round_)
-        if sealed is not None and row.contribution == sealed.header.contribution.digest:
-            self._on_kept(round_, self._expected.pop(round_))
+        if sealed is not None and sealed.claim in row.contribution.claims:
+            self._on_kept(round_, self._expected.pop(round_), row)
 
     def look(self) -> None:
         """Ask the log for the rows that its news did not bring."""
@@ -76,7 +82,7 @@ class Promises:
                 logger.info("row not shown round=%d reason=%s", round_, error)
                 faults += 1
                 if faults >= _ASKED_BEFORE_BELIEVED:
-                    self._on_kept(round_, self._expected.pop(round_))
+                    self._on_kept(round_, self._expected.pop(round_), None)
                     return
             else:
                 if row is not None:

@@ -16,6 +16,7 @@ from automl.data.dataset import Dataset
 from automl.space import space_named
 from automl.training import Worker
 from automl.update import self_test
+from peer.cohort_token import load_token
 from peer.config import PeerConfig
 from peer.finding import fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
@@ -130,6 +131,7 @@ async def _take_part(
     dataset = await asyncio.to_thread(load_checked, manifest, config.data_root)
     worker = await asyncio.to_thread(make_worker, manifest.supernet, dataset, device.name)
     cohort = cohort_name(config.cohort, socket.gethostname())
+    token = None if config.alone else load_token()
     status = PeerStatus(
         peer=peer_name(identity.public_key),
         key=identity.public_key.hex(),
@@ -148,7 +150,7 @@ async def _take_part(
     with StatusBoard(store, status) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
         board.say(f"computes on {device.description}")
-        loop = PeerLoop(node, identity, signed, worker, cohort, store, board, shelf)
+        loop = PeerLoop(node, identity, signed, worker, cohort, store, board, shelf, token)
         await _until_told_to_stop(loop, board)
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from automl.schedule import Plan
+from automl.course import RunCourse
 from automl.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
 from exact.coding import Body, body_num_bytes, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import joined, vector_group_sizes
+from peer.spread import Spread
 from peer.work import ComputeThread
 from protocol.errors import EncodingError, MantaError, Unreachable
 from protocol.exchange import MAX_AGE
@@ -28,7 +29,6 @@ from protocol.table import Row
 from swarm import waits
 from swarm.blobs import Blob, Shelf
 from swarm.fetching import fetch
-from swarm.log_client import LogClient
 from swarm.rpc import Endpoint
 from swarm.tasks import together
 
@@ -47,24 +47,24 @@ class Way:
     num_bytes: int
 
 
-def ways(target: Standing, held: Standing | None, own_body: bool, manifest: Manifest, num_weights: int, knows_floors: bool) -> list[Way]:
+def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Manifest, num_weights: int, knows_floors: bool) -> list[Way]:
     """Return the ways to ``target`` from what is held, that of the fewest bytes first.
 
     Args:
         target: a commit.
         held: where the state stands that is held.
-        own_body: whether a body of the target's table is here, this peer's own.
+        bodies_here: how many bodies of the target's table are here, this peer's own and those that others told of.
         manifest: of the run.
         num_weights: N.
         knows_floors: whether the exponent floors of the commits before are known here, which bodies need.
     """
-    found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer)))]
+    found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer, manifest.exchange.local_steps)))]
     if target.entry is not None and held is not None and held.round + 1 == target.round:
         found.append(Way("mean", sum(vector_group_sizes(num_weights))))
         if knows_floors:
             rows = target.entry.rows
             body = body_num_bytes(manifest.exchange.codec, num_weights)
-            found.append(Way("bodies", (rows - own_body) * body + rows * _ROW_BYTES))
+            found.append(Way("bodies", max(rows - bodies_here, 0) * body + rows * _ROW_BYTES))
     return sorted(found, key=lambda way: way.num_bytes)
 
 
@@ -74,18 +74,19 @@ class States:
     def __init__(
         self,
         endpoint: Endpoint,
-        log: LogClient,
         shelf: Shelf,
+        spread: Spread,
         manifest: Manifest,
-        plan: Plan,
+        course: RunCourse,
         num_weights: int,
         compute: ComputeThread,
     ) -> None:
         """Hold no state yet; what others may need of what is held later goes on the ``shelf``."""
         self._endpoint = endpoint
-        self._log = log
+        self._spread = spread
         self._manifest = manifest
-        self._plan = plan
+        self._course = course
+        self._plan = course.plan
         self._num_weights = num_weights
         self._compute = compute
         self._shelf = shelf
@@ -105,26 +106,30 @@ class States:
         while len(self._own_bodies) > 2:
             del self._own_bodies[next(iter(self._own_bodies))]
 
-    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]) -> None:
+    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]) -> Blob | None:
         """Make the state of the commit ``target`` the state, checked against its digest.
 
         Args:
             target: a commit of the log.
             held: where the state that is held stands.
             floors: exponent floors of the newest commits, by round.
-            sources: who may have what is needed, those to be asked first in front.
+            sources: who may have a state, those to be asked first in front.
+
+        Returns:
+            The mean, where that is the way that led there: it may be checked.
 
         Raises:
             Unreachable: nobody gives what is needed, or it is none of this run's.
         """
-        own = bool(self._own_bodies)  # most likely in the table, and if not, it is asked for
+        # The own one is most likely in the table, and if not, it is asked for.
+        bodies_here = max(bool(self._own_bodies), self._spread.num_bodies(target.round))
         knows_floors = all(round_ in floors for round_ in range(max(0, target.round - 1 - MAX_AGE), target.round))
         problems = []
         try:
             async with asyncio.timeout(waits.FETCH_S):
-                for way in ways(target, held, own, self._manifest, self._num_weights, knows_floors):
+                for way in ways(target, held, bodies_here, self._manifest, self._num_weights, knows_floors):
                     try:
-                        state = await self._by(way, target, held, floors, sources)
+                        state, mean = await self._by(way, target, held, floors, sources)
                     except MantaError as error:
                         logger.info("no way by %s round=%d reason=%s", way.name, target.round, error)
                         problems.append(f"by {way.name}: {error}")
@@ -132,7 +137,7 @@ class States:
                     blob = await self._compute.run(lambda reached: Blob.of(state_pieces(reached)), state)
                     if blob.root == target.state:
                         self._adopt(state, blob)
-                        return
+                        return mean
                     logger.error("the committed %s leads to another state here round=%d", way.name, target.round)
                     problems.append(f"by {way.name}: it leads to another state")
         except TimeoutError:
@@ -166,28 +171,29 @@ class States:
 
     async def _by(
         self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]
-    ) -> State:
+    ) -> tuple[State, Blob | None]:
         if way.name == "state":
             blob = await self._fetch(target.state, self._state_sizes, sources, "state")
-            return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights)
+            return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights), None
         assert target.entry is not None
         assert held is not None
         if way.name == "mean":
-            blob = await self._fetch(target.entry.mean, vector_group_sizes(self._num_weights), sources, "mean")
-            return await self._compute.run(self._after, self.held, blob)
-        rows = await self._log.table(target.entry, sources[0])
+            blob = await self._spread.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
+            self._spread.hold(blob.root)
+            return await self._compute.run(self._after, self.held, blob), blob
+        rows, _ = await self._spread.table(target.entry)
         at_once = asyncio.Semaphore(_BODIES_AT_ONCE)
-        bodies = await together(*(self._body(row, sources, at_once) for row in rows))
-        return await self._compute.run(self._after_bodies, self.held, target, held, rows, bodies, floors)
+        bodies = await together(*(self._body(row, at_once) for row in rows))
+        return await self._compute.run(self._after_bodies, self.held, target, held, rows, bodies, floors), None
 
-    async def _body(self, row: Row, sources: Sequence[PublicKey], at_once: asyncio.Semaphore) -> Body:
+    async def _body(self, row: Row, at_once: asyncio.Semaphore) -> Body:
         own = self._own_bodies.get(row.body)
         if own is not None:
             self._shelf.put(own[0], "body")
             return own[1]
         codec = self._manifest.exchange.codec
         async with at_once:
-            blob = await self._fetch(row.body, group_sizes(codec, self._num_weights), sources, "body")
+            blob = await self._spread.blob(row.body, group_sizes(codec, self._num_weights), "body")
         return await self._compute.run(lambda: parse(codec, blob.join(), self._num_weights))
 
     def _after(self, state: State, blob: Blob) -> State:
@@ -205,7 +211,8 @@ class States:
         thresholds = held.entry.thresholds if held.entry is not None else ()
         try:
             base_floors = [floors[held.round - row.age] for row in rows]
-            found = outcome(rows, bodies, base_floors, thresholds, held.floor, self._num_weights)
+            masks = [self._course.coverage(target.round - row.age, row.cohort) for row in rows]
+            found = outcome(rows, bodies, base_floors, thresholds, held.floor, self._num_weights, masks)
         except (KeyError, ValueError) as error:
             raise EncodingError(f"rows that no log may have in a table: {error}") from error
         return next_state(state, torch.from_numpy(found.mean), self._plan)
@@ -225,7 +232,7 @@ class States:
 
     @property
     def _state_sizes(self) -> tuple[int, ...]:
-        return state_piece_sizes(self._num_weights, self._manifest.optimizer)
+        return state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)
 
 
 def _note_wrong(key: PublicKey, reason: str) -> None:

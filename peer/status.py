@@ -33,10 +33,12 @@ class PeerStatus:
     phase: str = "starting"
     waiting_for: str = ""
     members: int = 0
+    mates: int = 0  # others of its cohort that are there
     loss: float | None = None
     samples_counted: int = 0
     samples_lost: int = 0
     rounds_counted: int = 0
+    bytes_handed_in: int = 0  # of bodies that this peer brought to the log, its own or its cohort's
     dropped: dict[str, int] = field(default_factory=dict)  # contributions that came to nothing, by reason
     promises_broken: int = 0  # tickets that the log gave and did not keep
     joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
@@ -76,15 +78,14 @@ class StatusBoard:
             if self.status.waiting_for and self._spinner is None:
                 self.say(f"waiting for {self.status.waiting_for}")
 
-    def committed(self, *, round_: int, state: bytes, peers: int, counted: bool, lost: int) -> None:
+    def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int) -> None:
         """Show that a round was committed, ``lost`` samples of this peer not in it."""
         if self._spinner is not None:
             return
         loss = f" loss={self.status.loss:.3f}" if counted and self.status.loss is not None else ""
         without = "" if counted else f" (without this peer{f': {lost} samples are stale' if lost else ''})"
-        self.say(
-            f"round committed round={round_} peers={peers} state={state.hex()[:12]} samples={self.status.samples_counted}{loss}{without}"
-        )
+        where = f"round={round_} contributions={contributions} state={state.hex()[:12]}"
+        self.say(f"round committed {where} samples={self.status.samples_counted}{loss}{without}")
 
     def say(self, text: str) -> None:
         """Print one line that stays."""

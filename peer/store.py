@@ -5,6 +5,8 @@ peer.toml             the person's settings (see ``peer.config``); only read
 lock                  locked while a peer (or an aggregator) runs on the directory
 last.json             the run joined last, and where it was found
 runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
+runs/<run>/residuals  which residual holds, and what contributions on their way leave
+runs/<run>/residual-* these residuals, float32, each named by its digest
 status.json           where the peer stands
 """
 
@@ -12,6 +14,9 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, StorageError
@@ -33,6 +38,21 @@ class _File:
     header: Header
     body: bytes
     digest: bytes  # SHA-256 of the packed header and the body
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResiduals:
+    """Which residuals a peer has, by digest; an empty one: zeros."""
+
+    held: bytes
+    round: int  # whose table made it the one that holds
+    left: tuple[tuple[bytes, bytes], ...]  # contributions on their way, each with what it leaves once it is listed
+
+
+@dataclass(frozen=True, slots=True)
+class _Residuals:
+    kept: KeptResiduals
+    digest: bytes
 
 
 class PeerStore:
@@ -76,12 +96,9 @@ class PeerStore:
             StorageError: the file is damaged; it is left as it is.
         """
         path = self._sealed_path(run)
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
+        data = _read(path)
+        if data is None:
             return None
-        except OSError as error:
-            raise StorageError(f"{path}: {error.strerror}; check the disk and the permissions, then start again") from error
         try:
             found = unpack(_File, data, max_bytes=len(data))
             if sha256(pack(found.header) + found.body) != found.digest:
@@ -92,9 +109,77 @@ class PeerStore:
             ) from error
         return Kept(found.header, found.body)
 
+    def save_residual(self, run: bytes, digest: bytes, values: NDArray[np.float32]) -> None:
+        """Keep a residual under its digest; durable when this returns.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = self._residual_path(run, digest)
+        make_directory(path.parent)
+        write_durably(path, np.ascontiguousarray(values, "<f4").tobytes())
+
+    def load_residual(self, run: bytes, digest: bytes) -> NDArray[np.float32] | None:
+        """Return a residual (N,); None where it is not here. Whether it has the digest is not looked at."""
+        data = _read(self._residual_path(run, digest))
+        return None if data is None or len(data) % 4 else np.frombuffer(data, "<f4").astype(np.float32)
+
+    def save_residuals(self, run: bytes, kept: KeptResiduals) -> None:
+        """Keep which residuals there are; durable when this returns. Files of others go.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = self._run_path(run) / "residuals"
+        make_directory(path.parent)
+        write_durably(path, pack(_Residuals(kept, sha256(pack(kept)))))
+        named = {self._residual_path(run, digest) for digest in (kept.held, *(left for _, left in kept.left))}
+        for other in set(path.parent.glob("residual-*")) - named:
+            other.unlink(missing_ok=True)
+
+    def load_residuals(self, run: bytes) -> KeptResiduals:
+        """Return which residuals there are; none if no file says so.
+
+        Raises:
+            StorageError: the file is damaged; it is left as it is.
+        """
+        path = self._run_path(run) / "residuals"
+        data = _read(path)
+        if data is None:
+            return KeptResiduals(b"", 0, ())
+        try:
+            found = unpack(_Residuals, data, max_bytes=max(len(data), 1))
+            if sha256(pack(found.kept)) != found.digest:
+                raise EncodingError("its digest is another one")
+        except RemoteFault as error:
+            raise StorageError(
+                f"{path} is damaged ({error}); check the disk, then delete the file: what coding left out so far is lost with it"
+            ) from error
+        return found.kept
+
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""
         replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
 
+    def _run_path(self, run: bytes) -> Path:
+        return self.directory / "runs" / run.hex()[:16]
+
     def _sealed_path(self, run: bytes) -> Path:
-        return self.directory / "runs" / run.hex()[:16] / "sealed"
+        return self._run_path(run) / "sealed"
+
+    def _residual_path(self, run: bytes, digest: bytes) -> Path:
+        return self._run_path(run) / f"residual-{digest.hex()[:32]}"
+
+
+def _read(path: Path) -> bytes | None:
+    """Return a file's bytes; None if it is not there.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StorageError(f"{path}: {error.strerror}; check the disk and the permissions, then start again") from error

@@ -1,4 +1,4 @@
-"""The lots of one base at one peer: their gradients summed up, what is claimed of them and handed in, and where the time went."""
+"""The lots of one base at one peer: their gradients summed up, what is claimed of them and made of them, and where the time went."""
 
 import asyncio
 import time
@@ -7,36 +7,59 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from automl.space import Architecture
 from automl.training import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
+from exact.residuals import covered, left_over, residual_digest
 from protocol.encoding import pack
+from protocol.exchange import codec_named
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, Contribution, Header, LotRecord, SignedClaim, SignedContribution
+from protocol.records import Claim, Contribution, Header, LotRecord, SignedClaim, SignedContribution, StepRecord
 from protocol.rounds import Standing
-from protocol.signing import Identity, sha256
+from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import Blob
+
+Vector = NDArray[np.float32]
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
 class Pile:
-    """Lots trained on one base so far."""
+    """The lots of one base at one peer: local step after local step, and what a claim says of them all."""
 
     def __init__(self, num_weights: int, architectures: Sequence[Architecture]) -> None:
-        """Begin; ``architectures`` are those that the round asks for, in order."""
+        """Begin with the first step; ``architectures`` are those that the round asks for, in order."""
         self._sum = torch.zeros(num_weights)
+        self._step_samples = 0
+        self._step_lots = 0
         self._records: list[LotRecord] = []
+        self._steps: list[StepRecord] = []
         self._counts = [0] * len(architectures)
         self._samples = 0
         self._loss_sum = 0.0
 
     def __len__(self) -> int:
         return len(self._records)
+
+    @property
+    def step_lots(self) -> int:
+        """Lots of the step under way."""
+        return self._step_lots
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of the step under way."""
+        return self._step_samples
+
+    @property
+    def samples(self) -> int:
+        """Samples of all steps."""
+        return self._samples
 
     @property
     def loss(self) -> float:
@@ -53,52 +76,89 @@ class Pile:
         self._sum.add_(result.gradient, alpha=result.samples)
         self._loss_sum += result.loss * result.samples
         self._samples += result.samples
+        self._step_samples += result.samples
+        self._step_lots += 1
         self._counts[place] += 1
         self._records.append(LotRecord(lot.step, lot.index, lot.architecture.text, result.samples, f"{result.loss:.6g}", result.projection))
 
-    def gradient(self) -> Tensor:
-        """Return the mean gradient over all samples (float32, one dimension)."""
-        return self._sum / float(self._samples)
+    def gradient(self) -> Vector:
+        """Return the mean gradient over the samples of the step under way (N,)."""
+        gradient: Vector = (self._sum / float(self._step_samples)).numpy()
+        return gradient
+
+    def end_step(self, state: bytes, vector: bytes, mean: bytes) -> None:
+        """Begin the next step; of the one before it was, by their digests: the weights before it, this peer's gradient, the mean."""
+        self._steps.append(StepRecord(len(self._steps), self._step_samples, state, vector, mean))
+        self._sum.zero_()
+        self._step_samples = self._step_lots = 0
 
     def lots_root(self) -> bytes:
         """Return the root over the lots' records."""
         return root([leaf_hash(pack(record)) for record in self._records])
 
+    def steps_root(self) -> bytes:
+        """Return the root over the steps' records; nothing where there is one step, which needs no record."""
+        return root([leaf_hash(pack(record)) for record in self._steps]) if self._steps else b""
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What the lots of a base taught a peer."""
+
+    base: Standing
+    pile: Pile
+    vector: Vector  # (N,): the mean gradient, or the change of the weights over the local steps
+    coverage: NDArray[np.bool_] | None  # (N,): the weights that it is about; None: all
+
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A contribution of one peer alone."""
+    """A contribution, signed, its body, and what coding left out of it."""
 
     header: Header
     blob: Blob  # of the body, in its groups
     body: Body
+    left: Vector | None  # (N,): the residual of each member once this is listed; None: zeros, as with codecs that are not sparse
 
 
-def made_of(pile: Pile, base: Standing, identity: Identity, run: bytes, cohort: str, *, codec: str, lot_ms: int) -> Made | None:
-    """Return the contribution of lots on a base, signed; None: their mean gradient is no vector of finite numbers."""
-    vector = pile.gradient()
-    if not bool(vector.isfinite().all()):
-        return None
-    values, key = vector.numpy(), identity.public_key
-    data = encode(codec, values, base.floor)
-    blob = Blob.of(body_groups(codec, data, len(values)))
+def claim_of(
+    learnt: Learnt, identity: Identity, run: bytes, cohort: str, *, founder: PublicKey, local_steps: int, residual: bytes, lot_ms: int
+) -> SignedClaim:
+    """Return the claim of what was learnt, for a contribution of ``founder`` or one alone; ``residual`` is the digest of the one used."""
+    pile = learnt.pile
     claim = Claim(
         run=run,
-        round=base.round + 1,
-        base=base.commit,
-        key=key,
-        founder=key,
+        round=learnt.base.round + 1,
+        base=learnt.base.commit,
+        key=identity.public_key,
+        founder=founder,
         cohort=cohort,
-        local_steps=1,
+        local_steps=local_steps,
         work=pile.work,
         lots_root=pile.lots_root(),
-        vector=sha256(values.astype("<f4").tobytes()),
-        residual=b"",
+        steps_root=pile.steps_root(),
+        vector=sha256(learnt.vector.astype("<f4").tobytes()),
+        residual=residual,
         lot_ms=lot_ms,
     )
-    signed = SignedClaim.sign(claim, identity)
-    contribution = Contribution(run, claim.round, claim.base, key, (signed.digest,), blob.root, (b"",))
-    return Made(Header(SignedContribution.sign(contribution, identity), (signed,)), blob, parse(codec, data, len(values)))
+    return SignedClaim.sign(claim, identity)
+
+
+def made_of(claims: Sequence[SignedClaim], given: Vector, learnt: Learnt, founder: Identity, run: bytes, codec: str) -> Made:
+    """Return the contribution of these claims, which are sorted by key, whose body is the coded ``given`` (N,).
+
+    Raises:
+        ValueError: ``given`` holds values that are not finite.
+    """
+    base = learnt.base
+    data = encode(codec, covered(given, learnt.coverage), base.floor)
+    body = parse(codec, data, len(given))
+    left = left_over(given, body, base.floor) if codec_named(codec).is_sparse else None
+    blob = Blob.of(body_groups(codec, data, len(given)))
+    digests = tuple(signed.digest for signed in claims)
+    residual = b"" if left is None else residual_digest(left)
+    contribution = Contribution(run, base.round + 1, base.commit, founder.public_key, digests, blob.root, residual)
+    return Made(Header(SignedContribution.sign(contribution, founder), tuple(claims)), blob, body, left if residual else None)
 
 
 class ComputeThread:

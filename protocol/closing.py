@@ -8,13 +8,17 @@ The caller says what happened (a header was checked, the last byte of a body cam
 means. Times are milliseconds of any clock that does not go back. What a header or body must be to count at all is not decided here
 (``protocol.ledger``, ``exact.coding``), nor are bytes kept.
 
-What holds at every moment: a founder has one contribution in, in this round or the next; what ``tick`` closed with was good, came in time,
-and is never taken back; a header whose body misses the close is out, and counts when it is handed in again. Nobody who was not in the last
-table is waited for after the deadline. Headers count in the next round only once this one is sure of a contribution: so what is good is in
-the table of the round that ``header`` named, whatever else comes or fails to.
+A key may stand in its cohort's contribution and, in case that one's body never comes, in one of its own alone, in the same round and for
+the same base. Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but they are not in the
+table; whoever has a ticket for one is served by the cohort's row, which lists the same claim. A key stands in no other two contributions.
+
+What holds at every moment: a key stands once in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
+what was good and is not in it was superseded; a header whose body misses the close is out, and counts when it is handed in again. Nobody is
+waited for after the deadline whose keys were all missing in the last table. Headers count in the next round only once this one is sure of a
+contribution: so the work of whatever is good is in the table of the round that ``header`` named, whatever else comes or fails to.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from enum import Enum
 
@@ -23,7 +27,14 @@ from protocol.exchange import grace_ms
 
 
 class NotTaken(RemoteFault):
-    """A header or a body that this round has no place for; it may be handed in again."""
+    """A header or a body that this round has no place for; it may be handed in again.
+
+    ``keys`` are those of its keys that stand in another contribution, if that is why: for the others there may be a place.
+    """
+
+    def __init__(self, reason: str, keys: tuple[bytes, ...] = ()) -> None:
+        super().__init__(reason)
+        self.keys = keys
 
 
 class Stage(Enum):
@@ -41,13 +52,32 @@ class _Body(Enum):
     GOOD = 2
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Handed:
     founder: bytes
+    keys: frozenset[bytes]  # of its claims
+    base_round: int  # the round after its base
     contribution: bytes
     round: int  # that it counts in
     since: int  # when its header came
+    bringer: bytes  # whom it is put down to if it comes to nothing
     body: _Body = _Body.MISSING
+    is_superseded: bool = False  # by the cohort's, which is good
+
+    @property
+    def is_alone(self) -> bool:
+        return len(self.keys) == 1
+
+    def goes_with(self, other: "_Handed") -> bool:
+        """May both be in, though they have keys in common: a cohort's that may yet fail, and one of a member alone."""
+        of_cohort = other if self.is_alone else self
+        is_same = (self.round, self.base_round) == (other.round, other.base_round)
+        return is_same and self.is_alone != other.is_alone and of_cohort.body is not _Body.GOOD
+
+    def gives_way_to(self, other: "_Handed") -> bool:
+        """Is it out for ``other``: of the same founder, who brought no body. What it signed for its cohort stays beside its own work."""
+        stays = not self.is_alone and other.is_alone and self.base_round == other.base_round
+        return self.founder == other.founder and self.body is _Body.MISSING and not stays
 
 
 class Closing:
@@ -60,11 +90,11 @@ class Closing:
         self._stage = Stage.CLOSED
         self._open_ms = 0
         self._deadline = 0
-        self._expected: frozenset[bytes] = frozenset()  # founders of the last table
+        self._expected: frozenset[bytes] = frozenset()  # keys of the last table
         self._handed: dict[bytes, _Handed] = {}  # by contribution, for this round and the next one
-        self._by_founder: dict[bytes, _Handed] = {}
+        self._by_key: defaultdict[bytes, list[_Handed]] = defaultdict(list)
         self.dropped: Counter[str] = Counter()  # headers that came to nothing, by reason, over the whole life
-        self._gone: list[tuple[bytes, str]] = []  # the same by founder, until somebody asks
+        self._gone: list[tuple[bytes, str]] = []  # the same by key, until somebody asks
 
     # What is.
 
@@ -103,19 +133,19 @@ class Closing:
         found = self._handed.get(contribution)
         return found is not None and found.body is _Body.GOOD
 
-    def round_for_headers(self, now: int) -> int:
-        """Return the round in which a header that comes now would count."""
-        self._pass_deadline(now)
-        return self._round + (1 if self._stage in (Stage.WAITING, Stage.CLOSED) else 0)
+    def is_superseded(self, contribution: bytes) -> bool:
+        """Return whether a contribution of one key is in, but its cohort's will be in the table: nobody needs its body any more."""
+        found = self._handed.get(contribution)
+        return found is not None and found.is_superseded
 
     def round_for_header(self, contribution: bytes, now: int) -> int:
         """Return the round in which this contribution would count if its header came, or came again, now."""
-        round_ = self.round_for_headers(now)
+        round_ = self._round_for_headers(now)
         known = self._handed.get(contribution)
         return round_ if known is None or self._is_late(known, now) else known.round
 
     def take_gone(self) -> list[tuple[bytes, str]]:
-        """Return founders whose headers came to nothing since this was asked last, each with the reason."""
+        """Return the keys whose headers came to nothing since this was asked last, each with the reason."""
         gone, self._gone = self._gone, []
         return gone
 
@@ -127,7 +157,7 @@ class Closing:
         Args:
             round: its number.
             open_ms: how long it is open.
-            expected: the founders of the last table, for whose bodies it is worth waiting.
+            expected: the keys of the last table, for whose bodies it is worth waiting.
             now: None: it opens at its first header.
         """
         self._round, self._open_ms, self._expected = round, open_ms, expected
@@ -137,33 +167,43 @@ class Closing:
         if now is not None:
             self._start(now)
 
-    def restore(self, founder: bytes, contribution: bytes, round: int, now: int) -> None:
+    def restore(self, founder: bytes, keys: frozenset[bytes], base_round: int, contribution: bytes, round: int, now: int) -> None:
         """Take a contribution that has a ticket for ``round``, this one or the next, from before a crash."""
-        self._put(_Handed(founder, contribution, round, now, _Body.GOOD))
+        handed = _Handed(founder, keys, base_round, contribution, round, now, founder, _Body.GOOD)
+        self._put(handed)
+        self._supersede(handed)
         if self._stage is Stage.IDLE:
             self._start(now)
 
-    def header(self, founder: bytes, contribution: bytes, now: int) -> int:
+    def header(
+        self, founder: bytes, keys: frozenset[bytes], base_round: int, contribution: bytes, now: int, bringer: bytes | None = None
+    ) -> int:
         """Take a checked header; return the round that it counts in. The same one again is welcome.
 
+        Args:
+            founder: the contribution's; one of ``keys``.
+            keys: of its claims.
+            base_round: the round after its base.
+            contribution: its digest.
+            now: the time.
+            bringer: to whom it is put down from now on if it comes to nothing; None: to the founder, or to whom it was before.
+
         Raises:
-            NotTaken: another contribution of this founder is in, or there is no place left.
+            NotTaken: another contribution of one of the keys is in, or there is no place left.
         """
         if self._stage is Stage.IDLE:
             self._start(now)
-        round_ = self.round_for_headers(now)
         known = self._handed.get(contribution)
         if known is not None and not self._is_late(known, now):
+            known.bringer = bringer or known.bringer
             return known.round
-        before = self._by_founder.get(founder)
-        if before is not None and before.body is not _Body.MISSING:
-            raise NotTaken("another contribution of this founder is in")
-        if before is None or before.round != round_:
-            self._make_place(founder, round_, now)
-        if before is not None:
-            self._forget(before)
-        self._put(_Handed(founder, contribution, round_, now))
-        return round_
+        new = _Handed(founder, keys, base_round, contribution, self._round_for_headers(now), now, bringer or founder)
+        outdone = self._outdone_by(new)
+        self._make_place(new, outdone, now)
+        for one in outdone:
+            self._forget(one)
+        self._put(new)
+        return new.round
 
     def arrived(self, contribution: bytes, now: int) -> int:
         """Note that the last byte of a body came; return the round that it counts in. Then comes ``good`` or ``bad``.
@@ -184,6 +224,7 @@ class Closing:
         found = self._handed[contribution]
         assert found.body is not _Body.MISSING
         found.body = _Body.GOOD
+        self._supersede(found)
 
     def bad(self, contribution: bytes) -> None:
         """The body that arrived is not what its header says: contribution and header are out."""
@@ -192,22 +233,27 @@ class Closing:
     def tick(self, now: int) -> tuple[bytes, ...] | None:
         """Return the contributions that make the round, once; None: it is not closed, or was before.
 
-        Nothing is left out that ``good`` was said of; without any the round is open for all of its time once more.
+        Nothing is left out that ``good`` was said of, unless it is superseded; without any the round is open for all of its time once more.
         """
         self._pass_deadline(now)
         if self._stage is not Stage.WAITING or not self._may_close(now):
             return None
         self._drop(self._in_round(_Body.MISSING), "no body")
         self._stage = Stage.CLOSED
-        return tuple(one.contribution for one in sorted(self._in_round(_Body.GOOD), key=lambda one: one.founder))
+        table = [one for one in self._in_round(_Body.GOOD) if not one.is_superseded]
+        return tuple(one.contribution for one in sorted(table, key=lambda one: one.founder))
 
     # What the methods above share.
 
     def _start(self, now: int) -> None:
         self._stage, self._deadline = Stage.OPEN, now + self._open_ms
 
+    def _round_for_headers(self, now: int) -> int:
+        self._pass_deadline(now)
+        return self._round + (1 if self._stage in (Stage.WAITING, Stage.CLOSED) else 0)
+
     def _pass_deadline(self, now: int) -> None:
-        """OPEN -> WAITING at the deadline, or OPEN again; who was not in the last table had to bring the body by then."""
+        """OPEN -> WAITING at the deadline, or OPEN again; whose keys were all missing in the last table had to bring the body by then."""
         if self._stage is not Stage.OPEN or now < self._deadline:
             return
         if self._in_round(_Body.GOOD):
@@ -216,20 +262,50 @@ class Closing:
             return  # whether there is anything in is about to be known
         else:
             self._start(now)
-        strangers = [one for one in self._in_round(_Body.MISSING) if one.founder not in self._expected]
+        strangers = [one for one in self._in_round(_Body.MISSING) if one.keys.isdisjoint(self._expected)]
         self._drop(strangers, "no body by the deadline")
 
+    def _outdone_by(self, new: _Handed) -> list[_Handed]:
+        """Return what is out once ``new`` is in: what its founder handed in before, itself among it if it was late.
+
+        Raises:
+            NotTaken: what is in stays.
+        """
+        beside = {one for key in new.keys for one in self._by_key.get(key, ())}
+        others = [one for one in beside if one.contribution != new.contribution and not one.goes_with(new)]
+        staying = [one for one in others if not one.gives_way_to(new)]
+        if staying:
+            keys = {key for one in staying for key in one.keys & new.keys}
+            raise NotTaken("another contribution of these keys is in", tuple(sorted(keys)))
+        late = self._handed.get(new.contribution)
+        return others if late is None else [*others, late]
+
+    def _supersede(self, good: _Handed) -> None:
+        """Mark the lone contributions that a cohort's makes superfluous, now that ``good`` is; those without a body are out."""
+        beside = {one for key in good.keys for one in self._by_key[key]}
+        if any(not one.is_alone and one.body is _Body.GOOD for one in beside):
+            for lone in [one for one in beside if one.is_alone]:
+                lone.is_superseded = True
+                if lone.body is _Body.MISSING:
+                    self._forget(lone)
+
     def _put(self, handed: _Handed) -> None:
-        self._handed[handed.contribution] = self._by_founder[handed.founder] = handed
+        self._handed[handed.contribution] = handed
+        for key in handed.keys:
+            self._by_key[key].append(handed)
 
     def _forget(self, handed: _Handed) -> None:
-        del self._handed[handed.contribution], self._by_founder[handed.founder]
+        del self._handed[handed.contribution]
+        for key in handed.keys:
+            self._by_key[key].remove(handed)
+            if not self._by_key[key]:
+                del self._by_key[key]
 
     def _drop(self, dropped: list[_Handed], reason: str) -> None:
         for handed in dropped:
             self._forget(handed)
             self.dropped[reason] += 1
-            self._gone.append((handed.founder, reason))
+            self._gone.append((handed.bringer, reason))
 
     def _in_round(self, body: _Body) -> list[_Handed]:
         return [one for one in self._handed.values() if one.body is body and one.round == self._round]
@@ -246,20 +322,24 @@ class Closing:
             return False  # it came in time, and checking it takes no longer than it takes
         return not self._in_round(_Body.MISSING) or self._is_over(now)
 
-    def _make_place(self, founder: bytes, round: int, now: int) -> None:
-        """Keep places for those in the table before, so that any number of newcomers cannot push them out.
+    def _make_place(self, new: _Handed, outdone: list[_Handed], now: int) -> None:
+        """Keep places for the keys of the table before, so that any number of newcomers cannot push them out.
 
         Nor can headers alone keep newcomers out: where their places are taken, that of one whose body did not come within a grace is free.
+        What is superseded takes no place, but of everything together there is no more than twice what a table has.
 
         Raises:
             NotTaken: there is no place.
         """
-        expected = self._expected if round == self._round else {one.founder for one in self._handed.values() if one.round == self._round}
-        in_round = [one for one in self._handed.values() if one.round == round]
-        newcomers = [one for one in in_round if one.founder not in expected]
+        expected = self._expected
+        if new.round != self._round:
+            expected = frozenset(key for one in self._handed.values() if one.round == self._round for key in one.keys)
+        in_round = [one for one in self._handed.values() if one.round == new.round and one not in outdone]
+        rows = [one for one in in_round if not one.is_superseded]
+        newcomers = [one for one in rows if one.keys.isdisjoint(expected)]
         places = max(self._max_rows - len(expected), self._max_rows // 8, 1)
-        is_full = len(in_round) >= self._max_rows
-        if not is_full and (founder in expected or len(newcomers) < places):
+        is_full = len(rows) >= self._max_rows or len(in_round) >= 2 * self._max_rows
+        if not is_full and (len(newcomers) < places or not new.keys.isdisjoint(expected)):
             return
         idle = [one for one in newcomers if one.body is _Body.MISSING and now - one.since >= grace_ms(self._open_ms)]
         if not idle:

@@ -1,10 +1,15 @@
-"""Which cohort a peer belongs to. Distances are not measured: a label decides, else the host."""
+"""Which cohort a peer belongs to, and how two peers show each other that they hold its token. Distances are not measured: a label decides,
+else the host.
+"""
 
+import hmac
 import re
 
 from protocol.errors import UserError
 from protocol.records import check_name
-from protocol.signing import sha256
+from protocol.signing import PublicKey, sha256
+
+TOKEN_BYTES = 32
 
 
 def cohort_name(label: str | None, host: str) -> str:
@@ -24,3 +29,16 @@ def cohort_name(label: str | None, host: str) -> str:
         advice = f"; try {plain!r}" if plain else ""
         raise UserError(f"cohort {label!r}: use 1 to 63 lower-case letters, digits, dots, dashes and underscores{advice}") from error
     return label
+
+
+def mate_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bytes:
+    """Return what ``caller`` shows ``callee``: that it holds the token of a cohort in a run (32 bytes).
+
+    It is of use to nobody else: both keys stand in it, and who calls is known by the connection.
+    """
+    return hmac.digest(token, b"".join((b"manta/mate/v1", run, cohort.encode(), caller, callee)), "sha256")
+
+
+def is_mate_proof(proof: bytes, token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bool:
+    """Return whether ``caller`` holds the token."""
+    return hmac.compare_digest(proof, mate_proof(token, run, cohort, caller, callee))

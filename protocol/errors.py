@@ -7,13 +7,15 @@ MantaError
 │   ├── SignatureError        a signature or a public key that does not hold
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
 │   ├── LedgerError           an entry that may not follow the log it is offered to
+│   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            rows that are not the table that a round names (protocol.table)
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
-│   ├── NotTheirs, Ignored    a caller that may not bring this, or anything for a while (aggregator.intake)
+│   ├── NotTheirs             a caller that may not bring this (aggregator.refusals)
+│   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
-│   ├── Unreachable           a node does not answer, or not in time
-│   └── AttemptFailed         this reduce is dropped whole
+│   └── Unreachable           a node does not answer, or not in time
+├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local_swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
 """
@@ -47,23 +49,28 @@ class LedgerError(RemoteFault):
     """An entry is not a valid next entry of this log."""
 
 
+class ClaimError(LedgerError):
+    """Claims that may not stand in the log; what else is handed in with them might, without them.
+
+    ``keys`` are those of the claims, ``key`` is the first of them.
+    """
+
+    def __init__(self, reason: str, keys: tuple[bytes, ...]) -> None:
+        super().__init__(reason)
+        self.keys = keys
+
+    @property
+    def key(self) -> bytes:
+        """The first key whose claim may not stand there."""
+        return self.keys[0]
+
+
 class Weather(MantaError):
     """The network or a machine failed; nobody is to blame and nothing is lost."""
 
 
 class Unreachable(Weather):
     """A node could not be reached, or did not answer before its deadline."""
-
-
-class AttemptFailed(Weather):
-    """One attempt at a reduce failed; nobody's vector has changed.
-
-    ``suspects`` are the keys of members who did not answer: nothing is expected of them for a while.
-    """
-
-    def __init__(self, reason: str, suspects: frozenset[bytes] = frozenset()) -> None:
-        super().__init__(reason)
-        self.suspects = suspects
 
 
 class OwnFault(MantaError):

@@ -1,8 +1,11 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
 Between two round entries stand the contributions of a table, sorted by founder, each right after the claims that it lists:
-``(claim+ contribution)+ round``. A key's work on one base counts once. Storage, the Merkle tree, and whether the digests of a round's mean
-and state, its thresholds and its floor are *true* are the caller's (``aggregator.replay`` computes them again).
+``(claim+ contribution)+ round``. A key's work on one base counts once, and a key stands once in a table. A claim names the founder of its
+cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is handed in.
+
+Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
+caller's (``aggregator.replay`` computes them again).
 """
 
 from collections import Counter, deque
@@ -10,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.course import Course
-from protocol.errors import LedgerError
-from protocol.exchange import MAX_AGE, MAX_COHORT, next_open_ms
+from protocol.errors import ClaimError, LedgerError
+from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
 from protocol.records import (
     Claim,
     Contribution,
@@ -42,10 +45,17 @@ class Listed:
 
     row: Row
     round: int  # the round after its base
-    keys: tuple[bytes, ...]
+    keys: tuple[bytes, ...]  # of its claims, in order
+    claims: tuple[bytes, ...]  # their digests
+    residual: bytes  # that it leaves to each of the keys
     counted: int  # samples, uncapped
     lots_ms: tuple[int, ...]  # one a claim
     rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
+
+    @property
+    def cohort(self) -> str:
+        """The name that all of its claims have."""
+        return self.row.cohort
 
 
 @dataclass(slots=True)
@@ -59,6 +69,9 @@ class _Table:
 
     def copy(self) -> "_Table":
         return _Table(list(self.claims), list(self.listed), set(self.keys), set(self.bodies))
+
+
+_COPIED = ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_residuals", "_credits")
 
 
 class Ledger:
@@ -85,13 +98,14 @@ class Ledger:
         self._bodies: deque[frozenset[bytes]] = deque()  # of the newest tables
         self._known_bodies: set[bytes] = set()  # all of these
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
+        self._residuals: dict[bytes, bytes] = {}  # by key, what its last listed contribution left; who is not in it has zeros
         self._credits: Counter[bytes] = Counter()
 
     def copy(self) -> "Ledger":
         """Return a ledger in the same state that can go another way."""
         other = Ledger.__new__(Ledger)
         other.__dict__.update(self.__dict__)
-        for name in ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_credits"):
+        for name in _COPIED:
             setattr(other, name, getattr(self, name).copy())
         return other
 
@@ -136,9 +150,9 @@ class Ledger:
         return self.round == self.manifest.num_rounds
 
     @property
-    def last_founders(self) -> frozenset[bytes]:
-        """The founders of the last table."""
-        return frozenset(one.row.founder for one in self._tables[-1]) if self._tables else frozenset()
+    def last_keys(self) -> frozenset[bytes]:
+        """The keys of the claims of the last table."""
+        return frozenset(key for one in self._tables[-1] for key in one.keys) if self._tables else frozenset()
 
     @property
     def is_between_rounds(self) -> bool:
@@ -166,6 +180,17 @@ class Ledger:
         place = round - 1 - self.round
         return self._tables[place] if -len(self._tables) <= place < 0 else None
 
+    def claim_listed(self, key: bytes, round: int) -> int | None:
+        """Return the committed round whose table has a key's work on the base before ``round``; None: no table that is kept has it."""
+        for place, table in enumerate(self._tables):
+            if any(one.round == round and key in one.keys for one in table):
+                return self.round - len(self._tables) + 1 + place
+        return None
+
+    def residual_of(self, key: bytes) -> bytes:
+        """Return the digest of the residual that a key's last listed contribution left it; empty: of zeros."""
+        return self._residuals.get(key, b"")
+
     def credits(self) -> dict[bytes, int]:
         """Return key -> what it has earned over all committed rounds; keys in order, who earned nothing is not in it."""
         return {key: self._credits[key] for key in sorted(self._credits) if self._credits[key]}
@@ -177,10 +202,17 @@ class Ledger:
 
         Raises:
             EncodingError, SignatureError: a record in it is malformed, or its signature does not hold.
-            LedgerError: it may not stand there.
+            ClaimError: some of its claims may not stand there.
+            LedgerError: it may not, whichever claims it lists.
         """
-        claims = [(signed.digest, self._checked_claim(self.verified.claim(signed), round)) for signed in header.claims]
-        return self._checked_contribution(header.contribution, claims, round)
+        contribution = self.verified.contribution(header.contribution)
+        claims = [(signed.digest, self.verified.claim(signed)) for signed in header.claims]
+        self._check_base(contribution, round)
+        self._check_list(contribution, claims)
+        faults = [(claim.key, fault) for _, claim in claims if (fault := self._fault_of(claim, round)) is not None]
+        if faults:
+            raise ClaimError(faults[0][1], tuple(key for key, _ in faults))
+        return self._listed(header.contribution, contribution, claims, round)
 
     def append(self, entry: bytes) -> None:
         """Take ``entry`` as the next one. On any error the state stays as it was.
@@ -207,13 +239,13 @@ class Ledger:
         return next_open_ms(self.manifest.exchange, self.open_ms, sum(one.counted for one in listed), lots_ms)
 
     def _take_claim(self, signed: SignedClaim) -> None:
-        claim = self._checked_claim(self.verified.claim(signed), self.round + 1)
+        claim = self.verified.claim(signed)
+        self._check_base(claim, self.round + 1)
         table = self._table
-        if claim.key in table.keys:
-            raise LedgerError("a key stands twice in one table")
-        if len(table.claims) >= MAX_COHORT or any(
-            (other.round, other.founder) != (claim.round, claim.founder) for _, other in table.claims
-        ):
+        fault = "a key stands twice in one table" if claim.key in table.keys else self._fault_of(claim, self.round + 1)
+        if fault is not None:
+            raise ClaimError(fault, (claim.key,))
+        if len(table.claims) >= MAX_COHORT or (table.claims and not _go_together(table.claims[-1][1], claim)):
             raise LedgerError("a claim that no contribution can list together with those before it")
         if len(table.listed) >= self.manifest.exchange.max_rows:
             raise LedgerError(f"a table has at most {self.manifest.exchange.max_rows} contributions")
@@ -221,8 +253,10 @@ class Ledger:
         table.keys.add(claim.key)
 
     def _take_contribution(self, signed: SignedContribution) -> None:
-        listed = self._checked_contribution(signed, self._table.claims, self.round + 1)
-        table = self._table
+        contribution, table = self.verified.contribution(signed), self._table
+        self._check_base(contribution, self.round + 1)
+        self._check_list(contribution, table.claims)
+        listed = self._listed(signed, contribution, table.claims, self.round + 1)
         if table.listed and table.listed[-1].row.founder >= listed.row.founder:
             raise LedgerError("the contributions of a table are sorted by founder")
         if listed.row.body in table.bodies:
@@ -251,6 +285,7 @@ class Ledger:
         if len(self._bodies) > REMEMBERED_ROUNDS:
             self._known_bodies -= self._bodies.popleft()
         self._tables.append(tuple(listed))
+        self._leave_residuals(round_.round, listed)
         self._commits.append(commit_digest(entry))
         self._floors.append(round_.floor)
         self._states.append(round_.state)
@@ -258,18 +293,29 @@ class Ledger:
         self._newest = round_
         self._table = _Table()
 
-    def _checked_claim(self, claim: Claim, round: int) -> Claim:
-        self._check_base(claim, round)
-        exchange = self.manifest.exchange
+    def _leave_residuals(self, round: int, listed: Sequence[Listed]) -> None:
+        if self.course.sorts_after(round):  # they are in the order that the weights had before
+            self._residuals.clear()
+            return
+        for one in listed:
+            self._residuals.update(dict.fromkeys(one.keys, one.residual))
+
+    def _fault_of(self, claim: Claim, round: int) -> str | None:
+        """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
+        exchange, samples = self.manifest.exchange, claim.lots * self.manifest.lot_samples
         if claim.local_steps != exchange.local_steps:
-            raise LedgerError(f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}")
+            return f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}"
         if len(claim.work) != len(self.course.costs(claim.round, claim.cohort)):
-            raise LedgerError(f"round {claim.round} does not ask for {len(claim.work)} architectures")
-        if claim.lots * self.manifest.lot_samples > exchange.max_claim_samples:
-            raise LedgerError(f"{claim.lots * self.manifest.lot_samples} samples where a claim has at most {exchange.max_claim_samples}")
+            return f"round {claim.round} does not ask for {len(claim.work)} architectures"
+        if claim.lots < exchange.local_steps:
+            return f"{claim.lots} lots where each of {exchange.local_steps} local steps has one at least"
+        if samples > exchange.max_claim_samples:
+            return f"{samples} samples where a claim has at most {exchange.max_claim_samples}"
         if any((claim.key, claim.round) in keys for keys in self._keys):
-            raise LedgerError("this key's work on this base is in the log already")
-        return claim
+            return "this key's work on this base is in the log already"
+        if claim.residual not in (b"", self.residual_of(claim.key)):
+            return "a residual that the key's last listed contribution did not leave"
+        return None
 
     def _check_base(self, record: Claim | Contribution, round: int) -> None:
         if record.run != self.run:
@@ -283,19 +329,25 @@ class Ledger:
         if any(self.course.sorts_after(between) for between in range(record.round, round)):
             raise LedgerError("the weights were put in another order since its base")
 
-    def _checked_contribution(self, signed: SignedContribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
-        contribution = self.verified.contribution(signed)
-        self._check_base(contribution, round)
+    def _check_list(self, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> None:
+        """Check that a contribution may list just these claims, whatever each of them says of its work."""
         opened = [claim for _, claim in claims]
         if contribution.claims != tuple(digest for digest, _ in claims):
             raise LedgerError("a contribution of other claims than those that come with it")
-        if any((claim.round, claim.founder) != (contribution.round, contribution.founder) for claim in opened):
-            raise LedgerError("a claim on another base, or of another cohort, than its contribution's")
-        keys = tuple(claim.key for claim in opened)
-        if list(keys) != sorted(set(keys)) or contribution.founder not in keys:
+        keys = [claim.key for claim in opened]
+        own = next((claim for claim in opened if claim.key == contribution.founder), None)
+        if own is None or keys != sorted(set(keys)):
             raise LedgerError("the claims are not sorted by key, or the founder has none")
+        others = tuple(claim.key for claim in opened if not _is_of(contribution, own, claim))
+        if others:
+            raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
         if contribution.body in self._known_bodies:
             raise LedgerError("this body is in the log already")
+        if contribution.residual and not codec_named(self.manifest.exchange.codec).is_sparse:
+            raise LedgerError("a residual in a run whose bodies leave none")
+
+    def _listed(self, signed: SignedContribution, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
+        opened = [claim for _, claim in claims]
         lot_samples, cap = self.manifest.lot_samples, self.manifest.exchange.weight_cap
         samples = [claim.lots * lot_samples for claim in opened]
         row = Row(
@@ -304,14 +356,35 @@ class Ledger:
             age=round - contribution.round,
             role=self.course.role(contribution.round, opened[0].cohort),
             samples=sum(min(each, cap) for each in samples),
+            cohort=opened[0].cohort,
             body=contribution.body,
         )
-        rewards = tuple((claim.key, self._reward_weight(claim)) for claim in opened)
-        return Listed(row, contribution.round, keys, sum(samples), tuple(claim.lot_ms for claim in opened), rewards)
+        return Listed(
+            row=row,
+            round=contribution.round,
+            keys=tuple(claim.key for claim in opened),
+            claims=contribution.claims,
+            residual=contribution.residual,
+            counted=sum(samples),
+            lots_ms=tuple(claim.lot_ms for claim in opened),
+            rewards=tuple((claim.key, self._reward_weight(claim)) for claim in opened),
+        )
 
     def _reward_weight(self, claim: Claim) -> int:
         costs = self.course.costs(claim.round, claim.cohort)
         return claim_weight(claim.work, costs, self.manifest.lot_samples, self.manifest.exchange.weight_cap)
+
+
+def _go_together(before: Claim, claim: Claim) -> bool:
+    """May one contribution list two claims, one right after the other."""
+    same = (before.round, before.founder, before.cohort) == (claim.round, claim.founder, claim.cohort)
+    return same and before.key < claim.key
+
+
+def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
+    """May a contribution list a claim: it is on its base, and consents to the founder, or is the founder's ``own`` one and alone."""
+    same = (claim.run, claim.round, claim.base, claim.cohort) == (contribution.run, contribution.round, contribution.base, own.cohort)
+    return same and (claim.founder == contribution.founder or (claim is own and len(contribution.claims) == 1))
 
 
 def entries_of(headers: Sequence[Header]) -> list[bytes]:

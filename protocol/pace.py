@@ -44,15 +44,26 @@ class Pace:
         """Return how long headers still have."""
         return self._deadline - now
 
-    def may_start_lot(self, now: float, lots: int, *, is_awaited: bool) -> bool:
-        """Return whether another lot can be done before it is time to hand in; the first one always may.
+    def may_start_lot(self, now: float, lots: int, *, is_awaited: bool, step: int = 0, steps: int = 1, ends: float | None = None) -> bool:
+        """Return whether another lot of a local step can be done; the first one always may.
+
+        It has to be done before it is time to hand in, and there has to be time left for as many median lots in each of the steps to come:
+        so the steps share the time evenly. In a cohort the step's end is the founder's word.
 
         Args:
             now: the time.
-            lots: done so far.
+            lots: of this step, done so far.
             is_awaited: the log waits for this peer's body after the deadline, so that only the header has to be there by then.
+            step: from 0.
+            steps: of the round.
+            ends: when this step ends in the peer's cohort; None: the peer divides its time itself.
         """
-        return lots == 0 or now + self._long_lot_ms <= self._deadline - 2 * self._hand_in_ms(is_awaited)
+        if lots == 0:
+            return True
+        work_ends = self._deadline - 2 * self._hand_in_ms(is_awaited)
+        if ends is None:
+            ends = work_ends - (steps - 1 - step) * (lots + 1) * self._lot_ms
+        return now + self._long_lot_ms <= min(ends, work_ends)
 
     @property
     def _lot_ms(self) -> float:

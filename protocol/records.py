@@ -1,7 +1,7 @@
 """The records that travel and that the log keeps: manifest, announcement, claim, contribution, ticket, round, receipt.
 
 Each is a frozen dataclass of int, text, bytes and tuples, encoded by ``protocol.encoding``; ``__post_init__`` checks the ranges,
-so a decoded record is a valid one. Signatures are checked by the functions at the end, kind by kind. Real numbers are decimal
+so a decoded record is a valid one. Signatures are checked by ``open``, kind by kind. Real numbers are decimal
 text ("0.002"): a float has no canonical form.
 """
 
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
-from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOT_MS, MAX_ROWS, MIN_FLOOR, Exchange
+from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 
 MAX_ENTRY_BYTES = 4096
 MAX_PAYLOAD_BYTES = MAX_ENTRY_BYTES - 96  # of what an entry holds: its kind, a signature and the framing of all are fewer bytes
 MAX_MANIFEST_BYTES = 262_144
 MAX_ROUND = 2**40
-MAX_ARCHITECTURES = 8  # that a round asks of a cohort
+MAX_ARCHITECTURES = 32  # that a round asks of a cohort
 MAX_ROLES = 8
 MAX_NORM = 2**62 - 1  # of a threshold
 MAX_LOTS = 2**32
@@ -65,12 +65,15 @@ class Optimizer:
     epsilon: str
     weight_decay: str  # decoupled (AdamW) or added to the gradient (SGD)
     warmup_percent: int  # of the rounds, for the rate to rise linearly to its peak; then it falls linearly to 1 % of it
+    outer_rate: str  # of the step that a round's mean is where a round has several local steps; else it is not used
+    outer_momentum: str  # Nesterov's, of the same step
 
     def __post_init__(self) -> None:
         _require(self.name in ("adamw", "sgd"), f"unknown optimizer {self.name!r}")
-        for value in (self.learning_rate, self.beta1, self.beta2, self.epsilon, self.weight_decay):
+        for value in (self.learning_rate, self.beta1, self.beta2, self.epsilon, self.weight_decay, self.outer_rate, self.outer_momentum):
             _require(_DECIMAL.fullmatch(value) is not None, f"{value!r} is not a decimal number")
         _require(float(self.beta1) < 1 and float(self.beta2) < 1, "betas are below 1")
+        _require(float(self.outer_rate) > 0 and float(self.outer_momentum) < 1, "outer_rate is above 0, outer_momentum below 1")
         _require(self.name != "adamw" or float(self.epsilon) > 0, "AdamW's epsilon is above 0")
         _require(0 <= self.warmup_percent <= 100, "warmup_percent is between 0 and 100")
 
@@ -108,6 +111,8 @@ class Manifest:
         _require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")
         _require(1 <= self.lot_samples <= 65_536, "lot_samples is at least 1 and at most 65536")
         _require(self.lot_samples <= self.exchange.weight_cap, "weight_cap is at least one lot")
+        least = self.lot_samples * self.exchange.local_steps
+        _require(least <= self.exchange.max_claim_samples, f"max_claim_samples is at least one lot a local step, {least}")
         _require(len(self.costs) <= MAX_COSTS, f"a manifest has at most {MAX_COSTS} prices")
         _require(all(0 < len(key) <= MAX_GENE_TEXT for key, _ in self.costs), f"what is priced has 1 to {MAX_GENE_TEXT} characters")
         _require(len({key for key, _ in self.costs}) == len(self.costs), "nothing is priced twice")
@@ -194,8 +199,9 @@ class Claim:
     local_steps: int  # H, the manifest's
     work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order
     lots_root: bytes  # RFC 9162 root over the packed LotRecords in the order of their index
-    vector: bytes  # SHA-256 of the vector that it gave, float32 little-endian
-    residual: bytes  # digest of the residual that was added before coding; empty: none
+    steps_root: bytes  # the same over the packed StepRecords, one a local step; empty where H = 1
+    vector: bytes  # SHA-256 of what was learnt, float32 little-endian: the mean gradient, or the change of the weights over all steps
+    residual: bytes  # SHA-256 of the residual of which a part was added to it before coding; empty: of zeros
     lot_ms: int  # median duration of its lots
 
     def __post_init__(self) -> None:
@@ -203,11 +209,11 @@ class Claim:
             check_digest(getattr(self, what), what)
         check_name(self.cohort, "cohort")
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
-        _require(self.founder == self.key, "this version knows cohorts of one: a claim names its own key as the founder")
-        _require(self.local_steps == 1, "this version knows one local step a round")
+        _require(1 <= self.local_steps <= MAX_LOCAL_STEPS, f"a round has 1 to {MAX_LOCAL_STEPS} local steps")
+        _require(len(self.steps_root) == (32 if self.local_steps > 1 else 0), "steps_root is a digest where there are several local steps")
         _require(0 < len(self.work) <= MAX_ARCHITECTURES, f"a claim counts 1 to {MAX_ARCHITECTURES} architectures")
         _require(all(0 <= lots <= MAX_LOTS for lots in self.work) and sum(self.work) > 0, "a claim has at least one lot")
-        _require(self.residual == b"", "this version knows no residuals")
+        _require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
         _require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
 
     @property
@@ -226,6 +232,17 @@ class LotRecord:
     samples: int
     loss: str  # as C's printf writes it with %.6g
     projection: bytes  # a few signed random sums of the gradient, float32 little-endian: what an audit compares
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One local step as a leaf of ``Claim.steps_root``; digests are SHA-256 of float32 vectors, little-endian."""
+
+    step: int  # from 0
+    samples: int  # that this peer trained in it
+    state: bytes  # digest of the weights before it
+    vector: bytes  # of this peer's mean gradient
+    mean: bytes  # of the cohort's; the same as ``vector`` where the step was taken alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,17 +277,16 @@ class Contribution:
     founder: bytes
     claims: tuple[bytes, ...]  # SignedClaim.digest of each member, in the order of their keys
     body: bytes  # root over the body's groups
-    residuals: tuple[bytes, ...]  # digest of the residual that each member is left with, in the claims' order; empty: none
+    residual: bytes  # SHA-256 of what coding left out of the cohort's vector: the residual of each member once this is listed; empty: zeros
 
     def __post_init__(self) -> None:
         for what in ("run", "base", "founder", "body"):
             check_digest(getattr(self, what), what)
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
         _require(1 <= len(self.claims) <= MAX_COHORT, f"a contribution has 1 to {MAX_COHORT} claims")
-        _require(len(self.claims) == 1, "this version knows cohorts of one: a contribution has one claim")
         for claim in self.claims:
             check_digest(claim, "claim")
-        _require(self.residuals == (b"",) * len(self.claims), "this version knows no residuals: one empty digest a claim")
+        _require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,6 +380,7 @@ class Round:
     base: bytes  # digest of the commit before; the run's id before the first
     table: bytes  # root over the packed rows
     rows: int
+    weights: bytes  # root over the rows' weights in the mean, clipped, each packed as an integer
     mean: bytes  # root over the mean's groups
     state: bytes  # digest of the next state
     counted: int  # samples of the table, before anybody's weight was capped
@@ -372,14 +389,14 @@ class Round:
     open_ms: int  # how long the next round is open
 
     def __post_init__(self) -> None:
-        for what in ("run", "base", "table", "mean", "state"):
+        for what in ("run", "base", "table", "weights", "mean", "state"):
             check_digest(getattr(self, what), what)
         _require(1 <= self.round <= MAX_ROUND, "round out of range")
         _require(1 <= self.rows <= MAX_ROWS and 1 <= self.counted < 2**62, "rows or samples out of range")
         roles = [threshold.role for threshold in self.thresholds]
         _require(len(roles) <= MAX_ROLES and roles == sorted(set(roles)), "thresholds are sorted by role, one each")
         _require(MIN_FLOOR <= self.floor <= MAX_FLOOR, "floor out of range")
-        _require(1 <= self.open_ms <= 86_400_000, "a round is open for 1 ms to a day")
+        _require(1 <= self.open_ms <= MAX_OPEN_MS, "a round is open for 1 ms to a day")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,27 +3,31 @@
 The caller says what happened (a lot trained, a contribution sealed, a ticket or a commit received), the answer says what it means. No
 I/O, no clock, no tensors, no private key: the caller keeps vector, body and state, signs, and sends.
 
-    BEHIND ──caught_up──> WORKING ──seal, restore──> SEALED ──ticketed──> TICKETED ──committed──> BEHIND of the next round
+    BEHIND ──caught_up──> WORKING ──seal, restore──> SEALED ──ticketed, accepted──> TICKETED ──committed──> BEHIND of the next round
     FINISHED: the state of the last round is held
 
 A commit that comes while there is work that has no ticket takes nothing away: the work stays what it is, on its old base, and is handed in
 for a later round, until it is too old. So a slow peer's lots count too.
 
-What holds at every moment, whatever is lost, late, doubled or false: ``held`` is a commit of the log (or the run's start); a sealed
-contribution stays the same bytes until it is in the log or too old; no second one is made on its base, unless the log refused it for good.
+What is sealed is this peer's contribution alone, which nobody else is needed for. Its claim may stand in the cohort's as well, whatever the
+cohort does with it: the ticket of either is a promise that the claim is in a table, once (``accepted``).
 
-Two things remain the caller's duty. A sealed contribution and its body are stored durably *before* its header is first sent, and come back
-through ``restore``. And a ``Round`` given to ``committed`` has been checked against the log (receipt).
+What holds at every moment, whatever is lost, late, doubled or false: ``held`` is a commit of the log (or the run's start); a sealed
+contribution stays the same bytes until its claim is in the log or too old; no second one is made on its base, unless the log refused it for
+good.
+
+Two things remain the caller's duty. A sealed contribution and its body are stored durably *before* its header or its claim is first sent,
+and come back through ``restore``. And a ``Round`` given to ``committed`` has been checked against the log (receipt).
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from protocol.course import Course
 from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
-from protocol.records import Contribution, Header, Manifest, Round, Ticket, commit_digest, entry_of
+from protocol.records import Contribution, Header, Manifest, Round, SignedContribution, Ticket, commit_digest, entry_of
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 
@@ -61,11 +65,13 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A contribution that is not in the log yet, as far as this peer knows."""
+    """A peer's work on one base that is not in the log yet, as far as the peer knows."""
 
-    header: Header
-    opened: Contribution
+    header: Header  # of this peer alone
+    opened: Contribution  # the header's
+    claim: bytes  # digest of the one claim in it: whatever contribution lists that one counts this work
     samples: int
+    accepted: SignedContribution | None = None  # its cohort's, if that has the ticket
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ class Commit:
 
     is_news: bool  # else nothing changed
     standing: Standing
-    promised: Sealed | None  # its ticket was for this round or one before: it has to be in the log
+    promised: Sealed | None  # its ticket was for this round or one before: its claim has to be in the log
     samples_lost: int  # of contributions and lots that no round can take any more
     ticket: Ticket | None = None  # of what was promised
 
@@ -97,6 +103,8 @@ class RoundMachine:
         self._base: Standing | None = held  # of the work under way
         self._samples = 0
         self._is_busy = False
+        self._begun_at = 0  # the newest round when that work began
+        self._fetch_took_long = False  # so long that there are newer commits than the one held: work on that one before the next fetch
         self._least_base = 0  # the round of a commit that the next contribution may stand on
         self._sealed: Sealed | None = None
         self._ticket: Ticket | None = None
@@ -109,7 +117,7 @@ class RoundMachine:
         """What there is to do, the most urgent first."""
         if self._sealed is not None and self._ticket is None:
             return Phase.SEALED
-        if self.is_overdue and self._sealed is None:
+        if self._sealed is None and (self.is_overdue or self._works_behind):
             return Phase.WORKING
         if self._missing or self._held is None:
             return Phase.BEHIND
@@ -148,13 +156,13 @@ class RoundMachine:
 
     @property
     def base(self) -> Standing | None:
-        """What the work under way stands on: older than the newest commit while the work is overdue."""
+        """What the work under way stands on: older than the newest commit while the work is overdue, or was begun behind."""
         return self._base
 
     @property
     def is_overdue(self) -> bool:
-        """Is there work on an older base, or a lot of it on its way: to be sealed as soon as the lot is done and no other one waits."""
-        return self._base is not None and self._base.round < self.newest.round and (self._samples > 0 or self._is_busy)
+        """Is there work, or a lot on its way, from before the newest commit: to be sealed once it is whole and no other one waits."""
+        return self._begun_at < self.newest.round and (self._samples > 0 or self._is_busy)
 
     @property
     def sealed(self) -> Sealed | None:
@@ -174,16 +182,20 @@ class RoundMachine:
 
     # Lots and contributions.
 
-    def lot_started(self) -> Standing:
-        """WORKING, or working ahead: return the commit whose state the lot is to be trained on.
+    def lot_started(self, *, to_finish: bool = False) -> Standing:
+        """WORKING, or working ahead: return the commit whose state the lot is to be trained on, or the first local step was.
+
+        Args:
+            to_finish: work is under way that is not whole without this lot, for each local step has one: it may be started in any phase.
 
         Raises:
-            RuntimeError: another phase.
+            RuntimeError: another phase, or work that is overdue would have to wait for this lot.
         """
-        if not (self.phase is Phase.WORKING or self.may_work_ahead) or self.is_overdue:
+        may_begin = (self.phase is Phase.WORKING or self.may_work_ahead) and not self.is_overdue
+        if not may_begin and not (to_finish and self._samples > 0):
             raise RuntimeError(f"no lot is to be started while {self.phase.value}")
         if self._samples == 0:
-            self._base = self._held
+            self._base, self._begun_at = self._held, self.newest.round
         self._is_busy = True
         assert self._base is not None
         return self._base
@@ -199,6 +211,7 @@ class RoundMachine:
     def discard(self) -> int:
         """Forget the work that is not sealed; return its samples."""
         lost, self._samples = self._samples, 0
+        self._fetch_took_long = False
         return lost
 
     def seal(self, header: Header) -> bool:
@@ -207,20 +220,21 @@ class RoundMachine:
         From here on they are untouchable. Store the contribution durably before its header is sent.
 
         Raises:
-            RuntimeError: there is another one that waits, a lot is under way, or the header is not of exactly the lots trained.
+            RuntimeError: there is another one that waits, a lot is under way, or the header is not of exactly the lots trained, alone.
         """
-        opened = self._opened(header)
-        samples = self._samples_of(header)
+        sealed = self._of(header)
         if self._sealed is not None:
             raise RuntimeError("a contribution waits already")
         if self._is_busy:
             raise RuntimeError("a lot is under way")
         if self._base is None or self._samples == 0:
             return False
-        if (opened.round, opened.base) != (self._base.round + 1, self._base.commit) or samples != self._samples:
+        base = (sealed.opened.round, sealed.opened.base)
+        if base != (self._base.round + 1, self._base.commit) or sealed.samples != self._samples:
             raise RuntimeError("the contribution is not of the lots that were trained")
-        self._sealed, self._ticket, self._samples = Sealed(header, opened, samples), None, 0
+        self._sealed, self._ticket, self._samples = sealed, None, 0
         self._least_base = self._base.round
+        self._fetch_took_long = False
         return True
 
     def restore(self, header: Header) -> None:
@@ -229,23 +243,37 @@ class RoundMachine:
         One that no round can take any more, as far as is known, changes nothing.
 
         Raises:
-            RuntimeError: another run's or peer's, or something has been trained or sealed since.
+            RuntimeError: another run's or peer's, not alone, or something has been trained or sealed since.
         """
-        opened = self._opened(header)
+        sealed = self._of(header)
         if self._sealed is not None or self._samples:
             raise RuntimeError("a contribution is restored before lots are trained")
-        if self._fits(opened.round):
-            self._sealed, self._ticket = Sealed(header, opened, self._samples_of(header)), None
-        self._least_base = opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
+        if self._fits(sealed.opened.round):
+            self._sealed, self._ticket = sealed, None
+        self._least_base = sealed.opened.round - 1  # those on commits before it were made, and stand on the history that it stands on
 
     def ticketed(self, ticket: Ticket) -> None:
         """SEALED -> TICKETED: the log has it on its disk. A ticket for something else, or a late one, changes nothing."""
         sealed = self._sealed.header.contribution.digest if self._sealed is not None else None
-        if (ticket.run, ticket.contribution) == (self._run, sealed) and ticket.round >= self.round:
+        if (ticket.run, ticket.contribution) == (self._run, sealed) and ticket.round >= self.round and self._ticket is None:
             self._ticket = ticket
 
-    def is_listed(self) -> int:
-        """The log says that the sealed contribution is in a table already; return its samples. Its commit may still have to come."""
+    def accepted(self, contribution: SignedContribution, ticket: Ticket) -> None:
+        """SEALED -> TICKETED: the log has the cohort's contribution on its disk, which lists the sealed claim.
+
+        One that does not list it, or a ticket for something else or a late one, changes nothing; nor does any once there is a ticket.
+
+        Raises:
+            EncodingError, SignatureError: as ``SignedContribution.open``.
+        """
+        sealed, opened = self._sealed, contribution.open()
+        if sealed is None or self._ticket is not None or opened.run != self._run or sealed.claim not in opened.claims:
+            return
+        if (ticket.run, ticket.contribution) == (self._run, contribution.digest) and ticket.round >= self.round:
+            self._sealed, self._ticket = replace(sealed, accepted=contribution), ticket
+
+    def listed(self) -> int:
+        """The log says that the sealed claim is in a table already; return its samples. Its commit may still have to come."""
         if self._sealed is not None:
             self._least_base = self._sealed.opened.round
         return self._drop()
@@ -274,7 +302,7 @@ class RoundMachine:
         if self._sealed is not None:
             if self._ticket is not None and self._ticket.round <= standing.round:
                 promised, ticket = self._sealed, self._ticket
-                self._sealed, self._ticket = None, None
+                self.listed()
             elif self._is_over:
                 lost += self.refused("the run was over")
             elif self._ticket is None and not self._fits(self._sealed.opened.round):
@@ -283,8 +311,14 @@ class RoundMachine:
             lost += self.discard()
         return Commit(True, standing, promised, lost, ticket)
 
-    def caught_up(self, state: bytes) -> None:
+    def caught_up(self, state: bytes, *, took_long: bool = False) -> None:
         """BEHIND: the caller now holds ``state``, that of ``missing`` as it was when the caller began: the log may be further by now.
+
+        Args:
+            state: its digest.
+            took_long: fetching it took about as long as a round. A peer that always fetched the newest state before it works would then
+                never work. So if the log is further by now, it is WORKING first, on what it just reached: what it seals counts with its
+                age. Without this, or once that is too old, it is BEHIND again.
 
         Raises:
             RuntimeError: no commit after the one held has this state.
@@ -294,12 +328,19 @@ class RoundMachine:
             raise RuntimeError("no commit after the one held has this state")
         place = states.index(state)
         self._held, self._missing = self._missing[place], self._missing[place + 1 :]
+        self._fetch_took_long = took_long
 
     # What the methods above share.
 
     @property
     def _is_over(self) -> bool:
         return self.newest.round >= self._manifest.num_rounds
+
+    @property
+    def _works_behind(self) -> bool:
+        """Is there to be worked on the commit held, though it is not the newest one."""
+        held = self._held
+        return self._fetch_took_long and held is not None and self._least_base <= held.round and self._fits(held.round + 1)
 
     def _fits(self, round: int) -> bool:
         """May a contribution for ``round`` still count, in the round after the newest commit."""
@@ -312,14 +353,11 @@ class RoundMachine:
         self._sealed, self._ticket = None, None
         return samples
 
-    def _opened(self, header: Header) -> Contribution:
-        opened = header.contribution.open()
-        if opened.run != self._run or self._key not in [signed.open().key for signed in header.claims]:
-            raise RuntimeError("the contribution is another run's or another peer's")
-        return opened
-
-    def _samples_of(self, header: Header) -> int:
-        return sum(claim.lots for signed in header.claims if (claim := signed.open()).key == self._key) * self._manifest.lot_samples
+    def _of(self, header: Header) -> Sealed:
+        opened, claims = header.contribution.open(), [signed.open() for signed in header.claims]
+        if opened.run != self._run or opened.founder != self._key or [claim.key for claim in claims] != [self._key]:
+            raise RuntimeError("the contribution is another run's or another peer's, or not of this peer alone")
+        return Sealed(header, opened, header.claims[0].digest, claims[0].lots * self._manifest.lot_samples)
 
     def _check_history(self, round_: Round, standing: Standing) -> None:
         if round_.run != self._run:

@@ -1,21 +1,21 @@
 """The table of a round: its rows in a fixed order, the root over them, and what each may weigh. Integers only.
 
-The mean of a table is a pure function of its rows, its bodies and the round entry before it (``exact.mean``); what of it needs no body is
-here. Norms are those of coded vectors: integers in units of 2^floor of the entry that a vector's base is.
+The mean of a table is a pure function of its rows, its bodies and the round entry before it (``exact.outcome``); what of it needs no body
+is here. Norms are those of coded vectors: integers in units of 2^floor of the entry that a vector's base is.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 
-from protocol.encoding import pack, unpack
+from protocol.encoding import encode, pack, unpack
 from protocol.errors import RemoteFault
 from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, WEIGHT_BITS
 from protocol.merkle import leaf_hash, root, verify_inclusion
-from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold, check_digest
+from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold, check_digest, check_name
 from protocol.signing import Digest
 
-MAX_TABLE_BYTES = 160 * MAX_ROWS
+MAX_TABLE_BYTES = 192 * MAX_ROWS  # a row packed has at most 179, its weight 3
 _MAX_WEIGHT = 2**WEIGHT_BITS - 1
 
 
@@ -32,18 +32,23 @@ class Row:
     age: int  # commits between its base and the table's
     role: int  # see ``protocol.course``
     samples: int  # over its claims, each one's capped
+    cohort: str  # the name that model-parallel's architectures follow from, as its claims say
     body: bytes  # root over the body's groups
 
     def __post_init__(self) -> None:
         for what in ("contribution", "founder", "body"):
             check_digest(getattr(self, what), what)
+        check_name(self.cohort, "cohort")
         if not (0 <= self.age <= MAX_AGE and 0 <= self.role < MAX_ROLES and 1 <= self.samples < 2**62):
             raise ValueError("age, role or samples out of range")
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _Table:
+    """A table as it travels."""
+
     rows: tuple[Row, ...]
+    weights: tuple[int, ...]  # in the mean, clipped
 
 
 def ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
@@ -53,25 +58,36 @@ def ordered(rows: Iterable[Row]) -> tuple[Row, ...]:
 
 def table_root(rows: Sequence[Row]) -> Digest:
     """Return the root over a table's rows, in order."""
-    return Digest(root(_leaves(rows)))
+    return Digest(root([leaf_hash(pack(row)) for row in rows]))
 
 
-def table_bytes(rows: Sequence[Row]) -> bytes:
-    """Return a table as it travels."""
-    return pack(_Rows(tuple(rows)))
+def weights_root(weights: Sequence[int]) -> Digest:
+    """Return the root over what each row weighs in the mean, in the table's order.
+
+    With it one group of a mean can be computed again from that group of the bodies; the norms, which clip, are those of whole bodies.
+    """
+    return Digest(root([leaf_hash(encode(weight)) for weight in weights]))
 
 
-def open_table(data: bytes, round_: Round) -> tuple[Row, ...]:
-    """Return the rows of a round's table from their bytes.
+def table_bytes(rows: Sequence[Row], weights: Sequence[int]) -> bytes:
+    """Return a table as it travels, with what each row weighs in the mean."""
+    return pack(_Table(tuple(rows), tuple(weights)))
+
+
+def open_table(data: bytes, round_: Round) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+    """Return the rows of a round's table, and what each weighs in the mean, from their bytes.
 
     Raises:
-        EncodingError: no rows.
-        TableError: not those of this round.
+        EncodingError: no table.
+        TableError: not that of this round.
     """
-    rows = unpack(_Rows, data, max_bytes=MAX_TABLE_BYTES).rows
-    if len(rows) != round_.rows or table_root(rows) != round_.table:
-        raise TableError("these rows are not the round's table")
-    return rows
+    table = unpack(_Table, data, max_bytes=MAX_TABLE_BYTES)
+    rows, weights = table.rows, table.weights
+    if len(rows) != round_.rows or not all(0 <= weight <= _MAX_WEIGHT for weight in weights):
+        raise TableError("a table of another size than the round's, or weights out of range")
+    if table_root(rows) != round_.table or weights_root(weights) != round_.weights:
+        raise TableError("these rows, or their weights, are not the round's")
+    return rows, weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +105,6 @@ class RowProof:
             ProofError: it is not.
         """
         verify_inclusion(leaf_hash(pack(self.row)), self.place, round_.rows, list(self.proof), round_.table)
-
-
-def _leaves(rows: Sequence[Row]) -> list[bytes]:
-    return [leaf_hash(pack(row)) for row in rows]
 
 
 def weights(rows: Sequence[Row]) -> tuple[int, ...]:

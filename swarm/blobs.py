@@ -81,9 +81,29 @@ class Blob:
         """All pieces together."""
         return sum(map(len, self.pieces))
 
+    def proven(self, place: int) -> "ProvenPiece":
+        """Return a piece with the proof that it is this blob's."""
+        return ProvenPiece(bytes(self.pieces[place]), tuple(merkle.inclusion_proof(self.hashes, place)))
+
     def join(self) -> bytes:
         """Return the pieces as one byte string."""
         return b"".join(self.pieces)
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenPiece:
+    """A piece of a blob, and the proof that it is: its audit path under the root."""
+
+    data: bytes
+    proof: tuple[bytes, ...]
+
+    def check(self, root: bytes, place: int, num_pieces: int) -> None:
+        """Check that this is piece ``place`` of the blob with ``root``, which has so many.
+
+        Raises:
+            ProofError: it is not.
+        """
+        merkle.verify_inclusion(merkle.leaf_hash(self.data), place, num_pieces, list(self.proof), root)
 
 
 def sizes_of(num_bytes: int, piece_bytes: int) -> list[int]:
@@ -103,6 +123,12 @@ class Growing:
     def missing(self) -> list[int]:
         """The places of the pieces that have not arrived."""
         return [place for place, piece in enumerate(self.pieces) if piece is None]
+
+    def proven(self, place: int) -> ProvenPiece:
+        """Return a piece that has arrived, with the proof that it is this blob's."""
+        piece = self.pieces[place]
+        assert piece is not None
+        return ProvenPiece(piece, tuple(merkle.inclusion_proof(self.hashes, place)))
 
     def blob(self) -> Blob:
         """Return the whole."""
@@ -127,6 +153,7 @@ class Shelf:
         self._pinned: dict[bytes, Blob] = {}
         self._max_bytes = max_bytes
         self._sending = _Sending(max_sending_bytes)
+        self.bytes_sent = 0
 
     def put(self, blob: Blob, kind: str) -> Digest:
         """Keep ``blob`` as the newest of all, and return its root."""
@@ -184,6 +211,7 @@ class Shelf:
         if piece is None:
             raise Unreachable(NOT_YET)
         self._sending.begin(caller, len(piece))
+        self.bytes_sent += len(piece)
         return bytes(piece)
 
 

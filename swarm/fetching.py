@@ -2,7 +2,8 @@
 
 A source that lacks a piece, is busy or is away rests for a moment, then it may be asked again: it may have got the piece meanwhile. One
 that sends wrong bytes is not asked again. When a piece takes longer than others took, another source is asked beside the first, and the
-first right answer counts; so nobody who stalls holds up the whole.
+first right answer counts; so nobody who stalls holds up the whole. Sources may come to be known meanwhile (``Sources``), and some of
+them may be kept for when the others do not do: the log, which everybody could ask.
 """
 
 import asyncio
@@ -10,19 +11,20 @@ import heapq
 import random
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 from protocol import merkle
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, Unreachable
 from protocol.signing import Digest, PublicKey
 from swarm import waits
-from swarm.blobs import BUSY, HASHES, MAX_PIECE_BYTES, MAX_PIECES, METHOD, NOT_YET, Ask, Blob, Growing, Shelf
+from swarm.blobs import BUSY, HASHES, MAX_PIECE_BYTES, MAX_PIECES, METHOD, NOT_YET, Ask, Blob, Growing, ProvenPiece, Shelf
 from swarm.rpc import LARGE_BYTES, Endpoint, Refused
+from swarm.sources import NOT_ASKED, Call, Source, Sources
 
 PIECES_AT_ONCE = 8
-CALLS_A_SOURCE = 4
 EXTRA_CALLS = 2  # asked beside another source, and not overdue themselves: where the own line is slow, more of them would not help it
 
 # How long a piece may take before another source is asked too: four times what pieces took so far, in the middle.
@@ -32,8 +34,6 @@ _FIRST_PATIENCE_S, _FIRST_BYTES_PER_S = 1.0, 256 * 1024  # before any piece has 
 _PATIENCE_SHARE = 0.25  # of the deadline, at most
 _TIMES_KEPT = 32
 
-_NOT_ASKED = "not asked"
-
 OnWrong = Callable[[PublicKey, str], None]
 _Take = Callable[[int, bytes], None]
 
@@ -42,13 +42,14 @@ async def fetch(
     endpoint: Endpoint,
     root: bytes,
     max_sizes: Sequence[int],
-    sources: Iterable[PublicKey],
+    sources: Iterable[PublicKey] | Sources,
     *,
     deadline_s: float,
     tries: int | None = None,
     shelf: Shelf | None = None,
     kind: str = "fetched",
     on_wrong: OnWrong = lambda _key, _reason: None,
+    on_piece: Callable[[int], None] = lambda _arrived: None,
     rng: random.Random | None = None,
 ) -> Blob:
     """Return the blob with ``root``.
@@ -56,34 +57,86 @@ async def fetch(
     Args:
         max_sizes: how many bytes each piece can have, and so how many pieces there are.
         sources: who may have it, those to be asked first in front.
-        tries: give up before the deadline, where there is another way to what is wanted, once the first source said so many times in a
-            row that it has nothing of it, and the others said that or nothing. While the first one does not answer nothing is given up.
+        tries: give up before the deadline, where there is another way to what is wanted, once one source said so many times in a row that
+            it has nothing of it, and the others said that or nothing: the first spare one, or where there is none the first of all. While
+            that one does not answer nothing is given up.
         shelf: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
             the next try. The whole is put there as ``kind``.
         on_wrong: is told who sent bytes that cannot be right, once for each source, and what was wrong.
+        on_piece: is told at each piece that arrives how many there are by now.
+        rng: of the order of the pieces, and of rests.
 
     Raises:
         Unreachable: nobody gave it within ``deadline_s``, or after ``tries``; the message says what each source answered.
     """
-    if not 1 <= len(max_sizes) <= MAX_PIECES or not 0 <= min(max_sizes) <= max(max_sizes) <= MAX_PIECE_BYTES:
-        raise ValueError(f"a blob has 1 to {MAX_PIECES} pieces of at most {MAX_PIECE_BYTES} bytes")
+    _check_sizes(max_sizes)
     here = shelf.get(root) if shelf is not None else None
     if here is not None:
         return here
-    keys = [key for key in dict.fromkeys(sources) if key != endpoint.key]
-    calls = _Calls(endpoint, Digest(bytes(root)), keys, deadline_s, tries, on_wrong, rng or random.Random())
-    try:
-        async with asyncio.timeout(deadline_s):
-            growing = await _begin(calls, max_sizes, shelf, kind)
-            await _take_pieces(calls, growing, max_sizes)
-    except TimeoutError:
-        raise Unreachable(calls.story(f"within {deadline_s:g} s")) from None
-    finally:
-        await calls.cancel()
+    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
+        growing = await _begin(calls, max_sizes, shelf, kind)
+        await _take_pieces(calls, growing, max_sizes, growing.missing, on_piece)
     blob = growing.blob()
     if shelf is not None:
         shelf.put(blob, kind)
     return blob
+
+
+async def fetch_piece(
+    endpoint: Endpoint,
+    root: bytes,
+    max_sizes: Sequence[int],
+    place: int,
+    sources: Iterable[PublicKey] | Sources,
+    *,
+    deadline_s: float,
+    tries: int | None = None,
+    shelf: Shelf | None = None,
+    on_wrong: OnWrong = lambda _key, _reason: None,
+    rng: random.Random | None = None,
+) -> ProvenPiece:
+    """Return one piece of the blob with ``root``, with the proof that it is; arguments and failures are those of ``fetch``.
+
+    Nothing is put on the shelf.
+    """
+    _check_sizes(max_sizes)
+    if not 0 <= place < len(max_sizes):
+        raise ValueError(f"a blob of {len(max_sizes)} pieces has no piece {place}")
+    here = shelf.get(root) if shelf is not None else None
+    if here is not None:
+        return here.proven(place)
+    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
+        growing = await _begin(calls, max_sizes, None, "")
+        await _take_pieces(calls, growing, max_sizes, [place], lambda _arrived: None)
+    return growing.proven(place)
+
+
+def _check_sizes(max_sizes: Sequence[int]) -> None:
+    if not 1 <= len(max_sizes) <= MAX_PIECES or not 0 <= min(max_sizes) <= max(max_sizes) <= MAX_PIECE_BYTES:
+        raise ValueError(f"a blob has 1 to {MAX_PIECES} pieces of at most {MAX_PIECE_BYTES} bytes")
+
+
+@asynccontextmanager
+async def _calling(
+    endpoint: Endpoint,
+    root: bytes,
+    sources: Iterable[PublicKey] | Sources,
+    deadline_s: float,
+    tries: int | None,
+    on_wrong: OnWrong,
+    rng: random.Random | None,
+) -> "AsyncIterator[_Calls]":
+    """Yield what calls the sources, for as long as ``deadline_s``; at the end no call is in flight."""
+    known = sources if isinstance(sources, Sources) else Sources(sources)
+    calls = _Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, on_wrong, rng or random.Random())
+    try:
+        async with asyncio.timeout(deadline_s):
+            yield calls
+    except TimeoutError:
+        raise Unreachable(calls.story(f"within {deadline_s:g} s")) from None
+    finally:
+        known.untell(calls.enlist)
+        await calls.cancel()
 
 
 async def _begin(calls: "_Calls", max_sizes: Sequence[int], shelf: Shelf | None, kind: str) -> Growing:
@@ -114,51 +167,19 @@ async def _take_hashes(calls: "_Calls", num_pieces: int) -> tuple[bytes, ...]:
     return hashes
 
 
-async def _take_pieces(calls: "_Calls", growing: Growing, max_sizes: Sequence[int]) -> None:
+async def _take_pieces(
+    calls: "_Calls", growing: Growing, max_sizes: Sequence[int], places: Sequence[int], on_piece: Callable[[int], None]
+) -> None:
     def take(place: int, data: bytes) -> None:
         if len(data) > max_sizes[place]:
             raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {max_sizes[place]}")
         if merkle.leaf_hash(data) != growing.hashes[place]:
             raise EncodingError(f"other bytes than those of piece {place}")
         growing.pieces[place] = data
+        on_piece(len(max_sizes) - len(growing.missing))
 
     # In an order of its own: those who fetch the same at the same time have different pieces for each other.
-    missing = growing.missing
-    await calls.gather({place: max_sizes[place] for place in calls.rng.sample(missing, len(missing))}, take)
-
-
-@dataclass(eq=False, slots=True)
-class _Source:
-    key: PublicKey
-    calls: "list[_Call]" = field(default_factory=list)  # in flight
-    rests: dict[int | None, tuple[int, float]] = field(default_factory=dict)  # by place, None is all: how many in a row, and until when
-    is_doubtful: bool = False  # it was away, or too slow, when it was asked last
-    is_wrong: bool = False
-    times_without: int = 0  # in a row that it had nothing of the blob, or was away
-    said: str = _NOT_ASKED
-
-    def is_free(self, place: int | None, now: float) -> bool:
-        """Whether it may be asked for a piece; None: for any."""
-        return not self.is_wrong and len(self.calls) < CALLS_A_SOURCE and self._rests_until(None) <= now and self._rests_until(place) <= now
-
-    def is_slow(self, now: float) -> bool:
-        """Whether a call to it is overdue."""
-        return any(call.due <= now for call in self.calls)
-
-    def is_rested(self, now: float) -> bool:
-        """Whether it may be asked for pieces at all, as far as its last answers say."""
-        return self._rests_until(None) <= now
-
-    def _rests_until(self, place: int | None) -> float:
-        return self.rests[place][1] if place in self.rests else 0.0
-
-
-@dataclass(eq=False, slots=True)
-class _Call:
-    place: int
-    source: _Source
-    started: float
-    due: float  # when another source may be asked too
+    await calls.gather({place: max_sizes[place] for place in calls.rng.sample(places, len(places))}, take)
 
 
 class _Calls:
@@ -168,7 +189,7 @@ class _Calls:
         self,
         endpoint: Endpoint,
         root: Digest,
-        keys: Sequence[PublicKey],
+        sources: Sources,
         deadline_s: float,
         tries: int | None,
         on_wrong: OnWrong,
@@ -177,19 +198,37 @@ class _Calls:
         self.root = root
         self.rng = rng
         self._endpoint = endpoint
-        self._sources = [_Source(key) for key in keys]
+        self._known = sources
+        self._sources: list[Source] = []
         self._deadline_s = deadline_s
         self._tries = tries
         self._on_wrong = on_wrong
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + deadline_s
-        self._calls: dict[asyncio.Task[bytes], _Call] = {}
-        self._open: dict[int, list[_Call]] = {}  # by place, those in flight, the oldest first
+        self._calls: dict[asyncio.Task[bytes], Call] = {}
+        self._open: dict[int, list[Call]] = {}  # by place, those in flight, the oldest first
         self._at_once = PIECES_AT_ONCE
         self._waiting: list[int] = []  # places that nobody is being asked for
         self._sizes: Mapping[int, int] = {}
         self._times: deque[float] = deque(maxlen=_TIMES_KEPT)  # of pieces that came
         self._alarms: list[float] = []  # a heap: when a call is overdue or a rest over
+        self._enlisted: asyncio.Future[None] = self._loop.create_future()  # done when there is somebody new to ask
+        sources.tell(self.enlist)
+
+    def enlist(self, key: PublicKey, is_spare: bool, rest_s: float) -> None:
+        """Know one more source, or hear of one that is known that it has the blob now."""
+        if key == self._endpoint.key:
+            return
+        source = next((each for each in self._sources if each.key == key), None)
+        if source is None:
+            self._sources.append(source := Source(key, is_spare))
+        source.is_spare, source.times_without = is_spare, 0
+        source.rests.clear()
+        if rest_s > 0:
+            source.rests[None] = 0, self._loop.time() + rest_s
+            heapq.heappush(self._alarms, source.rests[None][1])
+        if not self._enlisted.done():
+            self._enlisted.set_result(None)
 
     async def gather(self, sizes: Mapping[int, int], take: _Take) -> None:
         """Ask for the places of ``sizes``, each of at most so many bytes, until ``take`` has accepted an answer for every one;
@@ -201,7 +240,7 @@ class _Calls:
         self._sizes, self._waiting = sizes, list(sizes)
         while self._waiting or self._open:
             now = self._loop.time()
-            if not self._calls and all(source.is_wrong or self._is_given_up(source) for source in self._sources):
+            if not self._calls and self._is_hopeless():
                 raise Unreachable(self.story("and nobody is left who could"))
             self._ask_beside(now)
             self._ask_more(now)
@@ -221,8 +260,19 @@ class _Calls:
         missing = f"{len(self._waiting) + len(self._open)} of {len(self._sizes)}"
         return f"nobody gave {self.root.hex()[:16]}... {why}: {missing} pieces are missing ({answers or 'nobody to ask'})"
 
-    def _is_given_up(self, source: _Source) -> bool:
+    def _is_hopeless(self) -> bool:
+        """Whether nobody is left to ask, nor to be waited for."""
+        if self._known.may_grow and not any(source.is_spare for source in self._sources):
+            return False
+        return all(source.is_wrong or self._is_given_up(source) for source in self._sources)
+
+    def _is_given_up(self, source: Source) -> bool:
         return self._tries is not None and source.times_without >= self._tries
+
+    @property
+    def _decisive(self) -> Source:
+        """Whose word that there is nothing counts for all."""
+        return next((source for source in self._sources if source.is_spare), self._sources[0])
 
     def _ask_beside(self, now: float) -> None:
         """Ask others for what is overdue."""
@@ -238,21 +288,23 @@ class _Calls:
         if free:
             self._waiting = [place for place in self._waiting if len(self._open) >= self._at_once or not self._ask_for(place, free, now)]
 
-    def _ask_for(self, place: int, sources: Sequence[_Source], now: float) -> bool:
+    def _ask_for(self, place: int, sources: Sequence[Source], now: float) -> bool:
         """Ask the best of ``sources`` for a piece; whether there is one."""
         calls = self._open.get(place, [])
         free = [source for source in sources if source.is_free(place, now) and all(call.source is not source for call in calls)]
+        if any(source.is_ready(place, now) for source in self._sources if not source.is_spare):
+            free = [source for source in free if not source.is_spare]
         if not free:
             return False
         source = min(free, key=lambda each: (each.is_doubtful or each.is_slow(now), len(each.calls)))  # of equal ones the first
-        call = _Call(place, source, now, now + self._patience_s(place) * 2 ** len(calls))
+        call = Call(place, source, now, now + self._patience_s(place) * 2 ** len(calls))
         request = pack(Ask(self.root, place))
         timeout_s = max(min(waits.PIECE_S, self._ends - now), 0.001)
         is_large = self._sizes[place] >= LARGE_BYTES
         asking = self._endpoint.call(source.key, METHOD, request, timeout_s=timeout_s, large_answer=is_large)
         self._calls[asyncio.create_task(asking)] = call
         source.calls.append(call)
-        source.said = "has not answered yet" if source.said == _NOT_ASKED else source.said
+        source.said = "has not answered yet" if source.said == NOT_ASKED else source.said
         self._open.setdefault(place, []).append(call)
         heapq.heappush(self._alarms, call.due)
         return True
@@ -269,12 +321,11 @@ class _Calls:
         while self._alarms and self._alarms[0] <= now:
             heapq.heappop(self._alarms)
         timeout_s = max(self._alarms[0] - self._loop.time(), 0.0) if self._alarms else None
-        if self._calls:
-            done, _ = await asyncio.wait(self._calls, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-            return [task for task in self._calls if task in done]
-        assert timeout_s is not None  # some source rests, or it would have been asked
-        await asyncio.sleep(timeout_s)
-        return []
+        awaited: set[asyncio.Future[Any]] = {*self._calls, self._enlisted}
+        done, _ = await asyncio.wait(awaited, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if self._enlisted in done:
+            self._enlisted = self._loop.create_future()
+        return [task for task in self._calls if task in done]
 
     def _settle(self, task: asyncio.Task[bytes], take: _Take) -> None:
         """Take what a call gave, or see to it that its piece is asked for elsewhere."""
@@ -314,9 +365,9 @@ class _Calls:
             if place != HASHES and 2 * len(data) >= max(self._sizes.values()):
                 self._times.append(self._loop.time() - call.started)
 
-    def _note_without(self, source: _Source, *, is_away: bool) -> None:
+    def _note_without(self, source: Source, *, is_away: bool) -> None:
         """Count that a source has nothing, or is away; calls that fail together say so once."""
-        if source.is_rested(self._loop.time()) and not (is_away and source is self._sources[0]):
+        if source.is_rested(self._loop.time()) and not (is_away and source is self._decisive):
             source.times_without += 1
 
     def _close(self, place: int) -> None:
@@ -327,7 +378,7 @@ class _Calls:
                 task.cancel()
                 call.source.is_doubtful = call.source.is_doubtful or call.due <= self._loop.time()
 
-    def _condemn(self, source: _Source, reason: str) -> None:
+    def _condemn(self, source: Source, reason: str) -> None:
         """Ask a source for nothing any more."""
         source.is_wrong, source.said = True, f"sent {reason}"
         for task, call in self._calls.items():
@@ -336,7 +387,7 @@ class _Calls:
                 self._give_up(call)
         self._on_wrong(source.key, reason)
 
-    def _give_up(self, call: _Call) -> None:
+    def _give_up(self, call: Call) -> None:
         """Expect nothing of a call; if no other is in flight for its piece, the piece waits to be asked for."""
         rivals = self._open.get(call.place, [])
         if call in rivals:
@@ -345,7 +396,7 @@ class _Calls:
                 del self._open[call.place]
                 self._waiting.insert(0, call.place)
 
-    def _rest(self, source: _Source, place: int | None, first_s: float, said: str) -> None:
+    def _rest(self, source: Source, place: int | None, first_s: float, said: str) -> None:
         """Let a source rest: twice as long each time until it gives something, times 0.5 to 1.5 at random."""
         times = source.rests[place][0] if place in source.rests else 0
         rest_s = min(first_s * 2 ** min(times, 10), waits.PIECE_AGAIN_S[1]) * (0.5 + self.rng.random())

@@ -8,9 +8,9 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import MAX_MANIFEST_BYTES, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
+from protocol.records import MAX_MANIFEST_BYTES, Contribution, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
 from protocol.signing import PublicKey
-from protocol.table import MAX_TABLE_BYTES, Row, RowProof, open_table
+from protocol.table import Row, open_table
 from swarm import waits
 from swarm.messages import (
     MAX_ANSWER_BYTES,
@@ -25,6 +25,7 @@ from swarm.messages import (
     HeaderAnswer,
     News,
     ProvenRow,
+    ShownRow,
 )
 from swarm.rpc import Endpoint, Refused
 from swarm.tasks import together
@@ -41,11 +42,19 @@ class Commitment:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnRow:
+    """A row of a committed table, proven, and the contribution of it, which lists a claim of this node."""
+
+    row: Row
+    contribution: Contribution
+
+
+@dataclass(frozen=True, slots=True)
 class Told:
     """What the log, or a neighbour, says of where the run stands."""
 
     commitment: Commitment | None  # None: no commit after the round asked for
-    row: Row | None  # the asker's own row in that commit's table, proven
+    row: OwnRow | None  # with the asker's own claim in that commit's table
     left_ms: int  # how long the round after it still is open; 0 where that is not known
     is_from_log: bool = False
 
@@ -56,8 +65,13 @@ class HandedIn:
 
     status: HandIn
     round: int
-    left_ms: int  # until the deadline of the open round
-    ticket: Ticket | None
+    signed: SignedTicket | None  # with HAVE_TICKET
+    blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
+
+    @property
+    def ticket(self) -> Ticket | None:
+        """The ticket, which was checked."""
+        return None if self.signed is None else unpack(Ticket, self.signed.payload, max_bytes=MAX_ANSWER_BYTES)
 
 
 async def fetch_manifest(endpoint: Endpoint, key: PublicKey) -> SignedManifest:
@@ -81,6 +95,18 @@ async def serve_manifest(endpoint: Endpoint, signed: SignedManifest) -> None:
     await endpoint.serve("manifest", answer)
 
 
+def checked_ticket(signed: SignedTicket, run: bytes, operator: PublicKey, contribution: bytes) -> Ticket:
+    """Return the ticket that the operator gave for a contribution.
+
+    Raises:
+        RemoteFault: it is no such ticket.
+    """
+    ticket = signed.open(operator)
+    if (ticket.run, ticket.contribution) != (run, contribution):
+        raise EncodingError("a ticket for something else")
+    return ticket
+
+
 class LogClient:
     """Talks to the first operator's log of one run."""
 
@@ -102,10 +128,9 @@ class LogClient:
         answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
         digest = header.contribution.digest
         if answer.status == HandIn.HAVE_TICKET:
-            ticket = self._opened(answer.ticket[0], digest)
-            return HandedIn(HandIn.HAVE_TICKET, ticket.round, answer.left_ms, ticket)
+            return self._with_ticket(answer.ticket[0], digest)
         if answer.status != HandIn.SEND_BODY:
-            return HandedIn(HandIn(answer.status), answer.round, answer.left_ms, None)
+            return HandedIn(HandIn(answer.status), answer.round, None, answer.blamed)
         header_in()
         limit = asyncio.Semaphore(GROUPS_IN_FLIGHT)
 
@@ -115,14 +140,13 @@ class LogClient:
                 return await self._endpoint.call(self.operator, "body", part, timeout_s=waits.BODY_S)
 
         try:
-            answers = await together(*(send(place, group) for place, group in enumerate(groups)))
+            answers = await together(*(send(place, group) for place, group in enumerate(groups) if not answer.has(place)))
         except Refused:  # most likely it came too late; what the log says to the header next is what counts
-            return HandedIn(HandIn.LATER, answer.round, answer.left_ms, None)
+            return HandedIn(HandIn.LATER, answer.round, None)
         packed = next((each for each in answers if each), None)
         if packed is None:
             raise EncodingError("the log took all of a body and gave no ticket")
-        ticket = self._opened(unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES), digest)
-        return HandedIn(HandIn.HAVE_TICKET, ticket.round, answer.left_ms, ticket)
+        return self._with_ticket(unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES), digest)
 
     async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
@@ -149,8 +173,8 @@ class LogClient:
             row = self._checked(news.row[0], commitment.proven.round)
         return Told(commitment, row, news.left_ms, key == self.operator)
 
-    async def row(self, round: int) -> Row | None:
-        """Return this node's own row in the table of a committed round; None: the log says that the table has none.
+    async def row(self, round: int) -> OwnRow | None:
+        """Return the row with this node's claim in the table of a committed round; None: the log says that the table has none.
 
         Raises:
             Unreachable: no answer.
@@ -167,16 +191,14 @@ class LogClient:
             raise EncodingError("a row of another round than was asked for")
         return self._checked(proven.row, entry)
 
-    async def table(self, entry: Round, source: PublicKey) -> tuple[Row, ...]:
-        """Return the rows of a committed round.
+    async def table(self, entry: Round, source: PublicKey) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+        """Return the rows of a committed round, and what each weighs in its mean.
 
         Raises:
             Unreachable: no answer.
             RemoteFault: the source refuses, or these are not its rows.
         """
         answer = await self._endpoint.call(source, "table", pack(AskTable(entry.round)), timeout_s=waits.CALL_S)
-        if len(answer) > MAX_TABLE_BYTES:
-            raise EncodingError("a table larger than any")
         return open_table(answer, entry)
 
     def open(self, data: bytes) -> Commitment:
@@ -190,14 +212,12 @@ class LogClient:
     def _proven(self, receipt: Receipt) -> Commitment:
         return Commitment(receipt, open_round_receipt(receipt, self._run, self.operator))
 
-    def _checked(self, proof: RowProof, entry: Round) -> Row:
-        proof.check(entry)
-        if proof.row.founder != self._endpoint.key:
-            raise EncodingError("a row of somebody else")
-        return proof.row
+    def _checked(self, shown: ShownRow, entry: Round) -> OwnRow:
+        """Return a row of the table of ``entry``; whether it has a claim of this node is seen by whoever knows its claims."""
+        shown.proof.check(entry)
+        if shown.contribution.digest != shown.proof.row.contribution:
+            raise EncodingError("a row of another contribution than the one that comes with it")
+        return OwnRow(shown.proof.row, shown.contribution.open())
 
-    def _opened(self, signed: SignedTicket, contribution: bytes) -> Ticket:
-        ticket = signed.open(self.operator)
-        if (ticket.run, ticket.contribution) != (self._run, contribution):
-            raise EncodingError("a ticket for something else")
-        return ticket
+    def _with_ticket(self, signed: SignedTicket, contribution: bytes) -> HandedIn:
+        return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self._run, self.operator, contribution).round, signed)

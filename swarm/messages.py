@@ -5,15 +5,16 @@ from enum import IntEnum
 
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
-from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedTicket
+from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution, SignedTicket
 from protocol.table import RowProof
 
 MAX_HEADER_BYTES = (MAX_COHORT + 1) * MAX_ENTRY_BYTES
 MAX_RECEIPT_BYTES = MAX_ENTRY_BYTES + 64 * 40 + 1024  # an entry, a path of 64 hashes, a note
-MAX_PROVEN_ROW_BYTES = MAX_RECEIPT_BYTES + 1024
+MAX_PROVEN_ROW_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 1024  # and a row with its path, and its contribution
 MAX_NEWS_BYTES = MAX_PROVEN_ROW_BYTES + 64
-MAX_ANSWER_BYTES = 1024
+MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
 _DIGEST_BYTES, _PLACE_BYTES = 32, 2
+_MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
 
 
 class HandIn(IntEnum):
@@ -23,6 +24,7 @@ class HandIn(IntEnum):
     HAVE_TICKET = 1  # the body is there, and here is the ticket
     LISTED = 2  # the contribution is in a table already
     LATER = 3  # the open round has no place for it: after the next commit again
+    WITHOUT = 4  # a claim of several cannot stand: the others may be handed in without it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +35,20 @@ class HeaderAnswer:
     round: int  # that it counts in
     left_ms: int  # until the round's deadline
     ticket: tuple[SignedTicket, ...]  # one with HAVE_TICKET, else none
+    blamed: tuple[bytes, ...] = ()  # with WITHOUT the keys whose claims cannot stand
+    there: bytes = b""  # with SEND_BODY the groups of the body that came before: bit p % 8 of byte p // 8; empty: none
 
     def __post_init__(self) -> None:
         if self.status not in tuple(HandIn) or len(self.ticket) != (self.status == HandIn.HAVE_TICKET):
             raise ValueError("an answer to a header without its meaning")
+        if bool(self.blamed) != (self.status == HandIn.WITHOUT) or len(self.blamed) > MAX_COHORT:
+            raise ValueError("an answer that blames nobody, or too many")
+        if self.there and (self.status != HandIn.SEND_BODY or len(self.there) > _MAX_THERE_BYTES):
+            raise ValueError("an answer that has groups of a body that it does not ask for, or too many")
+
+    def has(self, place: int) -> bool:
+        """Return whether a group of the body came before."""
+        return place < 8 * len(self.there) and bool(self.there[place // 8] >> place % 8 & 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +85,19 @@ class AfterRound:
 
 
 @dataclass(frozen=True, slots=True)
+class ShownRow:
+    """A row of a table with its proof, and the contribution that it names: so whose claims it has."""
+
+    proof: RowProof
+    contribution: SignedContribution
+
+
+@dataclass(frozen=True, slots=True)
 class News:
     """Where the run stands: the newest commit, if it is after the round asked for, and how long the round after it still is open."""
 
     receipt: tuple[Receipt, ...]  # at most one
-    row: tuple[RowProof, ...]  # the caller's own in that commit's table, if there is one
+    row: tuple[ShownRow, ...]  # the one in that commit's table that has a claim of the caller's, if there is one
     left_ms: int
 
     def __post_init__(self) -> None:
@@ -87,10 +107,10 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class AskRow:
-    """Asks for a founder's row in the table of a round; where that has none, the answer is empty."""
+    """Asks for the row that has a key's claim in the table of a round; where there is none, the answer is empty."""
 
     round: int
-    founder: bytes
+    key: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +118,11 @@ class ProvenRow:
     """A row with the proof that its table has it, and its round's receipt."""
 
     receipt: Receipt
-    row: RowProof
+    row: ShownRow
 
 
 @dataclass(frozen=True, slots=True)
 class AskTable:
-    """Asks for all rows of a round's table."""
+    """Asks for all rows of a round's table, and what each weighs."""
 
     round: int

@@ -1,4 +1,8 @@
-"""Who else is in the run: announcements in the DHT, under the run's name. For whom to ask for bytes, and whom to pass a commit on to.
+"""Who else is in the run: announcements in the DHT. For whom to ask for bytes, whom to tell what is new, and for who is near.
+
+Everybody stands in the bucket of the first bits of its key's hash; the larger the run, the more bits, so that what is read at a look does
+not grow with the run. One reads the own bucket, another one at random, and that of the own cohort; who knows nothing yet, the sample: the
+name without any bits, under which a large run's few with the smallest hashes stand. A small run has one bucket, that name.
 
 A round needs none of this: a peer that finds nobody takes part by the log alone.
 """
@@ -6,97 +10,252 @@ A round needs none of this: a peer that finds nobody takes part by the log alone
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault
 from protocol.records import Announcement
-from protocol.signing import PublicKey
+from protocol.signing import PublicKey, sha256
 from swarm import waits
 from swarm.rpc import Endpoint
+from swarm.tasks import together
 
-MAX_NEIGHBOURS = 1024  # known at once; of a larger run random ones
-_S_A_MEMBER = 2.0  # everybody reads of everybody, from several nodes: so the traffic of a look, and its time, grow alike
+MAX_NEIGHBOURS = 64  # known at once; of a larger run near ones, and then random ones
+MAX_NEAR = 32  # of them
+MAX_BITS = 16
+SPLIT, JOIN = 96, 64  # a bucket of more is split; two that are less together become one
+_CHANGED = 8  # one of so many is forgotten at a look, where there is no room
+_FEW = 16  # announcements are enough to tell a run's size from
+_S_A_NEIGHBOUR = 2.0  # what is read at a look grows with a small run: so the time from look to look does, too
 _PERIODS_PUBLISHED, _PERIODS_KNOWN = 6, 3  # how long an announcement lives: in the DHT, and at those who read it
 _MAX_ANNOUNCEMENT_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    announcement: Announcement
+    forgotten_s: float  # the time when it is
 
 
 class Neighbours:
     """The other peers of one run as this node knows them."""
 
-    def __init__(self, endpoint: Endpoint, run: bytes, clock: Callable[[], float] = time.monotonic) -> None:
-        """Know nobody yet."""
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        run: bytes,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        is_near: Callable[[PublicKey], bool] | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Know nobody yet. ``is_near`` says who of those who announced the own cohort really is near; None: all of them."""
         self._endpoint = endpoint
         self._run = run
         self._clock = clock
-        self._known: dict[PublicKey, tuple[Announcement, float]] = {}  # with the time when it is forgotten
+        self._is_near = is_near
+        self._rng = rng or random.Random()
+        self._known: dict[PublicKey, _Known] = {}
+        self._cohort: str | None = None  # that was announced
         self._sequence = 0
+        self._bits = 0  # of the own bucket
+        self._size: float | None = None  # of the run, about; None: not known yet
         self.malformed = 0
 
     async def announce(self, *, cohort: str, round_: int) -> None:
         """Say in the DHT that this node is there, and whose round's state it holds."""
+        self._cohort = cohort
         self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
-        record = Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence)
-        await self._endpoint.publish(self._name, pack(record), ttl_s=_PERIODS_PUBLISHED * self.period_s)
+        data = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence))
+        names = [*(self._bucket(bits) for bits in self._own_levels()), self._meeting(cohort)]
+        await together(*(self._endpoint.publish(name, data, ttl_s=_PERIODS_PUBLISHED * self.period_s) for name in names))
 
     async def look(self) -> None:
-        """Read the announcements in the DHT."""
-        found = list((await self._endpoint.lookup(self._name)).items())
-        random.shuffle(found)
-        self._forget_for_good(0.0 if len(self._known) >= MAX_NEIGHBOURS else _PERIODS_PUBLISHED * self.period_s)
-        for key, data in found:
-            with contextlib.suppress(RemoteFault):  # counted; the others' announcements are as good as before
-                self._take(key, data)
+        """Read announcements in the DHT."""
+        if self._size is None:
+            self._judge_by_sample(await self._endpoint.lookup(self._bucket(0)))
+        own = _first_bits(self._endpoint.key, self._bits)
+        others = [own ^ self._rng.randrange(1, 2**self._bits)] if self._bits else []
+        names = [self._name_of(self._bits, prefix) for prefix in (own, *others)]
+        meetings = [self._meeting(self._cohort)] if self._cohort is not None else []
+        found = await together(*(self._endpoint.lookup(name) for name in (*names, *meetings)))
+        self._make_room()
+        if meetings:
+            self._take_all(found.pop(), of_cohort=True)
+        self._take_all({key: data for records in found for key, data in records.items()})
+        counts = [len(records) for records in found]
+        if self._bits and min(counts) < _FEW:  # others may see a smaller run
+            sample = await self._endpoint.lookup(self._bucket(0))
+            self._take_all(sample)
+            self._judge_by_sample(sample)
+        else:
+            self._judge(sum(counts) / len(counts) * 2**self._bits)
 
     @property
     def period_s(self) -> float:
-        """How long to wait between two announcements, or looks: longer in a large run."""
+        """How long to wait between two announcements, or looks: longer in a larger run."""
         shortest_s, longest_s = waits.ANNOUNCE_S
-        return min(max(shortest_s, len(self._known) * _S_A_MEMBER), longest_s)
+        return min(max(shortest_s, len(self._known) * _S_A_NEIGHBOUR), longest_s)
+
+    @property
+    def size(self) -> int:
+        """How many peers the run has, this one among them: in a large run about, in a small one those who are known."""
+        known = len(self.members()) + 1
+        return known if self._bits == 0 or self._size is None else max(known, round(self._size))
 
     def members(self) -> list[PublicKey]:
         """Return the keys of the others that announced themselves lately."""
         now = self._clock()
-        return [key for key, (_, forgotten_s) in self._known.items() if forgotten_s > now]
+        return [key for key, known in self._known.items() if known.forgotten_s > now]
+
+    def members_of(self, cohort: str) -> list[PublicKey]:
+        """Return those of them that announced this cohort."""
+        return [key for key in self.members() if self._known[key].announcement.cohort == cohort]
 
     def some(self, count: int) -> list[PublicKey]:
         """Return at most so many random ones of them."""
         members = self.members()
-        return random.sample(members, min(count, len(members)))
+        return self._rng.sample(members, min(count, len(members)))
+
+    def mixed(self, count: int) -> list[PublicKey]:
+        """Return at most so many: half of them near ones, if there are any, then others."""
+        near = self.near()[: (count + 1) // 2]
+        far = self.far(count - len(near))
+        return near + far + [key for key in self.near() if key not in near][: count - len(near) - len(far)]
+
+    def near(self) -> list[PublicKey]:
+        """Return the near ones of them, in random order."""
+        near = [key for key in self.members() if self.is_near(key)]
+        return self._rng.sample(near, len(near))
+
+    def far(self, count: int, *, without: Container[PublicKey] = ()) -> list[PublicKey]:
+        """Return at most so many random ones of them that are not near."""
+        far = [key for key in self.members() if key not in without and not self.is_near(key)]
+        return self._rng.sample(far, min(count, len(far)))
+
+    def is_near(self, key: PublicKey) -> bool:
+        """Return whether a peer announced the own cohort, and is of it as far as is known."""
+        known = self._known.get(key)
+        if known is None or self._cohort is None or known.announcement.cohort != self._cohort:
+            return False
+        return self._is_near is None or self._is_near(key)
 
     def forget(self, key: PublicKey) -> None:
         """It cannot be reached: do without it until it announces itself again."""
         known = self._known.get(key)
         if known is not None:
-            self._known[key] = (known[0], self._clock())
+            self._known[key] = _Known(known.announcement, self._clock())
 
-    def _forget_for_good(self, after_s: float) -> None:
-        """Not before the DHT has forgotten it as well: else the old announcement of who is away would bring it back."""
-        now = self._clock()
-        self._known = {key: entry for key, entry in self._known.items() if entry[1] + after_s > now}
+    # Names. The hash of a key says its buckets, and whether it stands in the sample.
 
-    @property
-    def _name(self) -> str:
-        return f"manta-{self._run.hex()}-members"
+    def _name_of(self, bits: int, prefix: int) -> str:
+        name = f"manta-{self._run.hex()}-members"
+        return f"{name}-{bits}-{prefix:x}" if bits else name
 
-    def _take(self, key: PublicKey, data: bytes) -> None:
-        """Take an announcement that is listed under ``key``.
+    def _bucket(self, bits: int) -> str:
+        return self._name_of(bits, _first_bits(self._endpoint.key, bits))
+
+    def _meeting(self, cohort: str) -> str:
+        return f"manta-{self._run.hex()}-cohort-{sha256(cohort.encode()).hex()}"
+
+    def _own_levels(self) -> list[int]:
+        """Return the bits of the buckets to stand in: all for others who see the run a little smaller, then fewer and fewer in each."""
+        depth = _depth(self._endpoint.key)
+        return [bits for bits in range(self._bits, -1, -1) if self._bits - bits <= max(1, depth)]
+
+    # The run's size.
+
+    def _judge(self, size: float) -> None:
+        """Take it that the run has about so many, and so how many bits a bucket has."""
+        self._size = size
+        while self._bits < MAX_BITS and size / 2**self._bits > SPLIT:
+            self._bits += 1
+        while self._bits > 0 and size / 2 ** (self._bits - 1) < JOIN:
+            self._bits -= 1
+
+    def _judge_by_sample(self, found: Mapping[PublicKey, bytes]) -> None:
+        """See from those who stand under the name without bits how large the run is.
+
+        Where buckets have b bits, they have a depth of b or more, half of them just b; and they are one of 2^b.
+        """
+        depths = sorted(_depth(key) for key in found)
+        depth = depths[len(depths) // 4] if depths else 0
+        self._judge(sum(each >= depth for each in depths) * 2.0**depth)
+
+    # Who is known.
+
+    def _make_room(self) -> None:
+        """Forget for good who is forgotten since long; where many are known, also some of the others, so that newcomers come to be known.
+
+        Not before the DHT has forgotten it as well, if there is room: else the old announcement of who is away would bring it back.
+        """
+        now, is_full = self._clock(), len(self._known) >= MAX_NEIGHBOURS
+        after_s = 0.0 if is_full else _PERIODS_PUBLISHED * self.period_s
+        self._known = {key: known for key, known in self._known.items() if known.forgotten_s + after_s > now}
+        if len(self._known) >= MAX_NEIGHBOURS:
+            for key in self.far(MAX_NEIGHBOURS // _CHANGED):
+                del self._known[key]
+
+    def _take_all(self, found: Mapping[PublicKey, bytes], *, of_cohort: bool = False) -> None:
+        keys = list(found)
+        self._rng.shuffle(keys)
+        for key in keys:
+            with contextlib.suppress(RemoteFault):  # counted; the others' announcements are as good as before
+                self._take(key, found[key], of_cohort)
+
+    def _take(self, key: PublicKey, data: bytes, of_cohort: bool) -> None:
+        """Take an announcement that is listed under ``key``, if it is news and there is room.
 
         Raises:
-            EncodingError: it is none of this run's, or not that key's.
+            EncodingError: it is none of this run's, or not that key's, or none of the own cohort's where it stands.
         """
-        if key == self._endpoint.key:
+        known = self._known.get(key)
+        if key == self._endpoint.key or (known is None and not self._has_room(key, of_cohort)):
             return
         try:
             announcement = unpack(Announcement, data, max_bytes=_MAX_ANNOUNCEMENT_BYTES)
             if (announcement.key, announcement.run) != (key, self._run):
                 raise EncodingError("an announcement in another's name, or for another run")
+            if of_cohort and announcement.cohort != self._cohort:
+                raise EncodingError("an announcement of another cohort")
         except RemoteFault:
             self.malformed += 1
             raise
-        known = self._known.get(key)
-        if known is not None and known[0].sequence >= announcement.sequence:
+        if known is not None and known.announcement.sequence >= announcement.sequence:
             return
-        if known is None and len(self._known) >= MAX_NEIGHBOURS:
-            return
-        self._known[key] = (announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s))
+        if known is None and of_cohort and len(self._known) >= MAX_NEIGHBOURS:
+            del self._known[self._rng.choice([each for each in self._known if not self._is_mate(each)])]
+        self._known[key] = _Known(announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s))
+
+    def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:
+        """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""
+        if len(self._known) >= MAX_NEIGHBOURS and not of_cohort:
+            return False
+        mates = sum(map(self._is_mate, self._known))
+        if of_cohort:
+            return mates < min(MAX_NEAR, MAX_NEIGHBOURS)
+        own = _first_bits(self._endpoint.key, self._bits)
+        if self._bits == 0 or _first_bits(key, self._bits) != own:
+            return True
+        beside = sum(not self._is_mate(each) and _first_bits(each, self._bits) == own for each in self._known)
+        return beside < (MAX_NEIGHBOURS - mates) // 2
+
+    def _is_mate(self, key: PublicKey) -> bool:
+        return self._cohort is not None and self._known[key].announcement.cohort == self._cohort
+
+
+@lru_cache(maxsize=4096)
+def _hash_of(key: bytes) -> int:
+    return int.from_bytes(sha256(key), "big")
+
+
+def _first_bits(key: bytes, bits: int) -> int:
+    return _hash_of(key) >> (256 - bits)
+
+
+def _depth(key: bytes) -> int:
+    """Return how many zero bits a key's hash ends with, at most ``MAX_BITS``."""
+    number = _hash_of(key) | 1 << MAX_BITS
+    return (number & -number).bit_length() - 1

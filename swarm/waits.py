@@ -17,6 +17,7 @@ OFFER_S = 10.0  # a latency table: its offer, and again the table; who is slower
 PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
 PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
+WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
 LAST_ROWS_S = 5.0  # at its end a peer waits so long to see that its last contribution is in its table
 
 # Handing in. Between its deadline and its commit a round takes its grace, a sync and the arithmetic.
@@ -29,13 +30,21 @@ PIECE_S = 60.0  # a call for a piece
 PIECE_AGAIN_S = (0.2, 5.0)  # first and longest rest of a source that has not got the piece, or is busy
 AWAY_S = 1.0  # first rest of a source that does not answer
 FETCH_S = 600.0  # all of it: one bound over all ways, sources and pieces
+NEAR_GETS_S = 1.0  # for what a near neighbour is getting from afar
+TURN_S = 2.0  # for others to give what the log has too; so long again each time that twice as many may ask the log
+NEIGHBOURS_S = 1.0  # until neighbours are asked who did not say that they have it
 
 # Looking for a log that is away.
 LOG_AGAIN_S = (0.5, 5.0)  # first and longest pause
 
 # Being found: announcements in the DHT.
 ANNOUNCE_S = (10.0, 300.0)  # shortest and longest pause: the larger the run, the longer
+FIRST_LOOKS_S = 0.5  # the first pauses are twice this, and twice as long each time up to those
 ANNOUNCED_S = 60.0  # an announcement counts so long at least
+
+# In a cohort. Beside these its founder's timetable decides, which follows from the time that a round leaves.
+HELLO_S = 10.0  # a proof for a proof, from memory
+NEAR_S = 0.5  # on top of what the other side takes by its own bounds, for the way
 
 
 def news_s(left_ms: int, grace_ms: int) -> float:

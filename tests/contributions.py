@@ -7,30 +7,29 @@ from typing import Any
 from protocol.ledger import Ledger, Listed, entries_of
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, entry_of
 from protocol.signing import Identity, sha256
-from protocol.table import table_root
+from protocol.table import table_root, weights, weights_root
 
 PEERS = sorted((Identity(bytes([seed]) * 32) for seed in range(11, 19)), key=lambda peer: peer.public_key)
 
 
-def header_of(
+def claim_of(
     ledger: Ledger,
     identity: Identity,
     *,
     round: int | None = None,
     lots: tuple[int, ...] = (2, 2),
-    body: bytes | None = None,
     cohort: str = "here",
     **changes: Any,
-) -> Header:
-    """Return what a peer alone hands in.
+) -> SignedClaim:
+    """Return a peer's claim, which names itself as the founder.
 
     Args:
         round: the round after its base; None: the ledger's next one.
         lots: of each architecture.
-        body: root over its body's groups; None: one that no other peer and no other base has.
-        changes: of the claim; the contribution follows in what both say.
+        changes: of the claim.
     """
     round = ledger.round + 1 if round is None else round
+    steps = ledger.manifest.exchange.local_steps
     claim = Claim(
         run=ledger.run,
         round=round,
@@ -38,18 +37,46 @@ def header_of(
         key=identity.public_key,
         founder=identity.public_key,
         cohort=cohort,
-        local_steps=1,
+        local_steps=steps,
         work=lots,
         lots_root=sha256(b"lots"),
+        steps_root=sha256(b"steps") if steps > 1 else b"",
         vector=sha256(b"vector"),
         residual=b"",
         lot_ms=10,
     )
-    claim = replace(claim, **changes)
-    signed = SignedClaim.sign(claim, identity)
-    root = body or sha256(claim.key + claim.base)
-    contribution = Contribution(claim.run, claim.round, claim.base, claim.founder, (signed.digest,), root, (b"",))
-    return Header(SignedContribution.sign(contribution, identity), (signed,))
+    return SignedClaim.sign(replace(claim, **changes), identity)
+
+
+def listing(claims: Iterable[SignedClaim], founder: Identity, *, body: bytes | None = None, left: bytes = b"") -> Header:
+    """Return what a founder hands in of these claims; run and base are those of the first.
+
+    Args:
+        claims: in any order.
+        founder: signs it, whomever the claims name.
+        body: root over its body's groups; None: one that no other claims have.
+        left: digest of the residual that it leaves; none if it is empty.
+    """
+    ordered = sorted(claims, key=lambda signed: signed.open().key)
+    first = ordered[0].open()
+    root = body or sha256(b"".join(signed.open().key for signed in ordered) + first.base)
+    contribution = Contribution(
+        first.run, first.round, first.base, founder.public_key, tuple(signed.digest for signed in ordered), root, left
+    )
+    return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
+
+
+def header_of(ledger: Ledger, identity: Identity, *, body: bytes | None = None, left: bytes = b"", **changes: Any) -> Header:
+    """Return what a peer alone hands in: ``listing`` of its one claim, which is ``claim_of`` with changes."""
+    return listing([claim_of(ledger, identity, **changes)], identity, body=body, left=left)
+
+
+def cohort_header_of(
+    ledger: Ledger, members: Sequence[Identity], *, body: bytes | None = None, left: bytes = b"", **changes: Any
+) -> Header:
+    """Return what a cohort hands in whose founder is the first of ``members``; the same changes in all of their claims."""
+    claims = [claim_of(ledger, member, **{"founder": members[0].public_key, **changes}) for member in members]
+    return listing(claims, members[0], body=body, left=left)
 
 
 def with_contribution(header: Header, identity: Identity, **changes: Any) -> Header:
@@ -71,6 +98,7 @@ def round_of(ledger: Ledger, listed: Sequence[Listed], **changes: Any) -> Round:
         base=ledger.last_commit,
         table=table_root([one.row for one in listed]),
         rows=len(listed),
+        weights=weights_root(weights([one.row for one in listed])),
         mean=sha256(f"mean {number}".encode()),
         state=sha256(f"state {number}".encode()),
         counted=sum(one.counted for one in listed),

@@ -16,16 +16,16 @@ from exact.coding import body_groups, encode, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import vector_groups
 from protocol.encoding import pack, unpack
-from protocol.errors import LedgerError, Unreachable
+from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger, entries_of
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.records import Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
-from protocol.table import RowProof, table_bytes, table_root
+from protocol.table import RowProof, table_bytes, table_root, weights_root
 from swarm.blobs import Blob, Shelf
 from swarm.memory import MemoryNetwork
-from swarm.messages import AfterRound, AskRow, AskTable, BodyPart, HandIn, HeaderAnswer, News, ProvenRow
+from swarm.messages import AfterRound, AskRow, AskTable, BodyPart, HandIn, HeaderAnswer, News, ProvenRow, ShownRow
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 
@@ -76,11 +76,13 @@ class MemoryLog:
         # What it does wrong.
         self.says_later = False
         self.refuses: str | None = None  # headers, and why
+        self.blames: bytes | None = None  # a key that it takes for a liar's
         self.counts_in_next = False  # headers come too late for the round that is open
         self.loses: set[bytes] = set()  # contributions that it will not list, whatever it said
         self._bodies: dict[bytes, list[bytes | None]] = {}
         self._tree = Tree()
         self._receipts: dict[int, Receipt] = {}
+        self._weights: dict[int, tuple[int, ...]] = {}  # of rows, by round
         self._changed = asyncio.Event()
 
     # The test's side.
@@ -108,8 +110,10 @@ class MemoryLog:
         self.network.endpoints[self.endpoint.key] = self.endpoint
 
     def in_round(self) -> list[bytes]:
-        """Return the contributions that have tickets for the open round."""
-        return [each for each in self.handed if self.rounds[each] == self.ledger.round + 1 and each not in self.loses]
+        """Return the contributions that have tickets for the open round, but for those of members whose cohort's is in it too."""
+        found = [each for each in self.handed if self.rounds[each] == self.ledger.round + 1 and each not in self.loses]
+        keys = {each: {claim.open().key for claim in self.handed[each][0].claims} for each in found}
+        return [each for each in found if not any(keys[each] < keys[other] for other in found)]
 
     async def wait_for(self, count: int) -> None:
         """Return once so many contributions are in the open round."""
@@ -118,7 +122,7 @@ class MemoryLog:
     def give(self, peer: Identity, seed: int = 0, *, age: int = 0) -> bytes:
         """Put a contribution of random numbers, on a base so many commits old, in the open round; return its digest."""
         base = self.ledger.round - age
-        values = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)).numpy() / 100
+        values = (torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100).numpy()
         codec = self.manifest.exchange.codec
         blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
         work = (1,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
@@ -135,7 +139,9 @@ class MemoryLog:
         rows = [listed.row for listed, _, _ in found]
         bodies = [parse(self.manifest.exchange.codec, blob.join(), self.num_weights) for _, _, blob in found]
         floors = [self.ledger.floor_at(listed.round - 1) for listed, _, _ in found]
-        result = outcome(rows, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights)
+        masks = [self.course.coverage(listed.round, listed.cohort) for listed, _, _ in found]
+        result = outcome(rows, bodies, floors, self.ledger.thresholds, self.ledger.floor_at(round_ - 1), self.num_weights, masks)
+        self._weights[round_] = result.weights
         self.state = next_state(self.state, torch.from_numpy(result.mean), self.plan)
         mean, state = Blob.of(vector_groups(result.mean)), Blob.of(state_pieces(self.state))
         self.means.append(mean)
@@ -147,6 +153,7 @@ class MemoryLog:
             base=self.ledger.last_commit,
             table=table_root(rows),
             rows=len(rows),
+            weights=weights_root(result.weights),
             mean=mean.root,
             state=state.root,
             counted=sum(listed.counted for listed, _, _ in found),
@@ -175,12 +182,19 @@ class MemoryLog:
         if self.refuses is not None:
             raise LedgerError(self.refuses)
         for round_ in range(1, self.ledger.round + 1):
-            if any(listed.row.contribution == digest for listed in self.ledger.table_at(round_) or ()):
+            if any(header.claims[0].digest in listed.claims for listed in self.ledger.table_at(round_) or ()):
                 return pack(HeaderAnswer(int(HandIn.LISTED), round_, self.left_ms, ()))
         round_ = self.rounds.get(digest, self.ledger.round + 1 + self.counts_in_next)
         if round_ <= self.ledger.round:
             round_ = self.ledger.round + 1
-        self.ledger.listed(header, round_)
+        try:
+            self.ledger.listed(header, round_)
+            if self.blames in [claim.open().key for claim in header.claims]:
+                raise ClaimError("a lie, as the test says", (self.blames,))
+        except ClaimError as error:
+            if len(header.claims) == 1:
+                raise
+            return pack(HeaderAnswer(int(HandIn.WITHOUT), round_, self.left_ms, (), error.keys))
         if self.says_later:
             return pack(HeaderAnswer(int(HandIn.LATER), round_, self.left_ms, ()))
         self.rounds[digest] = round_
@@ -208,19 +222,20 @@ class MemoryLog:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
             return pack(News((), (), self.left_ms))
-        proof = self._proof(self.ledger.round, caller)
-        return pack(News((self.receipt(),), () if proof is None else (proof,), self.left_ms))
+        shown = self._shown(self.ledger.round, caller)
+        return pack(News((self.receipt(),), () if shown is None else (shown,), self.left_ms))
 
     async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskRow, request, max_bytes=128)
-        proof = self._proof(ask.round, ask.founder)
-        return b"" if proof is None else pack(ProvenRow(self.receipt(ask.round), proof))
+        shown = self._shown(ask.round, ask.key)
+        return b"" if shown is None else pack(ProvenRow(self.receipt(ask.round), shown))
 
     async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
-        table = self.ledger.table_at(unpack(AskTable, request, max_bytes=128).round)
+        round_ = unpack(AskTable, request, max_bytes=128).round
+        table = self.ledger.table_at(round_)
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
-        return table_bytes([listed.row for listed in table])
+        return table_bytes([listed.row for listed in table], self._weights[round_])
 
     # What the methods above share.
 
@@ -237,7 +252,7 @@ class MemoryLog:
         index = self._tree.size - 1
         return Receipt(entry, index, tuple(self._tree.inclusion_proof(index)), sign_tree_head(head, name, OPERATOR))
 
-    def _proof(self, round_: int, founder: bytes) -> RowProof | None:
+    def _shown(self, round_: int, key: bytes) -> ShownRow | None:
         table = self.ledger.table_at(round_)
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
@@ -245,8 +260,11 @@ class MemoryLog:
         tree = Tree()
         for row in rows:
             tree.append(leaf_hash(pack(row)))
-        place = next((place for place, row in enumerate(rows) if row.founder == founder), None)
-        return None if place is None else RowProof(rows[place], place, tuple(tree.inclusion_proof(place, len(rows))))
+        place = next((place for place, listed in enumerate(table) if key in listed.keys), None)
+        if place is None:
+            return None
+        proof = RowProof(rows[place], place, tuple(tree.inclusion_proof(place, len(rows))))
+        return ShownRow(proof, self.handed[rows[place].contribution][0].contribution)
 
 
 async def until(condition: Any) -> None:

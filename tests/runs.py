@@ -9,6 +9,7 @@ from protocol.signing import Identity, sha256
 
 EXCHANGE = Exchange(
     codec="int16",
+    residual_percent=100,
     local_steps=1,
     max_rows=8,
     target_batch=64,
@@ -55,7 +56,7 @@ def manifest_of(operator: Identity, **changes: Any) -> Manifest:
         schedule="sandwich",
         num_rounds=4,
         lot_samples=16,
-        optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0),
+        optimizer=Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, outer_rate="0.9", outer_momentum="0.5"),
         initial_state=sha256(b"initial"),
         exchange=EXCHANGE,
         reward_pool=1_000,

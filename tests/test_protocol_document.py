@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
-from protocol.cohorts import cohort_name
+from protocol.cohorts import cohort_name, mate_proof
 from protocol.encoding import encode as encode_value
 from protocol.encoding import pack
 from protocol.exchange import Exchange, next_open_ms
@@ -40,6 +41,7 @@ from protocol.records import (
     SignedContribution,
     SignedManifest,
     SignedTicket,
+    StepRecord,
     Threshold,
     Ticket,
     commit_digest,
@@ -47,21 +49,19 @@ from protocol.records import (
 )
 from protocol.rewards import share_out
 from protocol.signing import Identity, peer_name, sha256
-from protocol.table import Row, clipped_weight, limit_square, table_root, weights
-from swarm import codec
-from swarm.mean import Mean
+from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENT = (DOCS / "protocol.md").read_text(encoding="utf-8")
 TRAINING = (DOCS / "training.md").read_text(encoding="utf-8")
 SPACES = [space_named(name) for name in ("classifier-tiny", "classifier-base", "stereo-tiny", "stereo-base")]
 DATASETS = ("digits", "layers", "motorcycle")
-OPTIMIZER = Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0)
+OPTIMIZER = Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5")
 PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", OPTIMIZER, 200, 0)
 SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0)
 
-KEY, ZEROS, COUNTING = Identity(bytes(range(32))), bytes(32), bytes(range(32))
-EXCHANGE = Exchange("int16", 1, 8, 64, 640, 80, -20, 1000, 100, 60_000)
+KEY, MATE, ZEROS, COUNTING = Identity(bytes(range(32))), Identity(bytes(range(32, 64))), bytes(32), bytes(range(32))
+EXCHANGE = Exchange("int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60_000)
 MANIFEST = Manifest(
     name="test",
     task="classification",
@@ -108,14 +108,19 @@ CLAIM = Claim(
     local_steps=1,
     work=(2, 1, 0, 1),
     lots_root=root([leaf_hash(pack(LOT))]),
+    steps_root=b"",
     vector=ZEROS,
     residual=b"",
     lot_ms=250,
 )
 SIGNED_CLAIM = SignedClaim.sign(CLAIM, KEY)
 CONTRIBUTION = SignedContribution.sign(
-    Contribution(RUN, 1, RUN, KEY.public_key, (SIGNED_CLAIM.digest,), packed_body("int16", VECTOR, FLOOR)[1], (b"",)), KEY
+    Contribution(RUN, 1, RUN, KEY.public_key, (SIGNED_CLAIM.digest,), packed_body("int16", VECTOR, FLOOR)[1], b""), KEY
 )
+MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, work=(1, 0, 0, 0)), MATE)
+TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
+COHORTS = SignedContribution.sign(replace(CONTRIBUTION.open(), claims=TOGETHER), KEY)
+STEP = StepRecord(0, 32, ZEROS, ZEROS, ZEROS)
 
 # A table on the commit of round 2, whose floor is -19; the two rounds before had -20.
 TABLE_FLOOR, THRESHOLD = -19, Threshold(0, 393_216, 64)
@@ -123,7 +128,7 @@ FLOORS, AGES, SAMPLES = (-19, -20, -20), (0, 1, 2), (64, 64, 16)
 VECTORS = [np.array(values, np.float32) for values in ([1, -2, 0.3, 0], [0.5, -1, 0.25, 2**-12], [40, -30, 20, 10])]
 BODIES = [packed_body("int16", vector, floor) for vector, floor in zip(VECTORS, FLOORS, strict=True)]
 PARSED = [parse("int16", data, 4) for data, _ in BODIES]
-ROWS = [Row(sha256(b"%d" % i), bytes([17 * (i + 1)]) * 32, AGES[i], 0, SAMPLES[i], BODIES[i][1]) for i in range(3)]
+ROWS = [Row(sha256(b"%d" % i), bytes([17 * (i + 1)]) * 32, AGES[i], 0, SAMPLES[i], "cohort-0", BODIES[i][1]) for i in range(3)]
 OUTCOME: Outcome = outcome(ROWS, PARSED, FLOORS, [THRESHOLD], TABLE_FLOOR, 4)
 ROUND = Round(
     run=RUN,
@@ -131,6 +136,7 @@ ROUND = Round(
     base=ZEROS,
     table=table_root(ROWS),
     rows=3,
+    weights=weights_root(OUTCOME.weights),
     mean=vector_root(OUTCOME.mean),
     state=ZEROS,
     counted=sum(SAMPLES),
@@ -158,6 +164,13 @@ def counted_weights() -> list[int]:
     ]
 
 
+def travelling() -> str:
+    """Return what is said of the table's bytes."""
+    data = table_bytes(ROWS, OUTCOME.weights)
+    assert open_table(data, ROUND) == (tuple(ROWS), OUTCOME.weights)
+    return f"{len(data)}; `{sha256(data).hex()}`"
+
+
 def numbers(values: object) -> str:
     """Return numbers with commas between them."""
     return ", ".join(map(str, values))  # type: ignore[call-overload]
@@ -176,14 +189,14 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield (
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
-        '["sgd", "0.1", "0.9", "0", "0", "0", 0], Z, ["int16", 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
+        '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
         '[["r32", 10], ["k3", 5]], [key]]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
     yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
     yield (
-        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, Z, "", 250]`: digest when signed',
+        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250]`: digest when signed',
         f"`{SIGNED_CLAIM.digest.hex()}`",
     )
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
@@ -193,8 +206,18 @@ def rows() -> Iterator[tuple[str, str]]:
         yield f"body of (1, -2, 0.3, 0) in `{name}` on the floor -20; its values", f"`{data.hex()}`; {values}"
         yield f"root of that `{name}` body", f"`{body_root.hex()}`"
     yield (
-        'contribution `[run, 1, run, key, [that claim\'s digest], root of that int16 body, [""]]`: digest when signed',
+        'contribution `[run, 1, run, key, [that claim\'s digest], root of that int16 body, ""]`: digest when signed',
         f"`{CONTRIBUTION.digest.hex()}`",
+    )
+    yield "tree root over the one step record `[0, 32, Z, Z, Z]`", f"`{root([leaf_hash(pack(STEP))]).hex()}`"
+    yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
+    yield (
+        'claim of *mate* `[run, 1, run, mate, key, "cohort-0", 1, [1, 0, 0, 0], the same root, "", Z, "", 250]`: digest when signed',
+        f"`{MATES_CLAIM.digest.hex()}`",
+    )
+    yield (
+        "contribution of both claims, in the order of their keys, otherwise the same: digest when signed",
+        f"`{COHORTS.digest.hex()}`",
     )
     header = pack(Header(CONTRIBUTION, (SIGNED_CLAIM,)))
     yield "header of both: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
@@ -251,25 +274,26 @@ def table_rows() -> Iterator[tuple[str, str]]:
         yield f"{what}; body of ({values})", f"`{BODIES[place][0].hex()}`"
     yield "weights w_i", numbers(weights(ROWS))
     yield "n_i, in units of 4^-20", numbers(squares(PARSED))
+    assert OUTCOME.weights == tuple(counted_weights())
     yield "with the threshold (norm 393216, samples 64) of the entry before: c_i", numbers(counted_weights())
+    yield "root of the weights c_i", f"`{ROUND.weights.hex()}`"
+    yield "the table as it travels: length; SHA-256 of it", travelling()
     yield "the mean; its root", f"`{OUTCOME.mean.tobytes().hex()}`; `{ROUND.mean.hex()}`"
     (threshold,) = OUTCOME.thresholds
     yield "the new floor; the new threshold (norm, samples)", f"{OUTCOME.floor}; {threshold.norm}, {threshold.samples}"
     yield "row 0 packed, its contribution being SHA-256 of `0` (rows 1 and 2: of `1`, `2`)", f"`{pack(ROWS[0]).hex()}`"
     yield "root of the table", f"`{ROUND.table.hex()}`"
     yield (
-        f"digest of the commit `[run, 3, Z, that root, 3, that mean's root, Z, 144, [[0, {threshold.norm}, 64]], {OUTCOME.floor}, 750]`",
+        "digest of the commit `[run, 3, Z, that root, 3, root of the weights, that mean's root, Z, 144, "
+        f"[[0, {threshold.norm}, 64]], {OUTCOME.floor}, 750]`",
         f"`{commit_digest(entry_of(ROUND)).hex()}`",
     )
 
 
-def reduce_rows() -> Iterator[tuple[str, str]]:
-    """Yield the vectors of the reduce's codecs."""
-    pieces = [torch.tensor([1.0, -2.0]), torch.tensor([0.5])]
-    mean = Mean.join("fp16", [codec.encode("fp16", piece) for piece in pieces], pieces)
-    yield "fp16 of 1, -2, 0.5", f"`{codec.encode('fp16', torch.cat(pieces)).hex()}`"
-    yield "mean in fp16 of the pieces (1, -2) and (0.5)", f"`{mean.data.hex()}`"
-    yield "digest of that mean", f"`{mean.digest.hex()}`"
+def near_rows() -> Iterator[tuple[str, str]]:
+    """Yield the vector of what mates show each other."""
+    proof = mate_proof(b"\xaa" * 32, ZEROS, "cohort-0", KEY.public_key, MATE.public_key)
+    yield "proof of the token `aaaa...aa` for run Z, cohort `cohort-0`, from the key of section 19 to *mate*", f"`{proof.hex()}`"
 
 
 def search_space_row(space: SearchSpace) -> str:
@@ -286,7 +310,7 @@ def test_the_search_spaces_are_those_of_the_document(space: SearchSpace) -> None
     assert f"{build(space).num_weights:,} for `{space.name}`" in " ".join(TRAINING.split())
 
 
-@pytest.mark.parametrize(("what", "value"), [*rows(), *table_rows(), *reduce_rows()])
+@pytest.mark.parametrize(("what", "value"), [*rows(), *table_rows(), *near_rows()])
 def test_a_vector_is_that_of_the_document(what: str, value: str) -> None:
     assert f"| {what} | {value} |" in DOCUMENT
 
@@ -299,7 +323,7 @@ def test_the_data_sets_are_those_of_the_document(name: str) -> None:
 def test_the_document_has_no_other_vector() -> None:
     _, _, rest = DOCUMENT.partition("## 19. Test vectors")
     shown = [line for line in rest.split("\n") if line.startswith("| ") and line != "| what | value |"]
-    assert len(shown) == len([*rows(), *table_rows(), *reduce_rows(), *DATASETS])
+    assert len(shown) == len([*rows(), *table_rows(), *near_rows(), *DATASETS])
 
 
 def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> None:

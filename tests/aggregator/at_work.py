@@ -14,6 +14,7 @@ from aggregator.intake import Intake
 from aggregator.news import NewsDesk
 from aggregator.operator import filled_shelf
 from aggregator.storage import TREE_HEAD
+from aggregator.weights import Weights
 from protocol.closing import Closing
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError
@@ -40,13 +41,14 @@ class Aggregator:
         self.closing = Closing(self.run.log.ledger.manifest.exchange.max_rows)
         self.shelf = filled_shelf(self.run.log, self.run.follower)
         endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
+        weights = Weights(self.run.log, self.run.bodies, self.run.follower.num_weights)
         self.commits = Commits(
-            self.run.log, self.closing, lambda: self.intake, self.run.follower, self.run.bodies, self.shelf, self._committed
+            self.run.log, self.closing, lambda: self.intake, self.run.follower, self.run.bodies, self.shelf, weights, self._committed
         )
         self.intake = Intake(
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
         )
-        self.news = NewsDesk(endpoint, self.run.log, self.closing)
+        self.news = NewsDesk(endpoint, self.run.log, self.closing, weights.of)
         self._endpoint = endpoint
         self._told = asyncio.Event()
 

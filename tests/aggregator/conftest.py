@@ -1,10 +1,14 @@
-"""A home of its own for each test: no test reads or writes what belongs to the person who runs it. And a new log in a new directory."""
+"""A home of its own for each test: no test reads or writes what belongs to the person who runs it. And a new log in a new directory.
+
+Imports hivemind by the only door, which silences what hivemind's own code warns of: in tests every warning is an error.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import swarm.node  # noqa: F401
 from aggregator.log import Log
 from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home

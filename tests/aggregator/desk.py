@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from swarm.memory import MemoryNetwork
 from swarm.messages import MAX_ANSWER_BYTES, BodyPart, HandIn, HeaderAnswer
 from swarm.rpc import Refused
 from tests import contributions
-from tests.aggregator.made import CODEC, Clock, Made, made_of, values_of
+from tests.aggregator.made import CODEC, Clock, Made, made_of, made_of_cohort, values_of
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
@@ -81,7 +82,7 @@ class Desk:
                 await self.news.wait()
 
     def _open(self) -> None:
-        self.closing.open(self.ledger.round + 1, OPEN_MS, self.ledger.last_founders, self.clock() if self.ledger.round else None)
+        self.closing.open(self.ledger.round + 1, OPEN_MS, self.ledger.last_keys, self.clock() if self.ledger.round else None)
 
     def vector(self, peer: Identity, seed: int = 0) -> NDArray[np.float32]:
         """Return what ``peer`` learnt in the next round."""
@@ -90,6 +91,10 @@ class Desk:
     def made(self, peer: Identity, *, seed: int = 0) -> Made:
         """Return what a peer hands in for the next round; another seed makes it another body."""
         return made_of(self.ledger, peer, self.vector(peer, seed))
+
+    def made_together(self, *members: Identity, seed: int = 0, **changes: Any) -> Made:
+        """Return what the first of the members hands in for all of them; see ``made_of_cohort``."""
+        return made_of_cohort(self.ledger, members, self.vector(members[0], 100 + seed), **changes)
 
     def client(self, peer: Identity) -> LogClient:
         """Return the line of a peer to this log."""
@@ -136,7 +141,7 @@ class Desk:
         contributions.commit(self.ledger, [self.intake.handed(one).header for one in closed])
         if not self.ledger.finished:
             self._open()
-        self.intake.forget_others(self.ledger.round)
+        self.intake.committed(self.ledger.round)
         return closed
 
     def refused(self, peer: Identity) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """Contributions with bodies, as a peer makes them, and a clock that the test moves. For the tests of this folder."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from protocol.ledger import Ledger
 from protocol.records import Header
 from protocol.signing import Digest, Identity
 from swarm.blobs import Blob
-from tests.contributions import header_of
+from tests.contributions import cohort_header_of, header_of
 
 CODEC = "int16"
 
@@ -26,6 +27,7 @@ class Made:
     header: Header
     body: bytes
     count: int  # values
+    codec: str = CODEC
 
     @property
     def digest(self) -> Digest:
@@ -35,7 +37,7 @@ class Made:
     @property
     def groups(self) -> list[memoryview]:
         """The body as it is sent."""
-        return body_groups(CODEC, self.body, self.count)
+        return body_groups(self.codec, self.body, self.count)
 
     @property
     def kept(self) -> Kept:
@@ -45,7 +47,7 @@ class Made:
     @property
     def parsed(self) -> Body:
         """The body as it is summed up."""
-        return parse(CODEC, self.body, self.count)
+        return parse(self.codec, self.body, self.count)
 
 
 def values_of(count: int, seed: int = 0) -> NDArray[np.float32]:
@@ -56,9 +58,30 @@ def values_of(count: int, seed: int = 0) -> NDArray[np.float32]:
 def made_of(ledger: Ledger, peer: Identity, values: NDArray[np.float32], *, round: int | None = None, **changes: Any) -> Made:
     """Return what ``peer`` alone hands in; the other arguments are those of ``header_of``."""
     round = ledger.round + 1 if round is None else round
-    body = encode(CODEC, values, ledger.floor_at(round - 1))
-    root = Blob.of(body_groups(CODEC, body, values.size)).root
-    return Made(peer, header_of(ledger, peer, round=round, **{"body": root, **changes}), body, values.size)
+    body, root = _coded(ledger, values, round)
+    return Made(peer, header_of(ledger, peer, round=round, **{"body": root, **changes}), body, values.size, codec_of(ledger))
+
+
+def made_of_cohort(
+    ledger: Ledger, members: Sequence[Identity], values: NDArray[np.float32], *, round: int | None = None, **changes: Any
+) -> Made:
+    """Return what the first of ``members``, whom the others' claims name, hands in for all; the other arguments as ``cohort_header_of``."""
+    round = ledger.round + 1 if round is None else round
+    body, root = _coded(ledger, values, round)
+    header = cohort_header_of(ledger, members, round=round, **{"body": root, **changes})
+    return Made(members[0], header, body, values.size, codec_of(ledger))
+
+
+def codec_of(ledger: Ledger) -> str:
+    """Return the codec of a run."""
+    return ledger.manifest.exchange.codec
+
+
+def _coded(ledger: Ledger, values: NDArray[np.float32], round: int) -> tuple[bytes, bytes]:
+    """Return the body of values that were learnt for a round, and its root."""
+    codec = codec_of(ledger)
+    body = encode(codec, values, ledger.floor_at(round - 1))
+    return body, Blob.of(body_groups(codec, body, values.size)).root
 
 
 class Clock:

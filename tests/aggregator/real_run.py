@@ -1,6 +1,6 @@
 """A run with a real supernet, whose rounds are made without training: random vectors, honest claims. For the tests of this folder."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from automl.update import State, initial_state, state_digest
 from protocol.ledger import Ledger, entries_of
 from protocol.records import SignedManifest, entry_of
 from protocol.signing import Identity
-from tests.aggregator.made import Made, made_of, values_of
+from protocol.table import weights_root
+from tests.aggregator.made import Made, made_of, made_of_cohort, values_of
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import round_of
 
@@ -23,6 +24,12 @@ CONFIG = RunConfig(
     run=RunSection(name="real", rounds=9),
     round=RoundSection(target_batch=3 * 4 * 32, lot_samples=32, first_open_s=10, min_open_s=1, max_open_s=60),
     exchange=ExchangeSection(max_rows=8),
+)
+THIN_PARTS = CONFIG.model_copy(  # each cohort trains a part of the weights, for two steps, and hands in the largest changes
+    update={
+        "run": CONFIG.run.model_copy(update={"algorithm": "model-parallel"}),
+        "exchange": CONFIG.exchange.model_copy(update={"local_steps": 2, "codec": "topk-512-4"}),
+    }
 )
 SHRINKING = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"schedule": "shrinking"})})
 DATASET = digits()
@@ -48,9 +55,20 @@ def opened(directory: Path, config: RunConfig = CONFIG) -> OpenRun:
 def made(ledger: Ledger, peer: Identity, *, seed: int = 0, **changes: Any) -> Made:
     """Return an honest contribution for the next round: a lot of each of its architectures; another seed makes it another one."""
     round_ = changes.get("round") or ledger.round + 1
-    lots = (1,) * len(ledger.course.costs(round_, changes.get("cohort", "here")))
     vector = values_of(NUM_WEIGHTS, 1_000 * seed + 10 * round_ + MANY_PEERS.index(peer))
-    return made_of(ledger, peer, vector, **{"lots": lots, **changes})
+    return made_of(ledger, peer, vector, **{"lots": lots_of(ledger, round_, changes), **changes})
+
+
+def made_together(ledger: Ledger, members: Sequence[Identity], *, seed: int = 0, **changes: Any) -> Made:
+    """Return an honest contribution of a cohort for the next round; its founder is the first."""
+    round_ = changes.get("round") or ledger.round + 1
+    vector = values_of(NUM_WEIGHTS, 1_000 * seed + 10 * round_ + 500 + MANY_PEERS.index(members[0]))
+    return made_of_cohort(ledger, members, vector, **{"lots": lots_of(ledger, round_, changes), **changes})
+
+
+def lots_of(ledger: Ledger, round_: int, changes: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return a lot of each of a round's architectures in each local step."""
+    return (ledger.manifest.exchange.local_steps,) * len(ledger.course.costs(round_, changes.get("cohort", "here")))
 
 
 def everybodys(ledger: Ledger, *, seed: int = 0) -> list[Made]:
@@ -58,15 +76,29 @@ def everybodys(ledger: Ledger, *, seed: int = 0) -> list[Made]:
     return [made(ledger, peer, seed=seed) for peer in PEERS]
 
 
-def commit(run: OpenRun, contributions: Sequence[Made], *, is_saved: bool = True) -> Next:
-    """Have a round of these committed as an aggregator does, but for the network; without ``is_saved`` it is killed right after that."""
+def said_of(after: Next) -> dict[str, Any]:
+    """Return what a round's entry says of what its table leads to."""
+    found = after.outcome
+    return {
+        "weights": weights_root(found.weights),
+        "mean": after.mean.root,
+        "state": after.blob.root,
+        "thresholds": found.thresholds,
+        "floor": found.floor,
+    }
+
+
+def commit(run: OpenRun, contributions: Sequence[Made], *, is_saved: bool = True, **lies: Any) -> Next:
+    """Have a round of these committed as an aggregator does, but for the network; without ``is_saved`` it is killed right after that.
+
+    ``lies`` take the place of what is true of the round.
+    """
     log, follower = run.log, run.follower
     round_ = log.ledger.round + 1
     run.bodies.append([(round_, one.kept) for one in contributions])
     listed = [log.ledger.listed(one.header, round_) for one in contributions]
     after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
-    said = {"mean": after.mean.root, "state": after.blob.root, "thresholds": after.outcome.thresholds, "floor": after.outcome.floor}
-    log.commit([*entries_of([one.header for one in contributions]), entry_of(round_of(log.ledger, listed, **said))])
+    log.commit([*entries_of([one.header for one in contributions]), entry_of(round_of(log.ledger, listed, **{**said_of(after), **lies}))])
     follower.adopt(after.state)
     if is_saved:
         follower.save(after.state, log.head, log.tree_head)

@@ -15,6 +15,7 @@ from aggregator.config import RunConfig, load_run_file
 from aggregator.operator import open_run
 from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
 from automl.data.digits import digits
+from protocol.records import TASKS
 from swarm.disk import load_identity, only_process
 from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, wait_for_line
 from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
@@ -68,13 +69,21 @@ def test_init_writes_a_file_that_start_reads_and_says_what_to_do_next(home: Home
     ended = home.run("aggregator.cli", "init", path, "--task", "stereo")
     assert (ended.exit_code, ended.errors) == (0, "")
     assert f"manta-aggregator start {path} --dir" in ended.output
-    assert load_run_file(path) == RunConfig.usual("stereo")
+    assert load_run_file(path) == RunConfig.thin("stereo")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_init_is_for_little_traffic_and_dense_for_few_near_peers(tmp_path: Path, task: str) -> None:
+    for name, flags, expected in (("thin", [], RunConfig.thin(task)), ("dense", ["--dense"], RunConfig.usual(task))):
+        path = tmp_path / f"{name}.toml"
+        assert CliRunner().invoke(main, ["init", str(path), "--task", task, *flags]).exit_code == 0
+        assert load_run_file(path) == expected
 
 
 def test_init_without_a_task_is_for_classification(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
     assert CliRunner().invoke(main, ["init", str(path)]).exit_code == 0
-    assert load_run_file(path) == RunConfig.usual("classification")
+    assert load_run_file(path) == RunConfig.thin("classification")
 
 
 def test_init_onto_an_existing_file(home: Home, run_file: Path) -> None:
@@ -102,9 +111,23 @@ def test_a_run_file_that_does_not_exist(home: Home, tmp_path: Path, directory: P
         ("[run\n", ("cannot read",)),
         ('[run]\nname = "My Run"\n', ("plain lower-case name", "My Run")),
         ("[exchange]\nmax_rows = 1024\n", ("1024 contributions of int16", "allow fewer")),
+        ('[exchange]\ncodec = "fp16"\n', ("exchange.codec: unknown codec 'fp16'", "topk-KEPT-BITS")),
+        ("[exchange]\nlocal_steps = 300\n", ("max_claim_samples", "9600")),
+        ('[optimizer]\nouter_momentum = "1"\n', ("outer_momentum below 1",)),
         ('[data]\ndataset = "folder-flowers"\n', ("folder-flowers", "--data-root")),
     ],
-    ids=["unknown key", "unknown section", "bad value", "not TOML", "no manifest", "sums that overflow", "no data"],
+    ids=[
+        "unknown key",
+        "unknown section",
+        "bad value",
+        "not TOML",
+        "no manifest",
+        "sums that overflow",
+        "no codec",
+        "too many steps",
+        "a momentum that grows",
+        "no data",
+    ],
 )
 def test_a_run_file_that_makes_no_run(home: Home, run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
     run_file.write_text(text)

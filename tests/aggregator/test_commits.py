@@ -10,16 +10,19 @@ import pytest
 
 import aggregator.commits
 from aggregator.config import RunConfig
+from aggregator.replay import replay_directory
 from automl.update import state_digest
 from protocol.closing import Stage
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
-from protocol.records import Ticket
+from protocol.records import Ticket, open_entry
+from protocol.table import weights
 from swarm.blobs import Ask
 from swarm.messages import HandIn
 from swarm.rpc import Refused
 from tests.aggregator.at_work import GRACE_MS, OPEN_MS, Aggregator, Story, World, at_work
-from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, opened
+from tests.aggregator.real_run import CONFIG, PEERS, commit, everybodys, made, made_together, opened
+from tests.contributions import PEERS as MANY_PEERS
 
 A, B, C = PEERS
 SHORT = CONFIG.model_copy(update={"run": CONFIG.run.model_copy(update={"rounds": 2})})
@@ -64,16 +67,18 @@ def test_what_everybody_hands_in_becomes_a_commit_that_all_who_wait_are_told(pla
         told = await waiting
         assert told.commitment is not None
         assert told.row is not None
-        assert (told.row.contribution, told.left_ms) == (contributions[0].digest, log.ledger.open_ms)
+        assert (told.row.row.contribution, told.left_ms) == (contributions[0].digest, log.ledger.open_ms)
         entry = told.commitment.proven.round
         assert entry == log.ledger.newest
-        table = await client.table(entry, client.operator)
-        assert [row.contribution for row in table] == [one.digest for one in contributions]
+        rows, row_weights = await client.table(entry, client.operator)
+        assert [row.contribution for row in rows] == [one.digest for one in contributions]
+        assert row_weights == weights(rows)  # nobody is clipped in the first round
         for one in contributions:
             row = await log.client(one.peer).row(1)
             assert row is not None
-            assert row.contribution == one.digest
-        assert not any((log.intake._uploads, log.intake._handed, log.intake._synced))  # nothing of the round is held any more
+            assert row.row.contribution == one.digest
+            assert row.contribution == one.header.contribution.open()
+        assert not any((len(log.intake._uploads), log.intake._handed, log.intake._synced))  # nothing of the round is held any more
         by_hand = opened(tmp_path / "by hand")  # the same round without a network comes to the same bytes
         with by_hand.log:
             commit(by_hand, contributions)
@@ -86,7 +91,7 @@ def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_taken(play
     async def story(world: World) -> None:
         log = await world.start()
         for number in (1, 2):
-            late, last = made(log.ledger, B, seed=9), made(log.ledger, A)
+            late, last = made(log.ledger, MANY_PEERS[3]), made(log.ledger, A)
             await a_round(log)
             assert log.ledger.round == number
             assert log.run.follower.state is not None
@@ -101,6 +106,30 @@ def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_taken(play
             log = await world.restart()
 
     play(story, SHORT)
+
+
+def test_a_cohorts_contribution_stands_in_the_log_and_not_what_its_member_handed_in_beside_it(play: Play) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        whole, alone, other = made_together(log.ledger, [B, A]), made(log.ledger, A), made(log.ledger, C)
+        for one in (alone, whole, other):
+            await log.ticket(one)
+        await log.finish_round()
+        assert set(listed_in(log, 1)) == {whole.digest, other.digest}
+        records = [open_entry(entry) for entry in log.run.log.entries(0, 100)]
+        assert [type(record).__name__ for record in records].count("SignedClaim") == 3
+        for peer in (A, B):
+            row = await log.client(peer).row(1)
+            assert row is not None
+            assert row.contribution == whole.header.contribution.open()
+        assert (await log.hand_in(alone)).status is HandIn.LISTED
+        await log.ticket(made(log.ledger, A))  # and goes on as it likes
+        await log.finish_round()
+        await log.commits.close()
+        assert replay_directory(log.directory).rounds == 2
+        assert len(log.run.bodies.read(1)) == 3  # what had a ticket stays as long as the others
+
+    play(story)
 
 
 def test_bodies_are_shown_to_nobody_before_the_commit(play: Play) -> None:

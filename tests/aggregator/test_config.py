@@ -11,10 +11,10 @@ from aggregator.config import RunConfig, RunSection, load_run_file, template, wr
 from automl.cost import cost_table, macs
 from automl.data.catalog import load_dataset
 from automl.data.digits import digits
-from automl.settings import usual
+from automl.settings import thin, usual
 from automl.space import TINY, space_named
 from protocol.errors import UserError
-from protocol.exchange import Exchange
+from protocol.exchange import Exchange, codec_named
 from protocol.records import TASKS, SignedManifest
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
@@ -42,8 +42,10 @@ CHANGED: dict[str, dict[str, Any]] = {
         "epsilon": "0",
         "weight_decay": "0",
         "warmup_percent": 0,
+        "outer_rate": "0.7",
+        "outer_momentum": "0",
     },
-    "exchange": {"codec": "int8", "max_rows": 1024, "first_floor": -20},
+    "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
     "rewards": {"pool": 1},
     "follower": {"evaluate_every": 5, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
 }
@@ -157,6 +159,14 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("optimizer", "learning_rate", "0.008"),  # a float has no canonical form: text, in quotes
         ("optimizer", "warmup_percent", "101"),
         ("exchange", "codec", '"fp16"'),
+        ("exchange", "codec", '"topk-2049-4"'),
+        ("exchange", "codec", '"topk-256-9"'),
+        ("exchange", "codec", "256"),
+        ("exchange", "residual_percent", "101"),
+        ("exchange", "residual_percent", "-1"),
+        ("exchange", "local_steps", "0"),
+        ("exchange", "local_steps", "1025"),
+        ("optimizer", "outer_rate", "0.9"),
         ("exchange", "max_rows", "0"),
         ("exchange", "max_rows", "1025"),
         ("exchange", "first_floor", "-201"),
@@ -219,7 +229,8 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     assert manifest.lot_samples == config.round.lot_samples
     assert manifest.exchange == Exchange(
         codec=config.exchange.codec,
-        local_steps=1,
+        residual_percent=config.exchange.residual_percent,
+        local_steps=config.exchange.local_steps,
         max_rows=config.exchange.max_rows,
         target_batch=config.round.target_batch,
         max_claim_samples=config.round.max_claim_samples,
@@ -231,6 +242,10 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     )
     assert manifest.optimizer.name == config.optimizer.name
     assert manifest.optimizer.learning_rate == config.optimizer.learning_rate
+    assert (manifest.optimizer.outer_rate, manifest.optimizer.outer_momentum) == (
+        config.optimizer.outer_rate,
+        config.optimizer.outer_momentum,
+    )
     assert manifest.reward_pool == config.rewards.pool
     assert manifest.cost_table() == dict(cost_table(TINY))
     assert manifest.operators == (OPERATOR.public_key,)
@@ -244,6 +259,21 @@ def test_each_task_has_usual_settings_that_make_a_run(task: str) -> None:
     manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, dataset), OPERATOR).open()
     assert (manifest.task, space_named(manifest.supernet).task) == (task, task)
     assert (manifest.optimizer, manifest.num_rounds) == (usual(task).optimizer, usual(task).num_rounds)
+    assert (manifest.exchange.local_steps, codec_named(manifest.exchange.codec).is_sparse) == (1, False)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_has_settings_for_little_traffic_that_make_a_run_of_as_many_updates(task: str) -> None:
+    config = RunConfig.thin(task)
+    assert RunConfig(**tomllib.loads(template(config))) == config
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, load_dataset(config.data.dataset)), OPERATOR).open()
+    exchange, dense = manifest.exchange, RunConfig.usual(task)
+    assert exchange.local_steps > 1
+    assert codec_named(exchange.codec).is_sparse
+    assert (exchange.codec, exchange.residual_percent) == (thin(task).codec, thin(task).residual_percent)
+    assert manifest.num_rounds * exchange.local_steps >= dense.run.rounds
+    assert exchange.target_batch <= dense.round.target_batch * exchange.local_steps
+    assert config.plan(load_dataset(config.data.dataset)).local_steps == exchange.local_steps
 
 
 def test_without_a_task_the_settings_are_those_of_classification() -> None:
@@ -290,6 +320,7 @@ def test_the_follower_is_no_part_of_the_run() -> None:
         ("round", "max_open_s", 86_401, "a round is open for 1 ms to a day"),
         ("round", "weight_cap", 31, "weight_cap is at least one lot"),
         ("round", "max_claim_samples", 255, "weight_cap is at most max_claim_samples"),
+        ("exchange", "local_steps", 300, "max_claim_samples is at least one lot a local step, 9600"),
         ("round", "target_batch", 2**41, "target_batch is at least 1"),
         ("exchange", "max_rows", 1024, "sums over 1024 contributions of int16 need"),
         ("rewards", "pool", 2**49, "reward_pool"),
@@ -297,6 +328,9 @@ def test_the_follower_is_no_part_of_the_run() -> None:
         ("optimizer", "learning_rate", "1e-3", "decimal"),
         ("optimizer", "beta1", "1", "betas"),
         ("optimizer", "epsilon", "0", "epsilon"),
+        ("optimizer", "outer_rate", "0", "outer_rate is above 0"),
+        ("optimizer", "outer_momentum", "1", "outer_momentum below 1"),
+        ("optimizer", "outer_momentum", "half", "decimal"),
     ],
 )
 def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str, value: Any, words: str) -> None:

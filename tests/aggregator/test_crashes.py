@@ -14,7 +14,7 @@ from protocol.records import Ticket
 from swarm.messages import HandIn
 from tests.aggregator.at_work import OPEN_MS, Aggregator, Story, World, at_work
 from tests.aggregator.made import Made
-from tests.aggregator.real_run import PEERS, everybodys, made
+from tests.aggregator.real_run import PEERS, everybodys, made, made_together
 from tests.aggregator.small_run import opened_head
 from tests.contributions import PEERS as MANY_PEERS
 
@@ -81,7 +81,7 @@ def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monk
             tickets[one.digest] = await log.ticket(one)
         log.clock.now += OPEN_MS  # nobody is told: the round closes at the next event
         tickets[contributions[3].digest] = await log.ticket(contributions[3])
-        await log.finish_round()
+        await log.round(1)  # which needs no more time: all are in
         for one in everybodys(log.ledger):
             tickets[one.digest] = await log.ticket(one)
             contributions.append(one)
@@ -93,6 +93,38 @@ def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monk
             if given:
                 await check_life(await world.start(image), given, contributions)
                 await world.lives.pop().stop()
+
+    play(story)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_one_row(
+    play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        images: list[Path] = []
+        store = log.run.log._store
+
+        def filmed(entries: Sequence[bytes]) -> None:
+            if moment == "after":
+                store(entries)
+            images.append(world.image())
+            if moment == "before":
+                store(entries)
+
+        monkeypatch.setattr(log.run.log, "_store", filmed)
+        contributions = [made(log.ledger, PEERS[1]), made_together(log.ledger, PEERS[:2]), made(log.ledger, PEERS[2])]
+        tickets = {one.digest: await log.ticket(one) for one in contributions}
+        await log.finish_round()
+        expected = log.run.log.entries(0, 100)
+        again = await world.start(images[0])
+        if moment == "before":
+            await again.finish_round()
+        assert again.run.log.entries(0, 100) == expected
+        table = again.ledger.table_at(1) or ()
+        assert {one.row.contribution for one in table} == {one.digest for one in contributions[1:]}
+        await check_life(again, tickets, contributions)
 
     play(story)
 

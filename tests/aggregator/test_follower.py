@@ -4,6 +4,7 @@ import json
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +12,7 @@ from aggregator.follower import Follower, Next
 from automl.course import RunCourse
 from automl.schedule import Plan
 from automl.snapshot import load_snapshot, save_snapshot
-from automl.update import State, next_state, state_digest
+from automl.update import State, initial_state, next_state, state_digest
 from protocol.errors import OwnFault, StorageError
 from protocol.ledger import Ledger
 from protocol.notes import TreeHead
@@ -19,7 +20,20 @@ from protocol.records import Header, SignedManifest
 from protocol.signing import sha256
 from protocol.table import weights
 from tests.aggregator.made import Made, made_of, values_of
-from tests.aggregator.real_run import CONFIG, DATASET, NUM_WEIGHTS, PEERS, SHRINKING, STATE, everybodys, made, signed_manifest
+from tests.aggregator.real_run import (
+    CONFIG,
+    DATASET,
+    NUM_WEIGHTS,
+    PEERS,
+    SHRINKING,
+    STATE,
+    THIN_PARTS,
+    everybodys,
+    made,
+    made_together,
+    said_of,
+    signed_manifest,
+)
 from tests.contributions import commit as append
 from tests.exact.reference import float32
 
@@ -53,7 +67,7 @@ def follow(follower: Follower, ledger: Ledger, contributions: list[Made]) -> Nex
 
 
 def commit(ledger: Ledger, headers: list[Header], after: Next) -> None:
-    append(ledger, headers, mean=after.mean.root, state=after.blob.root, thresholds=after.outcome.thresholds, floor=after.outcome.floor)
+    append(ledger, headers, **said_of(after))
 
 
 def rounds(follower: Follower, ledger: Ledger, count: int) -> None:
@@ -110,6 +124,32 @@ def test_a_contribution_that_is_much_louder_than_usual_is_clipped(follower: Foll
     clipped = follow(follower, ledger, [contributions[0], loud, contributions[2]])
     assert clipped.outcome.clipped == (PEERS[1].public_key,)
     assert abs(clipped.outcome.mean).max() < 10 * abs(honest.outcome.mean).max()
+
+
+def test_of_a_row_counts_what_its_cohorts_architecture_has_and_nobody_elses_weight_divides_the_rest(tmp_path: Path) -> None:
+    signed = signed_manifest(THIN_PARTS)
+    ledger, follower = ledger_of(signed), new_follower(tmp_path, signed=signed)
+    follower.adopt(initial_state(follower.plan))
+    course = RunCourse(signed.open())
+    cohorts = {course.role(1, name): name for name in map("cohort-{}".format, range(20))}  # one of each role
+    largest, smallest = cohorts[0], cohorts[1]
+    small_N = course.coverage(1, smallest)
+    assert small_N is not None
+    assert 0 < small_N.sum() < NUM_WEIGHTS
+    contributions = [made(ledger, PEERS[0], cohort=smallest), made_together(ledger, PEERS[1:], cohort=largest)]
+    found = follow(follower, ledger, contributions).outcome
+    rows = [ledger.listed(one.header, 1).row for one in contributions]
+    part, whole = weights(rows)
+    assert found.weights == (part, whole)
+    values, others = (one.parsed.values(ledger.floor_at(0)) for one in contributions)
+    assert values[~small_N].any()  # which it has nothing to say of
+    for place in (*np.flatnonzero(small_N & (values != 0))[:3], *np.flatnonzero(~small_N & (values != 0))[:3]):
+        of_all = Fraction(float(others[place])) * whole
+        exact = (of_all + Fraction(float(values[place])) * part) / (part + whole) if small_N[place] else of_all / whole
+        assert found.mean[place] == float32(exact)
+    alone = follow(follower, ledger, contributions[:1]).outcome
+    assert not alone.mean[~small_N].any()  # where nobody is, nothing moves
+    assert alone.mean[small_N].tobytes() == values[small_N].tobytes()
 
 
 def test_what_comes_late_is_decoded_on_the_floor_of_its_own_base(follower: Follower, ledger: Ledger) -> None:
@@ -239,7 +279,7 @@ def test_the_teacher_is_kept_and_let_go_with_the_run(tmp_path: Path) -> None:
     path = tmp_path / "snapshots" / f"round-{teacher_round:08d}.safetensors"
     data = path.read_bytes()
     path.unlink()
-    with pytest.raises(StorageError, match=r"is missing, the state that later rounds learn from; restore it from a backup"):
+    with pytest.raises(StorageError, match=r"is missing, a state that the run needs; restore it from a backup"):
         again.teacher(ledger)
     path.write_bytes(data)
     rounds(follower, ledger, ledger.manifest.num_rounds - ledger.round)

@@ -2,13 +2,15 @@
 
 import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aggregator.config import RoundSection, RunConfig, RunSection
+from aggregator.children import Child
+from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
 from aggregator.local import main
 from aggregator.local_progress import Progress
 from aggregator.local_report import (
@@ -26,9 +28,13 @@ from aggregator.local_report import (
     show,
 )
 from aggregator.local_settings import Settings, Wishes, make_settings
+from aggregator.local_swarm import LocalSwarm
+from automl.data.digits import digits
 from automl.settings import usual
+from protocol.signing import Identity
 
 NO_LIMITS = Limits()
+THIN = RunConfig(exchange=ExchangeSection(local_steps=10, codec="topk-512-3"))
 STATE, OTHER_STATE, ROOT = "aa" * 32, "bb" * 32, "cc" * 32
 
 
@@ -40,7 +46,9 @@ def epe(largest: float, smallest: float, baseline: float | None = 4.5) -> Qualit
     return Quality(metric="epe", largest=largest, smallest=smallest, random=(2.0,), baseline=baseline)
 
 
-def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0) -> PeerReport:
+def peer(
+    name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0, handed_in: int | None = None
+) -> PeerReport:
     status = PeerStatus(
         key=name,
         cohort="cohort-0",
@@ -51,6 +59,7 @@ def peer(name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: i
         rounds_counted=3 - dropped,
         dropped={"too old": dropped} if dropped else {},
         promises_broken=broken,
+        bytes_handed_in=handed_in,
     )
     return PeerReport.make(name, status, end, credits=7)
 
@@ -79,7 +88,8 @@ def report(
         ),
         peers or (peer("peer-0"), peer("peer-1")),
         LedgerReport(verified=verified, size=9, root=ROOT, detail="9 entries" if verified else "entry 4 does not hold"),
-        run=RunSection(),
+        run=THIN,
+        cohorts=2,
         limits=limits,
         wall_time_s=61.04,
         directory=Path("/somewhere"),
@@ -98,6 +108,10 @@ def failed(made: Report) -> list[str]:
         (["--peers", "3", "--cohorts", "4"], "--cohorts takes a number from 1 to that of the peers (3), not 4"),
         (["--cohorts", "0"], "--cohorts takes a number from 1"),
         (["--rounds", "0"], "--rounds takes a number from 1"),
+        (["--local-steps", "0"], "--local-steps takes a number from 1 to 1024, not 0"),
+        (["--local-steps", "1025"], "--local-steps takes a number from 1 to 1024"),
+        (["--codec", "fp16"], "--codec: unknown codec 'fp16': int16, int8 or topk-KEPT-BITS"),
+        (["--codec", "topk-0-4"], "--codec: unknown codec 'topk-0-4'"),
         (["--algorithm", "gossip"], "--algorithm takes data-parallel or model-parallel, not 'gossip'"),
         (["--schedule", "growing"], "--schedule takes sandwich or shrinking, not 'growing'"),
         (["--task", "speech"], "--task takes classification or stereo, not 'speech'"),
@@ -170,11 +184,49 @@ def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
     assert (made.data.dataset, made.data.supernet) == ("layers", "stereo-tiny")
 
 
+def test_local_steps_make_fewer_rounds_of_more_samples_unless_rounds_are_asked_for(tmp_path: Path) -> None:
+    dense = usual("classification")
+    for steps, rounds in ((1, 200), (10, 20), (7, 29), (300, 1)):
+        made = make_settings(Wishes(directory=tmp_path / str(steps), local_steps=steps, codec="topk-256-4")).run
+        assert (made.run.rounds, made.round.target_batch) == (rounds, dense.target_batch * steps)
+        assert (made.exchange.local_steps, made.exchange.codec) == (steps, "topk-256-4")
+        manifest = made.manifest(Identity(b"\x01" * 32), bytes(32), digits())  # what is asked for goes together
+        assert manifest.exchange.max_claim_samples >= steps * manifest.lot_samples
+    made = make_settings(Wishes(directory=tmp_path / "rounds", local_steps=10, rounds=3)).run
+    assert (made.run.rounds, made.round.target_batch, made.exchange.codec) == (3, 10 * dense.target_batch, "int16")
+
+
 @pytest.mark.parametrize(("peers", "cohorts", "sizes"), [(4, 2, [2, 2]), (5, 2, [3, 2]), (3, 3, [1, 1, 1]), (1, 1, [1])])
 def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes: list[int], tmp_path: Path) -> None:
     made = Settings(peers, cohorts, RunConfig(), None, tmp_path, Limits())
     names = [made.cohort(index) for index in range(peers)]
     assert [names.count(f"cohort-{index}") for index in range(cohorts)] == sizes
+
+
+def test_peers_share_a_token_of_their_swarm_which_no_command_line_and_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
+
+    def start(name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Child:
+        started.append((name, command, environment))
+        return Child(name, None, log_path)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Child, "start", start)
+    tokens = set()
+    for directory in ("a", "b"):
+        console = Console(file=io.StringIO(), width=80)
+        swarm = LocalSwarm(make_settings(Wishes(directory=tmp_path / directory, peers=4, cohorts=2)), console, [])
+        started.clear()
+        swarm._start("aggregator", "aggregator.cli", "start")
+        swarm._start_peers(AggregatorStatus(run="ee" * 32, name="test", num_rounds=3, addresses=("/ip4/127.0.0.1/tcp/1",)))
+        assert "MANTA_COHORT_TOKEN" not in started[0][2]
+        (token,) = {environment["MANTA_COHORT_TOKEN"] for _, _, environment in started[1:]}
+        assert len(bytes.fromhex(token)) == 32
+        assert [command[command.index("--cohort") + 1] for _, command, _ in started[1:]] == ["cohort-0"] * 2 + ["cohort-1"] * 2
+        assert not any(token in word for _, command, _ in started for word in command)
+        assert token not in console.file.getvalue()  # type: ignore[attr-defined]
+        tokens.add(token)
+    assert len(tokens) == 2
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize(
@@ -272,11 +324,14 @@ def test_the_report_comes_back_from_its_json() -> None:
 def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
     console = Console(file=io.StringIO(), width=80)
     refused = {"malformed": 1, "no body": 2}
-    show(report(peer("peer-0", dropped=2), quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused), console)
+    peers = peer("peer-0", dropped=2, handed_in=1_500_000), peer("peer-1", handed_in=500_000)
+    show(report(*peers, quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused), console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert ROOT in printed
     assert "50.0 % on held-out data (the aim is 97 %)" in printed
-    assert "96 (92.3 % of those trained)" in printed
+    assert "192 (96.0 % of those trained)" in printed
+    assert "2 cohorts, 10 local steps a round, topk-512-3" in printed
+    assert "1.0 MB a peer, 1.5 MB at most" in printed
     assert "2 (too old: 2)" in printed
     assert "3 (malformed: 1, no body: 2)" in printed
     assert "failed: the largest subnet reaches 90 %" in printed

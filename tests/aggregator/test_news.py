@@ -14,14 +14,17 @@ from aggregator.news import MAX_WAITING_OF_ONE, NewsDesk
 from protocol.closing import Closing
 from protocol.encoding import pack, unpack
 from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES
+from protocol.ledger import KEPT_TABLES, entries_of
+from protocol.records import Header, SignedContribution, entry_of, open_entry
 from protocol.signing import Identity, PublicKey
+from protocol.table import weights
 from swarm import waits
-from swarm.log_client import LogClient
+from swarm.log_client import LogClient, OwnRow
 from swarm.memory import MemoryNetwork
 from swarm.messages import MAX_NEWS_BYTES, AfterRound, News
 from swarm.rpc import Refused
 from tests.aggregator.small_run import OPERATOR, OTHER_OPERATOR, PEERS, STRANGER, create, grow, signed_manifest
+from tests.contributions import claim_of, cohort_header_of, header_of, in_order, round_of
 from tests.swarm.virtual_time import now, run_virtual
 
 OPEN_MS = 4_000
@@ -35,6 +38,7 @@ class Scene:
     closing: Closing
     desk: NewsDesk
     network: MemoryNetwork
+    weighed: list[int]  # the rounds whose weights were asked for
 
     def client(self, peer: Identity) -> LogClient:
         return LogClient(self.network.endpoint(peer.public_key), self.log.ledger.manifest, self.log.ledger.run)
@@ -46,14 +50,20 @@ class Scene:
         answer = await endpoint.call(PublicKey(OPERATOR.public_key), "commit-after", request, timeout_s=1_000)
         return unpack(News, answer, max_bytes=MAX_NEWS_BYTES)
 
-    def commit(self) -> None:
-        grow(self.log, 1)
+    def commit(self, *headers: Header) -> None:
+        """Commit a round of these, or one of everybody alone."""
+        if headers:
+            ledger, table = self.log.ledger, in_order(headers)
+            listed = [ledger.listed(header, ledger.round + 1) for header in table]
+            self.log.commit([*entries_of(table), entry_of(round_of(ledger, listed))])
+        else:
+            grow(self.log, 1)
         self.open()
         self.desk.committed()
 
     def open(self) -> None:
         ledger = self.log.ledger
-        self.closing.open(ledger.round + 1, OPEN_MS, ledger.last_founders, int(1000 * now()))
+        self.closing.open(ledger.round + 1, OPEN_MS, ledger.last_keys, int(1000 * now()))
 
     @property
     def num_waiting(self) -> int:
@@ -74,8 +84,14 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
             network = MemoryNetwork()
             with create(tmp_path / "log", signed_manifest(num_rounds=num_rounds)) as log:
                 closing = Closing(8)
-                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing)
-                scene = Scene(log, closing, desk, network)
+                weighed: list[int] = []
+
+                async def weights_of(round_: int) -> tuple[int, ...]:
+                    weighed.append(round_)
+                    return weights([one.row for one in log.ledger.table_at(round_) or ()])
+
+                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, weights_of)
+                scene = Scene(log, closing, desk, network, weighed)
                 scene.open()
                 await desk.start()
                 await story(scene)
@@ -114,7 +130,7 @@ def test_who_does_not_wait_is_told_at_once_where_the_run_stands(play: Play) -> N
             assert told.commitment.proven.commit == scene.log.ledger.last_commit
             assert told.left_ms == OPEN_MS - 1_000
             assert told.row is not None
-            assert told.row.founder == PEERS[0].public_key
+            assert told.row.row.founder == PEERS[0].public_key
             assert (await client.news(client.operator, 2, left_ms=None)).commitment is None
 
     play(story)
@@ -245,13 +261,15 @@ def test_rows_and_tables_of_the_newest_rounds_come_with_their_proofs(play: Play)
                 client = scene.client(peer)
                 row = await client.row(round_)  # checks every proof
                 assert row is not None
-                assert row.founder == peer.public_key
+                assert row.row.founder == peer.public_key
+                assert row.contribution.founder == peer.public_key
                 index = scene.log.ledger.index_at(round_)
                 assert index is not None
                 entries[round_] = client.open(pack(scene.log.receipt(index))).proven.round
                 table = scene.log.ledger.table_at(round_)
                 assert table is not None
-                assert await client.table(entries[round_], client.operator) == tuple(listed.row for listed in table)
+                rows = tuple(listed.row for listed in table)
+                assert await client.table(entries[round_], client.operator) == (rows, weights(rows))
             assert await scene.client(STRANGER).row(round_) is None
         scene.commit()
         for round_ in (-1, 0, 1, 3, KEPT_TABLES + 4, 2**62):
@@ -259,7 +277,35 @@ def test_rows_and_tables_of_the_newest_rounds_come_with_their_proofs(play: Play)
                 await scene.client(PEERS[0]).row(round_)
         with pytest.raises(Refused, match="not kept here any more, or not made yet"):
             await scene.client(PEERS[0]).table(entries[3], PublicKey(OPERATOR.public_key))
+        assert scene.weighed == list(range(3, KEPT_TABLES + 3))  # once each, whoever asks
         assert len(scene.desk._tables) < KEPT_TABLES  # what was shown once is kept as long as the ledger keeps it
+
+    play(story)
+
+
+def test_each_member_of_a_cohort_is_shown_the_row_that_has_its_claim(play: Play) -> None:
+    async def story(scene: Scene) -> None:
+        first, second, alone = PEERS
+        scene.commit(cohort_header_of(scene.log.ledger, [second, first], lots=(1, 2)), header_of(scene.log.ledger, alone, lots=(1, 2)))
+        for peer, founder in ((first, second), (second, second), (alone, alone)):
+            client = scene.client(peer)
+            told = await client.news(client.operator, 0, left_ms=None)
+            shown = await client.row(1)
+            assert shown is not None
+            assert told.row == shown
+            assert shown.row.founder == shown.contribution.founder == founder.public_key
+            claim = claim_of(scene.log.ledger, peer, round=1, lots=(1, 2), founder=founder.public_key)
+            assert claim.digest in shown.contribution.claims
+        assert await scene.client(STRANGER).row(1) is None
+        scene.commit()
+        assert (await scene.client(first).row(1)) == shown_before(scene, first)
+
+    def shown_before(scene: Scene, peer: Identity) -> OwnRow:
+        """Return what the log's own entries say of the row with a peer's claim in round 1."""
+        (listed,) = [one for one in scene.log.ledger.table_at(1) or () if peer.public_key in one.keys]
+        records = [open_entry(entry) for entry in scene.log.entries(0, 100)]
+        (contribution,) = [one for one in records if isinstance(one, SignedContribution) and one.digest == listed.row.contribution]
+        return OwnRow(listed.row, contribution.open())
 
     play(story)
 

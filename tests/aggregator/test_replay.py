@@ -11,8 +11,22 @@ from aggregator.replay import Replayed, replay_directory
 from automl.snapshot import load_snapshot, save_snapshot
 from automl.update import State, state_digest
 from protocol.errors import StorageError, UserError
+from protocol.table import weights_root
 from tests.aggregator.made import made_of, values_of
-from tests.aggregator.real_run import CONFIG, NUM_WEIGHTS, PEERS, SHRINKING, commit, everybodys, made, opened, play, with_follower
+from tests.aggregator.real_run import (
+    CONFIG,
+    NUM_WEIGHTS,
+    PEERS,
+    SHRINKING,
+    THIN_PARTS,
+    commit,
+    everybodys,
+    made,
+    made_together,
+    opened,
+    play,
+    with_follower,
+)
 from tests.command import contents
 
 ROUNDS = 6
@@ -161,6 +175,21 @@ def test_a_clipped_contribution_and_roles_that_are_not_in_every_round_are_comput
     assert (found.first, found.rounds) == (0, 5)
 
 
+def test_cohorts_that_train_parts_in_several_local_steps_are_computed_again(tmp_path: Path) -> None:
+    run = opened(tmp_path / "aggregator", THIN_PARTS)
+    with run.log as log:
+        assert run.follower.state is not None
+        assert len(run.follower.state.moments) == 1  # the outer momentum
+        for round_ in range(1, 5):
+            late = [made(log.ledger, PEERS[2], cohort="there", round=round_ - 1)] if round_ == 4 else []
+            contributions = [made_together(log.ledger, PEERS[:2], cohort="here"), *late]
+            if not late and round_ != 3:
+                contributions.append(made(log.ledger, PEERS[2], cohort="there"))
+            commit(run, contributions)
+    found, _ = replayed(tmp_path / "aggregator")
+    assert (found.first, found.rounds) == (0, 4)
+
+
 # What does not hold.
 
 
@@ -237,6 +266,14 @@ def test_a_log_with_a_false_state_is_found(directory: Path) -> None:
     assert complaint(directory) == f"round {ROUNDS + 1} does not come to what the log says of it: the log, or this machine, is wrong"
 
 
+def test_a_log_with_false_weights_is_found(directory: Path) -> None:
+    run = opened(directory)
+    with run.log:
+        contributions = everybodys(run.log.ledger)
+        commit(run, contributions, weights=weights_root([1] * len(contributions)))
+    assert complaint(directory) == f"round {ROUNDS + 1} does not come to what the log says of it: the log, or this machine, is wrong"
+
+
 def test_a_log_that_does_not_verify_is_not_computed_again(directory: Path) -> None:
     (directory / "tree-head.txt").write_text("garbage")
     assert "tree-head.txt" in complaint(directory)
@@ -257,6 +294,7 @@ def test_the_command_says_what_it_found(directory: Path) -> None:
     assert ended.exit_code == 0, ended.output
     assert f"replayed {ROUNDS} of {ROUNDS} rounds, from the state of round 0 on: each comes to" in ended.output
     assert ended.output.splitlines()[-1] == f"state {states[ROUNDS].hex()}"
+    assert f"verified {7 * ROUNDS - 2} entries, {ROUNDS} rounds\n" in ended.output
     assert "round 1 state" not in ended.output
     told = CliRunner().invoke(main, ["ledger", "replay", "--dir", str(directory), "--verbose"])
     assert [line for line in told.output.splitlines() if line.startswith("round ")] == [

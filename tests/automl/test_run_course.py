@@ -1,11 +1,14 @@
 """What the log's rules are told of a run's training, against the plan and the prices that it stands for, in every schedule."""
 
+from dataclasses import replace
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from automl.cost import cost_table, macs
 from automl.course import RunCourse
+from automl.coverage import coverage
 from automl.schedule import Plan
 from automl.space import space_named
 from protocol.course import Course
@@ -77,6 +80,23 @@ def test_strangers_cannot_fill_the_memory_with_names_of_cohorts() -> None:
     for number in range(5000):
         course.costs(1, f"cohort-{number}")
     assert course._asked.cache_info().currsize == 4096
+
+
+@every_run
+@pytest.mark.parametrize("local_steps", [1, 10])
+def test_only_in_model_parallel_with_local_steps_is_a_contribution_about_a_part_of_the_weights(
+    manifest: Manifest, local_steps: int
+) -> None:
+    course = RunCourse(replace(manifest, exchange=replace(manifest.exchange, local_steps=local_steps)))
+    assert course.plan.local_steps == local_steps
+    for round_ in (1, 17, ROUNDS):
+        for cohort in COHORTS:
+            found = course.coverage(round_, cohort)
+            if manifest.algorithm == "data-parallel" or local_steps == 1:
+                assert found is None
+            else:
+                assert found is not None
+                assert np.array_equal(found, coverage(course.plan.space, *course.plan.architectures(round_, cohort)))
 
 
 def test_what_has_no_price_or_no_supernet_is_refused() -> None:

@@ -7,10 +7,10 @@ import pytest
 
 from automl.schedule import Plan, place_of_lot
 from automl.space import BASE, TINY
-from protocol.records import Optimizer
+from protocol.records import MAX_ARCHITECTURES, Optimizer
 from protocol.signing import sha256
 
-ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
+ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", ADAMW, 100, seed=7)
 SHRINKING = replace(PLAN, schedule="shrinking")
 
@@ -22,6 +22,21 @@ def test_data_parallel_trains_the_sandwich_of_the_round_in_every_cohort() -> Non
         assert PLAN.architectures(round_, "b") == (largest, smallest, *others)
     assert PLAN.architectures(1, "a") != PLAN.architectures(2, "a")
     assert PLAN.architectures(1, "a") != replace(PLAN, seed=8).architectures(1, "a")
+
+
+@pytest.mark.parametrize(("local_steps", "sweeps"), [(1, 1), (2, 2), (8, 8), (10, 8), (1000, 8)])
+def test_with_local_steps_a_round_of_data_parallel_has_a_sandwich_for_each_of_the_first_eight(local_steps: int, sweeps: int) -> None:
+    plan = replace(PLAN, local_steps=local_steps)
+    architectures = plan.architectures(3, "a")
+    assert architectures == plan.architectures(3, "b")
+    assert len(architectures) == 4 * sweeps <= MAX_ARCHITECTURES
+    assert architectures[:4] == PLAN.architectures(3, "a")
+    for sweep in range(sweeps):
+        assert architectures[4 * sweep : 4 * sweep + 2] == (TINY.largest(), TINY.smallest())
+    others = [one for place, one in enumerate(architectures) if place % 4 > 1]
+    assert len(set(others)) == 2 * sweeps
+    model_parallel = replace(plan, algorithm="model-parallel")
+    assert model_parallel.architectures(3, "a") == replace(model_parallel, local_steps=1).architectures(3, "a")
 
 
 def test_model_parallel_takes_a_cohort_through_the_whole_sandwich_in_each_block_of_four_rounds() -> None:

@@ -108,8 +108,8 @@ def test_a_training_does_not_go_on_with_other_settings_or_in_a_folder_of_somethi
     with pytest.raises(UserError, match="seed"):
         kept(tmp_path / "out", few, replace(PLAN, seed=5))
     settings = tmp_path / "out" / "training.json"
-    settings.write_text(settings.read_text().replace("manta/training/v2", "manta/training/v1"))  # its lots followed from something else
-    with pytest.raises(UserError, match="format 'manta/training/v1', not 'manta/training/v2'"):
+    settings.write_text(settings.read_text().replace("manta/training/v3", "manta/training/v2"))  # its settings said less
+    with pytest.raises(UserError, match="format 'manta/training/v2', not 'manta/training/v3'"):
         kept(tmp_path / "out", few)
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("all my work")

@@ -34,18 +34,18 @@ from protocol.exchange import GROUP_VALUES
 from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import sha256
 
-ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20)
-SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20)
+ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
+SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20, "0.9", "0.5")
 ROUNDS = 30
 
 
-def plan_of(optimizer: Optimizer, schedule: str = "sandwich", seed: int = 3) -> Plan:
-    return Plan("classifier-tiny", schedule, "data-parallel", optimizer, ROUNDS, seed)
+def plan_of(optimizer: Optimizer, schedule: str = "sandwich", seed: int = 3, local_steps: int = 1) -> Plan:
+    return Plan("classifier-tiny", schedule, "data-parallel", optimizer, ROUNDS, seed, local_steps)
 
 
-def first_state(optimizer: Optimizer, count: int = 1000) -> State:
+def first_state(optimizer: Optimizer, count: int = 1000, local_steps: int = 1) -> State:
     weights = torch.randn(count, generator=torch.Generator().manual_seed(1))
-    return State(0, weights, tuple(torch.zeros(count) for _ in range(num_moments(optimizer))))
+    return State(0, weights, tuple(torch.zeros(count) for _ in range(num_moments(optimizer, local_steps))))
 
 
 def means(count: int = 1000) -> list[Tensor]:
@@ -78,10 +78,27 @@ def test_the_update_is_the_one_of_torch_optim(optimizer: Optimizer) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
-def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(optimizer: Optimizer) -> None:
-    state, mean = first_state(optimizer), means()[0]
+def test_after_several_local_steps_the_update_is_sgd_with_nesterov_momentum_of_torch_optim(optimizer: Optimizer) -> None:
+    plan = plan_of(replace(optimizer, outer_rate="0.7", outer_momentum="0.6"), local_steps=10)
+    state = first_state(optimizer, local_steps=10)
+    weights = torch.nn.Parameter(state.parameters.double())
+    reference = torch.optim.SGD([weights], lr=0.7, momentum=0.6, nesterov=True)
+    for mean in means():
+        weights.grad = mean.double()
+        reference.step()
+        state = next_state(state, mean, plan)
+    assert state.round == ROUNDS
+    torch.testing.assert_close(state.parameters, weights.detach().float(), rtol=1e-5, atol=1e-5)
+    momentum = reference.state[weights]["momentum_buffer"].float()
+    torch.testing.assert_close(state.moments, (momentum,), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("local_steps", [1, 7])
+@pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
+def test_an_update_makes_new_tensors_and_leaves_the_state_and_the_mean_alone(optimizer: Optimizer, local_steps: int) -> None:
+    state, mean = first_state(optimizer, local_steps=local_steps), means()[0]
     before, mean_before = state_digest(state), mean.clone()
-    following = next_state(state, mean, plan_of(optimizer))
+    following = next_state(state, mean, plan_of(optimizer, local_steps=local_steps))
     for vector in (following.parameters, *following.moments):
         vector.fill_(7.0)
     assert state_digest(state) == before
@@ -109,11 +126,25 @@ for threads in (1, 2):
     assert digests == [known_digest()] * 2
 
 
-def test_every_operation_of_an_update_is_rounded_as_ieee_754_says() -> None:
-    # An operation on float32 done in float64 and then rounded is correctly rounded: 53 bits are enough for 24 (Figueroa 1995).
-    def f32(value: "np.ndarray | float") -> "np.ndarray":
-        return np.asarray(value, dtype=np.float64).astype(np.float32).astype(np.float64)
+def f32(value: "np.ndarray | float") -> "np.ndarray":
+    """Round to float32: an operation on float32 done in float64 and then rounded is correctly rounded, 53 bits are enough for 24
+    (Figueroa 1995)."""
+    return np.asarray(value, dtype=np.float64).astype(np.float32).astype(np.float64)
 
+
+def test_every_operation_of_an_outer_step_is_rounded_as_ieee_754_says() -> None:
+    state = State(4, torch.rand(20_000) - 0.5, (torch.rand(20_000) - 0.5,))
+    mean = torch.rand(20_000) - 0.5
+    p, m, g = (f32(vector.numpy()) for vector in (state.parameters, *state.moments, mean))
+    rate, decay = f32(0.9), f32(0.3)
+    m = f32(f32(m * decay) + g)
+    p = f32(p - f32(f32(g + f32(m * decay)) * rate))
+    found = next_state(state, mean, plan_of(replace(ADAMW, outer_rate="0.9", outer_momentum="0.3"), local_steps=10))
+    for mine, theirs in zip((found.parameters, *found.moments), (p, m), strict=True):
+        assert np.array_equal(mine.numpy(), theirs.astype(np.float32))
+
+
+def test_every_operation_of_an_update_is_rounded_as_ieee_754_says() -> None:
     state = State(0, torch.rand(20_000) - 0.5, (torch.rand(20_000) - 0.5, torch.rand(20_000)))
     mean = torch.rand(20_000) - 0.5
     p, m, v, g = (f32(vector.numpy()) for vector in (state.parameters, *state.moments, mean))
@@ -155,7 +186,7 @@ def test_a_thread_that_flushes_denormals_updates_nothing() -> None:
 
 @pytest.mark.usefixtures("_flushing")
 def test_the_self_tests_digest_would_show_flushed_denormals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("automl.update._check_denormals", lambda: None)
+    monkeypatch.setattr("automl.optimizers.check_denormals", lambda: None)
     with pytest.raises(OwnFault, match="other bits"):
         self_test()
 
@@ -166,13 +197,16 @@ def test_a_mean_or_moments_that_do_not_fit_are_refused() -> None:
         next_state(state, torch.zeros(999), plan_of(ADAMW))
     with pytest.raises(ValueError, match="mean"):
         next_state(state, torch.zeros(1000, dtype=torch.float64), plan_of(ADAMW))
-    with pytest.raises(ValueError, match="moments"):
-        next_state(state, torch.zeros(1000), plan_of(SGD))
+    for other in (plan_of(SGD), plan_of(ADAMW, local_steps=2)):
+        with pytest.raises(ValueError, match="1 moments, not 2"):
+            next_state(state, torch.zeros(1000), other)
 
 
 def test_the_first_state_is_of_round_zero_with_empty_moments() -> None:
     state = initial_state(plan_of(ADAMW))
     assert (state.round, len(state.moments), len(initial_state(plan_of(SGD)).moments)) == (0, 2, 1)
+    assert len(initial_state(plan_of(ADAMW, local_steps=10)).moments) == 1
+    assert torch.equal(initial_state(plan_of(ADAMW, local_steps=10)).parameters, state.parameters)
     assert not any(moment.any() for moment in state.moments)
     assert state_digest(state) == state_digest(initial_state(plan_of(ADAMW)))
     assert state_digest(state) != state_digest(initial_state(plan_of(ADAMW, seed=4)))
@@ -217,11 +251,14 @@ for threads in (1, 2):
     assert [line.split() for line in found] == [here] * 2
 
 
+@pytest.mark.parametrize("local_steps", [1, 3])
 @pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda o: o.name)
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 3.4e38])
-def test_a_step_to_what_is_no_finite_number_is_not_taken_though_the_round_is_over(optimizer: Optimizer, value: float) -> None:
-    plan = plan_of(replace(optimizer, learning_rate="9"))
-    state = next_state(first_state(optimizer), means()[0], plan)
+def test_a_step_to_what_is_no_finite_number_is_not_taken_though_the_round_is_over(
+    optimizer: Optimizer, value: float, local_steps: int
+) -> None:
+    plan = plan_of(replace(optimizer, learning_rate="9", outer_rate="9"), local_steps=local_steps)
+    state = next_state(first_state(optimizer, local_steps=local_steps), means()[0], plan)
     mean = means()[1]
     mean[700] = value
     assert not torch.equal(next_state(state, means()[1], plan).parameters, state.parameters)
@@ -236,6 +273,19 @@ def test_one_moment_that_overflows_keeps_the_weights_too() -> None:
     assert state_digest(next_state(state, mean, plan_of(tiny))) == state_digest(replace(state, round=1))
     following = next_state(state, -mean, plan_of(tiny))
     assert following.moments[0][5] < following.moments[0][4] < state.moments[0][4]
+
+
+def test_the_outer_momentum_is_sorted_with_its_weights() -> None:
+    plan = plan_of(ADAMW, "shrinking", local_steps=4)
+    (sorting,) = (round_ for round_ in range(1, ROUNDS + 1) if plan.sorts_after(round_))
+    first = initial_state(plan)
+    before = State(sorting - 1, first.parameters, (torch.arange(len(first.parameters), dtype=torch.float32),))
+    found = next_state(before, torch.zeros_like(first.parameters), replace(plan, optimizer=replace(ADAMW, outer_momentum="0.5")))
+    unsorted = next_state(before, torch.zeros_like(first.parameters), replace(plan, schedule="sandwich"))
+    places = (found.moments[0] * 2).long()
+    assert not torch.equal(found.moments[0], unsorted.moments[0])
+    assert torch.equal(found.parameters, unsorted.parameters[places])
+    assert torch.equal(found.moments[0], unsorted.moments[0][places])
 
 
 def test_where_a_step_is_not_taken_channels_are_sorted_and_the_teacher_is_named_all_the_same() -> None:
@@ -281,15 +331,23 @@ def test_a_state_survives_its_pieces_and_its_digest_is_the_root_over_them(optimi
     assert (again.round, again.teacher) == (1, b"")
     assert all(torch.equal(a, b) for a, b in zip((state.parameters, *state.moments), (again.parameters, *again.moments), strict=True))
     assert copies(again) == pieces
-    sizes = state_piece_sizes(count, optimizer)
+    sizes = state_piece_sizes(count, optimizer, 1)
     assert len(pieces[0]) <= sizes[0]
     assert tuple(len(piece) for piece in pieces[1:]) == sizes[1:]
+
+
+def test_with_local_steps_a_download_has_room_for_the_weights_and_one_moment() -> None:
+    state = next_state(first_state(ADAMW, 1000, local_steps=5), means()[0], plan_of(ADAMW, local_steps=5))
+    pieces = copies(state)
+    sizes = state_piece_sizes(1000, ADAMW, 5)
+    assert (len(pieces), len(sizes)) == (3, 3)
+    assert all(len(piece) <= size for piece, size in zip(pieces, sizes, strict=True))
 
 
 def test_the_longest_header_has_room() -> None:
     state = State(MAX_ROUND, torch.ones(3), (torch.ones(3), torch.ones(3)), bytes(range(32)))
     header, *_ = copies(state)
-    assert len(header) + 4 < state_piece_sizes(3, ADAMW)[0]  # of 2^32 weights
+    assert len(header) + 4 < state_piece_sizes(3, ADAMW, 1)[0]  # of 2^32 weights
     again = state_from_pieces(state_pieces(state), 3)
     assert (again.round, again.teacher) == (MAX_ROUND, bytes(range(32)))
 
@@ -422,11 +480,12 @@ def test_every_state_after_the_full_phase_names_the_state_that_ended_it_as_its_t
     assert teacher is not None
 
 
-def test_the_update_that_ends_the_depth_phase_sorts_channels_and_no_other_does() -> None:
-    plan = plan_of(SGD, "shrinking")
+@pytest.mark.parametrize("local_steps", [1, 6])
+def test_the_update_that_ends_the_depth_phase_sorts_channels_and_no_other_does(local_steps: int) -> None:
+    plan = plan_of(SGD, "shrinking", local_steps=local_steps)
     state = replace(initial_state(plan), round=plan.phases[2].last - 2)
     mean = torch.zeros_like(state.parameters)
-    plain = plan_of(SGD)
+    plain = plan_of(SGD, local_steps=local_steps)
     for sorts in (False, True, False):
         following, unsorted = next_state(state, mean, plan), next_state(state, mean, plain)
         assert torch.equal(following.parameters.sort().values, unsorted.parameters.sort().values) or plan.phase(state.round + 1).peak != 1

@@ -1,4 +1,7 @@
-"""The coding and the mean as docs and comments say them: one value at a time, in fractions."""
+"""The coding and the mean as docs and comments say them: one value and one bit at a time, in fractions.
+
+A chunk is its exponent and an integer for every value, in a sparse codec 0 for those that are not kept.
+"""
 
 import math
 import struct
@@ -8,12 +11,35 @@ from fractions import Fraction
 import numpy as np
 from hypothesis import strategies as st
 
-LIMITS = {"int16": 32767, "int8": 127}
-FORMATS = {"int16": "h", "int8": "b"}
+DENSE = ("int16", "int8")
+SPARSE = ("topk-512-4", "topk-512-3", "topk-256-4", "topk-64-2", "topk-2048-8", "topk-1-2")
 Chunk = tuple[int, list[int]]  # exponent and integers
 
 FLOORS = st.one_of(st.integers(-200, 94), st.integers(-150, -100), st.integers(-20, 20))
-CODECS = st.sampled_from(sorted(LIMITS))
+DENSE_CODECS = st.sampled_from(DENSE)
+SPARSE_CODECS = st.one_of(
+    st.sampled_from(SPARSE), st.builds("topk-{}-{}".format, st.one_of(st.integers(1, 2048), st.integers(600, 2048)), st.integers(2, 8))
+)
+CODECS = st.one_of(DENSE_CODECS, SPARSE_CODECS)
+
+
+def is_sparse(codec: str) -> bool:
+    return codec.startswith("topk")
+
+
+def limit_of(codec: str) -> int:
+    """The largest magnitude of an integer: of the bits, one is the sign."""
+    bits = int(codec.split("-")[2]) if is_sparse(codec) else {"int16": 16, "int8": 8}[codec]
+    return (1 << bits - 1) - 1
+
+
+def window_of(codec: str) -> int:
+    return 24 if is_sparse(codec) else 20
+
+
+def kept_of(codec: str, length: int) -> int:
+    """How many values of a chunk may be other than 0."""
+    return math.ceil(Fraction(int(codec.split("-")[1]) * length, 4096)) if is_sparse(codec) else length
 
 
 def two_to(exponent: int) -> Fraction:
@@ -31,12 +57,16 @@ def float32(value: Fraction) -> np.float32:
 
 
 def coded_chunk(codec: str, values: Sequence[Fraction], floor: int) -> Chunk:
-    limit = LIMITS[codec]
-    for exponent in range(20):
+    limit = limit_of(codec)
+    ranks = {size: rank for rank, size in enumerate(sorted({abs(value) for value in set(values)}, reverse=True))}
+    rank_of = {value: ranks[abs(value)] for value in set(values)}
+    largest_first = sorted((rank_of[value], place) for place, value in enumerate(values))
+    kept = {place for _, place in largest_first[: kept_of(codec, len(values))]}
+    for exponent in range(window_of(codec)):
         rounded = {value: round(value / two_to(floor + exponent)) for value in set(values)}
         if all(abs(integer) <= limit for integer in rounded.values()):
             break
-    return exponent, [max(-limit, min(limit, rounded[value])) for value in values]
+    return exponent, [max(-limit, min(limit, rounded[value])) if place in kept else 0 for place, value in enumerate(values)]
 
 
 def coded(codec: str, values: Iterable[float], floor: int) -> list[Chunk]:
@@ -44,17 +74,81 @@ def coded(codec: str, values: Iterable[float], floor: int) -> list[Chunk]:
     return [coded_chunk(codec, fractions[first : first + 4096], floor) for first in range(0, len(fractions), 4096)]
 
 
+def packed(bits: str) -> bytes:
+    """Bits in the order in which they are written, the first of a byte being its least significant one; the last byte is filled up."""
+    filled = bits + "0" * (-len(bits) % 8)
+    return bytes(int(filled[start : start + 8][::-1], 2) for start in range(0, len(filled), 8))
+
+
+def number(value: int, width: int) -> str:
+    """The bits of a number, the least significant one first."""
+    return "".join(str(value >> place & 1) for place in range(width))
+
+
+def low_bits_of(length: int, kept: int) -> int:
+    low = 0
+    while kept * 2 ** (low + 1) <= length:
+        low += 1
+    return low
+
+
+def positions_of(codec: str, integers: Sequence[int]) -> list[int]:
+    """The positions that are written: those of integers other than 0, and the lowest others to make up the number."""
+    used = [place for place, integer in enumerate(integers) if integer]
+    left = [place for place, integer in enumerate(integers) if not integer]
+    return sorted(used + left[: kept_of(codec, len(integers)) - len(used)])
+
+
+def sparse_fields(length: int, positions: Sequence[int]) -> tuple[str, str]:
+    """The low bits of all positions, and the string that has a bit for each of them."""
+    low = low_bits_of(length, len(positions))
+    high = ["0"] * (len(positions) + (length - 1 >> low))
+    for place, position in enumerate(positions):
+        high[(position >> low) + place] = "1"
+    return "".join(number(position, low) for position in positions), "".join(high)
+
+
+def chunk_bytes(codec: str, chunk: Chunk) -> bytes:
+    exponent, integers = chunk
+    if not is_sparse(codec):
+        return struct.pack(f"<B{len(integers)}{'h' if codec == 'int16' else 'b'}", exponent, *integers)
+    positions, limit = positions_of(codec, integers), limit_of(codec)
+    low, high = sparse_fields(len(integers), positions)
+    codes = "".join(number(integers[position] + limit, (2 * limit + 1).bit_length()) for position in positions)
+    return bytes([exponent]) + packed(low) + packed(high) + packed(codes)
+
+
 def body_bytes(codec: str, chunks: Iterable[Chunk]) -> bytes:
-    return b"".join(struct.pack(f"<B{len(integers)}{FORMATS[codec]}", exponent, *integers) for exponent, integers in chunks)
+    return b"".join(chunk_bytes(codec, chunk) for chunk in chunks)
 
 
 def decoded(chunks: Iterable[Chunk], floor: int) -> list[Fraction]:
     return [integer * two_to(floor + exponent) for exponent, integers in chunks for integer in integers]
 
 
+def thinned(codec: str, integers: Sequence[int]) -> list[int]:
+    """Integers of which no more are other than 0 than a chunk keeps: the first ones."""
+    left, found = kept_of(codec, len(integers)), []
+    for integer in integers:
+        left -= integer != 0
+        found.append(integer if left >= 0 else 0)
+    return found
+
+
 def mean(rows: Sequence[tuple[list[Chunk], int, int]], total_weight: int, floor: int) -> list[np.float32]:
     """The mean of (chunks, shift, weight); its sums are in units of 2^floor."""
-    scaled = [[weight * value for value in decoded(chunks, shift)] for chunks, shift, weight in rows]
+    return masked_mean([(*row, None) for row in rows], [total_weight] * sum(len(integers) for _, integers in rows[0][0]), floor)
+
+
+def masked_mean(
+    rows: Sequence[tuple[list[Chunk], int, int, Sequence[bool] | None]], total_weights: Sequence[int], floor: int
+) -> list[np.float32]:
+    """The mean of (chunks, shift, weight, whether the row has a say in each value); a value in which none has is 0."""
+    scaled = []
+    for chunks, shift, weight, mask in rows:
+        values = [weight * value for value in decoded(chunks, shift)]
+        scaled.append(values if mask is None else [value if covers else Fraction(0) for value, covers in zip(values, mask, strict=True)])
     sums = [sum(column) for column in zip(*scaled, strict=True)]
     assert all(Fraction(value).denominator == 1 for value in sums)
-    return [float32(Fraction(math.ldexp(float(value) / float(total_weight), floor))) for value in sums]
+    quotients = [float(value) / float(total) if total else 0.0 for value, total in zip(sums, total_weights, strict=True)]
+    return [float32(Fraction(math.ldexp(quotient, floor))) for quotient in quotients]

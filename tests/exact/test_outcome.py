@@ -16,7 +16,7 @@ from exact.outcome import Outcome, outcome
 from protocol.exchange import CHUNK, CLIP, MAX_AGE, MAX_FLOOR, MIN_FLOOR
 from protocol.records import Round, Threshold
 from protocol.signing import sha256
-from protocol.table import Row
+from protocol.table import Row, weights_root
 from tests.exact import reference
 from tests.exact.reference import two_to
 
@@ -33,6 +33,7 @@ class Given:
     samples: int = 16
     age: int = 0
     role: int = 0
+    mask: tuple[bool, ...] | None = None
 
     @property
     def values(self) -> list[Fraction]:
@@ -51,11 +52,26 @@ def founder(place: int) -> bytes:
     return bytes([place]) * 32
 
 
+def row_of(place: int, samples: int, age: int = 0, role: int = 0) -> Row:
+    return Row(
+        contribution=sha256(b"%d" % place),
+        founder=founder(place),
+        age=age,
+        role=role,
+        samples=samples,
+        cohort="cohort",
+        body=sha256(b"body %d" % place),
+    )
+
+
 def found(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold] = (), floor: int = FLOOR) -> Outcome:
-    rows = [Row(sha256(b"%d" % at), founder(at), one.age, one.role, one.samples, sha256(b"body %d" % at)) for at, one in enumerate(table)]
+    rows = [row_of(at, one.samples, one.age, one.role) for at, one in enumerate(table)]
     count = sum(len(integers) for _, integers in table[0].chunks)
     bodies = [parse(codec, reference.body_bytes(codec, one.chunks), count) for one in table]
-    return outcome(rows, bodies, [one.floor for one in table], thresholds, floor, count)
+    masks = [None if one.mask is None else np.array(one.mask, np.bool_) for one in table]
+    return outcome(
+        rows, bodies, [one.floor for one in table], thresholds, floor, count, masks if any(one.mask is not None for one in table) else None
+    )
 
 
 def median(pairs: Iterable[tuple[int, int]]) -> int:
@@ -83,9 +99,9 @@ def expected_clipped(one: Given, weight: int, threshold: Threshold | None, floor
     return weight if one.norm_square <= limit_square else root(weight**2 * limit_square / one.norm_square)
 
 
-def expected_floor(table: Sequence[Given], weights: Sequence[int], floor: int) -> int:
+def expected_floor(codec: str, table: Sequence[Given], weights: Sequence[int], floor: int) -> int:
     tops = [(one.top, weight) for one, weight in zip(table, weights, strict=True) if one.norm_square]
-    wanted = median(tops) - 12 if tops else floor - 1
+    wanted = median(tops) - (16 if reference.is_sparse(codec) else 12) if tops else floor - 1
     return min(max(wanted, floor - 1, MIN_FLOOR), floor + 1, MAX_FLOOR)
 
 
@@ -106,12 +122,17 @@ def check(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold], f
     by_role = {one.role: one for one in thresholds}
     clipped = [expected_clipped(one, weight, by_role.get(one.role), floor) for one, weight in zip(table, weights, strict=True)]
     least = min(one.floor for one in table)
-    rows = [(one.chunks, one.floor - least, weight) for one, weight in zip(table, clipped, strict=True)]
-    new_floor = expected_floor(table, weights, floor)
+    rows = [(one.chunks, one.floor - least, weight, one.mask) for one, weight in zip(table, clipped, strict=True)]
+    totals = [
+        sum(weight for one, weight in zip(table, weights, strict=True) if one.mask is None or one.mask[place])
+        for place in range(len(table[0].values))
+    ]
+    new_floor = expected_floor(codec, table, weights, floor)
     is_less = [counted < weight for counted, weight in zip(clipped, weights, strict=True)]
     result = found(codec, table, thresholds, floor)
     assert result.mean.dtype == np.float32
-    assert result.mean.tobytes() == np.array(reference.mean(rows, sum(weights), least), np.float32).tobytes()
+    assert result.mean.tobytes() == np.array(reference.masked_mean(rows, totals, least), np.float32).tobytes()
+    assert result.weights == tuple(clipped)
     assert result.floor == new_floor
     assert list(result.thresholds) == expected_thresholds(table, weights, thresholds, floor, new_floor)
     assert result.clipped == tuple(founder(at) for at, less in enumerate(is_less) if less)
@@ -120,11 +141,11 @@ def check(codec: str, table: Sequence[Given], thresholds: Sequence[Threshold], f
 
 @st.composite
 def chunks_of(draw: st.DrawFn, codec: str, count: int) -> list[reference.Chunk]:
-    limit = reference.LIMITS[codec]
+    limit, last = reference.limit_of(codec), reference.window_of(codec) - 1
     size = draw(st.sampled_from([0, 1, limit // 2, limit, limit, limit]))
-    integers = draw(st.lists(st.integers(-size, size), min_size=count, max_size=count))
+    integers = reference.thinned(codec, draw(st.lists(st.integers(-size, size), min_size=count, max_size=count)))
     is_large = max(map(abs, integers)) > limit // 2
-    return [(draw(st.one_of(st.integers(0, 19), st.just(12))) if is_large else 0, integers)]
+    return [(draw(st.one_of(st.integers(0, last), st.just(last - 7))) if is_large else 0, integers)]
 
 
 @st.composite
@@ -135,11 +156,11 @@ def tables(draw: st.DrawFn, codec: str) -> tuple[list[Given], list[Threshold], i
         floors.append(min(max(floors[-1] + draw(st.integers(-1, 1)), MIN_FLOOR), MAX_FLOOR))
     count = draw(st.integers(1, 5))
     samples = st.one_of(st.integers(1, 40), st.sampled_from([1, 16, 2**40, 2**44]))
-    table = []
+    table, masks = [], draw(st.sampled_from([st.none(), st.none() | st.lists(st.booleans(), min_size=count, max_size=count).map(tuple)]))
     for _ in range(draw(st.integers(1, 6))):
         age = draw(st.integers(0, MAX_AGE))
         role = draw(st.sampled_from([0, 0, 0, 1, 2]))
-        table.append(Given(draw(chunks_of(codec, count)), floors[age], draw(samples), age, role))
+        table.append(Given(draw(chunks_of(codec, count)), floors[age], draw(samples), age, role, draw(masks)))
     thresholds = []
     for role in draw(st.sampled_from([(), (0,), (0, 1), (0, 1, 2), (1, 2, 3)])):
         one = draw(st.sampled_from([one for one in table if one.role == role] or table))
@@ -162,6 +183,7 @@ def test_the_order_of_the_rows_changes_nothing(data: st.DataObject, codec: str) 
     one, other = found(codec, table, thresholds, floor), found(codec, [table[at] for at in order], thresholds, floor)
     assert other.mean.tobytes() == one.mean.tobytes()
     assert (other.thresholds, other.floor) == (one.thresholds, one.floor)
+    assert other.weights == tuple(one.weights[at] for at in order)
     assert sorted(other.clipped) == sorted(founder(order.index(at)) for at in range(len(table)) if founder(at) in one.clipped)
 
 
@@ -169,12 +191,25 @@ def test_the_order_of_the_rows_changes_nothing(data: st.DataObject, codec: str) 
 def test_a_round_entry_has_room_for_every_outcome(data: st.DataObject, codec: str) -> None:
     result = found(codec, *data.draw(tables(codec)))
     digest = sha256(b"any")
-    Round(digest, 1, digest, digest, 1, digest, digest, 1, result.thresholds, result.floor, 1)
+    Round(
+        run=digest,
+        round=1,
+        base=digest,
+        table=digest,
+        rows=1,
+        weights=weights_root(result.weights),
+        mean=digest,
+        state=digest,
+        counted=1,
+        thresholds=result.thresholds,
+        floor=result.floor,
+        open_ms=1,
+    )
 
 
 def coded(values: Floats, samples: int = 16, *, floor: int = FLOOR, **changes: int) -> Given:
     body = parse("int16", encode("int16", values, floor), values.size)
-    blocks = [(exponents.tolist(), integers.tolist()) for _, exponents, integers in body.blocks()]
+    blocks = [(block.exponents.tolist(), block.integers.tolist()) for block in body.blocks()]
     return Given([chunk for block in blocks for chunk in zip(*block, strict=True)], floor, samples, **changes)
 
 
@@ -319,11 +354,10 @@ def test_older_rows_weigh_a_tenth_less_for_every_commit() -> None:
         assert mean[1] / mean[0] == pytest.approx(0.9**age, rel=1e-4)
 
 
-def test_a_body_is_coded_and_counted_alike_in_both_codecs() -> None:
+def test_a_body_is_coded_and_counted_alike_in_every_codec() -> None:
     values = noise(1)
-    for codec, error in (("int16", 1e-4), ("int8", 2e-2)):
+    for codec, error in (("int16", 1e-4), ("int8", 2e-2), ("topk-2048-8", 0.25), ("topk-256-4", 0.6)):
         body = parse(codec, encode(codec, values, -20), values.size)
-        row = Row(sha256(b"row"), founder(1), 0, 0, 16, sha256(b"body"))
-        result = outcome([row], [body], [-20], (), -20, values.size)
+        result = outcome([row_of(1, 16)], [body], [-20], (), -20, values.size)
         assert result.mean.tobytes() == body.values(-20).tobytes()
         np.testing.assert_allclose(result.mean, values, atol=error * float(np.abs(values).max()))

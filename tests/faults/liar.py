@@ -73,6 +73,10 @@ class Liar:
         """Its key as the aggregator's status has it."""
         return peer_name(self.key)
 
+    def num_architectures(self, round_: int) -> int:
+        """Return how many architectures a round asks of a cohort."""
+        return len(self._course.costs(round_, "here"))
+
     def refused(self) -> dict[str, int]:
         """Return what the aggregator's status says was refused of it, by reason."""
         found: dict[str, int] = self._scene.status("aggregator")["refused_of"].get(self.name, {})
@@ -94,7 +98,7 @@ class Liar:
         codec = self.manifest.exchange.codec
         is_whole = len(body) == body_num_bytes(codec, self.num_weights)
         groups: Sequence[bytes | memoryview] = body_groups(codec, body, self.num_weights) if is_whole else [body]
-        lots = lots or (1,) * len(self._course.costs(ledger.round + 1, "here"))
+        lots = lots or (1,) * self.num_architectures(ledger.round + 1)
         return Made(header_of(ledger, self.identity, lots=lots, **{"body": Blob.of(groups).root, **changes}), groups)
 
     async def bring(self, header: Header) -> HeaderAnswer:
@@ -109,12 +113,11 @@ class Liar:
 
 
 @asynccontextmanager
-async def liars(scene: Scene, count: int = 1) -> AsyncIterator[list[Liar]]:
-    """Start nodes with new keys that know the log; close them at the end."""
+async def liars(scene: Scene, count: int = 1, identities: Sequence[Identity] = ()) -> AsyncIterator[list[Liar]]:
+    """Start nodes that know the log, with these keys or new ones; close them at the end."""
     async with AsyncExitStack() as nodes:
         found = []
-        for _ in range(count):
-            identity = Identity(secrets.token_bytes(32))
+        for identity in identities or [Identity(secrets.token_bytes(32)) for _ in range(count)]:
             path = scene.directory / f"{identity.public_key.hex()[:16]}.key"
             path.write_bytes(identity.to_libp2p())
             node = await Node.start(identity, path, listen=[LISTEN], initial_peers=scene.status("aggregator")["addresses"][:1])

@@ -1,19 +1,21 @@
 """A swarm of real programs to which things happen, and what has to hold of its log and of its honest peers when all is over."""
 
 import contextlib
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from aggregator.config import FollowerSection, RunConfig
+from aggregator.config import ExchangeSection, FollowerSection, RunConfig
 from aggregator.replay import Played, Tables, replay_directory
 from aggregator.storage import is_at_rest, read_manifest, reading
 from aggregator.verify import verify_directory
 from automl.course import RunCourse
 from protocol.ledger import Ledger
 from protocol.records import Manifest
+from protocol.signing import Identity
 from tests.swarm.processes import LISTEN, Programs, Status, are_gone, small_run, wait_for
 
 HERE = Path(__file__).parent
@@ -28,6 +30,14 @@ def quick_run(**round_settings: Any) -> RunConfig:
     return config.model_copy(update={"follower": FollowerSection(keep_bodies=_KEPT)})
 
 
+def cohort_run(**round_settings: Any) -> RunConfig:
+    """Return a run of several local steps and sparse contributions, whose rounds leave a cohort the time to do them together."""
+    config = quick_run(
+        **{"target_batch": 640, "weight_cap": 320, "first_open_s": 3.0, "min_open_s": 3.0, "max_open_s": 6.0, **round_settings}
+    )
+    return config.model_copy(update={"exchange": ExchangeSection(local_steps=2, codec="topk-512-3")})
+
+
 class Scene(Programs):
     """One run's programs, some of which are strange: this folder's, in which one function is another."""
 
@@ -36,18 +46,31 @@ class Scene(Programs):
         super().__init__(directory, config)
         self._ledger: Ledger | None = None
         self._tables = Tables()
-        self._environment = {"MANTA_STATE_DIR": str(directory / "state")}
+        self.token = secrets.token_bytes(32)
+        self._environment = {"MANTA_STATE_DIR": str(directory / "state"), "MANTA_COHORT_TOKEN": self.token.hex()}
 
     def start_command(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """See ``Programs.start_command``."""
         super().start_command(name, *arguments, environment={**self._environment, **(environment or {})})
 
-    def start_strange_peer(self, name: str, what: str) -> None:
+    def start_peer(self, name: str, cohort: str | None = None, *arguments: str, environment: dict[str, str] | None = None) -> None:
+        """See ``Programs.start_peer``; without a cohort it is alone."""
+        alone = () if cohort is not None else ("--alone",)
+        super().start_peer(name, cohort or name, *alone, "--verbose", *arguments, environment=environment)
+
+    def start_strange_peer(self, name: str, what: str, cohort: str | None = None) -> None:
         """Start a peer that is strange (see ``strange_peer.py``); it may end as it likes."""
         aggregator = self.status("aggregator")
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
-        self.start_command(name, str(HERE / "strange_peer.py"), what, "join", *where, *self._own(name))
+        self.start_command(name, str(HERE / "strange_peer.py"), what, "join", *where, *self._own(name, cohort))
         self.expect_end(name)
+
+    def give_identity(self, name: str, identity: Identity) -> None:
+        """Let a peer that was never started have this key."""
+        path = self.directory / name / "identity.key"
+        path.parent.mkdir(mode=0o700)
+        path.touch(0o600)
+        path.write_bytes(identity.to_libp2p())
 
     def start_peer_by(self, name: str, address: str) -> None:
         """Start a peer that finds the run at ``address``."""
@@ -62,8 +85,10 @@ class Scene(Programs):
         self.start_command("aggregator", str(HERE / "strange_log.py"), what, "start", str(self.directory / "run.toml"), *where)
         self.expect_end("aggregator")
 
-    def _own(self, name: str) -> tuple[str, ...]:
-        return ("--cohort", name, "--listen", LISTEN, "--dir", str(self.directory / name), "--gpus", "none", "--verbose")
+    def _own(self, name: str, cohort: str | None = None) -> tuple[str, ...]:
+        alone = () if cohort is not None else ("--alone",)
+        own = ("--listen", LISTEN, "--dir", str(self.directory / name), "--gpus", "none", "--verbose")
+        return ("--cohort", cohort or name, *alone, *own)
 
     # What happens.
 
@@ -126,8 +151,13 @@ class Scene(Programs):
         return self._tables.rounds
 
     def rounds_with(self, key: str) -> list[int]:
-        """Return the rounds whose tables have a contribution of ``key`` (hex)."""
-        return [round_ for round_, played in self.tables().items() if any(one.row.founder.hex() == key for one in played.listed)]
+        """Return the rounds whose tables have a claim of ``key`` (hex)."""
+        return [round_ for round_, played in self.tables().items() if any(bytes.fromhex(key) in one.keys for one in played.listed)]
+
+    def rounds_together(self, *keys: str) -> list[int]:
+        """Return the rounds in whose tables one contribution has the claims of all these keys (hex), and no others."""
+        wanted = {bytes.fromhex(key) for key in keys}
+        return [round_ for round_, played in self.tables().items() if any(wanted == set(one.keys) for one in played.listed)]
 
     @property
     def manifest(self) -> Manifest:
@@ -173,5 +203,11 @@ class Scene(Programs):
 
 
 def _counted(rounds: dict[int, Played], status: Status) -> int:
-    """Return the samples of a peer in all tables."""
-    return sum(one.counted for played in rounds.values() for one in played.listed if one.row.founder.hex() == status["key"])
+    """Return the samples of a peer in all tables; its mates' are among them where it handed in with others."""
+    key = bytes.fromhex(status["key"])
+    return sum(one.counted for played in rounds.values() for one in played.listed if key in one.keys)
+
+
+def ordered_identities(count: int) -> list[Identity]:
+    """Return new keys in their order: among mates the first is the founder."""
+    return sorted((Identity(secrets.token_bytes(32)) for _ in range(count)), key=lambda identity: identity.public_key)

@@ -5,10 +5,18 @@ It ends without a word, as by ``kill -9``, in its third round:
     dies-handing-in  when the log has its header, before it sends the body
     dies-ticketed    when the log has given it a ticket
     dies-fetching    when it has asked for what leads to the next state
+Or, in a cohort, as its founder or as a member, whichever it is:
+    dies-joining     when it takes its place in a roster
+    dies-in-step     when a local step is to be averaged
+    dies-gathering   when what was learnt is gathered, or handed over
+    dies-with-header when the log has the cohort's header (a founder), or when its own vector is given (a member)
+    dies-untold      when the log has given a ticket that the members do not know yet (a founder), or when it is told of it (a member)
 Or it lives on:
     alone            it neither sees nor hears anybody but the log
     late             it begins only once it knows three others, whom it may ask for the state
     tomorrow         its clock is a day ahead
+    half             while a file ``cut`` lies beside its directory, it is cut off from those whose keys end in another bit than its own,
+                     but for the log
 """
 
 import asyncio
@@ -17,10 +25,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, NoReturn
 
 WHAT = sys.argv.pop(1)
 DAY_S = 86_400
+MOMENT_S = 0.2  # for a message to arrive
 
 if WHAT == "tomorrow":  # before anything else reads the clock
     true_time, true_time_ns = time.time, time.time_ns
@@ -28,6 +38,10 @@ if WHAT == "tomorrow":  # before anything else reads the clock
     time.time_ns = lambda: true_time_ns() + DAY_S * 1_000_000_000
 
 from peer.cli import main  # noqa: E402
+from peer.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
+from peer.cohort_founder import FounderSeat  # noqa: E402
+from peer.cohort_messages import HAND_OVER  # noqa: E402
+from peer.cohort_seat import MemberSeat  # noqa: E402
 from peer.loop import PeerLoop  # noqa: E402
 from peer.states import States  # noqa: E402
 from protocol.errors import Unreachable  # noqa: E402
@@ -105,23 +119,23 @@ def dies_ticketed() -> None:
 
 def dies_fetching() -> None:
     """Die when bytes are asked for that lead to the third state."""
-    true_reach, true_fetch = States.reach, States._fetch
+    true_reach, true_by = States.reach, States._by
     in_third = False
 
-    async def reach(self: States, *args: Any) -> None:
+    async def reach(self: States, *args: Any) -> Any:
         nonlocal in_third
         in_third = is_third()
-        await true_reach(self, *args)
+        return await true_reach(self, *args)
 
-    async def fetch(self: States, *args: Any) -> Any:
-        fetching = asyncio.create_task(true_fetch(self, *args))
+    async def by(self: States, *args: Any) -> Any:
+        fetching = asyncio.create_task(true_by(self, *args))
         if in_third:
-            await asyncio.sleep(0)  # the request is on its way
+            await asyncio.sleep(0)  # the first request is on its way
             die()
         return await fetching
 
     States.reach = reach  # type: ignore[method-assign]
-    States._fetch = fetch  # type: ignore[method-assign]
+    States._by = by  # type: ignore[method-assign]
 
 
 def alone() -> None:
@@ -162,8 +176,139 @@ def late() -> None:
     PeerLoop._rounds = rounds  # type: ignore[method-assign]
 
 
+def dies_joining() -> None:
+    """Die when there is a place in a roster with others."""
+    true_convene = Cohort.convene
+
+    async def convene(self: Cohort, *args: Any) -> Seat:
+        seat = await true_convene(self, *args)
+        if not seat.is_alone:
+            die_in_cohort(seat)
+        return seat
+
+    Cohort.convene = convene  # type: ignore[method-assign]
+
+
+def die_in_cohort(seat: Seat) -> NoReturn:
+    """Say as what it dies, and die."""
+    print(f"dies as {'founder' if seat.is_founder else 'member'}", flush=True)
+    die()
+
+
+def dies_in_step() -> None:
+    """Die when a vector is to be averaged with others."""
+    for kind in (FounderSeat, MemberSeat):
+        true_average = kind.average
+
+        async def average(self: Seat, *args: Any, true_average: Any = true_average) -> Any:
+            if not self.is_alone:
+                die_in_cohort(self)
+            return await true_average(self, *args)
+
+        kind.average = average  # type: ignore[method-assign]
+
+
+def dies_gathering() -> None:
+    """Die where what was learnt is gathered, or to be handed over."""
+
+    async def gather(self: Seat, *args: Any) -> Gathered | None:
+        if not self.is_alone:
+            die_in_cohort(self)
+        return None
+
+    async def hand_over(self: Seat, *args: Any) -> Accepted | None:
+        if not self.is_alone:
+            die_in_cohort(self)
+        return None
+
+    FounderSeat.gather = gather  # type: ignore[method-assign]
+    MemberSeat.hand_over = hand_over  # type: ignore[method-assign]
+
+
+def dies_with_header() -> None:
+    """Die as a founder when the answer to the cohort's header is here, as a member a moment after its claim was handed over."""
+    true_gather, true_pack, true_call = FounderSeat.gather, BodyPart.pack, Node.call
+    founders: list[Seat] = []
+
+    async def gather(self: FounderSeat, *args: Any) -> Gathered | None:
+        gathered = await true_gather(self, *args)
+        if gathered is not None:
+            founders.append(self)
+        return gathered
+
+    def pack(self: BodyPart) -> bytes:
+        if founders:
+            die_in_cohort(founders[0])
+        return true_pack(self)
+
+    async def call(self: Node, key: PublicKey, method: str, *args: Any, **options: Any) -> bytes:
+        if method != HAND_OVER:
+            return await true_call(self, key, method, *args, **options)
+        calling = asyncio.create_task(true_call(self, key, method, *args, **options))
+        await asyncio.wait([calling], timeout=MOMENT_S)
+        print("dies as member", flush=True)
+        die()
+
+    FounderSeat.gather = gather  # type: ignore[method-assign]
+    BodyPart.pack = pack  # type: ignore[method-assign]
+    Node.call = call  # type: ignore[method-assign]
+
+
+def dies_untold() -> None:
+    """Die with a ticket of the cohort's that the members, or this member's machine, do not know of."""
+    true_tell, true_hand_over = FounderSeat.tell, MemberSeat.hand_over
+
+    async def tell(self: FounderSeat, accepted: Accepted | None) -> None:
+        if accepted is not None:
+            die_in_cohort(self)
+        await true_tell(self, accepted)
+
+    async def hand_over(self: MemberSeat, *args: Any) -> Accepted | None:
+        accepted = await true_hand_over(self, *args)
+        if accepted is not None:
+            die_in_cohort(self)
+        return accepted
+
+    FounderSeat.tell = tell  # type: ignore[method-assign]
+    MemberSeat.hand_over = hand_over  # type: ignore[method-assign]
+
+
+def half() -> None:
+    """Neither call nor answer those of the other half while there is a cut; the log is of both."""
+    true_call, true_serve = Node.call, Node.serve
+    cut = Path(sys.argv[sys.argv.index("--dir") + 1]).parent / "cut"
+    operator: list[PublicKey] = []
+
+    def is_cut_off(own: PublicKey, other: PublicKey) -> bool:
+        return cut.exists() and other not in operator and (own[-1] ^ other[-1]) & 1 == 1
+
+    async def call(self: Node, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
+        if method == "header" and not operator:
+            operator.append(key)
+        if is_cut_off(self.key, key):
+            raise Unreachable("there is a cut")
+        return await true_call(self, key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+
+    async def serve(self: Node, method: str, handler: Handler) -> None:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            if is_cut_off(self.key, caller):
+                await asyncio.sleep(DAY_S)
+            return await handler(caller, request)
+
+        await true_serve(self, method, answer)
+
+    Node.call = call  # type: ignore[method-assign]
+    Node.serve = serve  # type: ignore[method-assign]
+
+
 if WHAT != "tomorrow":
     {
+        "dies-joining": dies_joining,
+        "dies-in-step": dies_in_step,
+        "dies-gathering": dies_gathering,
+        "dies-with-header": dies_with_header,
+        "dies-untold": dies_untold,
+        "half": half,
         "dies-working": dies_working,
         "dies-handing-in": dies_handing_in,
         "dies-ticketed": dies_ticketed,

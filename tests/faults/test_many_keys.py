@@ -15,6 +15,7 @@ from aggregator.intake import Intake
 from aggregator.news import NewsDesk
 from aggregator.operator import filled_shelf, open_run
 from aggregator.replay import replay_directory
+from aggregator.weights import Weights
 from automl.data.digits import digits
 from exact.coding import body_groups, encode
 from protocol.closing import Closing
@@ -34,9 +35,12 @@ HONEST = [Identity(sha256(b"honest %d" % number)) for number in range(3)]
 JUNK = [Identity(sha256(b"junk %d" % number)) for number in range(100)]
 MAX_ROWS = 16
 ROUNDS = 6
+ROUND_MS = 500
 CONFIG = RunConfig(
     run=RunSection(name="many", rounds=ROUNDS),
-    round=RoundSection(target_batch=192, lot_samples=16, weight_cap=96, max_claim_samples=640, first_open_s=0.5, min_open_s=0.5),
+    round=RoundSection(
+        target_batch=192, lot_samples=16, weight_cap=96, max_claim_samples=640, first_open_s=ROUND_MS / 1000, min_open_s=ROUND_MS / 1000
+    ),
     exchange=ExchangeSection(max_rows=MAX_ROWS),
 )
 
@@ -70,9 +74,10 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None
         network = MemoryNetwork()
         endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(MAX_ROWS)
         with run.log as log:
-            news = NewsDesk(endpoint, log, closing)
+            weights = Weights(log, run.bodies, run.follower.num_weights)
+            news = NewsDesk(endpoint, log, closing, weights.of)
             shelf = filled_shelf(log, run.follower)
-            commits = Commits(log, closing, lambda: intake, run.follower, run.bodies, shelf, news.committed)
+            commits = Commits(log, closing, lambda: intake, run.follower, run.bodies, shelf, weights, news.committed)
             intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
             commits.begin()
             await intake.start()
@@ -103,7 +108,7 @@ async def take_part(scene: Scene, identity: Identity) -> None:
             await asyncio.sleep(0.02)
             handed = await client.hand_in(header, groups)
         while told < handed.ticket.round:
-            found = await client.news(client.operator, told, left_ms=handed.left_ms)
+            found = await client.news(client.operator, told, left_ms=ROUND_MS)
             told = found.commitment.proven.round.round if found.commitment is not None else told
 
 

@@ -34,6 +34,7 @@ class QuickWorker:
         self.lots: list[Lot] = []
         self.takes_s = 0.0  # for a lot
         self.makes_no_sense = False  # gradients that are not finite
+        self.adds = 0.0  # to one value of each gradient
         self.may_go_on = threading.Event()  # a lot under way waits for it
         self.may_go_on.set()
 
@@ -49,6 +50,7 @@ class QuickWorker:
         time.sleep(self.takes_s)
         seed = int.from_bytes(sha256(lot.base + lot.key + bytes([lot.index]))[:4], "big")
         gradient = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100
+        gradient[7] += self.adds
         if self.makes_no_sense:
             gradient[7] = torch.inf
         return LotResult(gradient, 2.0, lot.samples, b"p" * 32)
@@ -98,22 +100,30 @@ class Scene:
         self.log = log
         self.members: list[Member] = []
 
-    def join(self, number: int, *, prepare: Callable[[Member], None] = lambda _: None) -> Member:
-        """Start a peer, or start it again; ``prepare`` changes it before it begins."""
+    def join(self, number: int, *, prepare: Callable[[Member], None] = lambda _: None, token: bytes | None = None) -> Member:
+        """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates."""
         identity, signed = PEERS[number], self.log.signed
         store = PeerStore(self.directory / f"peer-{number}")
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        member = Member(identity, endpoint, store, board, worker, self._loop(endpoint, identity, signed, worker, store, board))
+        member = Member(identity, endpoint, store, board, worker, self._loop(endpoint, identity, signed, worker, store, board, token))
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
         self.members.append(member)
         return member
 
     @staticmethod
-    def _loop(endpoint: Any, identity: Identity, signed: SignedManifest, worker: Any, store: PeerStore, board: StatusBoard) -> PeerLoop:
-        return PeerLoop(endpoint, identity, signed, worker, "here", store, board, Shelf(max_bytes=2**28))
+    def _loop(
+        endpoint: Any,
+        identity: Identity,
+        signed: SignedManifest,
+        worker: Any,
+        store: PeerStore,
+        board: StatusBoard,
+        token: bytes | None,
+    ) -> PeerLoop:
+        return PeerLoop(endpoint, identity, signed, worker, "here", store, board, Shelf(max_bytes=2**28), token)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

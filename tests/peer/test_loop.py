@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import peer.loop
 from peer.loop import PeerLoop
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
@@ -116,12 +115,14 @@ def test_a_lot_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None
     play(tmp_path, story)
 
 
-def test_lots_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lots_whose_sum_makes_no_sense_are_lost_and_it_goes_on(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
-        monkeypatch.setattr(peer.loop, "made_of", lambda *_, **__: None)
-        member = scene.join(0)
+        def too_much(member: Member) -> None:
+            member.worker.adds = 3e38  # a float32, and twice of it is none
+
+        member = scene.join(0, prepare=too_much)
         await until(lambda: member.status.samples_lost >= LOTS * LOT)
-        monkeypatch.undo()
+        member.worker.adds = 0.0
         await scene.log.wait_for(1)
 
     play(tmp_path, story)

@@ -27,7 +27,7 @@ AWAY = Unreachable("away")
 
 def told(round_: int, left_ms: int = 1000) -> Told:
     """Return the log's news of a round's commit."""
-    entry = Round(DIGEST, round_, DIGEST, DIGEST, 1, DIGEST, DIGEST, 1, (), 0, 1)
+    entry = Round(DIGEST, round_, DIGEST, DIGEST, 1, DIGEST, DIGEST, DIGEST, 1, (), 0, 1)
     receipt = Receipt(b"entry %d" % round_, 0, (), "")
     return Told(Commitment(receipt, ProvenRound(entry, DIGEST, None)), None, left_ms, is_from_log=True)  # type: ignore[arg-type]
 
@@ -105,6 +105,8 @@ class Script:
 
     def some(self, count: int) -> list[PublicKey]:
         return [PublicKey(key) for key in self._neighbours][:count]
+
+    mixed = some
 
     def forget(self, key: PublicKey) -> None:
         self.forgotten.append(key)

@@ -13,8 +13,8 @@ from protocol.ledger import Ledger
 from protocol.records import SignedManifest
 from protocol.rounds import Sealed
 from protocol.signing import Identity, sha256
-from protocol.table import Row
 from swarm import waits
+from swarm.log_client import OwnRow
 from swarm.rpc import Refused
 from tests.contributions import header_of
 from tests.runs import FixedCourse, manifest_of
@@ -23,22 +23,31 @@ from tests.swarm.virtual_time import now, run_virtual
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
 LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
 HEADER = header_of(LEDGER, PEER)
-SEALED = Sealed(HEADER, HEADER.contribution.open(), 64)
-ROW = LEDGER.listed(HEADER, 1).row
-OTHER_ROW = replace(ROW, contribution=sha256(b"another"))
+SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
+ROW = OwnRow(LEDGER.listed(HEADER, 1).row, HEADER.contribution.open())
+OTHER_ROW = OwnRow(ROW.row, replace(ROW.contribution, claims=(sha256(b"another's claim"),)))
+COHORT_ROW = OwnRow(
+    replace(ROW.row, contribution=sha256(b"the cohort's")),
+    replace(ROW.contribution, claims=(sha256(b"a mate's claim"), HEADER.claims[0].digest)),
+)
 
 
 class Seen:
     """What became of promises, with a log that answers as the test says."""
 
-    def __init__(self, *answers: Row | Exception | None) -> None:
+    def __init__(self, *answers: OwnRow | Exception | None) -> None:
         self._answers = iter(answers)
         self.asked: list[tuple[int, float]] = []
         self.kept: list[tuple[int, Sealed]] = []
+        self.rows: list[OwnRow | None] = []  # of what was kept
         self.broken: list[tuple[int, Sealed]] = []
-        self.promises = Promises(self.row, lambda *kept: self.kept.append(kept), lambda *broken: self.broken.append(broken))
+        self.promises = Promises(self.row, self._on_kept, lambda *broken: self.broken.append(broken))
 
-    async def row(self, round_: int) -> Row | None:
+    def _on_kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
+        self.kept.append((round_, sealed))
+        self.rows.append(row)
+
+    async def row(self, round_: int) -> OwnRow | None:
         self.asked.append((round_, now()))
         answer = next(self._answers)
         if isinstance(answer, Exception):
@@ -46,7 +55,7 @@ class Seen:
         return answer
 
 
-def seen(story: Callable[[Seen], Awaitable[Any]], *answers: Row | Exception | None) -> Seen:
+def seen(story: Callable[[Seen], Awaitable[Any]], *answers: OwnRow | Exception | None) -> Seen:
     async def play() -> Seen:
         found = Seen(*answers)
         await story(found)
@@ -78,6 +87,16 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
     assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
 
 
+def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, COHORT_ROW)
+        assert not found.promises.is_waiting
+
+    found = seen(story)
+    assert (found.kept, found.rows) == ([(1, SEALED)], [COHORT_ROW])
+
+
 def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
@@ -90,7 +109,7 @@ def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, OTHER_ROW])
-def test_a_table_without_it_breaks_the_promise(answer: Row | None) -> None:
+def test_a_table_without_it_breaks_the_promise(answer: OwnRow | None) -> None:
     found = seen(look, answer)
     assert (found.kept, found.broken) == ([], [(1, SEALED)])
 

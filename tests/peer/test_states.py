@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from automl.update import State, state_digest, state_pieces
-from exact.coding import parse
+from exact.coding import group_sizes, parse
+from exact.vectors import vector_group_sizes
+from peer.spread import Spread
 from peer.states import States, ways
 from peer.work import ComputeThread
 from protocol.encoding import unpack
@@ -21,6 +23,7 @@ from swarm import waits
 from swarm.blobs import Ask, Blob, Shelf
 from swarm.log_client import LogClient
 from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.neighbours import Neighbours
 from tests.memory_log import PEERS, MemoryLog
 from tests.runs import EXCHANGE, manifest_of
 
@@ -38,7 +41,7 @@ START = Standing(9, sha256(b"commit"), sha256(b"state"), -32, None)
 def after(rows: int, round_: int = 10) -> Standing:
     """Return a commit with so many rows."""
     digest = sha256(b"any")
-    return Standing.after(Round(digest, round_, digest, digest, rows, digest, digest, 1, (Threshold(0, 1, 1),), -32, 1))
+    return Standing.after(Round(digest, round_, digest, digest, rows, digest, digest, digest, 1, (Threshold(0, 1, 1),), -32, 1))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +110,14 @@ class Scene:
         endpoint, shelf, log = self.log.network.endpoint(identity.public_key), Shelf(max_bytes=2**28), self.log
         await shelf.serve(endpoint)
         client = LogClient(endpoint, log.manifest, log.ledger.run)
-        return States(endpoint, client, shelf, log.manifest, log.plan, log.num_weights, self.compute), shelf
+        sizes = group_sizes(log.manifest.exchange.codec, log.num_weights)
+        mean_bytes = sum(vector_group_sizes(log.num_weights))
+        neighbours = Neighbours(endpoint, log.ledger.run)
+        await neighbours.announce(cohort="here", round_=0)
+        await neighbours.look()  # of those who came before
+        spread = Spread(endpoint, client, log.manifest, log.ledger.run, shelf, neighbours, sizes, mean_bytes)
+        await spread.start()
+        return States(endpoint, shelf, spread, log.manifest, log.course, log.num_weights, self.compute), shelf
 
     def commit(self, rows: int = 1, **lies: object) -> Standing:
         """Commit a round of so many contributions; return it."""
@@ -278,10 +288,10 @@ def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixtu
         states = await scene.at_the_start(LATE)
         lie = Shelf(max_bytes=2**28)
         await lie.serve(scene.log.network.endpoint(LIAR.public_key))
-        target = scene.commit(rows=3)
-        for root in (target.state, scene.log.means[0].root):
-            false = Blob.of(state_pieces(states.held))
-            lie._pinned[root] = Blob(false.pieces, false.hashes, root)  # type: ignore[arg-type]
+        scene.commit()
+        target = scene.commit()  # so far that the state is fetched
+        false = Blob.of(state_pieces(states.held))
+        lie._pinned[target.state] = Blob(false.pieces, false.hashes, target.state)  # type: ignore[arg-type,index]
         await states.reach(target, scene.start, own_floors(scene), [LIAR.public_key, *scene.sources])
         assert state_digest(states.held) == target.state
         assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text

@@ -65,16 +65,16 @@ def test_the_file_holds_the_last_word_also_after_an_error(board: StatusBoard, st
 def test_a_round_is_one_plain_line_where_nobody_watches(board: StatusBoard, store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
     with board:
         board.update(round=3, phase="working", loss=1.23456, members=4, samples_counted=128)
-        board.committed(round_=3, state=STATE, peers=4, counted=True, lost=0)
-    assert capsys.readouterr().out == "round committed round=3 peers=4 state=abcdefabcdef samples=128 loss=1.235\n"
+        board.committed(round_=3, state=STATE, contributions=4, counted=True, lost=0)
+    assert capsys.readouterr().out == "round committed round=3 contributions=4 state=abcdefabcdef samples=128 loss=1.235\n"
     assert written(store)["round"] == 3
 
 
 def test_a_round_that_went_by_without_this_peer_says_so(board: StatusBoard, capsys: pytest.CaptureFixture[str]) -> None:
     with board:
         board.update(samples_counted=128, loss=1.0)
-        board.committed(round_=3, state=STATE, peers=4, counted=False, lost=0)
-        board.committed(round_=4, state=STATE, peers=4, counted=False, lost=64)
+        board.committed(round_=3, state=STATE, contributions=4, counted=False, lost=0)
+        board.committed(round_=4, state=STATE, contributions=4, counted=False, lost=64)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith("samples=128 (without this peer)")
     assert lines[1].endswith("samples=128 (without this peer: 64 samples are stale)")
@@ -114,7 +114,7 @@ def test_a_terminal_has_a_live_line_that_follows(
         board.update(round=5, phase="working", members=3, loss=0.5, samples_counted=640, waiting_for="the log")
         assert board._line() == "round 5/9 · working · 3 peers · loss 0.500 · 640 samples counted · waiting for the log"
         board.say("a line that stays")
-        board.committed(round_=5, state=STATE, peers=3, counted=True, lost=0)
+        board.committed(round_=5, state=STATE, contributions=3, counted=True, lost=0)
     shown = terminal.getvalue()
     assert "a line that stays" in shown
     assert "round committed" not in shown  # the live line has it
@@ -126,7 +126,7 @@ def test_a_disk_that_takes_no_status_is_said_and_stops_nothing(
     with board:
         (store.directory / "status.json.part").mkdir()
         board.update(round=4, waiting_for="the log")
-        board.committed(round_=5, state=STATE, peers=1, counted=True, lost=0)
+        board.committed(round_=5, state=STATE, contributions=1, counted=True, lost=0)
     assert "round committed round=5" in capsys.readouterr().out
     assert all("status not written" in message for message in caplog.messages)
     assert caplog.messages

@@ -1,15 +1,18 @@
 import re
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from automl.space import TINY, Architecture
 from automl.training import Lot, LotResult
 from exact.coding import encode
-from peer.work import Lap, Pile, made_of
+from exact.residuals import residual_digest
+from peer.work import Lap, Learnt, Pile, Vector, claim_of, made_of
 from protocol.encoding import pack
 from protocol.merkle import leaf_hash, root
-from protocol.records import LotRecord
+from protocol.records import LotRecord, SignedClaim, StepRecord
 from protocol.rounds import Standing
 from protocol.signing import Identity, sha256
 
@@ -62,9 +65,9 @@ def test_the_lots_gradients_are_not_changed() -> None:
 def test_a_gradient_that_was_taken_does_not_change_with_later_lots() -> None:
     pile = three_lots()
     taken = pile.gradient()
-    before = taken.clone()
+    before = taken.copy()
     pile.add(lot(4, LARGEST, 16), 0, result([100.0, 100.0], 16, 1.0))
-    assert torch.equal(taken, before)
+    assert (taken == before).all()
 
 
 def test_the_root_is_over_the_lots_records_in_the_order_of_their_index_a_gap_where_one_was_dropped() -> None:
@@ -76,37 +79,81 @@ def test_the_root_is_over_the_lots_records_in_the_order_of_their_index_a_gap_whe
     assert three_lots().lots_root() == root([leaf_hash(pack(leaf)) for leaf in leaves])
 
 
-BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
-
-
-def test_what_is_made_of_lots_claims_them_and_has_the_body_of_their_mean_gradient() -> None:
+def test_a_step_that_ended_is_recorded_and_the_next_one_has_a_gradient_of_its_own() -> None:
     pile = three_lots()
-    made = made_of(pile, BASE, PEER, sha256(b"run"), "home", codec="int16", lot_ms=12)
-    assert made is not None
-    (signed,), contribution = made.header.claims, made.header.contribution.open()
-    claim = signed.open()
-    assert (claim.run, claim.round, claim.base, claim.cohort) == (sha256(b"run"), 7, BASE.commit, "home")
+    assert pile.steps_root() == b""
+    assert (pile.step_lots, pile.step_samples) == (3, 80)
+    first = pile.gradient()
+    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    assert (pile.step_lots, pile.step_samples, pile.samples, len(pile)) == (0, 0, 80, 3)
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    assert pile.gradient().tolist() == [3.0, 5.0]
+    assert first.tolist() == [0.0, 4.0]
+    pile.end_step(sha256(b"later"), sha256(b"own too"), sha256(b"own too"))
+    records = [
+        StepRecord(0, 80, sha256(b"state"), sha256(b"own"), sha256(b"mean")),
+        StepRecord(1, 16, sha256(b"later"), sha256(b"own too"), sha256(b"own too")),
+    ]
+    assert pile.steps_root() == root([leaf_hash(pack(record)) for record in records])
+
+
+BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
+RUN = sha256(b"run")
+
+
+def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
+    settings = {"founder": PEER.public_key, "local_steps": 1, "residual": b"", "lot_ms": 12, **changes}
+    return claim_of(Learnt(BASE, pile, vector, None), PEER, RUN, "home", **settings)
+
+
+def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
+    pile = three_lots()
+    vector = pile.gradient()
+    claim = claimed(pile, vector).open()
+    assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
     assert (claim.key, claim.founder, claim.local_steps, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, 1, b"", 12)
-    assert (claim.work, claim.lots_root) == (pile.work, pile.lots_root())
-    vector = pile.gradient().numpy()
+    assert (claim.work, claim.lots_root, claim.steps_root) == (pile.work, pile.lots_root(), b"")
     assert claim.vector == sha256(vector.astype("<f4").tobytes())
-    assert (contribution.run, contribution.round, contribution.base, contribution.founder) == (
-        claim.run,
-        claim.round,
-        claim.base,
-        claim.founder,
-    )
-    assert contribution.claims == (signed.digest,)
+
+
+def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None:
+    pile, founder = three_lots(), Identity(b"\x0c" * 32).public_key
+    for number in range(2):
+        pile.end_step(sha256(bytes([number])), sha256(b"own"), sha256(b"mean"))
+    claim = claimed(pile, np.ones(2, np.float32), founder=founder, local_steps=2, residual=sha256(b"left")).open()
+    assert (claim.founder, claim.local_steps, claim.residual, claim.steps_root) == (founder, 2, sha256(b"left"), pile.steps_root())
+
+
+def test_a_contribution_has_the_body_of_what_is_given() -> None:
+    pile = three_lots()
+    vector = pile.gradient()
+    signed = claimed(pile, vector)
+    made = made_of([signed], vector, Learnt(BASE, pile, vector, None), PEER, RUN, "int16")
+    contribution = made.header.contribution.open()
+    assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
+    assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
+    assert made.header.claims == (signed,)
+    assert made.left is None
     assert made.blob.join() == encode("int16", vector, -20)
     assert contribution.body == made.blob.root
     assert made.body.values(-20).tolist() == vector.tolist()  # these few bits fit
 
 
-def test_of_lots_whose_sum_is_no_number_nothing_is_made() -> None:
-    pile = Pile(2, ASKED)
-    for index in range(2):
-        pile.add(lot(index, LARGEST, 16), 0, result([3e38, 0.0], 16, 1.0))
-    assert made_of(pile, BASE, PEER, sha256(b"run"), "home", codec="int16", lot_ms=12) is None
+def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_of_what_is_not() -> None:
+    given = np.array([0.5, -2.0, 8.0, 0.25], np.float32)
+    coverage = np.array([True, True, False, True])
+    pile = three_lots()
+    made = made_of([claimed(pile, given)], given, Learnt(BASE, pile, given, coverage), PEER, RUN, "topk-1024-4")
+    assert made.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
+    assert made.left is not None
+    assert made.left.tolist() == [0.5, 0.0, 8.0, 0.25]
+    assert made.header.contribution.open().residual == residual_digest(made.left)
+
+
+def test_a_sparse_contribution_that_leaves_nothing_out_leaves_no_residual() -> None:
+    given = np.array([0.0, -2.0, 0.0, 0.0], np.float32)
+    made = made_of([claimed(three_lots(), given)], given, Learnt(BASE, three_lots(), given, None), PEER, RUN, "topk-1024-4")
+    assert (made.left, made.header.contribution.open().residual) == (None, b"")
 
 
 def test_times_add_up_by_name_until_the_line_is_told() -> None:

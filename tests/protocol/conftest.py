@@ -24,7 +24,7 @@ def manifest(operator: Identity) -> Manifest:
     return manifest_of(
         operator,
         seed=7,
-        optimizer=Optimizer("adamw", "0.002", "0.9", "0.999", "0.00000001", "0.01", 10),
+        optimizer=Optimizer("adamw", "0.002", "0.9", "0.999", "0.00000001", "0.01", 10, "0.9", "0.5"),
         costs=(("r32", 10), ("u0.0:k3e2", 5), ("u0.0:k5e3", 20)),
     )
 

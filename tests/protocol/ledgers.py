@@ -9,6 +9,7 @@ from protocol.exchange import Exchange
 from protocol.ledger import Ledger, entries_of
 from protocol.records import Header, SignedManifest, entry_of
 from protocol.signing import Identity
+from tests.contributions import PEERS
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(b"operator".ljust(32, b"."))
@@ -24,9 +25,10 @@ def seen(ledger: Ledger) -> tuple[object, ...]:
     rounds = range(-1, ledger.round + 2)
     return (
         (ledger.size, ledger.round, ledger.newest, ledger.last_commit, ledger.state, ledger.open_ms, ledger.thresholds),
-        (ledger.finished, ledger.last_founders, ledger.is_between_rounds, ledger.credits()),
+        (ledger.finished, ledger.last_keys, ledger.is_between_rounds, ledger.credits()),
         [(ledger.commit_at(number), ledger.index_at(number), ledger.table_at(number)) for number in rounds],
         [(ledger.floor_at(number), ledger.state_at(number)) for number in range(ledger.round + 1)],
+        [ledger.residual_of(peer.public_key) for peer in PEERS],
     )
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from protocol.exchange import MAX_LOT_MS, MAX_ROWS, MIN_FLOOR
+from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.records import (
     MAX_ARCHITECTURES,
     MAX_LOTS,
@@ -15,6 +15,7 @@ from protocol.records import (
     Round,
     SignedClaim,
     SignedContribution,
+    StepRecord,
     Threshold,
     Ticket,
 )
@@ -32,12 +33,13 @@ CLAIM = Claim(
     local_steps=1,
     work=(2, 0, 1),
     lots_root=sha256(b"lots"),
+    steps_root=b"",
     vector=sha256(b"vector"),
     residual=b"",
     lot_ms=250,
 )
 SIGNED_CLAIM = SignedClaim.sign(CLAIM, ALICE)
-CONTRIBUTION = Contribution(RUN, 3, BASE, ALICE.public_key, (SIGNED_CLAIM.digest,), sha256(b"body"), (b"",))
+CONTRIBUTION = Contribution(RUN, 3, BASE, ALICE.public_key, (SIGNED_CLAIM.digest,), sha256(b"body"), b"")
 SIGNED_CONTRIBUTION = SignedContribution.sign(CONTRIBUTION, ALICE)
 TICKET = Ticket(RUN, 4, SIGNED_CONTRIBUTION.digest)
 THRESHOLD = Threshold(1, 12_345, 640)
@@ -47,6 +49,7 @@ ROUND = Round(
     base=BASE,
     table=sha256(b"table"),
     rows=2,
+    weights=sha256(b"weights"),
     mean=sha256(b"mean"),
     state=sha256(b"state"),
     counted=1_280,
@@ -56,8 +59,20 @@ ROUND = Round(
 )
 ANNOUNCEMENT = Announcement(RUN, ALICE.public_key, "east", 3, 5)
 LOT = LotRecord(0, 2, "r32 u0.0:k3e2", 16, "0.693147", b"p" * 32)
+STEP = StepRecord(1, 32, sha256(b"weights"), sha256(b"gradient"), sha256(b"mean"))
 
-LARGEST_CLAIM = replace(CLAIM, round=MAX_ROUND, cohort="c" * 63, work=(MAX_LOTS,) * MAX_ARCHITECTURES, lot_ms=MAX_LOT_MS)
+LARGEST_CLAIM = replace(
+    CLAIM,
+    round=MAX_ROUND,
+    cohort="c" * 63,
+    founder=BOB.public_key,
+    local_steps=MAX_LOCAL_STEPS,
+    work=(MAX_LOTS,) * MAX_ARCHITECTURES,
+    steps_root=sha256(b"steps"),
+    residual=sha256(b"residual"),
+    lot_ms=MAX_LOT_MS,
+)
+LARGEST_CONTRIBUTION = replace(CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, residual=sha256(b"residual"))
 LARGEST_ROUND = replace(
     ROUND,
     round=MAX_ROUND,
@@ -65,5 +80,5 @@ LARGEST_ROUND = replace(
     counted=2**62 - 1,
     thresholds=tuple(Threshold(role, 2**62 - 1, 2**48) for role in range(MAX_ROLES)),
     floor=MIN_FLOOR,
-    open_ms=86_400_000,
+    open_ms=MAX_OPEN_MS,
 )

@@ -1,45 +1,11 @@
-"""The log's rounds, case by case, and any order of events against a simple account of them."""
-
-from collections.abc import Iterable
+"""The log's rounds, case by case: peers alone. Cohorts are in test_closing_cohorts.py, any order of events in test_closing_events.py."""
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from protocol.closing import Closing, NotTaken, Stage
 from protocol.exchange import grace_ms
 from protocol.signing import sha256
-
-A, B, C, D, E, F = FOUNDERS = sorted(sha256(b"founder %d" % i) for i in range(6))
-OPEN_MS, START = 1_000, 50_000
-DEADLINE = START + OPEN_MS
-GRACE = 250
-
-
-def work(founder: bytes, number: int = 1) -> bytes:
-    """A contribution of a founder, told apart from its others by a number."""
-    return sha256(founder + bytes([number]))
-
-
-def opened(*expected: bytes, round: int = 7, open_ms: int = OPEN_MS, max_rows: int = 8) -> Closing:
-    """A round that opens at START, after a table of ``expected``."""
-    closing = Closing(max_rows)
-    closing.open(round, open_ms, frozenset(expected), START)
-    return closing
-
-
-def hand_in(closing: Closing, founder: bytes, now: int = START, number: int = 1) -> int:
-    """Header and body at once, and the body is good."""
-    closing.header(founder, work(founder, number), now)
-    round_ = closing.arrived(work(founder, number), now)
-    closing.good(work(founder, number))
-    return round_
-
-
-def table(*founders: bytes) -> tuple[bytes, ...]:
-    return tuple(work(founder) for founder in sorted(founders))
-
+from tests.protocol.closings import DEADLINE, GRACE, OPEN_MS, START, A, B, C, D, E, F, hand_in, header, opened, restore, table, work
 
 # Opening and closing.
 
@@ -49,7 +15,7 @@ def test_the_first_round_opens_at_the_first_header() -> None:
     assert closing.stage is Stage.CLOSED
     closing.open(1, OPEN_MS, frozenset(), None)
     assert (closing.stage, closing.left_ms(START), closing.next_ms(START), closing.tick(10**9)) == (Stage.IDLE, OPEN_MS, None, None)
-    assert closing.header(A, work(A), START) == 1
+    assert header(closing, A, work(A), START) == 1
     assert (closing.round, closing.stage) == (1, Stage.OPEN)
     assert (closing.left_ms(START), closing.next_ms(START + 1)) == (OPEN_MS, OPEN_MS - 1)
 
@@ -78,8 +44,8 @@ def test_a_round_that_nobody_is_in_is_open_for_all_of_its_time_again() -> None:
 
 def test_headers_alone_do_not_close_a_round_and_who_was_in_the_last_table_keeps_its_place_meanwhile() -> None:
     closing = opened(A)
-    closing.header(A, work(A), START)
-    closing.header(B, work(B), START)
+    header(closing, A, work(A), START)
+    header(closing, B, work(B), START)
     assert closing.tick(DEADLINE) is None
     assert (closing.stage, closing.left_ms(DEADLINE)) == (Stage.OPEN, OPEN_MS)
     assert closing.take_gone() == [(B, "no body by the deadline")]
@@ -93,7 +59,7 @@ def test_headers_alone_do_not_close_a_round_and_who_was_in_the_last_table_keeps_
 
 def test_a_round_is_left_open_while_its_only_body_is_being_checked() -> None:
     closing = opened()
-    closing.header(A, work(A), START)
+    header(closing, A, work(A), START)
     closing.arrived(work(A), DEADLINE - 1)
     assert closing.tick(DEADLINE) is None
     assert (closing.stage, closing.left_ms(DEADLINE), closing.next_ms(DEADLINE)) == (Stage.OPEN, 0, None)
@@ -105,7 +71,7 @@ def test_a_round_is_left_open_while_its_only_body_is_being_checked() -> None:
 
 def test_a_round_whose_only_body_is_bad_is_open_again() -> None:
     closing = opened()
-    closing.header(A, work(A), START)
+    header(closing, A, work(A), START)
     closing.arrived(work(A), DEADLINE - 1)
     assert closing.tick(DEADLINE + 5) is None
     closing.bad(work(A))
@@ -121,7 +87,7 @@ def waiting(*expected: bytes, open_ms: int = OPEN_MS) -> Closing:
     closing = opened(*expected, open_ms=open_ms)
     hand_in(closing, D)
     for founder in (A, B, C):
-        closing.header(founder, work(founder), START)
+        header(closing, founder, work(founder), START)
     assert closing.tick(START + open_ms) is None or not set(expected) & {A, B, C}
     return closing
 
@@ -163,8 +129,8 @@ def test_a_body_that_came_in_time_is_waited_for_as_long_as_its_check_takes() -> 
     for founder in (A, F):  # F was not in the last table, and has to bring it by the deadline
         closing = opened(A, B)
         hand_in(closing, D)
-        closing.header(founder, work(founder), START)
-        closing.header(B, work(B), START)
+        header(closing, founder, work(founder), START)
+        header(closing, B, work(B), START)
         closing.arrived(work(founder), DEADLINE - 1 if founder == F else DEADLINE + GRACE - 1)
         hours_later = DEADLINE + 10**7
         assert closing.tick(hours_later) is None
@@ -190,7 +156,7 @@ def test_a_newcomer_s_body_is_refused_from_the_deadline_on_whoever_looks_first()
     for now in (DEADLINE - 1, DEADLINE):
         closing = opened()
         hand_in(closing, D)
-        closing.header(A, work(A), START)
+        header(closing, A, work(A), START)
         if now < DEADLINE:
             assert closing.arrived(work(A), now) == 7
         else:
@@ -230,21 +196,21 @@ def test_the_same_body_again_changes_nothing_even_after_the_close() -> None:
 def test_the_same_header_again_is_welcome_at_any_time() -> None:
     closing = opened(A)
     for now in (START, DEADLINE - 1):
-        assert closing.header(A, work(A), now) == 7
+        assert header(closing, A, work(A), now) == 7
     hand_in(closing, D)
-    assert closing.header(A, work(A), DEADLINE + 1) == 7
+    assert header(closing, A, work(A), DEADLINE + 1) == 7
     closing.arrived(work(A), DEADLINE + 2)
     closing.good(work(A))
-    assert closing.header(A, work(A), DEADLINE + 3) == 7
+    assert header(closing, A, work(A), DEADLINE + 3) == 7
     assert closing.is_good(work(A))
     assert closing.tick(DEADLINE + 3) == table(A, D)
-    assert closing.header(A, work(A), DEADLINE + 4) == 7
+    assert header(closing, A, work(A), DEADLINE + 4) == 7
 
 
 def test_another_header_of_a_founder_takes_the_place_of_one_without_a_body() -> None:
     closing = opened()
-    closing.header(A, work(A), START)
-    assert closing.header(A, work(A, 2), START + 1) == 7
+    header(closing, A, work(A), START)
+    assert header(closing, A, work(A, 2), START + 1) == 7
     assert (closing.round_of(work(A)), closing.round_of(work(A, 2))) == (None, 7)
     with pytest.raises(NotTaken):
         closing.arrived(work(A), START + 2)
@@ -257,34 +223,34 @@ def test_another_header_of_a_founder_takes_the_place_of_one_without_a_body() -> 
 def test_another_contribution_of_a_founder_is_refused_until_the_first_is_in_the_log(is_checked: bool) -> None:
     closing = opened(B)
     hand_in(closing, D)
-    closing.header(A, work(A), START)
-    closing.header(B, work(B), START)
+    header(closing, A, work(A), START)
+    header(closing, B, work(B), START)
     closing.arrived(work(A), START)
     if is_checked:
         closing.good(work(A))
     for now in (START, DEADLINE, DEADLINE + 1):  # OPEN, and WAITING for B
         with pytest.raises(NotTaken, match="another contribution"):
-            closing.header(A, work(A, 2), now)
+            header(closing, A, work(A, 2), now)
     closing.is_good(work(A)) or closing.good(work(A))
     assert closing.tick(DEADLINE + GRACE) == table(A, D)
     with pytest.raises(NotTaken, match="another contribution"):  # it may stand on the same base, and then no table can have both
-        closing.header(A, work(A, 2), DEADLINE + GRACE)
+        header(closing, A, work(A, 2), DEADLINE + GRACE)
     closing.open(8, OPEN_MS, frozenset({A, D}), DEADLINE + 300)
     assert hand_in(closing, A, DEADLINE + 300, number=2) == 8
 
 
 def test_headers_after_the_deadline_count_in_the_next_round_and_so_do_their_bodies() -> None:
     closing = waiting(A)
-    assert closing.round_for_headers(DEADLINE) == 8
+    assert closing.round_for_header(work(E), DEADLINE) == 8
     assert hand_in(closing, E, DEADLINE) == 8
-    assert closing.header(F, work(F), DEADLINE + 1) == 8
+    assert header(closing, F, work(F), DEADLINE + 1) == 8
     assert (closing.round_of(work(E)), closing.round_of(work(F))) == (8, 8)
     assert closing.tick(DEADLINE + GRACE) == table(D)
     assert hand_in(closing, B, DEADLINE + GRACE) == 8  # CLOSED by now
     assert closing.arrived(work(F), DEADLINE + GRACE) == 8
     now = DEADLINE + 2 * GRACE
     closing.open(8, 2 * OPEN_MS, frozenset({D}), now)
-    assert (closing.round, closing.left_ms(now), closing.header(E, work(E), now)) == (8, 2 * OPEN_MS, 8)
+    assert (closing.round, closing.left_ms(now), header(closing, E, work(E), now)) == (8, 2 * OPEN_MS, 8)
     closing.good(work(F))
     assert closing.tick(now + 2 * OPEN_MS - 1) is None
     assert closing.tick(now + 2 * OPEN_MS) == table(B, E, F)
@@ -292,7 +258,7 @@ def test_headers_after_the_deadline_count_in_the_next_round_and_so_do_their_bodi
 
 def test_a_header_that_waits_for_its_body_moves_to_the_next_round_when_another_takes_its_place() -> None:
     closing = waiting(A)
-    assert closing.header(A, work(A, 2), DEADLINE + 1) == 8
+    assert header(closing, A, work(A, 2), DEADLINE + 1) == 8
     assert closing.round_of(work(A)) is None
     assert closing.tick(DEADLINE + 1) == table(D)
 
@@ -302,12 +268,12 @@ def test_a_header_that_waits_for_its_body_moves_to_the_next_round_when_another_t
 
 def test_newcomers_do_not_take_the_places_of_those_in_the_last_table() -> None:
     closing = opened(A, B, C, max_rows=4)
-    assert closing.header(D, work(D), START) == 7
+    assert header(closing, D, work(D), START) == 7
     with pytest.raises(NotTaken, match="newcomers"):
-        closing.header(E, work(E), START)
+        header(closing, E, work(E), START)
     for founder in (A, B, C):
-        closing.header(founder, work(founder), START)
-    closing.header(D, work(D, 2), START)  # in the place that it has
+        header(closing, founder, work(founder), START)
+    header(closing, D, work(D, 2), START)  # in the place that it has
 
 
 def test_there_is_a_place_for_a_newcomer_even_if_the_last_table_was_full() -> None:
@@ -316,25 +282,25 @@ def test_there_is_a_place_for_a_newcomer_even_if_the_last_table_was_full() -> No
     for founder in (A, B, C):
         hand_in(closing, founder)
     with pytest.raises(NotTaken, match="full"):
-        closing.header(D, work(D), START)
+        header(closing, D, work(D), START)
 
 
 def test_the_place_of_a_newcomer_without_a_body_is_free_after_the_deadline() -> None:
     closing = opened(A, B, C, max_rows=4)
-    closing.header(D, work(D), START)
+    header(closing, D, work(D), START)
     assert hand_in(closing, E, DEADLINE) == 7  # the round is open again
     assert closing.tick(DEADLINE + OPEN_MS) == table(E)
 
 
 def test_headers_alone_keep_no_newcomer_out_for_longer_than_a_grace() -> None:
     closing = opened(A, B, C, max_rows=4)
-    closing.header(D, work(D), START)
+    header(closing, D, work(D), START)
     with pytest.raises(NotTaken, match="newcomers"):
-        closing.header(E, work(E), START + grace_ms(OPEN_MS) - 1)
+        header(closing, E, work(E), START + grace_ms(OPEN_MS) - 1)
     assert hand_in(closing, E, START + grace_ms(OPEN_MS)) == 7
     assert closing.take_gone() == [(D, "no body while others wait")]
     with pytest.raises(NotTaken, match="newcomers"):
-        closing.header(D, work(D, 2), DEADLINE - 1)  # the body is there: nobody takes this place
+        header(closing, D, work(D, 2), DEADLINE - 1)  # the body is there: nobody takes this place
 
 
 def test_early_newcomers_do_not_take_the_places_of_those_in_the_table_that_is_closing() -> None:
@@ -344,7 +310,7 @@ def test_early_newcomers_do_not_take_the_places_of_those_in_the_table_that_is_cl
     assert closing.tick(DEADLINE) == table(A, B, C)
     assert hand_in(closing, D, DEADLINE) == 8
     with pytest.raises(NotTaken, match="newcomers"):
-        closing.header(E, work(E), DEADLINE)
+        header(closing, E, work(E), DEADLINE)
     closing.open(8, OPEN_MS, frozenset({A, B, C}), DEADLINE)
     for founder in (A, B, C):
         assert hand_in(closing, founder, DEADLINE, number=2) == 8
@@ -356,13 +322,13 @@ def test_those_who_turn_to_the_next_round_find_no_more_places_than_it_has() -> N
     closing = opened(*founders, max_rows=16)
     hand_in(closing, founders[0])
     for founder in founders[1:]:
-        closing.header(founder, work(founder), START)
+        header(closing, founder, work(founder), START)
     for newcomer in newcomers:
-        assert closing.header(newcomer, work(newcomer), DEADLINE) == 8
+        assert header(closing, newcomer, work(newcomer), DEADLINE) == 8
     for founder in founders[1:15]:
-        assert closing.header(founder, work(founder, 2), DEADLINE) == 8
+        assert header(closing, founder, work(founder, 2), DEADLINE) == 8
     with pytest.raises(NotTaken, match="full"):
-        closing.header(founders[15], work(founders[15], 2), DEADLINE)
+        header(closing, founders[15], work(founders[15], 2), DEADLINE)
     assert closing.round_of(work(founders[15])) == 7  # it has its place in this round yet
 
 
@@ -372,9 +338,9 @@ def test_those_who_turn_to_the_next_round_find_no_more_places_than_it_has() -> N
 def test_what_has_a_ticket_is_in_the_table_that_it_names_after_a_crash() -> None:
     closing = Closing(8)
     closing.open(7, OPEN_MS, frozenset({A}), START)
-    closing.restore(A, work(A), 7, START)
-    closing.restore(B, work(B), 8, START)  # came early, before the crash
-    assert (closing.header(A, work(A), START), closing.header(B, work(B), START)) == (7, 8)
+    restore(closing, A, work(A), 7, START)
+    restore(closing, B, work(B), 8, START)  # came early, before the crash
+    assert (header(closing, A, work(A), START), header(closing, B, work(B), START)) == (7, 8)
     assert (closing.is_good(work(A)), closing.is_good(work(B))) == (True, True)
     assert hand_in(closing, C) == 7
     assert closing.tick(DEADLINE) == table(A, C)
@@ -385,213 +351,6 @@ def test_what_has_a_ticket_is_in_the_table_that_it_names_after_a_crash() -> None
 def test_a_ticket_from_before_a_crash_opens_the_first_round() -> None:
     closing = Closing(8)
     closing.open(1, OPEN_MS, frozenset(), None)
-    closing.restore(A, work(A), 1, START)
+    restore(closing, A, work(A), 1, START)
     assert (closing.stage, closing.left_ms(START)) == (Stage.OPEN, OPEN_MS)
     assert closing.tick(DEADLINE) == table(A)
-
-
-# Any order of events.
-
-
-class Rounds(RuleBasedStateMachine):
-    """Events in any order; the test's own books say what must hold of each answer."""
-
-    @initialize(max_rows=st.integers(2, 7), is_first=st.booleans())
-    def begin(self, max_rows: int, is_first: bool) -> None:
-        self.now = START
-        self.closing = Closing(max_rows)
-        self.max_rows = max_rows
-        self.expected: frozenset[bytes] = frozenset()
-        self.numbers = dict.fromkeys(FOUNDERS, 1)  # of each founder's contribution
-        self.since: dict[bytes, int] = {}  # when a header came
-        self.promised: dict[bytes, int] = {}  # contribution -> the round that its header was taken for
-        self.checking: set[bytes] = set()
-        self.good: set[bytes] = set()
-        self.closed: tuple[bytes, ...] | None = None
-        self.tables: dict[int, tuple[bytes, ...]] = {}
-        self.deadline: int | None = None if is_first else START + OPEN_MS
-        self.closing.open(1, OPEN_MS, frozenset(), None if is_first else START)
-
-    def founder_of(self, contribution: bytes) -> bytes:
-        return next(founder for founder in FOUNDERS if contribution in [work(founder, number) for number in range(1, 200)])
-
-    def those(self, contributions: Iterable[bytes], round: int) -> set[bytes]:
-        return {one for one in contributions if self.promised.get(one) == round}
-
-    @property
-    def is_past(self) -> bool:
-        return self.deadline is not None and self.now >= self.deadline
-
-    @property
-    def is_over(self) -> bool:
-        return self.closed is not None or (self.is_past and self.now >= (self.deadline or 0) + grace_ms(OPEN_MS) and bool(self.in_now))
-
-    @property
-    def in_now(self) -> set[bytes]:
-        return self.those(self.good, self.closing.round)
-
-    def settle_deadline(self) -> None:
-        """At a deadline with nothing in, the round runs again; without a body by then, strangers are out."""
-        round_ = self.closing.round
-        if not self.is_past or self.closed is not None or (not self.in_now and self.those(self.checking, round_)):
-            return
-        for one in self.those(self.promised, round_) - self.good - self.checking:
-            if self.founder_of(one) not in self.expected:
-                del self.promised[one]
-        if not self.in_now:
-            self.deadline = self.now + OPEN_MS
-
-    @rule(ms=st.sampled_from([0, 1, 100, 249, 250, OPEN_MS - 1, OPEN_MS]))
-    def time_passes(self, ms: int) -> None:
-        self.now += ms
-
-    @rule(ms=st.sampled_from([0, 0, 1]))
-    def time_passes_until_something_is_due(self, ms: int) -> None:
-        self.settle_deadline()
-        due = self.closing.next_ms(self.now)
-        assert due is None or due >= 0
-        if due is not None:
-            self.now += max(0, due - ms)
-
-    @rule(founder=st.sampled_from(FOUNDERS), is_new=st.booleans())
-    def a_header_comes(self, founder: bytes, is_new: bool) -> None:
-        self.numbers[founder] += is_new
-        one = work(founder, self.numbers[founder])
-        if self.deadline is None:
-            self.deadline = self.now + OPEN_MS
-        self.settle_deadline()
-        round_ = self.closing.round
-        others = [other for other in self.promised if self.founder_of(other) == founder and other != one]
-        is_early = self.closed is not None or (self.is_past and bool(self.in_now))
-        assert self.closing.round_for_headers(self.now) == round_ + is_early
-        taken_for = self.closing.round_for_header(one, self.now)
-        is_crowded = self.is_crowded(founder, round_ + is_early)
-        idle = self.idle(round_ + is_early) if is_crowded else []
-        has_place = one in self.promised or not is_crowded or bool(idle)
-        try:
-            answer = self.closing.header(founder, one, self.now)
-        except NotTaken:
-            assert one not in self.good | self.checking
-            assert self.good.intersection(others) or self.checking.intersection(others) or not has_place
-            return
-        assert not self.good.intersection(others)
-        assert not self.checking.intersection(others)
-        assert answer == taken_for
-        is_late = self.is_over and one not in self.good | self.checking and self.promised.get(one) == round_
-        assert answer == (round_ + is_early if is_late else self.promised.get(one, round_ + is_early))
-        assert has_place or any(self.promised[other] == answer for other in others)
-        if idle and self.promised.get(one) != answer and not any(self.promised[other] == answer for other in others):
-            del self.promised[min(idle, key=lambda each: self.since[each])]
-        for other in others:
-            self.promised.pop(other, None)
-        if self.promised.get(one) != answer:
-            self.since[one] = self.now
-        self.promised[one] = answer
-
-    def idle(self, round: int) -> list[bytes]:
-        """Headers of newcomers in a round whose bodies have had the time of a grace and did not come."""
-        before = self.expected if round == self.closing.round else {self.founder_of(one) for one in self.those(self.promised, round - 1)}
-        waiting = [one for one in self.promised if one in self.those(self.promised, round) - self.good - self.checking]
-        return [one for one in waiting if self.founder_of(one) not in before and self.now - self.since[one] >= grace_ms(OPEN_MS)]
-
-    def is_crowded(self, founder: bytes, round: int) -> bool:
-        """Whether there is no place: all are taken, or those of newcomers are."""
-        taken = {self.founder_of(one) for one in self.those(self.promised, round)}
-        before = self.expected if round == self.closing.round else {self.founder_of(one) for one in self.those(self.promised, round - 1)}
-        places = max(self.max_rows - len(before), self.max_rows // 8, 1)
-        return len(taken) >= self.max_rows or (founder not in before and len(taken - before) >= places)
-
-    @rule(data=st.data())
-    def a_body_comes(self, data: st.DataObject) -> None:
-        founder = data.draw(st.sampled_from(FOUNDERS))
-        one = work(founder, self.numbers[founder])
-        self.settle_deadline()
-        is_known = one in self.good | self.checking
-        try:
-            answer = self.closing.arrived(one, self.now)
-        except NotTaken:
-            assert not is_known
-            assert one not in self.promised or (self.promised[one] == self.closing.round and self.is_over)
-            return
-        assert answer == self.promised[one]
-        assert is_known or not (self.is_over and answer == self.closing.round)
-        if not is_known:
-            self.checking.add(one)
-
-    @rule(is_good=st.sampled_from([True, True, False]), data=st.data())
-    def a_check_is_over(self, is_good: bool, data: st.DataObject) -> None:
-        if not self.checking:
-            return
-        one = data.draw(st.sampled_from(sorted(self.checking)))
-        self.checking.discard(one)
-        if is_good:
-            self.closing.good(one)
-            self.good.add(one)
-        else:
-            self.closing.bad(one)
-            del self.promised[one]
-
-    @rule()
-    def the_log_looks(self) -> None:
-        self.settle_deadline()
-        round_ = self.closing.round
-        is_checking, is_missing = self.those(self.checking, round_), self.those(self.promised, round_) - self.good - self.checking
-        closed = self.closing.tick(self.now)
-        may_close = self.closed is None and self.is_past and bool(self.in_now) and not is_checking
-        assert (closed is not None) == (may_close and (self.is_over or not is_missing))
-        if closed is None:
-            return
-        assert closed == tuple(sorted(self.in_now, key=self.founder_of))
-        self.closed = closed
-        for one in is_missing:
-            del self.promised[one]
-
-    @rule()
-    def the_log_commits(self) -> None:
-        if self.closed is None:
-            return
-        self.tables[self.closing.round] = self.closed
-        for one in self.closed:
-            del self.promised[one]
-            self.good.discard(one)
-            self.numbers[self.founder_of(one)] += 1
-        self.expected, self.closed = frozenset(self.founder_of(one) for one in self.closed), None
-        self.deadline = self.now + OPEN_MS
-        self.closing.open(self.closing.round + 1, OPEN_MS, self.expected, self.now)
-
-    @rule()
-    def the_log_crashes(self) -> None:
-        """What was found good has tickets; all else is forgotten."""
-        round_, self.closing = self.closing.round, Closing(self.max_rows)
-        self.promised = {one: its for one, its in self.promised.items() if one in self.good}
-        self.checking, self.closed = set(), None
-        self.deadline = None if round_ == 1 and not self.promised else self.now + OPEN_MS
-        self.closing.open(round_, OPEN_MS, self.expected, None if round_ == 1 else self.now)
-        for one in self.good:
-            self.closing.restore(self.founder_of(one), one, self.promised[one], self.now)
-
-    @invariant()
-    def a_founder_has_one_contribution_in_and_each_is_where_its_header_was_told(self) -> None:
-        assert len({self.founder_of(one) for one in self.promised}) == len(self.promised)
-        self.settle_deadline()
-        self.closing.next_ms(self.now)
-        for founder in FOUNDERS:
-            one = work(founder, self.numbers[founder])
-            assert self.closing.round_of(one) == self.promised.get(one)
-            assert self.closing.is_good(one) == (one in self.good)
-
-    @invariant()
-    def no_table_has_more_rows_than_there_are_places(self) -> None:
-        assert all(0 < len(table) <= self.max_rows for table in self.tables.values())
-
-    @invariant()
-    def a_round_that_has_what_it_needs_is_never_asked_to_wait(self) -> None:
-        due = self.closing.next_ms(self.now)
-        if self.is_past and self.closed is None and self.is_over and not self.those(self.checking, self.closing.round):
-            assert due == 0
-        if self.closing.stage is Stage.OPEN and not self.is_past:
-            assert due == (self.deadline or 0) - self.now
-
-
-TestRounds = Rounds.TestCase
-TestRounds.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

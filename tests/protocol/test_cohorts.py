@@ -1,12 +1,16 @@
-"""Cohort names are names that a claim may carry; a table falls into cohorts in its own order."""
+"""Cohort names are names that a claim may carry; a proof of a token is of use between two peers of one cohort in one run only."""
+
+import hashlib
+import hmac
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.cohorts import cohort_name
+from protocol.cohorts import cohort_name, is_mate_proof, mate_proof
 from protocol.errors import UserError
 from protocol.records import check_name
+from protocol.signing import PublicKey
 
 
 @given(st.text())
@@ -38,3 +42,37 @@ def test_a_label_that_is_no_name_is_the_user_s_error_with_a_way_out(label: str, 
     assert "\n" not in str(raised.value)
     assert advice in str(raised.value)
     assert advice or "try" not in str(raised.value)
+
+
+TOKEN, RUN = b"t" * 32, b"r" * 32
+ANNA, BOB, CAROL = (PublicKey(name.encode().ljust(32, b".")) for name in ("anna", "bob", "carol"))
+PROOF = mate_proof(TOKEN, RUN, "here", ANNA, BOB)
+
+
+def test_a_proof_is_the_hmac_that_the_protocol_names() -> None:
+    message = b"manta/mate/v1" + RUN + b"here" + ANNA + BOB
+    assert hmac.new(TOKEN, message, hashlib.sha256).digest() == PROOF
+
+
+def test_a_proof_holds_where_it_was_made_for() -> None:
+    assert is_mate_proof(PROOF, TOKEN, RUN, "here", ANNA, BOB)
+
+
+@pytest.mark.parametrize(
+    ("token", "run", "cohort", "caller", "callee"),
+    [
+        (b"T" * 32, RUN, "here", ANNA, BOB),
+        (TOKEN, b"R" * 32, "here", ANNA, BOB),
+        (TOKEN, RUN, "there", ANNA, BOB),
+        (TOKEN, RUN, "here", CAROL, BOB),  # who overheard it
+        (TOKEN, RUN, "here", ANNA, CAROL),  # shown to another
+        (TOKEN, RUN, "here", BOB, ANNA),  # thrown back
+    ],
+)
+def test_a_proof_is_of_no_use_elsewhere(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> None:
+    assert not is_mate_proof(PROOF, token, run, cohort, caller, callee)
+
+
+@given(st.binary(max_size=64))
+def test_no_other_bytes_are_a_proof(data: bytes) -> None:
+    assert is_mate_proof(data, TOKEN, RUN, "here", ANNA, BOB) == (data == PROOF)

@@ -24,7 +24,7 @@ from protocol.records import (
 from protocol.signing import sha256
 from protocol.table import table_root
 from protocol.verified import Verified
-from tests.contributions import PEERS, commit, header_of, in_order, round_of
+from tests.contributions import PEERS, claim_of, commit, header_of, in_order, listing, round_of
 from tests.protocol.ledgers import OPERATOR, append, claim_entry, ledger_of, refused, seen
 from tests.runs import FixedCourse, manifest_of
 
@@ -37,7 +37,7 @@ def test_a_run_starts_at_its_manifest() -> None:
     assert ledger.last_commit == ledger.run == ledger.commit_at(0)
     assert ledger.state == ledger.state_at(0) == ledger.manifest.initial_state
     assert (ledger.open_ms, ledger.thresholds, ledger.floor_at(0)) == (1_000, (), -32)
-    assert ledger.last_founders == frozenset()
+    assert ledger.last_keys == frozenset()
     assert ledger.is_between_rounds
     assert (ledger.commit_at(1), ledger.commit_at(-1), ledger.index_at(0), ledger.table_at(0), ledger.table_at(1)) == (None,) * 5
 
@@ -63,7 +63,7 @@ def test_tables_and_rounds_follow_each_other_to_the_end_of_the_run() -> None:
         assert ledger.last_commit == ledger.commit_at(number) == commit_digest(entries[-1])
         assert ledger.state == ledger.state_at(number) == sha256(f"state {number}".encode())
         assert (ledger.floor_at(number), ledger.thresholds) == (floor, thresholds)
-        assert ledger.last_founders == {peer.public_key for peer in PEERS[:number]}
+        assert ledger.last_keys == {peer.public_key for peer in PEERS[:number]}
         table = ledger.table_at(number)
         assert table is not None
         assert [one.row.contribution for one in table] == [header.contribution.digest for header in headers]
@@ -93,43 +93,52 @@ def test_the_newest_tables_are_kept() -> None:
     assert last[0].round == ledger.round
 
 
-# The grammar: (claim+ contribution)+ round. In this version each contribution has one claim.
+# The grammar: (claim+ contribution)+ round.
 
 
 def test_every_order_of_entries_is_taken_or_refused_as_the_grammar_says() -> None:
-    ledger = ledger_of()
-    headers = [header_of(ledger, peer) for peer in PEERS[:3]]
-    whole: set[str] = set()
+    """Claims of a, b and c name b as their founder; each may stand in a contribution of b's, or alone in one of its own key."""
+    ledger, peers = ledger_of(), dict(zip("abc", PEERS, strict=False))
+    claims = {letter: claim_of(ledger, peer, founder=PEERS[1].public_key) for letter, peer in peers.items()}
+    parts = [(each, founder) for each in ("a", "b", "c", "ab", "ac", "bc", "abc") for founder in "abc"]
+    headers = {(each, founder): listing([claims[letter] for letter in each], peers[founder]) for each, founder in parts}
+    whole: list[tuple[tuple[str, str], ...]] = []
 
-    def follows(prefix: str, token: str) -> bool:
-        """Claims are a, b, c, their contributions A, B, C, the round is ``.``; independent of how the ledger does it."""
-        listed = [letter for letter in prefix if letter.isupper()]
-        pending = prefix[prefix.rfind(listed[-1]) + 1 :] if listed else prefix
-        if token.islower():  # in a cohort of one nothing but its contribution follows a claim
-            return token not in prefix and not pending
-        if token.isupper():
-            return pending == token.lower() and all(letter < token for letter in listed)
-        return bool(listed) and not pending
+    def follows(listed: tuple[tuple[str, str], ...], pending: str, token: str | tuple[str, str]) -> bool:
+        """Independent of how the ledger does it."""
+        if token == ".":
+            return bool(listed) and not pending
+        if isinstance(token, str):
+            return pending[-1:] < token and all(token not in each for each, _ in listed)
+        each, founder = token
+        consented = (founder == "b" and "b" in each) or each == founder
+        return pending == each and consented and all(before < founder for _, before in listed)
 
-    def explore(ledger: Ledger, prefix: str) -> None:
-        listed = [ledger.listed(headers["ABC".index(letter)], 1) for letter in prefix if letter.isupper()]
-        tokens = {letter: claim_entry(header) for letter, header in zip("abc", headers, strict=True)}
-        tokens |= {letter: entry_of(header.contribution) for letter, header in zip("ABC", headers, strict=True)}
-        tokens |= {".": entry_of(round_of(ledger, listed or [ledger.listed(headers[0], 1)]))}
+    def explore(ledger: Ledger, listed: tuple[tuple[str, str], ...], pending: str) -> None:
+        rows = [ledger.listed(headers[part], 1) for part in listed] or [ledger.listed(headers["a", "a"], 1)]
+        tokens: dict[str | tuple[str, str], bytes] = {letter: entry_of(claim) for letter, claim in claims.items()}
+        tokens |= {part: entry_of(header.contribution) for part, header in headers.items()}
+        tokens |= {".": entry_of(round_of(ledger, rows))}
         for token, entry in tokens.items():
-            if not follows(prefix, token):
+            if not follows(listed, pending, token):
                 refused(ledger, entry)
                 continue
             further = ledger.copy()
             further.append(entry)
             assert further.is_between_rounds == (token == ".")
             if token == ".":
-                whole.add(prefix + token)
+                whole.append(listed)
+            elif isinstance(token, str):
+                explore(further, listed, pending + token)
             else:
-                explore(further, prefix + token)
+                explore(further, (*listed, token), "")
 
-    explore(ledger, "")
-    assert whole == {"aA.", "bB.", "cC.", "aAbB.", "aAcC.", "bBcC.", "aAbBcC."}
+    explore(ledger, (), "")
+    alone = [("a", "a"), ("b", "b"), ("c", "c")]
+    expected = {tuple(part for part in alone if part[0] in each) for each in ("a", "b", "c", "ab", "ac", "bc", "abc")}
+    expected |= {(("ab", "b"),), (("bc", "b"),), (("ab", "b"), ("c", "c")), (("a", "a"), ("bc", "b")), (("abc", "b"),)}
+    assert len(whole) == len(expected)
+    assert set(whole) == expected
 
 
 def test_a_round_without_contributions_is_refused(ledger: Ledger) -> None:
@@ -298,6 +307,9 @@ def test_a_changed_bit_of_an_entry_is_refused_but_for_what_a_round_alone_knows(d
     else:
         taken = open_entry(bytes(changed))
         assert isinstance(taken, Round)
-        assert replace(taken, mean=round_.mean, state=round_.state, thresholds=round_.thresholds, floor=round_.floor) == round_
+        assert (
+            replace(taken, weights=round_.weights, mean=round_.mean, state=round_.state, thresholds=round_.thresholds, floor=round_.floor)
+            == round_
+        )
         assert abs(taken.floor - round_.floor) <= 1
     ledger.append(entries[place])

@@ -88,7 +88,7 @@ CONTRIBUTION_FAULTS: dict[str, tuple[Callable[[Header], Header], str]] = {
     "another base": (reseal(base=sha256(b"another")), "another base"),
     "a round to come": (reseal(round=3), "another base"),
     "other claims": (reseal(claims=(sha256(b"another"),)), "other claims"),
-    "a founder who has no claim": (lambda header: with_contribution(header, PEERS[4], founder=PEERS[4].public_key), "another cohort"),
+    "a founder who has no claim": (lambda header: with_contribution(header, PEERS[4], founder=PEERS[4].public_key), "the founder has none"),
 }
 
 

@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE, next_open_ms
-from protocol.records import Header, Round, entry_of
+from protocol.records import Round, SignedClaim, entry_of
 from protocol.signing import Identity, sha256
 from protocol.table import Row, table_root
-from tests.contributions import PEERS, commit, header_of, with_contribution
-from tests.protocol.ledgers import claim_entry, ledger_of, refused, seen
+from tests.contributions import PEERS, claim_of, commit, header_of, listing, with_contribution
+from tests.protocol.ledgers import ledger_of, refused, seen
 from tests.runs import EXCHANGE, FixedCourse
 
 NUM_ROUNDS, MAX_ROWS, SORTED_AFTER, BIG = 7, 3, 3, (30, 30)
@@ -61,7 +61,7 @@ def test_credits_are_the_sum_of_each_round_s_shares_and_the_log_replayed_gives_t
         expected.update(shares({peer.public_key: worth(lots) for peer, lots in table.items()}, 1_000))
         assert ledger.credits() == {key: paid for key, paid in sorted(expected.items()) if paid}
         assert list(ledger.credits()) == sorted(ledger.credits())
-        assert ledger.last_founders == {peer.public_key for peer in table}
+        assert ledger.last_keys == {peer.public_key for peer in table}
     assert sum(ledger.credits().values()) == 1_000 * len(tables)
     replayed = ledger_of()
     for entry in log:
@@ -95,14 +95,30 @@ def test_aged_work_earns_in_the_round_that_it_counts_in() -> None:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What the model keeps of a claim."""
+
+    peer: int
+    founder: int  # whom it names
+    name: str  # of the cohort
+    round: int  # the round after its base
+    lots: tuple[int, ...]
+    residual: bytes
+
+
+@dataclass(frozen=True)
 class Listed:
     """What the model keeps of a contribution."""
 
-    peer: int
-    round: int  # the round after its base
+    founder: int
+    works: tuple[Work, ...]
     body: int
-    lots: tuple[int, ...]
+    left: bytes
     contribution: bytes = b""
+
+    @property
+    def peers(self) -> list[int]:
+        return [work.peer for work in self.works]
 
 
 class Histories(RuleBasedStateMachine):
@@ -110,12 +126,14 @@ class Histories(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = ledger_of(COURSE, replace(EXCHANGE, max_rows=MAX_ROWS), NUM_ROUNDS)
+        self.exchange = replace(EXCHANGE, max_rows=MAX_ROWS, codec="topk-256-4")
+        self.ledger = ledger_of(COURSE, self.exchange, NUM_ROUNDS)
         self.log: list[bytes] = []
         self.done: list[list[Listed]] = []  # tables of committed rounds
         self.table: list[Listed] = []
-        self.pending: tuple[Listed, Header] | None = None  # a claim that waits for its contribution
-        self.before_claim = self.ledger
+        self.pending: list[tuple[Work, SignedClaim]] = []  # claims that wait for their contribution
+        self.before_claims = self.ledger
+        self.left: dict[int, bytes] = {}  # residuals, by peer
         self.paid: Counter[bytes] = Counter()
         self.open_ms = EXCHANGE.first_open_ms
 
@@ -132,73 +150,106 @@ class Histories(RuleBasedStateMachine):
         return True
 
     def row(self, one: Listed) -> Row:
-        samples = min(16 * sum(one.lots), 80)
-        return Row(one.contribution, CROWD[one.peer].public_key, self.next - one.round, 0, samples, sha256(b"%d" % one.body))
+        samples = sum(min(16 * sum(work.lots), 80) for work in one.works)
+        age, name = self.next - one.works[0].round, one.works[0].name
+        return Row(one.contribution, CROWD[one.founder].public_key, age, 0, samples, name, sha256(b"%d" % one.body))
 
     def base_may_count(self, round_: int) -> bool:
         return self.next <= NUM_ROUNDS and self.next - round_ <= MAX_AGE and not round_ <= SORTED_AFTER < self.next
 
-    def claim_may_follow(self, claim: Listed) -> bool:
-        counted = {(one.peer, one.round) for table in self.done for one in table}
-        in_table = {one.peer for one in self.table} | ({self.pending[0].peer} if self.pending else set())
+    def claim_may_follow(self, claim: Work) -> bool:
+        counted = {(work.peer, work.round) for table in self.done for one in table for work in one.works}
+        in_table = {peer for one in self.table for peer in one.peers} | {work.peer for work, _ in self.pending}
+        before = self.pending[-1][0] if self.pending else None
+        goes_on = before is None or (
+            (before.round, before.founder, before.name) == (claim.round, claim.founder, claim.name) and before.peer < claim.peer
+        )
         return (
-            len(self.table) < MAX_ROWS
+            goes_on
+            and len(self.table) < MAX_ROWS
             and self.base_may_count(claim.round)
             and claim.lots != BIG
             and (claim.peer, claim.round) not in counted
             and claim.peer not in in_table
+            and claim.residual in (b"", self.left.get(claim.peer, b""))
         )
 
     @rule(
         peer=st.integers(0, len(CROWD) - 1),
+        founder=st.one_of(st.none(), st.integers(0, len(CROWD) - 1)),
+        name=st.sampled_from(["here", "here", "there"]),
         back=BACKS,
         lots=st.sampled_from([(1, 1), (1, 1), (3, 0), (0, 20), BIG]),
-        body=st.integers(0, 30),
+        residual=st.sampled_from(["none", "its own", "its own", "another's"]),
     )
-    def claim(self, peer: int, back: int, lots: tuple[int, ...], body: int) -> None:
-        claim = Listed(peer, max(1, self.next - back), body, lots)
-        header = header_of(self.ledger, CROWD[peer], round=claim.round, lots=lots, body=sha256(b"%d" % body))
-        if self.pending is not None:  # whatever it is: no contribution of a cohort of one could list both
-            refused(self.ledger, claim_entry(header))
-            return
-        before = self.ledger.copy()
-        if self.offer(claim_entry(header), self.claim_may_follow(claim)):
-            self.pending, self.before_claim = (claim, header), before
+    def claim(self, peer: int, founder: int | None, name: str, back: int, lots: tuple[int, ...], residual: str) -> None:
+        if founder is None and self.pending:
+            founder = self.pending[0][0].founder
+        founder = peer if founder is None else founder
+        residuals = {"none": b"", "its own": self.left.get(peer, b""), "another's": self.left.get((peer + 1) % len(CROWD), sha256(b"new"))}
+        claim = Work(peer, founder, name, max(1, self.next - back), lots, residuals[residual])
+        signed = claim_of(
+            self.ledger,
+            CROWD[peer],
+            round=claim.round,
+            lots=lots,
+            cohort=name,
+            founder=CROWD[founder].public_key,
+            residual=claim.residual,
+        )
+        before = self.before_claims if self.pending else self.ledger.copy()
+        if self.offer(entry_of(signed), self.claim_may_follow(claim)):
+            self.pending.append((claim, signed))
+            self.before_claims = before
 
-    @rule(fault=st.sampled_from([None, None, None, None, "body", "round", "claims"]))
-    @precondition(lambda self: self.pending is not None)
-    def contribution(self, fault: str | None) -> None:
-        assert self.pending is not None
-        listed, header = self.pending
+    @rule(
+        body=st.integers(0, 30),
+        left=st.sampled_from([b"", sha256(b"left"), sha256(b"left too")]),
+        signer=st.one_of(st.none(), st.integers(0, len(CROWD) - 1)),
+        fault=st.sampled_from([None, None, None, None, "body", "round", "claims"]),
+    )
+    @precondition(lambda self: self.pending)
+    def contribution(self, body: int, left: bytes, signer: int | None, fault: str | None) -> None:
+        works = tuple(work for work, _ in self.pending)
+        founder = works[0].founder if signer is None else signer
+        one = Listed(founder, works, body, left)
+        header = listing([signed for _, signed in self.pending], CROWD[founder], body=sha256(b"%d" % body), left=left)
         wrong = {
             "body": {"body": sha256(b"%d" % self.done[0][0].body)} if self.done else {"run": sha256(b"another")},
-            "round": {"round": listed.round + 1},
-            "claims": {"claims": (sha256(b"another"),)},
+            "round": {"round": works[0].round + 1},
+            "claims": {"claims": (*header.contribution.open().claims[1:], sha256(b"another"))},
         }
         if fault is not None:
-            header = with_contribution(header, CROWD[listed.peer], **wrong[fault])
+            header = with_contribution(header, CROWD[founder], **wrong[fault])
         bodies = {one.body for table in (*self.done, self.table) for one in table}
+        consented = all(work.founder == founder for work in works) or (len(works) == 1 and works[0].peer == founder)
         is_right = (
-            fault is None and listed.body not in bodies and len(self.table) < MAX_ROWS and all(one.peer < listed.peer for one in self.table)
+            fault is None
+            and founder in one.peers
+            and consented
+            and body not in bodies
+            and all(before.founder < founder for before in self.table)
         )
         if self.offer(entry_of(header.contribution), is_right):
-            self.table.append(replace(listed, contribution=header.contribution.digest))
-            self.pending = None
+            self.table.append(replace(one, contribution=header.contribution.digest))
+            self.pending = []
 
     @rule()
-    @precondition(lambda self: self.pending is not None)
-    def forget_the_claim(self) -> None:
-        """Go on with the copy from before it."""
-        self.ledger, self.pending = self.before_claim, None
-        self.log.pop()
+    @precondition(lambda self: self.pending)
+    def forget_the_claims(self) -> None:
+        """Go on with the copy from before them."""
+        self.ledger = self.before_claims
+        del self.log[-len(self.pending) :]
+        self.pending = []
 
     @rule(
         fault=st.sampled_from([None, None, None, "base", "rows", "table", "counted", "open_ms", "floor"]),
         raised=st.sampled_from([-1, 0, 1]),
     )
     def round(self, fault: str | None, raised: int) -> None:
-        counted = sum(16 * sum(one.lots) for one in self.table)
-        open_ms = next_open_ms(EXCHANGE, self.open_ms, counted, [10] * max(len(self.table), 1))
+        works = [work for one in self.table for work in one.works]
+        counted = sum(16 * sum(work.lots) for work in works)
+        open_ms = next_open_ms(EXCHANGE, self.open_ms, counted, [10] * max(len(works), 1))
         digest = sha256(b"another")
         round_ = Round(
             run=self.ledger.run,
@@ -206,6 +257,7 @@ class Histories(RuleBasedStateMachine):
             base=self.ledger.last_commit,
             table=table_root([self.row(one) for one in self.table]) if self.table else digest,
             rows=max(len(self.table), 1),
+            weights=digest,
             mean=digest,
             state=digest,
             counted=max(counted, 1),
@@ -223,38 +275,60 @@ class Histories(RuleBasedStateMachine):
                 "floor": self.ledger.floor_at(self.ledger.round) + (raised or 1) * 2,
             }
             round_ = replace(round_, **{fault: wrong[fault]})
-        is_right = fault is None and self.pending is None and bool(self.table) and self.next <= NUM_ROUNDS
+        is_right = fault is None and not self.pending and bool(self.table) and self.next <= NUM_ROUNDS
         if self.offer(entry_of(round_), is_right):
-            self.paid.update(shares({CROWD[one.peer].public_key: worth(one.lots) for one in self.table}, 1_000))
+            self.paid.update(shares({CROWD[work.peer].public_key: worth(work.lots) for work in works}, 1_000))
+            self.left |= {peer: one.left for one in self.table for peer in one.peers}
+            if self.next == SORTED_AFTER:
+                self.left = {}
             self.done.append(self.table)
             self.table, self.open_ms = [], open_ms
 
     @rule(
-        peers=st.sets(st.integers(0, len(CROWD) - 1), min_size=1, max_size=MAX_ROWS),
-        backs=st.lists(BACKS, min_size=MAX_ROWS, max_size=MAX_ROWS),
+        founders=st.lists(st.one_of(st.integers(0, len(CROWD) - 1), st.none()), min_size=len(CROWD), max_size=len(CROWD)),
+        backs=st.lists(BACKS, min_size=len(CROWD), max_size=len(CROWD)),
     )
-    @precondition(lambda self: self.pending is None)
-    def whole_table(self, peers: set[int], backs: list[int]) -> None:
-        """So that histories become long."""
-        for peer, back in zip(sorted(peers), backs, strict=False):
-            self.claim(peer, back, (1, 2), 1_000 + len(self.log))
-            if self.pending is not None:
-                self.contribution(None)
-            if self.pending is not None:
-                self.forget_the_claim()
+    @precondition(lambda self: not self.pending)
+    def whole_table(self, founders: list[int | None], backs: list[int]) -> None:
+        """So that histories become long: cohorts by whom each peer names, on the base of the one it names."""
+        for founder in sorted({each for each in founders if each is not None}):
+            for peer in (each for each, named in enumerate(founders) if named == founder or each == founder):
+                self.claim(peer, founder, "here", backs[founder], (1, 2), "its own")
+            if self.pending:
+                self.contribution(1_000 + len(self.log), sha256(b"left %d" % len(self.log)), None, None)
+            if self.pending:
+                self.forget_the_claims()
         self.round(None, 0)
 
     @invariant()
     def agrees_with_the_model(self) -> None:
         assert self.ledger.size == len(self.log)
         assert (self.ledger.round, self.ledger.finished) == (len(self.done), len(self.done) == NUM_ROUNDS)
-        assert self.ledger.is_between_rounds == (self.pending is None and not self.table)
+        assert self.ledger.is_between_rounds == (not self.pending and not self.table)
         assert self.ledger.credits() == {key: paid for key, paid in sorted(self.paid.items()) if paid}
-        assert self.ledger.last_founders == {CROWD[one.peer].public_key for one in (self.done[-1] if self.done else [])}
+        last = self.done[-1] if self.done else []
+        assert self.ledger.last_keys == {CROWD[peer].public_key for one in last for peer in one.peers}
         assert self.ledger.open_ms == self.open_ms
+        for peer, identity in enumerate(CROWD):
+            assert self.ledger.residual_of(identity.public_key) == self.left.get(peer, b"")
+
+    @invariant()
+    def a_key_stands_once_in_a_table_and_its_work_on_a_base_once_in_the_log(self) -> None:
+        tables = [self.ledger.table_at(number + 1) for number in range(len(self.done))]
+        for number, table in enumerate(tables, 1):
+            keys = [key for one in table or () for key in one.keys]
+            assert len(set(keys)) == len(keys)
+            for one in table or ():
+                assert len(one.claims) == len(one.keys)
+                assert all(self.ledger.claim_listed(key, one.round) == number for key in one.keys)
+        listed = {(key, one.round) for table in tables for one in table or () for key in one.keys}
+        for identity in CROWD:
+            for round_ in range(1, self.next + 1):
+                found = self.ledger.claim_listed(identity.public_key, round_)
+                assert (found is not None) == ((identity.public_key, round_) in listed)
 
     def teardown(self) -> None:
-        replayed = ledger_of(COURSE, replace(EXCHANGE, max_rows=MAX_ROWS), NUM_ROUNDS)
+        replayed = ledger_of(COURSE, self.exchange, NUM_ROUNDS)
         for entry in self.log:
             replayed.append(entry)
         assert seen(replayed) == seen(self.ledger)

@@ -54,6 +54,51 @@ def test_who_is_awaited_needs_to_have_the_header_in_by_the_deadline_and_not_the_
     assert not pace.may_start_lot(1_600.1, 1, is_awaited=False)
 
 
+def test_steps_share_the_time_that_is_left_evenly() -> None:
+    """Ten lots' time in three steps, alone: 3, 3 and 4 lots."""
+    pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[0])
+    assert lots_of_steps(pace, 1_000.0, 100, steps=3) == [3, 3, 4]
+    assert lots_of_steps(pace, 1_000.0, 100, steps=1) == [10]
+    assert lots_of_steps(pace, 1_000.0, 100, steps=10) == [1] * 10
+
+
+def test_every_step_has_a_lot_though_there_is_no_time_for_it() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[150])
+    assert lots_of_steps(pace, 1_000.0, 100, steps=20) == [1] * 20
+    assert lots_of_steps(pace, 9_000.0, 100, steps=4) == [1] * 4
+
+
+def test_in_a_cohort_a_step_ends_when_the_founder_says_and_never_after_the_work() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[150])  # work ends at 1700
+
+    def starts_in_cohort(now: float, ends: float) -> bool:
+        return pace.may_start_lot(now, 1, is_awaited=False, step=0, steps=5, ends=ends)
+
+    assert starts_in_cohort(1_200.0, 1_300.0)
+    assert not starts_in_cohort(1_200.1, 1_300.0)
+    assert starts_in_cohort(1_600.0, 5_000.0)
+    assert not starts_in_cohort(1_600.1, 5_000.0)
+
+
+@given(st.integers(0, 20_000), st.integers(1, 500), st.integers(1, 30))
+def test_steps_of_lots_that_take_what_they_always_did_end_in_time_and_leave_no_lot_s_time(left_ms: int, lot_ms: int, steps: int) -> None:
+    pace = pace_of(left_ms=left_ms, lots_ms=[lot_ms], hand_ins_ms=[0])
+    lots = lots_of_steps(pace, 1_000.0, lot_ms, steps=steps)
+    assert max(lots) - min(lots) <= 1
+    assert sum(lots) == max(steps, left_ms // lot_ms)
+
+
+def lots_of_steps(pace: Pace, now: float, lot_ms: float, *, steps: int) -> list[int]:
+    """How many lots a peer alone trains in each step, each of which takes ``lot_ms``."""
+    counts = []
+    for step in range(steps):
+        lots = 0
+        while pace.may_start_lot(now, lots, is_awaited=False, step=step, steps=steps):
+            lots, now = lots + 1, now + lot_ms
+        counts.append(lots)
+    return counts
+
+
 def test_a_new_round_has_a_new_deadline_and_what_was_measured_stays() -> None:
     pace = pace_of(left_ms=1_000, lots_ms=[100], hand_ins_ms=[150])
     assert pace.left_ms(1_000.0) == 1_000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from protocol.encoding import encode, pack, to_value, unpack
 from protocol.errors import EncodingError
-from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOT_MS, MAX_ROWS, MIN_FLOOR, Exchange
+from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.records import (
     MAX_ARCHITECTURES,
     MAX_COSTS,
@@ -48,12 +48,14 @@ from tests.protocol.record_samples import (
     CLAIM,
     CONTRIBUTION,
     LARGEST_CLAIM,
+    LARGEST_CONTRIBUTION,
     LARGEST_ROUND,
     LOT,
     ROUND,
     RUN,
     SIGNED_CLAIM,
     SIGNED_CONTRIBUTION,
+    STEP,
     THRESHOLD,
     TICKET,
 )
@@ -76,6 +78,8 @@ RECORDS: list[Any] = [
     LARGEST_ROUND,
     ANNOUNCEMENT,
     LOT,
+    STEP,
+    LARGEST_CONTRIBUTION,
     Entry("claim", pack(SIGNED_CLAIM)),
     Receipt(entry_of(SIGNED_CLAIM), 3, (b"h" * 32,), "a note\n\n— name abcd\n"),
 ]
@@ -94,19 +98,24 @@ def test_every_record_comes_back(record: Any) -> None:
 
 
 digests = st.binary(min_size=32, max_size=32)
+residuals = st.one_of(st.just(b""), digests)
 rounds = st.integers(1, MAX_ROUND)
 names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
 works = st.lists(st.integers(0, MAX_LOTS), min_size=1, max_size=MAX_ARCHITECTURES).filter(any).map(tuple)
 claims = st.builds(
-    lambda key, **rest: Claim(key=key, founder=key, local_steps=1, residual=b"", **rest),
+    lambda steps, root, **rest: Claim(local_steps=steps, steps_root=root if steps > 1 else b"", **rest),
+    st.integers(1, MAX_LOCAL_STEPS),
     digests,
     run=digests,
     round=rounds,
     base=digests,
     cohort=names,
     work=works,
+    key=digests,
+    founder=digests,
     lots_root=digests,
     vector=digests,
+    residual=residuals,
     lot_ms=st.integers(1, MAX_LOT_MS),
 )
 contributions = st.builds(
@@ -115,9 +124,9 @@ contributions = st.builds(
     round=rounds,
     base=digests,
     founder=digests,
-    claims=st.tuples(digests),
+    claims=st.lists(digests, min_size=1, max_size=MAX_COHORT).map(tuple),
     body=digests,
-    residuals=st.just((b"",)),
+    residual=residuals,
 )
 thresholds = st.sets(st.integers(0, MAX_ROLES - 1)).flatmap(
     lambda roles: st.tuples(
@@ -131,12 +140,13 @@ committed = st.builds(
     base=digests,
     table=digests,
     rows=st.integers(1, MAX_ROWS),
+    weights=digests,
     mean=digests,
     state=digests,
     counted=st.integers(1, 2**62 - 1),
     thresholds=thresholds,
     floor=st.integers(MIN_FLOOR, MAX_FLOOR),
-    open_ms=st.integers(1, 86_400_000),
+    open_ms=st.integers(1, MAX_OPEN_MS),
 )
 others = st.one_of(
     st.builds(Ticket, run=digests, round=rounds, contribution=digests),
@@ -193,6 +203,7 @@ def refused(record: Any, change: dict[str, Any]) -> None:
         {"lot_samples": 0},
         {"lot_samples": 65_537},
         {"lot_samples": 81},  # more than anybody's weight
+        {"exchange": replace(EXCHANGE, local_steps=41)},  # each has a lot, and a claim at most 40
         {"reward_pool": 0},
         {"reward_pool": 2**48 + 1},
         {"costs": (("r32", 1), ("r32", 2))},
@@ -213,7 +224,7 @@ def test_a_manifest_out_of_range_is_refused_also_when_it_is_read(manifest: Manif
 
 
 def test_a_manifest_with_an_exchange_out_of_range_is_refused_when_it_is_read(manifest: Manifest) -> None:
-    for name, value in {"max_rows": 257, "local_steps": 2, "first_floor": MAX_FLOOR + 1, "codec": "topk"}.items():
+    for name, value in {"max_rows": 257, "local_steps": 1_025, "first_floor": MAX_FLOOR + 1, "codec": "topk"}.items():
         values = {field.name: getattr(EXCHANGE, field.name) for field in fields(Exchange)} | {name: value}
         whole = {field.name: to_value(getattr(manifest, field.name)) for field in fields(manifest)} | {"exchange": tuple(values.values())}
         with pytest.raises(EncodingError, match=r"exchange"):
@@ -234,6 +245,11 @@ def test_a_manifest_with_an_exchange_out_of_range_is_refused_when_it_is_read(man
         {"beta1": "1"},
         {"beta2": "1.5"},
         {"epsilon": "0"},
+        {"outer_rate": "0"},
+        {"outer_rate": "0.000"},
+        {"outer_rate": "x"},
+        {"outer_momentum": "1"},
+        {"outer_momentum": "-0.5"},
         {"warmup_percent": -1},
         {"warmup_percent": 101},
     ],
@@ -247,31 +263,33 @@ SHORT, LONG = b"d" * 31, b"d" * 33
 OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     *((CLAIM, {field: wrong}) for field in ("run", "base", "lots_root", "vector", "key", "founder") for wrong in (b"", SHORT, LONG)),
     (CLAIM, {"key": SHORT, "founder": SHORT}),
-    (CLAIM, {"founder": BOB.public_key}),  # cohorts of one
     (CLAIM, {"round": 0}),
     (CLAIM, {"round": MAX_ROUND + 1}),
     (CLAIM, {"cohort": "East"}),
     (CLAIM, {"local_steps": 0}),
-    (CLAIM, {"local_steps": 2}),
+    (CLAIM, {"local_steps": 2}),  # without their root
+    (CLAIM, {"local_steps": MAX_LOCAL_STEPS + 1, "steps_root": BASE}),
+    (CLAIM, {"steps_root": BASE}),
+    (CLAIM, {"local_steps": 2, "steps_root": SHORT}),
     (CLAIM, {"work": ()}),
     (CLAIM, {"work": (0,)}),
     (CLAIM, {"work": (0, 0)}),
     (CLAIM, {"work": (2, -1)}),
     (CLAIM, {"work": (MAX_LOTS + 1,)}),
     (CLAIM, {"work": (1,) * (MAX_ARCHITECTURES + 1)}),
-    (CLAIM, {"residual": BASE}),
+    (CLAIM, {"residual": SHORT}),
+    (CLAIM, {"residual": LONG}),
     (CLAIM, {"lot_ms": 0}),
     (CLAIM, {"lot_ms": MAX_LOT_MS + 1}),
     *((CONTRIBUTION, {field: wrong}) for field in ("run", "base", "founder", "body") for wrong in (b"", SHORT, LONG)),
     (CONTRIBUTION, {"round": 0}),
     (CONTRIBUTION, {"round": MAX_ROUND + 1}),
-    (CONTRIBUTION, {"claims": (), "residuals": ()}),
+    (CONTRIBUTION, {"claims": ()}),
     (CONTRIBUTION, {"claims": (SHORT,)}),
-    (CONTRIBUTION, {"claims": (RUN, BASE), "residuals": (b"", b"")}),  # cohorts of one
-    (CONTRIBUTION, {"claims": (RUN,) * MAX_COHORT, "residuals": (b"",) * MAX_COHORT}),
-    (CONTRIBUTION, {"residuals": ()}),
-    (CONTRIBUTION, {"residuals": (BASE,)}),
-    (CONTRIBUTION, {"residuals": (b"", b"")}),
+    (CONTRIBUTION, {"claims": (RUN, BASE, LONG)}),
+    (CONTRIBUTION, {"claims": (RUN,) * (MAX_COHORT + 1)}),
+    (CONTRIBUTION, {"residual": SHORT}),
+    (CONTRIBUTION, {"residual": LONG}),
     *((TICKET, {field: wrong}) for field in ("run", "contribution") for wrong in (b"", SHORT, LONG)),
     (TICKET, {"round": 0}),
     (TICKET, {"round": MAX_ROUND + 1}),
@@ -281,7 +299,7 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (THRESHOLD, {"norm": 2**62}),
     (THRESHOLD, {"samples": 0}),
     (THRESHOLD, {"samples": 2**48 + 1}),
-    *((ROUND, {field: wrong}) for field in ("run", "base", "table", "mean", "state") for wrong in (b"", SHORT, LONG)),
+    *((ROUND, {field: wrong}) for field in ("run", "base", "table", "weights", "mean", "state") for wrong in (b"", SHORT, LONG)),
     (ROUND, {"round": 0}),
     (ROUND, {"round": MAX_ROUND + 1}),
     (ROUND, {"rows": 0}),
@@ -293,7 +311,7 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (ROUND, {"floor": MIN_FLOOR - 1}),
     (ROUND, {"floor": MAX_FLOOR + 1}),
     (ROUND, {"open_ms": 0}),
-    (ROUND, {"open_ms": 86_400_001}),
+    (ROUND, {"open_ms": MAX_OPEN_MS + 1}),
     (ANNOUNCEMENT, {"run": SHORT}),
     (ANNOUNCEMENT, {"cohort": ""}),
     (ANNOUNCEMENT, {"round": -1}),

@@ -7,95 +7,31 @@ import pytest
 
 from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
-from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, SignedManifest, Ticket
+from protocol.records import Header
 from protocol.rounds import Phase, RoundMachine, Standing
-from protocol.signing import Identity, sha256
-from tests.runs import FixedCourse, manifest_of
-
-OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
-SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=8), OPERATOR)
-MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
-START = Standing.start(MANIFEST, RUN)
-LOT = MANIFEST.lot_samples
-
-
-def history(count: int, name: bytes = b"") -> list[Round]:
-    """The first rounds of a run, or of another one that begins like it."""
-    rounds: list[Round] = []
-    for number in range(1, count + 1):
-        base = Standing.after(rounds[-1]).commit if rounds else RUN
-        table, mean, state = (sha256(b"%s %d" % (what + name, number)) for what in (b"table", b"mean", b"state"))
-        rounds.append(Round(RUN, number, base, table, 1, mean, state, LOT, (), number - 32, 1_000))
-    return rounds
-
-
-ROUNDS = history(8)
-STANDINGS = [START, *map(Standing.after, ROUNDS)]
-
-
-def header_of(base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
-    key, root = peer.public_key, sha256(b"work on %d" % base.round)
-    claim = Claim(run, base.round + 1, base.commit, key, key, "home", 1, (lots, 0), root, root, b"", 10)
-    signed = SignedClaim.sign(claim, peer)
-    contribution = Contribution(run, base.round + 1, base.commit, key, (signed.digest,), root, (b"",))
-    return Header(SignedContribution.sign(contribution, peer), (signed,))
-
-
-def ticket_of(header: Header, round: int, run: bytes = RUN) -> Ticket:
-    return Ticket(run, round, header.contribution.digest)
-
-
-def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
-    return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedCourse(sorts=sorts), held)
-
-
-def trained(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
-    one = machine(held, sorts)
-    for _ in range(lots):
-        one.lot_started()
-        assert one.lot_trained(LOT)
-    return one
-
-
-def sealed(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
-    one = trained(lots, held, sorts)
-    assert one.seal(header_of(held, lots))
-    return one
-
-
-def ticketed(round: int = 1, held: Standing = START) -> RoundMachine:
-    one = sealed(held=held)
-    one.ticketed(ticket_of(header_of(held), round))
-    return one
-
-
-def aged(round: int = 3) -> RoundMachine:
-    """With work of round 1 that has a ticket for ``round``, and the state of round 2."""
-    one = sealed()
-    for number in (1, 2):
-        learn(one, number)
-    one.ticketed(ticket_of(header_of(), round))
-    one.caught_up(STANDINGS[2].state)
-    return one
-
-
-def behind() -> RoundMachine:
-    one = machine()
-    learn(one, 1)
-    return one
-
-
-def finished() -> RoundMachine:
-    one = machine(STANDINGS[7])
-    learn(one, 8)
-    one.caught_up(STANDINGS[8].state)
-    return one
-
-
-def learn(one: RoundMachine, *rounds: int) -> list[int]:
-    """Commits come, one after the other; what each costs in samples."""
-    return [one.committed(ROUNDS[number - 1]).samples_lost for number in rounds]
-
+from protocol.signing import sha256
+from tests.protocol.machines import (
+    LOT,
+    MANIFEST,
+    OTHER,
+    PEER,
+    ROUNDS,
+    RUN,
+    STANDINGS,
+    START,
+    aged,
+    behind,
+    finished,
+    header_of,
+    history,
+    learn,
+    machine,
+    sealed,
+    ticket_of,
+    ticketed,
+    trained,
+)
+from tests.runs import FixedCourse
 
 IN_PHASE: dict[Phase, Callable[[], RoundMachine]] = {
     Phase.BEHIND: behind,
@@ -260,8 +196,8 @@ def test_a_commit_after_the_ticket_s_round_keeps_the_promise_too() -> None:
 
 def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_made_on_its_base() -> None:
     one = sealed(2)
-    assert one.is_listed() == 2 * LOT
-    assert (one.phase, one.sealed, one.may_work_ahead, one.is_listed()) == (Phase.TICKETED, None, False, 0)
+    assert one.listed() == 2 * LOT
+    assert (one.phase, one.sealed, one.may_work_ahead, one.listed()) == (Phase.TICKETED, None, False, 0)
     with pytest.raises(RuntimeError):
         one.lot_started()
     learn(one, 1)
@@ -273,7 +209,7 @@ def test_what_is_listed_already_waits_for_its_commit_so_that_no_second_one_is_ma
 def test_what_was_listed_before_the_newest_commit_is_over_at_once() -> None:
     one = sealed()
     learn(one, 1)
-    assert one.is_listed() == LOT
+    assert one.listed() == LOT
     assert one.phase is Phase.BEHIND
 
 
@@ -523,7 +459,7 @@ def test_a_restarted_peer_goes_on_with_the_contribution_that_it_stored() -> None
 def test_a_restarted_peer_whose_state_is_older_than_its_contribution_works_on_nothing_older() -> None:
     header = header_of(STANDINGS[3])
     for settle in (
-        lambda one: one.is_listed(),
+        lambda one: one.listed(),
         lambda one: one.refused("no"),
         lambda one: one.ticketed(ticket_of(header, 4)),
     ):

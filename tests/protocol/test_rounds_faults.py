@@ -1,365 +1,40 @@
-"""The log's rounds and the peers' under chance: real keys, signatures and ledger, in memory, and an abstract gradient.
+"""The log's rounds and the peers' under chance, alone and in cohorts.
 
-A lot is a number of its own, a body and a state are digests of what they came from. Headers, bodies, answers and commits are lost, doubled,
-late and out of order; peers and the log crash, where something becomes durable too, and return with what was durable; one key cheats with
-several contributions on one base and with bodies that it copied. ``Peer`` and ``Log`` do what the real programs do, and no more.
+Headers, bodies, claims, answers and commits are lost, doubled, late and out of order; peers and the log crash, where something becomes
+durable too, and return with what was durable; peers name whomever as their founder, who may be away or leave them out; one key cheats with
+several contributions on one base, bodies that it copied, claims in several cohorts, residuals out of nothing, and as a founder.
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from protocol.closing import Closing, NotTaken
-from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
-from protocol.ledger import Ledger, entries_of
-from protocol.records import (
-    Claim,
-    Contribution,
-    Header,
-    Round,
-    SignedClaim,
-    SignedContribution,
-    SignedManifest,
-    Ticket,
-    commit_digest,
-    entry_of,
+from protocol.ledger import KEPT_TABLES
+from protocol.records import Header, Round, SignedClaim, commit_digest, entry_of
+from protocol.rounds import Phase
+from protocol.signing import sha256
+from tests.protocol.simulation import (
+    CHEAT,
+    COURSE,
+    IDENTITIES,
+    MANIFEST,
+    RUN,
+    VERIFIED,
+    Answer,
+    Log,
+    Peer,
+    body_of,
+    claim_of,
+    claims_in,
+    listing,
+    next_state,
+    opened,
 )
-from protocol.rounds import Phase, RoundMachine, Standing
-from protocol.signing import Digest, Identity, sha256
-from protocol.table import table_root
-from protocol.verified import Verified
-from tests.runs import FixedCourse, manifest_of
-
-OPERATOR = Identity(sha256(b"operator"))
-IDENTITIES = [Identity(sha256(b"peer %d" % i)) for i in range(6)]
-CHEAT = Identity(sha256(b"cheat"))
-SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=1_000), OPERATOR)
-MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
-COURSE = FixedCourse(sorts=frozenset(range(9, 1_000, 10)))
-VERIFIED = Verified()
-
-
-def opened(header: Header) -> Contribution:
-    """The contribution of a header, its signature checked once."""
-    return VERIFIED.contribution(header.contribution)
-
-
-def next_state(state: bytes, table: bytes) -> Digest:
-    """The abstract state after a round."""
-    return sha256(state + table)
-
-
-def body_of(work: bytes) -> bytes:
-    """The abstract body that comes of some work."""
-    return b"body" + work
-
-
-def header_of(identity: Identity, base: Standing, lots: int, body: bytes) -> Header:
-    """The header of some lots on ``base``."""
-    root, key = sha256(b"lots" + body), identity.public_key
-    claim = Claim(RUN, base.round + 1, base.commit, key, key, "home", 1, (lots, 0), root, root, b"", 10)
-    signed = SignedClaim.sign(claim, identity)
-    contribution = Contribution(RUN, base.round + 1, base.commit, key, (signed.digest,), sha256(body), (b"",))
-    return Header(SignedContribution.sign(contribution, identity), (signed,))
-
-
-@dataclass
-class Answer:
-    """What the log says to a header or a body."""
-
-    contribution: bytes
-    ticket: Ticket | None = None
-    wants_body: bool = False
-    is_listed: bool = False
-    refused: str = ""  # for good; all else may be tried again
-
-
-@dataclass
-class Kept:
-    """A contribution as the log stores it."""
-
-    round: int
-    header: Header
-    body: bytes
-
-
-@dataclass
-class Books:
-    """The test's own record of what the log did over all its lives; the log never looks at it."""
-
-    tickets: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # contribution -> rounds
-    told: set[bytes] = field(default_factory=set)  # commits that peers may have heard of
-
-
-class Log:
-    """Intake and commits of the one log. What it keeps in memory dies with a crash; ``entries``, ``rounds`` and ``stored`` do not."""
-
-    def __init__(self) -> None:
-        self.entries: list[bytes] = []
-        self.rounds: list[Round] = []
-        self.tables: list[dict[bytes, Header]] = []  # by contribution
-        self.stored: list[Kept] = []
-        self.books = Books()
-        self.now = 1_000
-        self.start()
-
-    def start(self) -> None:
-        self.alive = True
-        self.ledger = Ledger(SIGNED_MANIFEST, COURSE, VERIFIED)
-        for entry in self.entries:
-            self.ledger.append(entry)
-        self.closing = Closing(MANIFEST.exchange.max_rows)
-        self.handed: dict[bytes, Kept] = {}  # with its body once that came
-        self.checking: list[bytes] = []
-        self.unsynced: list[bytes] = []
-        self.closed: tuple[bytes, ...] | None = None
-        self.open()
-        for kept in self.stored:
-            if kept.round > self.ledger.round:
-                digest = kept.header.contribution.digest
-                self.handed[digest] = kept
-                self.closing.restore(opened(kept.header).founder, digest, kept.round, self.now)
-
-    def crash(self) -> None:
-        self.alive = False
-
-    def open(self) -> None:
-        round_ = self.ledger.round + 1
-        self.closing.open(round_, self.ledger.open_ms, self.ledger.last_founders, self.now if round_ > 1 else None)
-
-    def take_header(self, header: Header) -> Answer:
-        digest = header.contribution.digest
-        if any(digest in table for table in self.tables):
-            return Answer(digest, is_listed=True)
-        round_ = self.closing.round_for_header(digest, self.now)
-        try:
-            listed = self.ledger.listed(header, round_)
-            self.check_body_is_new(listed.row.body, digest)
-        except LedgerError as error:
-            return Answer(digest, refused=str(error))
-        try:
-            assert self.closing.header(listed.row.founder, digest, self.now) == round_  # for which it was checked
-        except NotTaken:
-            return Answer(digest)
-        if self.closing.is_good(digest) and digest not in self.unsynced:
-            return self.ticket(digest)
-        if digest not in self.handed or not self.handed[digest].body:
-            self.handed[digest] = Kept(round_, header, b"")
-        return Answer(digest, wants_body=True)
-
-    def check_body_is_new(self, body: bytes, digest: bytes) -> None:
-        for other, kept in self.handed.items():
-            if other != digest and self.closing.round_of(other) and opened(kept.header).body == body:
-                raise LedgerError("another contribution of the round names this body")
-
-    def take_body(self, digest: bytes, body: bytes) -> Answer:
-        kept = self.handed.get(digest)
-        if kept is None:
-            return Answer(digest)
-        try:
-            self.closing.arrived(digest, self.now)
-        except NotTaken:
-            return Answer(digest)
-        if not kept.body:
-            kept.body = body
-            self.checking.append(digest)
-        return Answer(digest)  # the ticket follows after the sync
-
-    def check(self, place: int) -> None:
-        """A body's check is over."""
-        digest = self.checking.pop(place)
-        kept = self.handed[digest]
-        if sha256(kept.body) == opened(kept.header).body:
-            self.closing.good(digest)
-            self.unsynced.append(digest)
-        else:
-            self.closing.bad(digest)
-            del self.handed[digest]
-
-    def sync(self) -> list[bytes]:
-        """A sync is over: what waited is durable from here on, and has a ticket."""
-        synced, self.unsynced = self.unsynced, []
-        for digest in synced:
-            round_ = self.closing.round_of(digest)
-            assert round_ is not None
-            self.handed[digest].round = round_
-            self.stored.append(self.handed[digest])
-        return synced
-
-    def ticket(self, digest: bytes) -> Answer:
-        round_ = self.closing.round_of(digest)
-        assert round_ is not None
-        self.books.tickets[digest].add(round_)
-        return Answer(digest, Ticket(RUN, round_, digest))
-
-    def tick(self) -> None:
-        closed = self.closing.tick(self.now)
-        assert closed is None or self.closed is None
-        self.closed = closed or self.closed
-
-    def commit(self) -> Round:
-        """The transaction of a closed round; the ledger takes all of it, whatever the contributions are."""
-        assert self.closed is not None
-        headers = [self.handed[digest].header for digest in self.closed]
-        listed = [self.ledger.listed(header, self.ledger.round + 1) for header in headers]
-        rows = [one.row for one in listed]
-        table, counted, open_ms = table_root(rows), sum(one.counted for one in listed), self.ledger.next_open_ms(listed)
-        state, floor = next_state(self.ledger.state, table), self.ledger.floor_at(self.ledger.round)
-        round_ = Round(RUN, self.ledger.round + 1, self.ledger.last_commit, table, len(rows), table, state, counted, (), floor, open_ms)
-        entries, ledger = [*entries_of(headers), entry_of(round_)], self.ledger.copy()
-        for entry in entries:
-            ledger.append(entry)
-        self.entries += entries
-        self.rounds.append(round_)
-        self.tables.append(dict(zip(self.closed, headers, strict=True)))
-        self.ledger, self.closed = ledger, None
-        return round_
-
-    def after_commit(self) -> None:
-        self.open()
-        for digest in [digest for digest in self.handed if self.closing.round_of(digest) is None]:
-            del self.handed[digest]
-
-    def standing(self, round: int) -> Standing:
-        return Standing.after(self.rounds[round - 1]) if round else Standing.start(MANIFEST, RUN)
-
-
-@dataclass
-class History:
-    """The test's own record of a peer, over all its lives; the peer never looks at it."""
-
-    states: set[bytes] = field(default_factory=set)
-    stored: dict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))  # contributions by the round of their base
-    refused: set[bytes] = field(default_factory=set)
-
-
-class Peer:
-    """A peer's loop. What it keeps in memory dies with a crash; ``kept`` and ``snapshots`` do not."""
-
-    def __init__(self, identity: Identity) -> None:
-        self.identity, self.key = identity, identity.public_key
-        self.kept: tuple[Header, bytes] | None = None  # the contribution, with its body
-        self.snapshots = [Standing.start(MANIFEST, RUN)]
-        self.history = History()
-        self.num_lots = self.life = 0
-        self.start(self.snapshots[0])
-
-    def start(self, held: Standing | None) -> None:
-        self.alive = True
-        self.life += 1
-        self.machine = RoundMachine(MANIFEST, RUN, self.key, COURSE, held)
-        self.state = held.state if held else None  # stands for the weights themselves
-        self.lots: list[int] = []  # trained, not sealed
-        self.lot: Standing | None = None  # what the lot under way is trained on
-        if self.kept is not None:
-            self.machine.restore(self.kept[0])
-
-    def crash(self) -> None:
-        self.alive = False
-
-    @property
-    def may_begin_lot(self) -> bool:
-        machine = self.machine
-        may = machine.phase is Phase.WORKING and not machine.is_overdue
-        return self.lot is None and (may or machine.may_work_ahead)
-
-    def begin_lot(self) -> None:
-        self.lot = self.machine.lot_started()
-        assert self.lot.state == self.state
-        assert not self.lots or self.lot == self.machine.base
-
-    def end_lot(self, is_done: bool = True) -> None:
-        self.lot = None
-        self.num_lots += 1
-        if self.machine.lot_trained(MANIFEST.lot_samples if is_done else 0):
-            self.lots.append(self.num_lots)
-
-    @property
-    def may_seal(self) -> bool:
-        return self.lot is None and self.machine.phase is Phase.WORKING and bool(self.lots)
-
-    def draft(self) -> tuple[Header, bytes]:
-        assert self.machine.base is not None
-        body = body_of(self.key + repr(self.lots).encode())
-        return header_of(self.identity, self.machine.base, len(self.lots), body), body
-
-    def seal(self, draft: tuple[Header, bytes], *, may_store: bool = True) -> None:
-        """Seal a draft; a crash before it is stored loses it."""
-        if not self.machine.seal(draft[0]):
-            assert not self.lots
-            return
-        self.lots = []
-        if may_store:
-            self.kept = draft  # durable from here on
-            self.history.stored[opened(draft[0]).round].add(draft[0].contribution.digest)
-        else:
-            self.crash()
-
-    @property
-    def handing_in(self) -> bytes | None:
-        sealed = self.machine.sealed
-        return sealed.header.contribution.digest if sealed else None
-
-    def hear(self, answer: Answer, then: Callable[[], None] | None = None) -> None:
-        """Take the log's answer; ``then`` if it wants the body."""
-        if answer.contribution != self.handing_in:
-            return  # of something that is settled
-        if answer.ticket is not None:
-            self.machine.ticketed(answer.ticket)
-        elif answer.is_listed:
-            self.machine.is_listed()
-        elif answer.refused and self.machine.ticket is None:
-            self.history.refused.add(answer.contribution)
-            assert "commits old" in answer.refused or "another order" in answer.refused
-            self.machine.refused(answer.refused)
-        if answer.wants_body and then is not None:
-            then()
-
-    def learn(self, round_: Round, log: Log) -> None:
-        """Take a commit that was checked against the log."""
-        samples, ticket, handing_in = self.machine.samples, self.machine.ticket, self.handing_in
-        commit = self.machine.committed(round_)
-        if not commit.is_news:
-            return
-        assert self.machine.newest == log.standing(round_.round)
-        if commit.promised is not None:
-            digest = commit.promised.header.contribution.digest
-            assert ticket is not None
-            assert (digest, ticket.contribution) == (handing_in, handing_in)
-            assert digest in log.tables[ticket.round - 1]
-        if ticket is not None:
-            assert commit.promised is not None or self.machine.ticket == ticket
-            assert commit.samples_lost <= samples
-        if not self.machine.samples:
-            self.lots = []
-
-    def catch_up(self, log: Log) -> None:
-        """Compute the next state, or fetch it where more than a round is missing."""
-        held, missing = self.machine.held, self.machine.missing
-        assert missing is not None
-        state = missing.state
-        if held is not None and held.round + 1 == missing.round and self.state is not None:
-            state = next_state(self.state, log.rounds[missing.round - 1].table)
-        self.hold(state, missing)
-
-    def fetched(self, standing: Standing) -> None:
-        """Take a state that was the newest one's when it was asked for."""
-        held = self.machine.held
-        if held is None or held.round < standing.round:
-            self.hold(standing.state, standing)
-
-    def hold(self, state: bytes, standing: Standing) -> None:
-        self.machine.caught_up(state)
-        self.state = state
-        self.snapshots.append(standing)
-        self.history.states.add(state)
-
 
 Message: TypeAlias = tuple[Peer | Log, Callable[[], None]]  # the addressee, and what happens there
 
@@ -379,10 +54,13 @@ class Swarm(RuleBasedStateMachine):
         self.cheats = False
         self.num_cheats = 0
         self.cheated: list[tuple[Header, bytes]] = []
+        self.shown: list[SignedClaim] = []  # to the cheat, as a founder
+        self.joins: str | None = None  # what the cheat offers to founders
+        self.num_checked = 0  # tables that were found to be as they should
 
-    @initialize(size=st.integers(2, 6), absent=st.sets(st.integers(0, 6)), cheats=st.booleans())
-    def gather(self, size: int, absent: set[int], cheats: bool) -> None:
-        self.peers = [Peer(identity) for identity in IDENTITIES[:size]]
+    @initialize(size=st.integers(2, 6), steps=st.sampled_from([1, 1, 2]), absent=st.sets(st.integers(0, 6)), cheats=st.booleans())
+    def gather(self, size: int, steps: int, absent: set[int], cheats: bool) -> None:
+        self.peers = [Peer(identity, steps) for identity in IDENTITIES[:size]]
         self.cheats = cheats
         faults = [fault for place, fault in enumerate(FAULTS) if place not in absent]
         self.happenings = [*PROGRESS, *faults * 2, *CHEATS * cheats]
@@ -416,18 +94,38 @@ class Swarm(RuleBasedStateMachine):
             self.the_log_moves_on(data)
             self.all_messages_arrive(data)
 
+    def rounds_go_by_while_one_fetches_a_state(self, data: st.DataObject) -> None:
+        """At a slow line: then it works on what it reached."""
+        place = data.draw(st.integers(0, len(self.peers) - 1))
+        slow, missing = self.peers[place], None
+        life = slow.life
+        for _ in range(data.draw(st.integers(2, MAX_AGE + 1))):
+            self.all_work_but(place)
+            self.the_log_moves_on(data)
+            self.all_messages_arrive(data)
+            if missing is None and slow.machine.phase is Phase.BEHIND:
+                missing = slow.machine.missing
+        if missing is not None and slow.alive and slow.life == life:
+            slow.fetched(missing, took_long=True)
+
     def work(self, peer: Peer) -> None:
-        """All that a peer can do by itself, up to one contribution."""
+        """All that a peer can do by itself, up to one contribution: first with its cohort, and if it is asked again, alone too."""
         if peer.machine.phase is Phase.BEHIND:
             peer.catch_up(self.log)
-        if peer.may_begin_lot and not peer.machine.may_work_ahead:
-            peer.begin_lot()
-        if peer.lot is not None:
-            peer.end_lot()
+        for _ in range(peer.steps):
+            if peer.may_begin_lot and not peer.machine.may_work_ahead:
+                peer.begin_lot()
+            if peer.lot is not None:
+                peer.end_lot()
         if peer.may_seal:
             peer.seal(peer.draft())
         if peer.machine.phase is Phase.SEALED:
-            self.hand_in(peer)
+            if self.joins is not None and not peer.has_tried_cohort:
+                self.join(peer)
+            self.hand_in_with_cohort(peer)
+            if peer.has_tried_cohort:
+                self.hand_in(peer)
+            peer.has_tried_cohort = True
 
     def a_lot_begins(self, data: st.DataObject) -> None:
         if peer := self.some(data, lambda peer: peer.may_begin_lot):
@@ -455,29 +153,79 @@ class Swarm(RuleBasedStateMachine):
     def a_state_is_fetched(self, data: st.DataObject) -> None:
         """And commits may come before it is there."""
         if peer := self.some(data, lambda peer: peer.machine.phase is Phase.BEHIND):
-            life, missing = peer.life, peer.machine.missing
+            life, missing, took_long = peer.life, peer.machine.missing, data.draw(st.booleans())
             assert missing is not None
-            self.mail.append((peer, lambda: peer.fetched(missing) if peer.life == life else None))
+            self.mail.append((peer, lambda: peer.fetched(missing, took_long=took_long) if peer.life == life else None))
 
     def a_header_is_sent(self, data: st.DataObject) -> None:
         if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SEALED):
             self.hand_in(peer)
 
     def hand_in(self, peer: Peer) -> None:
+        """Alone."""
         sealed = peer.machine.sealed
         assert sealed is not None
         assert peer.kept is not None
-        header, body = peer.kept
-        assert header == sealed.header
+        assert peer.kept[0] == sealed.header
+        self.send(peer, *peer.kept)
+
+    def send(self, peer: Peer, header: Header, body: bytes) -> None:
+        digest = header.contribution.digest
 
         def send_body() -> None:
-            digest = header.contribution.digest
             self.mail.append((self.log, lambda: self.tell(peer, self.log.take_body(digest, body))))
 
-        self.mail.append((self.log, lambda: self.tell(peer, self.log.take_header(header), send_body)))
+        self.mail.append((self.log, lambda: self.tell(peer, self.log.take_header(header, peer.key), send_body)))
 
     def tell(self, peer: Peer, answer: Answer, then: Callable[[], None] | None = None) -> None:
-        self.mail.append((peer, lambda: peer.hear(answer, then)))
+        self.mail.append((peer, lambda: self.hears(peer, answer, then)))
+
+    def hears(self, peer: Peer, answer: Answer, then: Callable[[], None] | None) -> None:
+        peer.hear(answer, self.log, then)
+        left_out = peer.together.get(answer.contribution) if answer.without else None
+        if left_out is not None and peer.machine.phase is Phase.SEALED:
+            assert peer.key not in answer.without
+            if peer.leave_out(opened(left_out[0]).base, answer.without):
+                self.hand_in_with_cohort(peer)
+
+    # Cohorts.
+
+    def some_agree_on_a_founder(self, data: st.DataObject) -> None:
+        """Or some do, and some on another one: who is named in the claims that are sealed next."""
+        keys = [peer.key for peer in self.peers] + [CHEAT.public_key] * self.cheats
+        for key in data.draw(st.lists(st.sampled_from(keys), min_size=1, max_size=2)):
+            for peer in self.peers:
+                if data.draw(st.integers(0, 3)):
+                    peer.names = key
+
+    def hand_in_with_cohort(self, peer: Peer) -> None:
+        """Member: send the claim to the founder whom it names. Founder: hand in what consents came."""
+        founder = VERIFIED.claim(peer.claim).founder
+        if founder == CHEAT.public_key:
+            self.shown.append(peer.claim)
+        for other in self.peers:
+            if founder == other.key != peer.key:
+                claim = peer.claim
+                self.mail.append((other, lambda other=other, claim=claim: other.take_claim(claim)))
+        digest = peer.make_together()
+        if digest is not None:
+            self.send(peer, *peer.together[digest])
+
+    def a_cohort_hands_in(self, data: st.DataObject) -> None:
+        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SEALED):
+            self.hand_in_with_cohort(peer)
+
+    def a_founder_shows_what_it_handed_in(self, data: st.DataObject) -> None:
+        """To its members, each of whom may bring it."""
+        if peer := self.some(data, lambda peer: bool(peer.together)):
+            header, body = peer.together[sorted(peer.together)[-1]]
+            for other in self.peers:
+                if other.key in [claim.key for claim in claims_in(header)] and other is not peer:
+                    self.mail.append((other, lambda other=other: other.take_together(header, body)))
+
+    def a_member_brings_what_its_founder_handed_in(self, data: st.DataObject) -> None:
+        if peer := self.some(data, lambda peer: peer.machine.phase is Phase.SEALED and bool(peer.together)):
+            self.send(peer, *peer.together[data.draw(st.sampled_from(sorted(peer.together)))])
 
     def a_peer_asks_where_the_run_stands(self, data: st.DataObject) -> None:
         if self.log.alive and self.log.rounds and (peer := self.some(data, lambda _: True)):
@@ -504,10 +252,14 @@ class Swarm(RuleBasedStateMachine):
             self.tell_tickets(self.log.sync())
 
     def tell_tickets(self, digests: Sequence[bytes]) -> None:
+        """To whoever handed these in, and, as their founder would, to the members."""
         for digest in digests:
             answer = self.log.ticket(digest)
+            header = self.log.handed[digest].header
             for peer in self.peers:
-                if peer.kept is not None and peer.kept[0].contribution.digest == digest:
+                if peer.kept is not None and peer.kept[0].claims[0].digest in opened(header).claims:
+                    if len(header.claims) > 1:
+                        peer.together.setdefault(digest, (header, self.log.handed[digest].body))
                     self.tell(peer, answer)
 
     def the_log_commits(self, data: st.DataObject) -> None:
@@ -622,16 +374,47 @@ class Swarm(RuleBasedStateMachine):
         base = self.log.standing(max(0, rounds - data.draw(st.sampled_from([0, 0, 0, 1, 1, *range(2, MAX_AGE + 2)]))))
         shown = [*[body_of(b"cheat %d" % self.num_cheats)] * 9, *(kept.body for kept in self.log.stored[:-9:-1])]
         body = data.draw(st.sampled_from(shown))
-        header = header_of(CHEAT, base, data.draw(st.integers(1, 9)), body)
-        self.log.take_header(header)
-        self.cheated.append((header, body if data.draw(st.integers(0, 5)) else b"another"))
-        if data.draw(st.integers(0, 2)):
+        header = listing([claim_of(CHEAT, base, data.draw(st.integers(1, 9)))], CHEAT, body)
+        self.cheat(header, body if data.draw(st.integers(0, 5)) else b"another", may_bring=bool(data.draw(st.integers(0, 2))))
+
+    def cheat(self, header: Header, body: bytes, *, may_bring: bool) -> None:
+        self.log.take_header(header, CHEAT.public_key)
+        self.cheated.append((header, body))
+        if may_bring:
             self.log.take_body(header.contribution.digest, body)
 
     def a_cheat_s_body_comes(self, data: st.DataObject) -> None:
         if self.log.alive and self.cheated:
             header, body = self.cheated[-data.draw(st.integers(1, min(3, len(self.cheated))))]
             self.log.take_body(header.contribution.digest, body)
+
+    def a_cheat_joins_cohorts(self, data: st.DataObject) -> None:
+        """Of every founder from now on: with work that may be in the log already, too much of it, or a residual out of nothing."""
+        self.joins = data.draw(st.sampled_from([None, "as it should", "too much", "a residual", "alone too"]))
+
+    def join(self, peer: Peer) -> None:
+        base = self.log.standing(VERIFIED.claim(peer.claim).round - 1)
+        lots = 1_000 if self.joins == "too much" else 1
+        residual = sha256(b"nothing") if self.joins == "a residual" else self.log.ledger.residual_of(CHEAT.public_key)
+        claim = claim_of(CHEAT, base, lots, founder=peer.key, residual=residual)
+        peer.take_claim(claim)
+        if self.joins == "alone too" and self.log.alive:
+            self.num_cheats += 1
+            body = body_of(b"cheat %d" % self.num_cheats)
+            self.cheat(listing([claim], CHEAT, body), body, may_bring=self.num_cheats % 2 == 0)
+
+    def a_cheat_founds_a_cohort(self, data: st.DataObject) -> None:
+        """Of those who named it, leaving somebody out; it may not bring the body, or another one, and tells nobody."""
+        if not self.log.alive or not self.shown:
+            return
+        self.num_cheats += 1
+        base = VERIFIED.claim(self.shown[-1]).base
+        claims = {VERIFIED.claim(signed).key: signed for signed in self.shown if VERIFIED.claim(signed).base == base}
+        listed = [claims[key] for key in sorted(claims) if data.draw(st.integers(0, 4))]
+        standing = self.log.standing(VERIFIED.claim(self.shown[-1]).round - 1)
+        body = body_of(b"cheat %d" % self.num_cheats)
+        header = listing([*listed, claim_of(CHEAT, standing, 1)], CHEAT, body)
+        self.cheat(header, body if data.draw(st.booleans()) else b"another", may_bring=data.draw(st.booleans()))
 
     # What always holds.
 
@@ -643,17 +426,48 @@ class Swarm(RuleBasedStateMachine):
             last, state = commit_digest(entry_of(round_)), round_.state
 
     @invariant()
-    def a_key_s_work_on_a_base_and_a_body_are_in_the_log_once(self) -> None:
-        claims = [VERIFIED.claim(claim) for table in self.log.tables for header in table.values() for claim in header.claims]
+    def tables_are_as_they_should(self) -> None:
+        """What is in the log does not change: it is looked at when there is more of it."""
+        if len(self.log.tables) > self.num_checked:
+            self.a_key_s_work_on_a_base_and_a_body_are_in_the_log_once_and_a_key_in_a_table()
+            self.every_claim_of_what_has_a_ticket_is_in_the_table_that_the_ticket_names()
+            self.residuals_follow_each_other()
+            self.num_checked = len(self.log.tables)
+
+    def a_key_s_work_on_a_base_and_a_body_are_in_the_log_once_and_a_key_in_a_table(self) -> None:
+        tables = [[claim for header in table.values() for claim in claims_in(header)] for table in self.log.tables]
         bodies = [opened(header).body for table in self.log.tables for header in table.values()]
-        assert all(count == 1 for count in Counter((claim.key, claim.base) for claim in claims).values())
+        assert all(count == 1 for count in Counter((claim.key, claim.base) for table in tables for claim in table).values())
+        assert all(count == 1 for table in tables for count in Counter(claim.key for claim in table).values())
         assert all(count == 1 for count in Counter(bodies).values())
 
-    @invariant()
-    def what_has_a_ticket_is_in_the_table_that_the_ticket_names(self) -> None:
+    def every_claim_of_what_has_a_ticket_is_in_the_table_that_the_ticket_names(self) -> None:
         for contribution, rounds in self.log.books.tickets.items():
             (round_,) = rounds
-            assert round_ > len(self.log.tables) or contribution in self.log.tables[round_ - 1]
+            header = self.log.books.headers[contribution]
+            if not self.num_checked < round_ <= len(self.log.tables):
+                continue
+            table = self.log.tables[round_ - 1]
+            assert contribution in table or len(header.claims) == 1
+            listed = {signed.digest: claim for one in table.values() for signed, claim in zip(one.claims, claims_in(one), strict=True)}
+            for signed, claim in zip(header.claims, claims_in(header), strict=True):
+                is_kept = len(self.log.tables) - round_ < KEPT_TABLES
+                assert self.log.ledger.claim_listed(claim.key, claim.round) == (round_ if is_kept else None)
+                # Who signs two claims on one base has one of them there.
+                assert signed.digest in listed or claim.key == CHEAT.public_key
+                assert (claim.key, claim.base) in [(one.key, one.base) for one in listed.values()]
+
+    def residuals_follow_each_other(self) -> None:
+        left: dict[bytes, bytes] = {}
+        for number, table in enumerate(self.log.tables, 1):
+            for header in table.values():
+                for claim in claims_in(header):
+                    assert claim.residual in (b"", left.get(claim.key))
+            left |= {claim.key: opened(header).residual for header in table.values() for claim in claims_in(header)}
+            if COURSE.sorts_after(number):
+                left = {}
+        for key in left:
+            assert self.log.ledger.residual_of(key) == left[key]
 
     @invariant()
     def every_state_ever_held_is_the_first_or_a_committed_one(self) -> None:
@@ -682,13 +496,12 @@ class Swarm(RuleBasedStateMachine):
                 self.a_fair_step()
             assert len(self.log.rounds) == before + 3
             for table in self.log.tables[-3:]:
-                founders = [opened(header).founder for header in table.values()]
-                assert {peer.key for peer in self.peers} <= set(founders) <= {CHEAT.public_key, *(peer.key for peer in self.peers)}
+                keys = {claim.key for header in table.values() for claim in claims_in(header)}
+                assert {peer.key for peer in self.peers} <= keys <= {CHEAT.public_key, *(peer.key for peer in self.peers)}
             for peer in self.peers:
                 assert (peer.machine.phase, peer.state) == (Phase.WORKING, self.log.ledger.state)
             self.each_round_has_one_commit_upon_the_one_before()
-            self.a_key_s_work_on_a_base_and_a_body_are_in_the_log_once()
-            self.what_has_a_ticket_is_in_the_table_that_the_ticket_names()
+            self.tables_are_as_they_should()
             self.every_state_ever_held_is_the_first_or_a_committed_one()
             self.a_peer_makes_one_contribution_on_a_base()
 
@@ -732,7 +545,10 @@ PROGRESS = (
     *[Swarm.more_comes_between_the_close_and_the_commit, Swarm.a_peer_returns] * 4,
     *[Swarm.a_lot_begins, Swarm.a_message_arrives, Swarm.a_check_is_over, Swarm.the_log_commits] * 3,
     *[Swarm.all_messages_arrive, Swarm.the_log_looks, Swarm.a_sync_is_over, Swarm.rounds_go_by_while_one_trains_a_lot] * 2,
+    *[Swarm.rounds_go_by_while_one_fetches_a_state] * 2,
     *[Swarm.a_header_is_sent, Swarm.a_lot_ends, Swarm.a_contribution_is_sealed, Swarm.a_peer_asks_where_the_run_stands] * 2,
+    *[Swarm.some_agree_on_a_founder, Swarm.a_cohort_hands_in] * 3,
+    *[Swarm.a_founder_shows_what_it_handed_in, Swarm.a_member_brings_what_its_founder_handed_in],
     *[Swarm.a_state_is_fetched, Swarm.a_peer_catches_up, Swarm.commits_come_while_a_contribution_is_made, Swarm.time_passes],
 )
 FAULTS = (
@@ -744,6 +560,6 @@ FAULTS = (
     Swarm.the_log_crashes_between_a_sync_and_its_tickets,
     Swarm.the_log_crashes_between_a_commit_and_its_news,
 )
-CHEATS = (Swarm.a_cheat_hands_in, Swarm.a_cheat_s_body_comes) * 2
+CHEATS = (Swarm.a_cheat_hands_in, Swarm.a_cheat_s_body_comes, Swarm.a_cheat_joins_cohorts, Swarm.a_cheat_founds_a_cohort) * 2
 TestSwarm = Swarm.TestCase
 TestSwarm.settings = settings(max_examples=80, stateful_step_count=60, deadline=None, suppress_health_check=[*HealthCheck])

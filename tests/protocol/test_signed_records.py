@@ -29,6 +29,7 @@ from tests.protocol.record_samples import (
     CLAIM,
     CONTRIBUTION,
     LARGEST_CLAIM,
+    LARGEST_CONTRIBUTION,
     LARGEST_ROUND,
     ROUND,
     SIGNED_CLAIM,
@@ -95,11 +96,11 @@ def test_a_record_opens_only_under_its_own_signer_s_signature(
 def test_the_kind_and_its_version_stand_before_what_is_signed(
     kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
 ) -> None:
-    version = {"manifest": 2, "claim": 2, "contribution": 1, "ticket": 1}[kind]
+    version = {"manifest": 3, "claim": 3, "contribution": 2, "ticket": 1}[kind]
     signed = cls.sign(record, ALICE)
     message = f"manta/{kind}/v{version}\n".encode() + signed.payload
     Ed25519PublicKey.from_public_bytes(ALICE.public_key).verify(signed.signature, message)
-    of_another_version = Ed25519PrivateKey.from_private_bytes(b"a" * 32).sign(f"manta/{kind}/v{3 - version}\n".encode() + signed.payload)
+    of_another_version = Ed25519PrivateKey.from_private_bytes(b"a" * 32).sign(f"manta/{kind}/v{version + 1}\n".encode() + signed.payload)
     with pytest.raises(SignatureError):
         opened(cls(signed.payload, of_another_version))
 
@@ -129,18 +130,22 @@ def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
 
 def test_a_claim_is_short() -> None:
     assert len(entry_of(SIGNED_CLAIM)) < 350
-    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 450  # 700 would make 1 GB a day of 1,000 peers and a round a minute
+    four = replace(LARGEST_CLAIM, work=(100,) * 4)  # 700 would make 1 GB a day of 1,000 peers and a round a minute
+    assert len(entry_of(SignedClaim.sign(four, ALICE))) < 450
+    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 750
 
 
-def test_a_contribution_is_short_and_one_of_a_full_cohort_would_fit() -> None:
+def test_a_contribution_is_short_and_one_of_a_full_cohort_fits() -> None:
     entry = len(entry_of(SIGNED_CONTRIBUTION))
     assert entry < 320
-    assert entry + (MAX_COHORT - 1) * (34 + 1) + 2 <= MAX_ENTRY_BYTES  # a digest and an empty residual for each
+    full = entry_of(SignedContribution.sign(LARGEST_CONTRIBUTION, ALICE))
+    assert len(full) <= entry + (MAX_COHORT - 1) * 34 + 48 <= MAX_ENTRY_BYTES  # a digest for each member, and one residual
+    assert open_entry(full) == SignedContribution.sign(LARGEST_CONTRIBUTION, ALICE)
 
 
 def test_a_round_s_entry_is_short() -> None:
-    assert len(entry_of(ROUND)) < 300
-    assert len(entry_of(LARGEST_ROUND)) < 400
+    assert len(entry_of(ROUND)) < 330
+    assert len(entry_of(LARGEST_ROUND)) < 430
 
 
 def test_the_largest_records_open() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.encoding import encode, pack
+from protocol.encoding import encode, pack, to_value
 from protocol.errors import EncodingError, ProofError
 from protocol.exchange import MAX_AGE, MAX_ROWS
 from protocol.merkle import inclusion_proof, leaf_hash
@@ -32,25 +32,28 @@ from protocol.table import (
     table_root,
     weighted_median,
     weights,
+    weights_root,
 )
 
 
 def row(number: int, **changes: Any) -> Row:
     name = str(number).encode()
-    return replace(Row(sha256(b"contribution" + name), sha256(b"founder" + name), 0, 0, 16, sha256(b"body" + name)), **changes)
+    return replace(Row(sha256(b"contribution" + name), sha256(b"founder" + name), 0, 0, 16, "here", sha256(b"body" + name)), **changes)
 
 
-def round_of(rows: tuple[Row, ...], **changes: Any) -> Round:
-    digest = sha256(b"any")
-    return replace(Round(digest, 1, digest, table_root(rows), len(rows), digest, digest, 16, (), 0, 1_000), **changes)
+def round_of(rows: tuple[Row, ...], weighs: tuple[int, ...] | None = None, **changes: Any) -> Round:
+    digest, root = sha256(b"any"), weights_root(range(len(rows)) if weighs is None else weighs)
+    return replace(Round(digest, 1, digest, table_root(rows), len(rows), root, digest, digest, 16, (), 0, 1_000), **changes)
 
 
 SEVEN = ordered(row(number) for number in range(7))
+EACH = tuple(range(7))  # what they weigh
 
 digests = st.binary(min_size=32, max_size=32)
 ages = st.integers(0, MAX_AGE)
+names = st.sampled_from(["here", "there", "c" * 63])
 rows_of_roles = st.lists(
-    st.builds(Row, digests, digests, ages, st.integers(0, 2), st.one_of(st.integers(1, 100), st.integers(1, 2**45)), digests),
+    st.builds(Row, digests, digests, ages, st.integers(0, 2), st.one_of(st.integers(1, 100), st.integers(1, 2**45)), names, digests),
     min_size=1,
     max_size=12,
 )
@@ -72,6 +75,8 @@ threshold_of = st.builds(Threshold, st.just(0), st.integers(0, 2**50), st.intege
         {"role": MAX_ROLES},
         {"samples": 0},
         {"samples": 2**62},
+        {"cohort": ""},
+        {"cohort": "Here"},
     ],
     ids=repr,
 )
@@ -99,19 +104,39 @@ def test_the_root_changes_with_every_field_and_with_the_order() -> None:
     root = table_root(SEVEN)
     assert table_root(SEVEN[::-1]) != root
     assert table_root(SEVEN[:-1]) != root
-    for change in ({"contribution": bytes(32)}, {"founder": bytes(32)}, {"age": 1}, {"role": 1}, {"samples": 17}, {"body": bytes(32)}):
+    for change in (
+        {"contribution": bytes(32)},
+        {"founder": bytes(32)},
+        {"age": 1},
+        {"role": 1},
+        {"samples": 17},
+        {"cohort": "there"},
+        {"body": bytes(32)},
+    ):
         assert table_root((replace(SEVEN[0], **change), *SEVEN[1:])) != root
 
 
-@given(rows_of_roles)
-def test_a_table_comes_back(rows: list[Row]) -> None:
-    assert open_table(table_bytes(rows), round_of(tuple(rows))) == tuple(rows)
+def test_the_root_of_the_weights_is_that_of_rfc_9162_over_each_as_an_integer() -> None:
+    def node(left: bytes, right: bytes) -> bytes:
+        return hashlib_sha256(b"\x01" + left + right).digest()
+
+    a, b, c = (hashlib_sha256(b"\x00" + packed).digest() for packed in (b"\x00", b"\x18\x64", b"\x19\xff\xff"))
+    assert weights_root([0]) == a
+    assert weights_root([0, 100, 65_535]) == node(node(a, b), c)
+
+
+@given(rows_of_roles, st.data())
+def test_a_table_comes_back(rows: list[Row], data: st.DataObject) -> None:
+    weighs = tuple(data.draw(st.lists(st.integers(0, 2**16 - 1), min_size=len(rows), max_size=len(rows))))
+    assert open_table(table_bytes(rows, weighs), round_of(tuple(rows), weighs)) == (tuple(rows), weighs)
 
 
 def test_the_largest_table_comes_back() -> None:
-    full = ordered(row(number, age=MAX_AGE, role=MAX_ROLES - 1, samples=2**62 - 1) for number in range(MAX_ROWS))
-    assert len(table_bytes(full)) <= MAX_TABLE_BYTES
-    assert open_table(table_bytes(full), round_of(full)) == full
+    full = ordered(row(number, age=MAX_AGE, role=MAX_ROLES - 1, samples=2**62 - 1, cohort="c" * 63) for number in range(MAX_ROWS))
+    weighs = (2**16 - 1,) * MAX_ROWS
+    assert len(pack(full[0])) == 179
+    assert len(table_bytes(full, weighs)) <= MAX_TABLE_BYTES
+    assert open_table(table_bytes(full, weighs), round_of(full, weighs)) == (full, weighs)
 
 
 @pytest.mark.parametrize(
@@ -121,12 +146,28 @@ def test_the_largest_table_comes_back() -> None:
 )
 def test_rows_that_are_not_the_round_s_table_are_refused(rows: tuple[Row, ...]) -> None:
     with pytest.raises(TableError):
-        open_table(table_bytes(rows), round_of(SEVEN))
+        open_table(table_bytes(rows, EACH), round_of(SEVEN))
+    with pytest.raises(TableError):
+        open_table(table_bytes(rows, range(len(rows))), round_of(SEVEN))
+
+
+@pytest.mark.parametrize("weighs", [EACH[:-1], (*EACH, 7), EACH[::-1], (1, *EACH[1:]), ()], ids=repr)
+def test_weights_that_are_not_the_round_s_are_refused(weighs: tuple[int, ...]) -> None:
+    assert open_table(table_bytes(SEVEN, EACH), round_of(SEVEN)) == (SEVEN, EACH)
+    with pytest.raises(TableError):
+        open_table(table_bytes(SEVEN, weighs), round_of(SEVEN))
+
+
+@pytest.mark.parametrize("weight", [-1, 2**16, 2**62])
+def test_weights_out_of_range_are_refused_whatever_the_round_says(weight: int) -> None:
+    weighs = (*EACH[:-1], weight)
+    with pytest.raises(TableError, match="out of range"):
+        open_table(table_bytes(SEVEN, weighs), round_of(SEVEN, weighs))
 
 
 def test_a_table_of_another_number_of_rows_than_its_round_says_is_refused() -> None:
     with pytest.raises(TableError):
-        open_table(table_bytes(SEVEN), replace(round_of(SEVEN), rows=6))
+        open_table(table_bytes(SEVEN, EACH), replace(round_of(SEVEN), rows=6))
 
 
 @pytest.mark.parametrize(
@@ -136,8 +177,11 @@ def test_a_table_of_another_number_of_rows_than_its_round_says_is_refused() -> N
         b"\x80",
         encode(()),
         encode(((b"row",),)),
-        table_bytes(SEVEN) + b"0",
-        table_bytes(SEVEN)[:-1],
+        encode(((b"row",), (1,))),
+        encode((tuple(to_value(each) for each in SEVEN),)),
+        encode((tuple(to_value(each) for each in SEVEN), (b"1",) * 7)),
+        table_bytes(SEVEN, EACH) + b"0",
+        table_bytes(SEVEN, EACH)[:-1],
         pack(SEVEN),
         bytes(MAX_TABLE_BYTES + 1),
     ],

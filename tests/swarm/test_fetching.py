@@ -15,10 +15,11 @@ from protocol.errors import EncodingError, Unreachable
 from protocol.signing import Identity, PublicKey, sha256
 from swarm import waits
 from swarm.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, Growing, Shelf, sizes_of
-from swarm.fetching import CALLS_A_SOURCE, EXTRA_CALLS, PIECES_AT_ONCE, fetch
+from swarm.fetching import EXTRA_CALLS, PIECES_AT_ONCE, fetch
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.node import Node
 from swarm.rpc import Handler
+from swarm.sources import CALLS_A_SOURCE
 from tests.swarm.processes import LISTEN
 from tests.swarm.virtual_time import now, run_virtual
 

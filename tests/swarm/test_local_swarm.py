@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from aggregator.replay import replay_directory
 from aggregator.verify import verify_directory
 from tests.swarm.processes import DEADLINE_S, are_gone, processes_of, read_json, wait_for
 
@@ -83,6 +85,34 @@ def test_a_swarm_trains_to_the_end_and_reports_what_its_log_says(tmp_path: Path,
     proof = read_json(directory / "aggregator" / "snapshots" / f"round-{rounds:08d}.json")
     assert (proof["ledger_size"], proof["ledger_root"]) == (found.size, found.root.hex())
     assert proof["tree_head"] == found.tree_head
+
+
+def test_a_swarm_of_one_cohort_in_local_steps_is_computed_again_and_nothing_shows_its_token(tmp_path: Path) -> None:
+    directory = tmp_path / "swarm"
+    exchange = ("--cohorts", "1", "--local-steps", "2", "--codec", "topk-512-4")
+    with _swarm(directory, "--peers", "2", "--rounds", "4", *exchange) as process:
+        statuses = [directory / f"peer-{index}" / "status.json" for index in range(2)]
+        wait_for(lambda: all("pid" in read_json(path) for path in statuses), "both peers say who they are")
+        pids = [read_json(path)["pid"] for path in statuses]
+        (token,) = {psutil.Process(pid).environ()["MANTA_COHORT_TOKEN"] for pid in pids}
+        commands = [word for each in _running(directory, process) for word in each.cmdline()]
+        printed, _ = process.communicate(timeout=2 * DEADLINE_S)
+        assert process.returncode == 0, printed
+    assert re.fullmatch("[0-9a-f]{64}", token)
+    assert not [word for word in commands if token in word]
+    assert token not in printed
+    files = [path for path in directory.rglob("*") if path.is_file()]
+    assert not [path for path in files if token.encode() in path.read_bytes() or bytes.fromhex(token) in path.read_bytes()]
+    report = json.loads((directory / "report.json").read_text())
+    assert (report["cohorts"], report["local_steps"], report["codec"]) == (1, 2, "topk-512-4")
+    assert "1 cohort, 2 local steps a round, topk-512-4" in printed
+    assert report["all_peers_agree"]
+    names: list[str] = []
+    verify_directory(
+        directory / "aggregator", on_round=lambda ledger: names.extend(one.cohort for one in ledger.table_at(ledger.round) or ())
+    )
+    assert set(names) == {"cohort-0"}
+    assert replay_directory(directory / "aggregator").rounds == 4
 
 
 def test_a_stereo_swarm_agrees_on_every_bit_and_one_that_errs_too_much_fails_and_says_so(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import ProvenRound
 from protocol.records import Header, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of, open_entry
 from protocol.signing import Identity, PublicKey, sha256
-from protocol.table import MAX_TABLE_BYTES, RowProof, TableError, table_bytes
+from protocol.table import MAX_TABLE_BYTES, TableError, table_bytes, weights
 from swarm import waits
 from swarm.log_client import GROUPS_IN_FLIGHT, HandedIn, LogClient, Told, fetch_manifest, serve_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.messages import BodyPart, HandIn, HeaderAnswer, News, ProvenRow
+from swarm.messages import BodyPart, HandIn, HeaderAnswer, News, ProvenRow, ShownRow
 from swarm.rpc import Refused
 from tests.contributions import header_of
 from tests.memory_log import OPERATOR, PEERS, MemoryLog
@@ -100,7 +100,8 @@ def test_a_header_then_its_body_in_groups_then_the_ticket() -> None:
         heard: list[int] = []
         taking = Taking(line)
         found = await taking.hand_in(lambda: heard.append(len(taking.parts)))
-        assert found == HandedIn(HandIn.HAVE_TICKET, 1, 700, line.ticket().open(OPERATOR.public_key))
+        assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.ticket())
+        assert found.ticket == line.ticket().open(OPERATOR.public_key)
         assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
         assert heard == [0]  # the header was in before the first group left
         assert 1 < taking.most_at_once <= GROUPS_IN_FLIGHT
@@ -117,7 +118,7 @@ def test_the_log_gets_the_header_as_it_is() -> None:
             return pack(HeaderAnswer(int(HandIn.LATER), 2, 300, ()))
 
         await line.answers("header", on_header)
-        assert await line.client.hand_in(line.header, GROUPS) == HandedIn(HandIn.LATER, 2, 300, None)
+        assert await line.client.hand_in(line.header, GROUPS) == HandedIn(HandIn.LATER, 2, None)
         assert received == [line.header]
 
     with_line(story)
@@ -127,7 +128,7 @@ def test_what_is_listed_is_said_with_its_round() -> None:
     async def story(line: Line) -> None:
         (header, blob), *_ = line.log.handed.values()
         line.log.commit()
-        assert await line.client.hand_in(header, blob.pieces) == HandedIn(HandIn.LISTED, 1, 60_000, None)
+        assert await line.client.hand_in(header, blob.pieces) == HandedIn(HandIn.LISTED, 1, None)
 
     with_line(story)
 
@@ -161,7 +162,7 @@ def test_a_body_that_is_not_taken_any_more_is_to_be_handed_in_later() -> None:
             return await Taking.body(taking, request)
 
         taking.body = body  # type: ignore[method-assign]
-        assert await taking.hand_in() == HandedIn(HandIn.LATER, 1, 700, None)
+        assert await taking.hand_in() == HandedIn(HandIn.LATER, 1, None)
 
     with_line(story)
 
@@ -230,7 +231,9 @@ def test_the_newest_commit_is_believed_with_the_own_row_in_its_table() -> None:
         assert told.commitment.receipt == line.log.receipt()
         assert told.commitment.proven.round == entry
         assert told.commitment.proven.commit == line.log.ledger.last_commit
-        assert told.row == next(one.row for one in line.log.ledger.table_at(1) or () if one.row.founder == OWN)
+        assert told.row is not None
+        assert told.row.row == next(one.row for one in line.log.ledger.table_at(1) or () if one.row.founder == OWN)
+        assert told.row.contribution.founder == OWN
         assert (told.left_ms, told.is_from_log) == (60_000, True)
 
     with_line(story)
@@ -345,7 +348,7 @@ def test_a_forged_receipt_is_refused_wherever_it_comes(forge: Callable[[Line], R
             await line.client.news(line.log.endpoint.key, 0, left_ms=None)
         with pytest.raises(error):
             line.client.open(pack(forged))
-        proof = line.log._proof(1, OWN)
+        proof = line.log._shown(1, OWN)
         assert proof is not None
         await line.answers("row", pack(ProvenRow(forged, proof)))
         with pytest.raises(error):
@@ -379,25 +382,52 @@ def is_no_round(line: Line, receipt: Receipt) -> bool:
     raise AssertionError("it was believed")
 
 
-def test_a_row_has_to_be_the_own_one_and_in_that_very_table() -> None:
+def test_a_row_has_to_be_in_that_very_table_with_the_contribution_that_it_names() -> None:
     async def story(line: Line) -> None:
         line.log.commit()
-        own, other = line.log._proof(1, OWN), line.log._proof(1, PEERS[1].public_key)
+        own, other = line.log._shown(1, OWN), line.log._shown(1, PEERS[1].public_key)
         assert own is not None
         assert other is not None
-        false: list[tuple[RowProof, type[RemoteFault]]] = [
-            (other, EncodingError),
-            (replace(own, row=replace(own.row, samples=own.row.samples + 1)), ProofError),
-            (replace(own, place=other.place), ProofError),
-            (replace(own, proof=other.proof), ProofError),
+        proof = own.proof
+        false: list[tuple[ShownRow, type[RemoteFault]]] = [
+            (replace(own, proof=replace(proof, row=replace(proof.row, samples=proof.row.samples + 1))), ProofError),
+            (replace(own, proof=replace(proof, place=other.proof.place)), ProofError),
+            (replace(own, proof=replace(proof, proof=other.proof.proof)), ProofError),
+            (replace(own, contribution=other.contribution), EncodingError),
         ]
-        for proof, error in false:
-            await line.answers("commit-after", pack(News((line.log.receipt(),), (proof,), 0)))
+        for shown, error in false:
+            await line.answers("commit-after", pack(News((line.log.receipt(),), (shown,), 0)))
             with pytest.raises(error):
                 await line.client.news(line.log.endpoint.key, 0, left_ms=None)
-            await line.answers("row", pack(ProvenRow(line.log.receipt(), proof)))
+            await line.answers("row", pack(ProvenRow(line.log.receipt(), shown)))
             with pytest.raises(error):
                 await line.client.row(1)
+
+    with_line(story)
+
+
+def test_groups_of_a_body_that_came_before_are_not_sent_again() -> None:
+    async def story(line: Line) -> None:
+        await line.answers("header", pack(HeaderAnswer(int(HandIn.SEND_BODY), 1, 700, (), there=b"\x05")))
+        sent: list[int] = []
+
+        async def body(request: bytes) -> bytes:
+            sent.append(BodyPart.open(request).place)
+            return pack(line.ticket())
+
+        await line.answers("body", body)
+        found = await line.client.hand_in(line.header, GROUPS)
+        assert found.signed == line.ticket()
+        assert sorted(sent) == [place for place in range(len(GROUPS)) if place not in (0, 2)]
+
+    with_line(story)
+
+
+def test_members_who_cannot_stand_are_named() -> None:
+    async def story(line: Line) -> None:
+        blamed = (PEERS[0].public_key, PEERS[1].public_key)
+        await line.answers("header", pack(HeaderAnswer(int(HandIn.WITHOUT), 1, 700, (), blamed)))
+        assert await line.client.hand_in(line.header, GROUPS) == HandedIn(HandIn.WITHOUT, 1, None, blamed)
 
     with_line(story)
 
@@ -431,7 +461,7 @@ def test_the_own_row_of_a_round_is_had_later_too() -> None:
         for round_ in (1, 2):
             row = await line.client.row(round_)
             assert row is not None
-            assert row.founder == OWN
+            assert row.row.founder == OWN
         with pytest.raises(Refused, match="not made yet"):
             await line.client.row(3)
 
@@ -441,7 +471,7 @@ def test_the_own_row_of_a_round_is_had_later_too() -> None:
 def test_the_row_of_another_round_is_no_answer() -> None:
     async def story(line: Line) -> None:
         line.log.commit()
-        proof = line.log._proof(1, OWN)
+        proof = line.log._shown(1, OWN)
         assert proof is not None
         await line.answers("row", pack(ProvenRow(line.log.receipt(), proof)))
         with pytest.raises(EncodingError, match="another round"):
@@ -454,9 +484,13 @@ def test_a_table_is_believed_if_it_is_the_rounds() -> None:
     async def story(line: Line) -> None:
         entry = line.log.commit()
         rows = tuple(one.row for one in line.log.ledger.table_at(1) or ())
-        assert await line.client.table(entry, line.log.endpoint.key) == rows
+        assert await line.client.table(entry, line.log.endpoint.key) == (rows, weights(rows))
         for false in (rows[::-1], rows[:2], (*rows, rows[0]), (replace(rows[0], samples=1), *rows[1:])):
-            await line.answers("table", table_bytes(false))
+            await line.answers("table", table_bytes(false, weights(rows)))
+            with pytest.raises(TableError):
+                await line.client.table(entry, line.log.endpoint.key)
+        for lie in ((1, *weights(rows)[1:]), weights(rows)[:2], (2**16, *weights(rows)[1:])):
+            await line.answers("table", table_bytes(rows, lie))
             with pytest.raises(TableError):
                 await line.client.table(entry, line.log.endpoint.key)
         for garbage in (b"", b"garbage", bytes(MAX_TABLE_BYTES + 1)):

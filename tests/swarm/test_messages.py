@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
-from protocol.exchange import GROUP_VALUES, MAX_ROWS
+from protocol.exchange import GROUP_VALUES, MAX_COHORT, MAX_ROWS
 from protocol.merkle import MAX_SIZE
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import MAX_ENTRY_BYTES, MAX_ROUND, Receipt, SignedTicket, Ticket
+from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, MAX_ROUND, Receipt, SignedContribution, SignedTicket, Ticket
 from protocol.signing import Identity, sha256
 from protocol.table import MAX_TABLE_BYTES, Row, RowProof, table_bytes
 from swarm.messages import (
@@ -23,13 +23,14 @@ from swarm.messages import (
     HeaderAnswer,
     News,
     ProvenRow,
+    ShownRow,
 )
 from swarm.rpc import MAX_MESSAGE_BYTES
 
 OPERATOR = Identity(b"\x01" * 32)
 DIGEST = sha256(b"any")
 TICKET = SignedTicket.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
-ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, DIGEST)
+ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, 63 * "c", DIGEST)
 
 
 def largest_receipt() -> Receipt:
@@ -39,8 +40,9 @@ def largest_receipt() -> Receipt:
     return Receipt(bytes(MAX_ENTRY_BYTES), MAX_SIZE - 1, (DIGEST,) * MAX_SIZE.bit_length(), note)
 
 
-def largest_row() -> RowProof:
-    return RowProof(ROW, MAX_ROWS - 1, (DIGEST,) * (MAX_ROWS - 1).bit_length())
+def largest_row() -> ShownRow:
+    proof = RowProof(ROW, MAX_ROWS - 1, (DIGEST,) * (MAX_ROWS - 1).bit_length())
+    return ShownRow(proof, SignedContribution(bytes(MAX_PAYLOAD_BYTES), bytes(64)))
 
 
 @given(st.binary(min_size=32, max_size=32), st.integers(0, 2**16 - 1), st.binary(max_size=100))
@@ -67,22 +69,43 @@ def test_the_largest_messages_fit_their_bounds() -> None:
     assert len(pack(News((receipt,), (row,), 2**40))) <= MAX_NEWS_BYTES
     assert len(pack(HeaderAnswer(int(HandIn.HAVE_TICKET), MAX_ROUND, 2**40, (TICKET,)))) <= MAX_ANSWER_BYTES
     assert len(pack(TICKET)) <= MAX_ANSWER_BYTES
-    assert len(table_bytes([ROW] * MAX_ROWS)) <= MAX_TABLE_BYTES
+    assert len(table_bytes([ROW] * MAX_ROWS, [2**16 - 1] * MAX_ROWS)) <= MAX_TABLE_BYTES
     assert max(MAX_HEADER_BYTES, MAX_NEWS_BYTES, MAX_TABLE_BYTES) < MAX_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("status", list(HandIn))
 def test_an_answer_to_a_header_has_a_ticket_if_that_is_what_it_says(status: HandIn) -> None:
+    blamed = (DIGEST,) if status is HandIn.WITHOUT else ()
     for ticket in ((), (TICKET,), (TICKET, TICKET)):
         if len(ticket) == (status is HandIn.HAVE_TICKET):
-            answer = HeaderAnswer(int(status), 1, 1, ticket)
+            answer = HeaderAnswer(int(status), 1, 1, ticket, blamed)
             assert unpack(HeaderAnswer, pack(answer), max_bytes=MAX_ANSWER_BYTES) == answer
         else:
             with pytest.raises(ValueError, match="without its meaning"):
-                HeaderAnswer(int(status), 1, 1, ticket)
+                HeaderAnswer(int(status), 1, 1, ticket, blamed)
 
 
-@pytest.mark.parametrize("status", [-1, 4, 2**40])
+@pytest.mark.parametrize("status", list(HandIn))
+def test_an_answer_to_a_header_blames_somebody_if_that_is_what_it_says(status: HandIn) -> None:
+    ticket = (TICKET,) if status is HandIn.HAVE_TICKET else ()
+    for count in (0, 1, MAX_COHORT, MAX_COHORT + 1):
+        if bool(count) == (status is HandIn.WITHOUT) and count <= MAX_COHORT:
+            assert len(pack(HeaderAnswer(int(status), MAX_ROUND, 2**40, ticket, (DIGEST,) * count))) <= MAX_ANSWER_BYTES
+        else:
+            with pytest.raises(ValueError, match="blames"):
+                HeaderAnswer(int(status), 1, 1, ticket, (DIGEST,) * count)
+
+
+def test_groups_that_are_there_are_said_of_a_body_that_is_asked_for_alone() -> None:
+    answer = HeaderAnswer(int(HandIn.SEND_BODY), 1, 1, (), there=b"\x05\x01")
+    assert [place for place in range(40) if answer.has(place)] == [0, 2, 8]
+    with pytest.raises(ValueError, match="does not ask for"):
+        HeaderAnswer(int(HandIn.LATER), 1, 1, (), there=b"\x01")
+    with pytest.raises(ValueError, match="too many"):
+        HeaderAnswer(int(HandIn.SEND_BODY), 1, 1, (), there=bytes(2**20))
+
+
+@pytest.mark.parametrize("status", [-1, 5, 2**40])
 def test_an_answer_that_nobody_knows_is_none(status: int) -> None:
     with pytest.raises(ValueError, match="without its meaning"):
         HeaderAnswer(status, 1, 1, ())

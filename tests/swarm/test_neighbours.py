@@ -1,5 +1,8 @@
-"""Who is found in the DHT, who is not believed, and who is forgotten."""
+"""Who is found in the DHT, who is not believed, and who is forgotten; in buckets while a run grows and shrinks; and who is near."""
 
+import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,8 +11,9 @@ from protocol.encoding import pack
 from protocol.records import Announcement
 from protocol.signing import PublicKey, sha256
 from swarm import neighbours, waits
+from swarm.dht_storage import MAX_NAMES_OF_AN_OWNER
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.neighbours import Neighbours
+from swarm.neighbours import JOIN, MAX_NEAR, MAX_NEIGHBOURS, SPLIT, Neighbours
 from tests.swarm.members import PEERS, run
 
 RUN = sha256(b"run")
@@ -161,5 +165,227 @@ def test_in_a_larger_run_everybody_looks_less_often() -> None:
     assert known.period_s == shortest_s
     for number in range(neighbours.MAX_NEIGHBOURS):
         key = PublicKey(number.to_bytes(32, "big"))
-        known._known[key] = (Announcement(RUN, key, "here", 1, 1), 0.0)
+        known._known[key] = neighbours._Known(Announcement(RUN, key, "here", 1, 1), 0.0)
     assert shortest_s < known.period_s <= longest_s
+
+
+# Who is near.
+
+
+def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not() -> None:
+    async def go() -> None:
+        here, *others = endpoints(6)
+        known = Neighbours(here, RUN, is_near=lambda key: key != others[0].key)
+        for place, other in enumerate(others):
+            await Neighbours(other, RUN).announce(cohort="mine" if place < 3 else "another", round_=1)
+        await known.look()
+        assert known.near() == []  # it has announced no cohort yet
+        await known.announce(cohort="mine", round_=1)
+        await known.look()
+        near = {others[1].key, others[2].key}
+        assert set(known.near()) == near
+        assert set(known.members_of("mine")) == near | {others[0].key}
+        assert set(known.members_of("another")) == {others[3].key, others[4].key}
+        assert set(known.far(9)) == {others[0].key, others[3].key, others[4].key}
+        assert len(known.far(2, without=[others[3].key])) == 2
+        assert others[3].key not in known.far(3, without=[others[3].key])
+        for _ in range(20):
+            assert len(near.intersection(known.mixed(3))) == 2
+            assert len(near.intersection(known.mixed(1))) == 1
+        assert len(known.mixed(9)) == len(set(known.mixed(9))) == 5
+        assert not known.is_near(PEERS[7].public_key)
+
+    run(go())
+
+
+def test_whoever_is_alone_in_its_cohort_mixes_others_only() -> None:
+    async def go() -> None:
+        here, *others = endpoints(5)
+        known = Neighbours(here, RUN)
+        await known.announce(cohort="mine", round_=1)
+        for other in others:
+            await Neighbours(other, RUN).announce(cohort="another", round_=1)
+        await known.look()
+        assert (len(known.mixed(3)), known.near()) == (3, [])
+
+    run(go())
+
+
+# Buckets.
+
+
+class Crowd:
+    """Members of one run, who announce themselves and look; records of who left are taken out of the DHT after a while."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.network = MemoryNetwork()
+        self.clock = Clock()
+        self.members: dict[PublicKey, Neighbours] = {}
+        self.cohorts: dict[PublicKey, str] = {}
+        self.lookups: Counter[str] = Counter()
+        self.rng = random.Random(seed)
+        self._number = 0
+
+    def join(self, count: int, cohort: str = "") -> list[PublicKey]:
+        """Add members, each of a cohort of its own if none is named."""
+        keys = []
+        for _ in range(count):
+            self._number += 1
+            key = PublicKey(sha256(b"member %d" % self._number))
+            self.members[key] = Neighbours(self.network.endpoint(key), RUN, self.clock, rng=random.Random(self._number))
+            self.cohorts[key] = cohort or f"alone-{self._number}"
+            keys.append(key)
+        return keys
+
+    def leave(self, keys: Sequence[PublicKey]) -> None:
+        for key in keys:
+            del self.members[key]
+            for records in self.network.records.values():
+                records.pop(key, None)
+
+    async def period(self) -> None:
+        """Let everybody announce itself and look, in any order; records live as long as they are renewed."""
+        before = {name: dict(records) for name, records in self.network.records.items()}
+        for key in self.rng.sample(list(self.members), len(self.members)):
+            await self.members[key].announce(cohort=self.cohorts[key], round_=1)
+            await self.members[key].look()
+        for name, records in self.network.records.items():
+            for key, data in list(records.items()):
+                if before.get(name, {}).get(key) == data:
+                    del records[key]
+        self.clock.now += waits.ANNOUNCE_S[0]
+
+    def reached(self) -> int:
+        """Return how many can be reached from one of them, from neighbour to neighbour; who calls another can be called by it."""
+        known: dict[PublicKey, set[PublicKey]] = {key: set(one.members()) & set(self.members) for key, one in self.members.items()}
+        for key, one in self.members.items():
+            for each in known[key].copy() & set(one.members()):
+                known[each].add(key)
+        new = {next(iter(self.members))}
+        reached = set(new)
+        while new:
+            new = {each for key in new for each in known[key]} - reached
+            reached |= new
+        return len(reached)
+
+    def bits(self) -> Counter[int]:
+        return Counter(one._bits for one in self.members.values())
+
+
+def test_a_run_that_grows_and_shrinks_is_split_into_buckets_and_joined_and_everybody_finds_enough_others() -> None:
+    async def go() -> None:
+        crowd = Crowd()
+        for size in (1, 2, 8, 60, 200):
+            crowd.join(size - len(crowd.members))
+            for _ in range(3 if size < SPLIT else 8):
+                await crowd.period()
+            assert crowd.reached() == size
+            found = [len(one.members()) for one in crowd.members.values()]
+            assert min(found) >= min(size - 1, 30)
+            assert max(found) <= MAX_NEIGHBOURS
+            sizes = sorted(one.size for one in crowd.members.values())
+            assert size / 1.6 <= sizes[len(sizes) // 10] <= sizes[-len(sizes) // 10] <= size * 1.6
+            if size <= JOIN:
+                assert crowd.bits() == {0: size}
+                assert set(found) == {size - 1}
+                assert set(sizes) == {size}
+        bits = crowd.bits()
+        assert sum(count for number, count in bits.items() if number in (1, 2)) == 200
+        counts = [len(records) for name, records in crowd.network.records.items() if "members" in name]
+        assert max(counts) < 2 * SPLIT  # no name has everybody: who sees a larger run stands under the shorter prefix as well
+        for size in (110, 20):
+            crowd.leave(list(crowd.members)[size:])
+            crowd.clock.now += waits.ANNOUNCE_S[1] * 2  # who left is forgotten
+            for _ in range(5):
+                await crowd.period()
+            assert crowd.reached() == size
+            assert min(len(one.members()) for one in crowd.members.values()) >= min(size - 1, 30)
+        assert crowd.bits() == {0: 20}
+        assert all(set(one.members()) == set(crowd.members) - {key} for key, one in crowd.members.items())
+
+    run(go())
+
+
+def test_a_newcomer_of_a_large_run_finds_others_and_its_size_at_its_first_look() -> None:
+    async def go() -> None:
+        crowd = Crowd()
+        crowd.join(150)
+        for _ in range(4):
+            await crowd.period()
+        for key in crowd.join(5):
+            newcomer = crowd.members[key]
+            await newcomer.look()
+            assert len(newcomer.members()) >= 30
+            assert 150 / 2 <= newcomer.size <= 150 * 2
+            await newcomer.announce(cohort="new", round_=0)
+            names = [name for name, records in crowd.network.records.items() if key in records]
+            assert 2 <= len(names) <= MAX_NAMES_OF_AN_OWNER
+
+    run(go())
+
+
+def test_members_of_a_cohort_find_each_other_in_a_large_run_and_are_known_before_others() -> None:
+    async def go() -> None:
+        crowd = Crowd()
+        crowd.join(150)
+        await crowd.period()
+        await crowd.period()
+        mates = crowd.join(5, "mine")
+        for _ in range(2):
+            await crowd.period()
+        for key in mates:
+            assert set(crowd.members[key].members_of("mine")) == set(mates) - {key}
+            assert set(crowd.members[key].near()) == set(mates) - {key}
+            assert len(crowd.members[key].members()) > 30
+
+    run(go())
+
+
+def test_however_many_name_a_cohort_there_is_room_for_others() -> None:
+    async def go() -> None:
+        crowd = Crowd()
+        crowd.join(20)
+        crowd.join(60, "mine")
+        for _ in range(2):
+            await crowd.period()
+        one = crowd.members[crowd.join(1, "mine")[0]]
+        await one.announce(cohort="mine", round_=1)
+        await one.look()
+        assert len(one.near()) >= MAX_NEAR
+        assert len(one.members()) <= MAX_NEIGHBOURS
+        assert len(one.far(99)) >= 10
+
+    run(go())
+
+
+def test_who_stands_in_a_cohort_s_bucket_without_being_of_it_is_counted_and_not_known() -> None:
+    async def go() -> None:
+        here, liar = endpoints(2)
+        known = Neighbours(here, RUN)
+        await known.announce(cohort="mine", round_=1)
+        name = next(name for name in here._network.records if "cohort" in name)
+        here._network.records[name][liar.key] = pack(Announcement(RUN, liar.key, "another", 1, 10))
+        await known.look()
+        assert (known.members(), known.malformed) == ([], 1)
+
+    run(go())
+
+
+def test_liars_in_the_sample_do_not_hide_a_run_s_size() -> None:
+    """Keys cost nothing: those with no depth at all stand where only a large run's deepest should."""
+
+    async def go() -> None:
+        crowd = Crowd()
+        crowd.join(220)
+        for _ in range(4):
+            await crowd.period()
+        name = f"manta-{RUN.hex()}-members"
+        honest = len(crowd.network.records[name])
+        for number in range(honest // 4):
+            key = PublicKey(sha256(b"liar %d" % number))
+            crowd.network.records[name][key] = b"junk"
+        newcomer = crowd.members[crowd.join(1)[0]]
+        await newcomer.look()
+        assert newcomer.size > 100
+
+    run(go())

@@ -5,13 +5,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.children import _STEPS
-from exact.coding import CODECS, body_num_bytes
+from exact.coding import body_num_bytes
 from exact.vectors import vector_group_sizes
 from protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
 from swarm import fetching, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES
 from swarm.log_client import GROUPS_IN_FLIGHT
 from swarm.rpc import MAX_MESSAGE_BYTES
+from swarm.sources import CALLS_A_SOURCE
 from swarm.streams import MAX_OWN_STREAMS
 from swarm.unary import MAX_OWN_CALLS
 
@@ -41,7 +42,7 @@ def test_a_call_has_time_to_connect_first() -> None:
 
 def test_what_a_slow_line_carries_arrives_in_time() -> None:
     """A server lets a caller write for so long; what is in flight shares the line."""
-    group_bytes = max(body_num_bytes(codec, GROUP_VALUES) for codec in CODECS)
+    group_bytes = max(body_num_bytes(codec, GROUP_VALUES) for codec in ("int16", "int8", "topk-2048-8"))
     assert GROUPS_IN_FLIGHT * group_bytes / SLOW_LINE <= waits.STREAM_S
     assert group_bytes <= MAX_PIECE_BYTES <= MAX_MESSAGE_BYTES
     assert MAX_PIECE_BYTES / SLOW_LINE <= waits.PIECE_S  # one at a time, which is what a fetch comes down to on a slow line
@@ -66,8 +67,8 @@ def test_a_fetch_outlives_some_sources_that_stall() -> None:
 
 def test_our_own_calls_leave_places_for_those_that_last() -> None:
     """A peer has one patient call open at the log, and hands in beside it; fetching takes no more than its share."""
-    assert fetching.CALLS_A_SOURCE + 2 < MAX_OWN_CALLS
-    assert max(fetching.CALLS_A_SOURCE, GROUPS_IN_FLIGHT) < MAX_OWN_STREAMS
+    assert CALLS_A_SOURCE + 2 < MAX_OWN_CALLS
+    assert max(CALLS_A_SOURCE, GROUPS_IN_FLIGHT) < MAX_OWN_STREAMS
 
 
 @pytest.mark.parametrize("pauses", [waits.HAND_IN_AGAIN_S, waits.LOG_AGAIN_S, waits.PIECE_AGAIN_S])

@@ -1,0 +1,33 @@
+"""Why the log refuses a header or a body, counted by the key that brought it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from protocol.closing import NotTaken
+from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
+from protocol.signing import PublicKey
+from swarm.budget import Faults
+
+
+class NotTheirs(RemoteFault):
+    """A contribution or a body that another key than its members' brings."""
+
+
+_REASONS: tuple[tuple[type[RemoteFault], str], ...] = (
+    (EncodingError, "malformed"),
+    (SignatureError, "signature"),
+    (LedgerError, "not for this log"),
+    (NotTheirs, "another's identity"),
+)
+
+
+@contextmanager
+def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
+    """Count what is refused inside of it; that there is no place for something is nobody's fault."""
+    try:
+        yield
+    except NotTaken:
+        raise
+    except RemoteFault as error:
+        faults.note(caller, next((reason for kind, reason in _REASONS if isinstance(error, kind)), "other"))
+        raise

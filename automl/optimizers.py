@@ -1,0 +1,104 @@
+"""The exact steps of optimisers: the same bits on whatever hardware.
+
+Only elementwise operations that IEEE 754 rounds exactly, each on its own: multiply, add, subtract, divide, square root. Never a
+fused one, no power, no reduction, no device but the CPU, and denormals are kept. A step makes new tensors, and leaves those it is given
+alone.
+
+Shapes: N all weights of the supernet. Every vector is (N,) fp32 on the CPU.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from exact.scaling import check_denormals
+from protocol.records import Optimizer
+
+Moments = tuple[Tensor, ...]
+
+
+def num_own_moments(optimizer: Optimizer) -> int:
+    """Return how many moment vectors ``own_step`` has: AdamW a first and a second moment, SGD a momentum."""
+    return 2 if optimizer.name == "adamw" else 1
+
+
+def own_step(
+    weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, *, rate: float, number: int
+) -> tuple[Tensor, Moments]:
+    """Return weights and moments after the optimiser's own step along a gradient.
+
+    Args:
+        weights_N: the weights before it.
+        moments: ``num_own_moments`` of them, before it.
+        gradient_N: of the loss.
+        optimizer: AdamW or SGD.
+        rate: of this step.
+        number: how many steps the moments are of, with this one: AdamW's bias correction.
+
+    Raises:
+        OwnFault: as ``exact.scaling.check_denormals``.
+    """
+    check_denormals()
+    if optimizer.name == "adamw":
+        return _adamw(weights_N, moments, gradient_N, optimizer, rate, number)
+    return _sgd(weights_N, moments, gradient_N, optimizer, rate)
+
+
+def outer_step(weights_N: Tensor, momentum_N: Tensor, change_N: Tensor, optimizer: Optimizer) -> tuple[Tensor, Tensor]:
+    """Return weights and momentum after a step of SGD with Nesterov momentum along the mean change of the weights (arXiv:2311.08105).
+
+    Args:
+        weights_N: the weights before it.
+        momentum_N: before it.
+        change_N: weights before less weights after the local steps, so it stands where a gradient would.
+        optimizer: whose ``outer_rate`` and ``outer_momentum`` are taken.
+
+    Raises:
+        OwnFault: as ``exact.scaling.check_denormals``.
+    """
+    check_denormals()
+    decay, rate = float(optimizer.outer_momentum), float(optimizer.outer_rate)
+    momentum_N = (momentum_N * decay) + change_N
+    return weights_N - ((change_N + (momentum_N * decay)) * rate), momentum_N
+
+
+def are_finite(*vectors: Tensor) -> bool:
+    """Return whether every value is a finite number: a step to anything else is not taken."""
+    return all(bool(vector_N.isfinite().all()) for vector_N in vectors)
+
+
+def _adamw(
+    weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, rate: float, number: int
+) -> tuple[Tensor, Moments]:
+    """AdamW with decoupled decay (arXiv:1711.05101, algorithm 2)."""
+    beta1, beta2 = float(optimizer.beta1), float(optimizer.beta2)
+    first_N = (moments[0] * beta1) + (gradient_N * (1.0 - beta1))
+    second_N = (moments[1] * beta2) + ((gradient_N * gradient_N) * (1.0 - beta2))
+    correction1 = 1.0 - _power(beta1, number)
+    correction2 = 1.0 - _power(beta2, number)
+    direction_N = (first_N / correction1) / (_square_root(second_N / correction2) + float(optimizer.epsilon))
+    decayed_N = weights_N * (1.0 - rate * float(optimizer.weight_decay))
+    return decayed_N - (direction_N * rate), (first_N, second_N)
+
+
+def _sgd(weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, Moments]:
+    """SGD with momentum, the decay added to the gradient; as torch.optim.SGD without dampening."""
+    decayed_N = gradient_N + (weights_N * float(optimizer.weight_decay))
+    momentum_N = (moments[0] * float(optimizer.beta1)) + decayed_N
+    return weights_N - (momentum_N * rate), (momentum_N,)
+
+
+def _square_root(values_N: Tensor) -> Tensor:
+    """Return the square roots, rounded exactly: torch's own may come from a vector library that is one bit off, and not everywhere."""
+    return torch.from_numpy(np.sqrt(values_N.numpy()))
+
+
+def _power(value: float, exponent: int) -> float:
+    """Return ``value`` to an integer power by multiplications in a fixed order: libm's pow differs between machines."""
+    result = 1.0
+    while exponent:
+        if exponent & 1:
+            result *= value
+        value *= value
+        exponent >>= 1
+    return result

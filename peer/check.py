@@ -1,0 +1,176 @@
+"""Spot checks: whoever takes a round's mean from the log computes a group of it again from the bodies, at random.
+
+A check is as rare as it is dear: on average it costs a tenth of what the mean costs. Where a group is another one than the log's, there is
+a proof of that (``swarm.wrong_group``), which is kept as a file; and the peer stops, for it cannot go on from a lie.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+from exact.coding import group_sizes
+from exact.vectors import vector_group_sizes
+from protocol.encoding import pack
+from protocol.errors import MantaError, RemoteFault, Weather
+from protocol.exchange import MAX_AGE
+from protocol.merkle import HASH_BYTES
+from protocol.receipts import ProvenRound
+from protocol.records import Receipt, Round, SignedManifest, entry_of
+from protocol.signing import PublicKey
+from protocol.table import Row, table_bytes
+from swarm import waits
+from swarm.blobs import Blob, ProvenPiece, Shelf
+from swarm.disk import make_directory, write_durably
+from swarm.fetching import OnWrong, fetch_piece
+from swarm.rpc import OwnNode
+from swarm.sources import Sources
+from swarm.tasks import together
+from swarm.wrong_group import Finding, Measure, RightGroup, WrongGroup
+
+SHARE = 10  # of the mean's bytes a check may cost one part, on average
+_PIECES_AT_ONCE = 8
+_TRIES = 2
+_ROW_BYTES = 128  # of a table as it travels, about
+
+Table = tuple[tuple[Row, ...], tuple[int, ...]]
+
+logger = logging.getLogger("manta.peer")
+
+
+class LogLied(MantaError):
+    """The log committed what does not follow from what it lists; nobody can go on from there."""
+
+
+class Checker:
+    """Checks means of one run."""
+
+    def __init__(
+        self,
+        node: OwnNode,
+        signed: SignedManifest,
+        measured: Measure,
+        shelf: Shelf,
+        directory: Path,
+        *,
+        table: Callable[[Round], Awaitable[Table]],
+        sources: Callable[[bytes], Iterable[PublicKey]],
+        on_wrong: OnWrong = lambda _key, _reason: None,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            node: this peer's.
+            signed: the run's manifest.
+            measured: what the run's means depend on.
+            shelf: what is here.
+            directory: where a proof is kept.
+            table: gets the table of a committed round.
+            sources: says who has a blob.
+            on_wrong: is told who sent bytes that cannot be right.
+            rng: decides what is checked.
+        """
+        self._node = node
+        self._signed = signed
+        self._manifest = signed.open()
+        self._measured = measured
+        self._shelf = shelf
+        self._directory = directory
+        self._table = table
+        self._sources = sources
+        self._on_wrong = on_wrong
+        self._rng = rng or random.Random()
+        self._entries: dict[int, Round] = {}  # of the newest rounds that were heard of
+        self._body_sizes = group_sizes(self._manifest.exchange.codec, measured.num_values)
+        self.outcomes: Counter[str] = Counter()  # of checks: "right", "wrong", or why there was none
+
+    def committed(self, entry: Round) -> None:
+        """Remember a round: later bodies may be on its floor."""
+        self._entries[entry.round] = entry
+        self._entries = {round_: each for round_, each in self._entries.items() if round_ > entry.round - MAX_AGE - 2}
+
+    def wants(self, entry: Round) -> bool:
+        """Return whether the mean of this round is to be checked, which is drawn by lot."""
+        num_groups = len(self._body_sizes)
+        hashes = HASH_BYTES * num_groups if num_groups > 1 else 0
+        cost = entry.rows * (max(self._body_sizes) + hashes + _ROW_BYTES)
+        return self._rng.random() * SHARE * cost < sum(vector_group_sizes(self._measured.num_values))
+
+    async def check(self, receipt: Receipt, proven: ProvenRound, mean: Blob) -> None:
+        """Compute one group of a committed round's mean again.
+
+        A check that cannot be made, since somebody has not got what it needs, is counted and passed over.
+
+        Raises:
+            LogLied: the group is another one.
+            StorageError: the proof of that cannot be kept.
+        """
+        entry = proven.round
+        place = self._rng.randrange(len(mean.pieces))
+        try:
+            proof = await self._collected(receipt, entry, mean, place)
+            if proof is None:
+                return
+            finding = await asyncio.to_thread(proof.check, lambda _: self._measured)
+        except RightGroup:
+            self.outcomes["right"] += 1
+            return
+        except (RemoteFault, Weather) as error:
+            self.outcomes["not possible"] += 1
+            logger.info("mean not checked round=%d reason=%s", entry.round, error)
+            return
+        self.outcomes["wrong"] += 1
+        path = self._directory / f"wrong-group-{entry.round}-{place}.proof"
+        await asyncio.to_thread(self._keep, path, pack(proof))
+        raise LogLied(self._story(finding, path))
+
+    async def _collected(self, receipt: Receipt, entry: Round, mean: Blob, place: int) -> WrongGroup | None:
+        """Return what would prove a group of the mean wrong, if it is; None: a round before it is not known here."""
+        rows, weights = await self._table(entry)
+        oldest = max(0, entry.round - 1 - max(row.age for row in rows))
+        before = [self._entries.get(round_) for round_ in range(entry.round - 1, max(0, oldest - 1), -1)]
+        known = [each for each in before if each is not None]
+        if len(known) < len(before):
+            self.outcomes["rounds not known"] += 1
+            return None
+        at_once = asyncio.Semaphore(_PIECES_AT_ONCE)
+        bodies = await together(*(self._piece(row, place, at_once) for row in rows))
+        return WrongGroup(
+            manifest=self._signed,
+            receipt=receipt,
+            before=tuple(map(entry_of, known)),
+            table=table_bytes(rows, weights),
+            place=place,
+            bodies=tuple(bodies),
+            mean=mean.proven(place),
+        )
+
+    async def _piece(self, row: Row, place: int, at_once: asyncio.Semaphore) -> ProvenPiece:
+        log = PublicKey(self._manifest.operators[0])
+        sources = Sources(self._sources(row.body), spare=(log, PublicKey(row.founder)))
+        async with at_once:
+            return await fetch_piece(
+                self._node,
+                row.body,
+                self._body_sizes,
+                place,
+                sources,
+                deadline_s=waits.PIECE_S,
+                tries=_TRIES,
+                shelf=self._shelf,
+                on_wrong=self._on_wrong,
+                rng=self._rng,
+            )
+
+    def _keep(self, path: Path, data: bytes) -> None:
+        make_directory(path.parent)
+        write_durably(path, data)
+
+    def _story(self, finding: Finding, path: Path) -> str:
+        return (
+            f"the log of operator {finding.operator.hex()} committed a wrong mean in round {finding.round} (group {finding.place}): "
+            f"nobody can go on from it; the proof is in {path}, show it to the others of run {finding.run.hex()}"
+        )

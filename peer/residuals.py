@@ -1,0 +1,110 @@
+"""What coding left out of a peer's contributions and comes with a later one: error feedback, durable at the peer.
+
+A residual is used and left by digest (``protocol.records``): a claim names the one of which a part was added to what was learnt, and once
+its contribution is in a table, what coding left out of the cohort's vector takes its place. Until then, and if it comes to nothing, the one
+before stays. A peer that does not know which holds uses none: zeros are always allowed, and only what was left out is lost.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exact.residuals import residual_digest
+from peer.store import KeptResiduals, PeerStore
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """A residual by its digest."""
+
+    digest: bytes  # empty: zeros
+    values: Vector | None  # (N,); None: zeros
+
+    @classmethod
+    def of(cls, values: Vector | None) -> "Residual":
+        """Return these values as a residual."""
+        digest = b"" if values is None else residual_digest(values)
+        return cls(digest, values if digest else None)
+
+
+ZEROS = Residual(b"", None)
+
+
+class Residuals:
+    """The residual of one peer in one run, and what may take its place."""
+
+    def __init__(self, store: PeerStore, run: bytes, num_weights: int, sorts_after: Callable[[int], bool]) -> None:
+        """Take up what the store has.
+
+        Args:
+            store: of the peer.
+            run: its id.
+            num_weights: N; a residual of another length is none of this run's.
+            sorts_after: whether the update that ends a round reorders the weights: no residual from before fits after it.
+
+        Raises:
+            StorageError: the files are damaged.
+        """
+        self._store = store
+        self._run = run
+        self._sorts_after = sorts_after
+        kept = store.load_residuals(run)
+        self._round = kept.round  # whose table made it the one that holds
+        self._held = self._loaded(kept.held, num_weights)
+        self._left = {contribution: self._loaded(digest, num_weights) for contribution, digest in kept.left}  # of what is on its way
+
+    def _loaded(self, digest: bytes, num_weights: int) -> Residual:
+        values = self._store.load_residual(self._run, digest) if digest else None
+        found = Residual.of(values if values is not None and len(values) == num_weights else None)
+        return found if found.digest == digest else ZEROS
+
+    def held(self, newest: int) -> Residual:
+        """Return what a contribution may use that is sealed while ``newest`` is the newest commit known."""
+        is_sorted = any(self._sorts_after(round_) for round_ in range(self._round, newest + 1)) if self._held.digest else False
+        return ZEROS if is_sorted else self._held
+
+    async def sealed(self, contribution: bytes, left: Vector | None) -> None:
+        """Remember what a contribution leaves once it is listed; durable when this returns.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._left[contribution] = residual = Residual.of(left)
+        if residual.values is not None:
+            await asyncio.to_thread(self._store.save_residual, self._run, residual.digest, residual.values)
+        if residual.digest or self._held.digest:
+            await self._save()
+
+    async def listed(self, contribution: bytes, round_: int) -> None:
+        """The table of a round has a contribution with this peer's claim: what it leaves is the residual, zeros if that is not known here.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        before, self._held, self._round = self._held, self._left.get(contribution, ZEROS), round_
+        self._left.clear()
+        if before.digest or self._held.digest:
+            await self._save()
+
+    async def forget(self) -> None:
+        """Nobody here knows which one holds: use none.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._held = ZEROS
+        self._left.clear()
+        await self._save()
+
+    def dropped(self) -> None:
+        """What was on its way comes to nothing: the residual stays."""
+        self._left.clear()
+
+    async def _save(self) -> None:
+        left = tuple((contribution, each.digest) for contribution, each in self._left.items())
+        await asyncio.to_thread(self._store.save_residuals, self._run, KeptResiduals(self._held.digest, self._round, left))

@@ -1,0 +1,215 @@
+"""A peer's part in the spreading of bodies, and its ways to what follows a commit: from others first, and from the log last.
+
+The log has everything, and everybody could ask it; then what it sends would grow with the run. So of what is not here yet a few ask the
+log at once, who they are follows from their keys and is another few each time; the others wait for them, and for a turn of their own only
+where nobody else gives it. In a small run, or for something small, the few are all.
+"""
+
+import math
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from protocol.encoding import unpack
+from protocol.errors import MantaError, Unreachable
+from protocol.records import Manifest, Round, SignedContribution, SignedTicket
+from protocol.signing import PublicKey, sha256
+from protocol.table import Row, open_table, table_bytes
+from swarm import waits
+from swarm.blobs import Blob, Shelf
+from swarm.gossip import Gossip, Spare
+from swarm.log_client import LogClient
+from swarm.messages import AskTable
+from swarm.neighbours import Neighbours
+from swarm.pushes import BodyOffer
+from swarm.rpc import OwnNode
+from swarm.rumours import Book
+
+LOG_BYTES = 4 * 1024 * 1024  # that the log is asked for at once, of one thing, by all peers together
+LOG_FIRST = 4  # peers at least
+_NEIGHBOURS_ASKED = 4  # who did not say that they have it
+_KEPT_TABLES = 4
+_ROW_BYTES = 128  # of a table as it travels, about
+_MAX_REQUEST_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class SpreadCounts:
+    """What spreading cost and brought so far."""
+
+    bytes_in: int  # of blobs and pushes that came from anybody
+    bytes_out: int  # of blobs and pushes that were sent to anybody
+    hops: dict[int, int]  # bodies got from others, by the number of times that they were passed on: the log's, or their maker's, are 1
+
+
+class Spread:
+    """One peer's part in it, in one run."""
+
+    def __init__(
+        self,
+        node: OwnNode,
+        log: LogClient,
+        manifest: Manifest,
+        run: bytes,
+        shelf: Shelf,
+        neighbours: Neighbours,
+        body_sizes: Sequence[int],
+        mean_bytes: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Prepare; ``start`` takes part from then on.
+
+        Args:
+            node: this peer's.
+            log: its line to the log.
+            manifest: of the run.
+            run: its id.
+            shelf: from which this peer hands blobs out.
+            neighbours: the peers that it knows.
+            body_sizes: of the groups of a body.
+            mean_bytes: of a mean: bodies that are more together are not got, for then the mean is less.
+            clock: gives seconds, and does not go back.
+            rng: of what is asked of whom.
+        """
+        self._node = node
+        self._log = log
+        self._shelf = shelf
+        self._neighbours = neighbours
+        self._mean_bytes = mean_bytes
+        self._clock = clock
+        self._body_bytes = sum(body_sizes)
+        self._book = Book(
+            run,
+            manifest.operators[0],
+            max_rows=2 * manifest.exchange.max_rows,  # the log takes so many, with those of members alone beside their cohorts
+            body_bytes=self._body_bytes,
+            near_patience_s=waits.NEAR_GETS_S,
+        )
+        self._book.budget_bytes = mean_bytes
+        self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, rng=rng)
+        self._tables: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
+
+    async def start(self) -> None:
+        """Take what others tell, and hand out tables; the shelf is served by whoever made it."""
+        await self._gossip.start()
+        await self._node.serve("table", self._on_table)
+
+    async def close(self) -> None:
+        """End all that is under way."""
+        await self._gossip.close()
+
+    # What happens here.
+
+    def own(self, contribution: SignedContribution, ticket: SignedTicket, blob: Blob) -> None:
+        """Hand out the body of this peer's cohort from the close of the headers of its ticket's round on, and tell of it.
+
+        Raises:
+            RemoteFault: the ticket is not for it.
+        """
+        self._gossip.own(BodyOffer(contribution, ticket), blob)
+
+    def know(self, blob: Blob) -> None:
+        """The body of this peer's cohort is here, but not its ticket: it is handed out once somebody with the ticket tells of it."""
+        self._gossip.know(blob)
+
+    def headers_closed(self, round_: int) -> None:
+        """By this peer's clock the headers of a round are closed: nobody can hand in any more what it sees from here on."""
+        self._gossip.close_headers(round_)
+
+    def committed(self, entry: Round) -> None:
+        """The newest commit is this one."""
+        is_worth_it = (entry.rows - 1) * self._body_bytes <= self._mean_bytes
+        self._book.budget_bytes = self._mean_bytes if is_worth_it else 0
+        self._gossip.commit(entry.round)
+
+    def hold(self, root: bytes) -> None:
+        """Tell others of a blob that is on the shelf, and follows from the newest commit: its mean."""
+        self._gossip.hold(root)
+
+    # What it knows, and brings.
+
+    def num_bodies(self, round_: int) -> int:
+        """Return how many bodies with tickets for a round are here."""
+        return self._book.num_held(round_)
+
+    def sources(self, root: bytes) -> list[PublicKey]:
+        """Return who said that it has a blob, near ones first."""
+        return self._gossip.sources(root)
+
+    @property
+    def counts(self) -> SpreadCounts:
+        """What it cost and brought so far."""
+        gossip = self._gossip
+        return SpreadCounts(gossip.bytes_in, gossip.bytes_out + self._shelf.bytes_sent, dict(self._book.hops))
+
+    async def blob(self, root: bytes, sizes: Sequence[int], kind: str, *, may_be_old: bool = False) -> Blob:
+        """Return a blob that follows from a commit: a body, a mean, or a state; it is handed out from then on.
+
+        Args:
+            root: its name.
+            sizes: of its pieces.
+            kind: "body", "mean" or "state".
+            may_be_old: others may have it for long, and so do not say so now: they are asked at once.
+
+        Raises:
+            Unreachable: nobody gives it.
+        """
+        rest_s = 0.0 if may_be_old else waits.NEIGHBOURS_S
+        others = [Spare(key, rest_s) for key in self._neighbours.mixed(_NEIGHBOURS_ASKED)]
+        log = Spare(self._log.operator, self._turn_s(root, sum(sizes)), is_last=True)
+        return await self._gossip.get(root, sizes, kind, (*others, log))
+
+    async def table(self, entry: Round) -> tuple[tuple[Row, ...], tuple[int, ...]]:
+        """Return the rows of a committed round, and what each weighs in its mean.
+
+        Raises:
+            Unreachable: nobody gives them.
+        """
+        kept = self._tables.get(entry.round)
+        if kept is not None:
+            return open_table(kept, entry)
+        ends = self._clock() + self._turn_s(entry.table, entry.rows * _ROW_BYTES)
+        asked: dict[PublicKey, str] = {}
+        while True:
+            key = next((each for each in self._gossip.sources(entry.table) if each not in asked), None)
+            if key is None and self._clock() < ends:
+                await self._gossip.hear(ends - self._clock())
+                continue
+            last = (self._log.operator, *self._neighbours.mixed(_NEIGHBOURS_ASKED))
+            key = key or next((each for each in last if each not in asked), None)
+            if key is None or len(asked) > 2 * _NEIGHBOURS_ASKED:
+                raise Unreachable(f"nobody gave the table of round {entry.round} ({'; '.join(asked.values()) or 'nobody to ask'})")
+            try:
+                rows, weights = await self._log.table(entry, key)
+            except MantaError as error:
+                asked[key] = f"{key.hex()[:8]}: {error}"
+                continue
+            self.keep_table(entry, rows, weights)
+            return rows, weights
+
+    def keep_table(self, entry: Round, rows: Sequence[Row], weights: Sequence[int]) -> None:
+        """Hand out a table, and tell of it."""
+        self._tables[entry.round] = table_bytes(rows, weights)
+        while len(self._tables) > _KEPT_TABLES:
+            self._tables.popitem(last=False)
+        self._gossip.hold(entry.table)
+
+    def _turn_s(self, root: bytes, num_bytes: int) -> float:
+        """Return how long to wait before the log is asked for something: 0 for the few whose turn it is at once.
+
+        In each time ``waits.TURN_S`` after that, where nothing is given, twice as many come as came before.
+        """
+        first = max(LOG_FIRST, LOG_BYTES // max(num_bytes, 1))
+        drawn = int.from_bytes(sha256(root + self._node.key)[:8], "big") / 2**64
+        place = drawn * self._neighbours.size
+        return 0.0 if place < first else waits.TURN_S * (1 + math.log2(place / first))
+
+    async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
+        table = self._tables.get(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round)
+        if table is None:
+            raise Unreachable("that table is not here")
+        return table

@@ -1,0 +1,112 @@
+"""Who convenes a cohort's members for a base, whom it takes, how long it waits, and whose vector it leaves out: pure decisions.
+
+Each peer decides by what it knows, and two may decide differently; then there are two rosters, and nobody is hurt. Times are milliseconds.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+
+from protocol.exchange import CLIP
+from protocol.signing import PublicKey
+
+SILENT_ROUNDS = 8  # that a founder is passed over for, and an absent member is not waited for
+_PART = 3  # of a step: so much a lot may take, and so long a late member is waited for
+_CONVENING_PART, MAX_CONVENING_MS = 8, 2000.0  # of the time for work at most, to find a roster
+_LEAST_PATIENCE_MS = 200.0
+_GATHERING_PART, _LEAST_GATHERING_MS = 16, 200.0  # of the time for work, to gather what was learnt; before it was measured
+
+
+class Silence:
+    """Who was silent when it was its turn, and until which round that is remembered."""
+
+    def __init__(self) -> None:
+        """Know of nobody."""
+        self._until: dict[PublicKey, int] = {}
+
+    def note(self, key: PublicKey, round: int) -> None:
+        """``key`` was silent in ``round``."""
+        self._until = {other: until for other, until in self._until.items() if until >= round}
+        self._until[key] = round + SILENT_ROUNDS
+
+    def covers(self, key: PublicKey, round: int) -> bool:
+        """Return whether ``key`` was silent so lately that nothing is expected of it."""
+        return self._until.get(key, 0) >= round
+
+    def forgive(self, key: PublicKey) -> None:
+        """``key`` has spoken."""
+        self._until.pop(key, None)
+
+
+def choose_founder(own: PublicKey, mates: Iterable[PublicKey], silence: Silence, round: int) -> PublicKey:
+    """Return who convenes a roster for ``round``: the smallest key among ``own`` and those mates who were not silent lately."""
+    return min([own, *(mate for mate in mates if not silence.covers(mate, round))])
+
+
+def fits(lot_ms: int, left_ms: float, local_steps: int) -> bool:
+    """Return whether a peer with lots of this duration can keep up with a roster: a lot takes at most a third of a step.
+
+    Steps here are those of the whole round, of which three quarters are left for the work at most: a round is open for four median lots
+    a step at least, and whoever has those has to fit.
+    """
+    return lot_ms * _PART * local_steps * 3 <= left_ms * 4
+
+
+def convening_ms(left_ms: float) -> float:
+    """Return how long a roster is convened at most, where so much time is left for the work."""
+    return max(0.0, min(left_ms / _CONVENING_PART, MAX_CONVENING_MS))
+
+
+@dataclass(frozen=True, slots=True)
+class Timetable:
+    """When the vectors of a roster's steps are due."""
+
+    last_ms: float  # by then what was learnt has to be gathered
+    local_steps: int
+    averaging_ms: float  # that averaging a step takes, measured
+    gathering_ms: float  # that gathering takes, measured; 0: not yet
+    start_ms: float
+
+    @property
+    def _work_ms(self) -> float:
+        total_ms = max(self.last_ms - self.start_ms, 0.0)
+        reserve_ms = self.gathering_ms or max(total_ms / _GATHERING_PART, _LEAST_GATHERING_MS)
+        return total_ms - min(reserve_ms, total_ms / 4)
+
+    @property
+    def step_ms(self) -> float:
+        """How long a step is."""
+        return self._work_ms / self.local_steps
+
+    def ends_ms(self, step: int, now_ms: float) -> float:
+        """Return when the vectors of a step are due, as ``step`` begins at ``now_ms``: what is left is shared among the steps to come."""
+        left_ms = max(self.start_ms + self._work_ms - now_ms, 0.0) / (self.local_steps - step)
+        averaging_ms = min(self.averaging_ms, left_ms / _PART) if self.local_steps > 1 else 0.0
+        return now_ms + left_ms - averaging_ms
+
+    @property
+    def patience_ms(self) -> float:
+        """How long a founder waits for a late vector of a step: a third of it, or what a busy machine may take to answer at all."""
+        return max(self.step_ms / _PART, min(_LEAST_PATIENCE_MS, self._work_ms / _CONVENING_PART))
+
+    @property
+    def last_patience_ms(self) -> float:
+        """How long a founder waits for what a late member learnt."""
+        return min(self.patience_ms, max(self.last_ms - self.start_ms - self._work_ms, _LEAST_GATHERING_MS))
+
+
+def outliers(norms: Sequence[float], samples: Sequence[int]) -> tuple[int, ...]:
+    """Return the places of those whose vectors are too large to be averaged with the others', of whoever came.
+
+    That is more than four times the lower median of the norms; fewer samples than the lower median of theirs make a larger norm, as
+    ``protocol.table`` has it. A usual norm of nothing says nothing.
+    """
+    usual, enough = _lower_median(norms), _lower_median(samples)
+    if usual == 0:
+        return ()
+    limits = [CLIP * usual * sqrt(enough / min(own, enough)) for own in samples]
+    return tuple(place for place, (norm, limit) in enumerate(zip(norms, limits, strict=True)) if not norm <= limit)
+
+
+def _lower_median(values: Sequence[float]) -> float:
+    return sorted(values)[(len(values) - 1) // 2]

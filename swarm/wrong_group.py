@@ -1,0 +1,173 @@
+"""A wrong group of a mean, as a proof that anybody can check by itself: the log committed a mean that its own table does not come to.
+
+The proof has the round's receipt, its table with weights, and of each body and of the mean the one group, under their roots. Whoever
+repeats the arithmetic of ``exact`` finds another group than the log's. What a row weighs is the log's word here (``Round.weights``).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exact.coding import parse
+from exact.mean import group_mean, total_weights
+from exact.vectors import vector_group_sizes, vector_groups
+from protocol.encoding import unpack
+from protocol.errors import EncodingError, ProofError
+from protocol.exchange import GROUP_VALUES, MAX_AGE
+from protocol.receipts import open_round_receipt
+from protocol.records import Manifest, Receipt, Round, SignedManifest, commit_digest, entry_of, open_entry
+from protocol.signing import Digest
+from protocol.table import Row, open_table, weights
+from swarm.blobs import ProvenPiece
+
+# Which values a row covers, by the round after its base and its cohort; None: all.
+Coverage = Callable[[int, str], NDArray[np.bool_] | None]
+
+
+class RightGroup(ProofError):
+    """What would be a proof shows that all is right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What of a run's training its means depend on."""
+
+    num_values: int  # N
+    coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a proof shows: whose log committed what."""
+
+    run: Digest
+    operator: bytes
+    round: int
+    commit: Digest
+    place: int  # of the group that is wrong
+    differs: int  # values of the group that are others
+
+
+@dataclass(frozen=True, slots=True)
+class WrongGroup:
+    """The proof."""
+
+    manifest: SignedManifest
+    receipt: Receipt  # of the round
+    before: tuple[bytes, ...]  # entries of the rounds before it, the newest first: back to the oldest that a body of the table is on
+    table: bytes  # rows and weights, as they travel
+    place: int  # of the group
+    bodies: tuple[ProvenPiece, ...]  # the group of each row's body
+    mean: ProvenPiece
+
+    def __post_init__(self) -> None:
+        if len(self.before) > MAX_AGE + 1 or self.place < 0:
+            raise ValueError("too many rounds, or no place")
+
+    def check(self, measure: Callable[[Manifest], Measure]) -> Finding:
+        """Return what this proves.
+
+        Args:
+            measure: says what a manifest's means depend on.
+
+        Raises:
+            RightGroup: the group is what the table comes to.
+            RemoteFault: it proves nothing: a part is not what it should be.
+            OwnFault: this machine's arithmetic cannot be relied on.
+        """
+        manifest = self.manifest.open()
+        run, operator = self.manifest.run, manifest.operators[0]
+        proven = open_round_receipt(self.receipt, run, operator)
+        entry, measured = proven.round, measure(manifest)
+        rows, clipped = open_table(self.table, entry)
+        self._check_pieces(entry, rows, measured.num_values)
+        floors = floors_before(entry, [_opened(data, run) for data in self.before], manifest)
+        try:
+            right = mean_of_group(manifest, rows, clipped, floors, [each.data for each in self.bodies], self.place, entry.round, measured)
+        except (ValueError, KeyError) as error:
+            raise ProofError(f"no group of a mean follows from this: {error}") from error
+        if right == self.mean.data:
+            raise RightGroup(f"group {self.place} of the mean of round {entry.round} is what its table comes to")
+        own, theirs = np.frombuffer(right, "<u4"), np.frombuffer(self.mean.data, "<u4")
+        return Finding(run, operator, entry.round, proven.commit, self.place, int((own != theirs).sum()))
+
+    def _check_pieces(self, entry: Round, rows: Sequence[Row], num_values: int) -> None:
+        sizes = vector_group_sizes(num_values)
+        if self.place >= len(sizes) or len(self.bodies) != len(rows) or len(self.mean.data) != sizes[self.place]:
+            raise ProofError("another number of bodies than of rows, or no group of this run's means")
+        self.mean.check(entry.mean, self.place, len(sizes))
+        for row, piece in zip(rows, self.bodies, strict=True):
+            piece.check(row.body, self.place, len(sizes))
+
+
+def verify_wrong_group(data: bytes, measure: Callable[[Manifest], Measure], run: bytes | None = None) -> Finding:
+    """Return what the bytes of a proof show, perhaps about one run only.
+
+    Raises:
+        RemoteFault: they prove nothing.
+    """
+    proof = unpack(WrongGroup, data, max_bytes=len(data))
+    if run is not None and proof.manifest.run != run:
+        raise ProofError(f"a proof about another run: {proof.manifest.run.hex()}")
+    return proof.check(measure)
+
+
+def floors_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> dict[int, int]:
+    """Return the exponent floors for bodies on the commits before ``entry``, by round, as far back as ``before`` goes, the newest first.
+
+    Raises:
+        ProofError: they are not the rounds before it.
+    """
+    floors, later = {}, entry
+    for earlier in before:
+        if commit_digest(entry_of(earlier)) != later.base or earlier.round != later.round - 1:
+            raise ProofError(f"no round that round {later.round} follows")
+        floors[earlier.round] = earlier.floor
+        later = earlier
+    if later.round == 1:
+        floors[0] = manifest.exchange.first_floor
+    return floors
+
+
+def mean_of_group(
+    manifest: Manifest,
+    rows: Sequence[Row],
+    clipped: Sequence[int],
+    floors: dict[int, int],
+    groups: Sequence[bytes],
+    place: int,
+    round_: int,
+    measured: Measure,
+) -> bytes:
+    """Return a group of the mean that rows come to, little-endian.
+
+    Args:
+        manifest: of the run.
+        rows: of the table.
+        clipped: what each weighs in the mean.
+        floors: for bodies on the commits before, by round.
+        groups: of the rows' bodies.
+        place: of the group.
+        round_: whose table it is.
+        measured: what else the mean depends on.
+
+    Raises:
+        EncodingError: a group is none of a body.
+        ValueError, KeyError: these are no rows of a table, or a floor is not known.
+    """
+    count = vector_group_sizes(measured.num_values)[place] // 4
+    whole = [measured.coverage(round_ - row.age, row.cohort) for row in rows]
+    masks = [None if mask is None else mask[place * GROUP_VALUES :][:count] for mask in whole]
+    bodies = [parse(manifest.exchange.codec, group, count) for group in groups]
+    total = total_weights(weights(rows), masks, count)
+    mean = group_mean(bodies, clipped, [floors[round_ - 1 - row.age] for row in rows], masks, total)
+    return bytes(vector_groups(mean)[0])
+
+
+def _opened(data: bytes, run: bytes) -> Round:
+    entry = open_entry(data)
+    if not isinstance(entry, Round) or entry.run != run:
+        raise EncodingError("not a round of this run")
+    return entry

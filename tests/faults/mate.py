@@ -1,0 +1,116 @@
+"""A node of this process that is a mate of honest peers: with the peers' own rooms, but what it gives and says is the test's."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exact.coding import body_groups, encode
+from peer.cohort import Cohort, Gathered, Seat
+from protocol.records import Header, SignedClaim
+from protocol.rounds import Standing
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.blobs import Blob
+from swarm.neighbours import Neighbours
+from tests.contributions import claim_of, listing
+from tests.faults.liar import Liar, Made, liars
+from tests.faults.scene import Scene
+
+Vector = NDArray[np.float32]
+
+LOT_MS = 10  # that its lots take, as it says
+SAMPLES = 32  # that it trained in a step, as it says
+
+
+class Mate:
+    """One mate, in one round at a time."""
+
+    def __init__(self, liar: Liar, scene: Scene, cohort: str) -> None:
+        """Use ``mates``."""
+        self.liar = liar
+        self.key: PublicKey = liar.key
+        self.base: Standing | None = None
+        self.seat = Seat(liar.key)
+        self._scene = scene
+        self._name = cohort
+        self._neighbours = Neighbours(liar.node, liar.run)
+        self.cohort = Cohort(liar.node, liar.identity, liar.manifest, liar.run, cohort, scene.token, self._neighbours)
+        self._ends_ms = 0.0  # of the round's headers
+
+    async def meet(self, count: int) -> None:
+        """Return once so many mates are known."""
+        await self.cohort.start()
+        await self._neighbours.announce(cohort=self._name, round_=0)
+        while len(self.cohort.mates()) < count:
+            await self._neighbours.look()
+            await self.cohort.meet()
+
+    async def take_seat(self) -> Seat:
+        """Take a place in a roster with others; return it. Each round that comes is tried."""
+        round_ = self._scene.ledger().round
+        while True:
+            told = await self.liar.log.news(self.liar.log.operator, round_, left_ms=1000)
+            if told.commitment is None:
+                continue
+            self.base = Standing.after(told.commitment.proven.round)
+            round_ = self.base.round
+            self._ends_ms = now_ms() + told.left_ms
+            self.seat = await self.cohort.convene(self.base, LOT_MS, 0.75 * told.left_ms)
+            if not self.seat.is_alone:
+                return self.seat
+
+    async def step(self, step: int, vector: Vector) -> Vector:
+        """Give a vector for a step, when it is due; return what the cohort made of it."""
+        return await self.seat.average(step, vector, SAMPLES)
+
+    async def steps(self) -> None:
+        """Give small random numbers in all steps."""
+        for step in range(self.liar.manifest.exchange.local_steps):
+            await self.step(step, self.liar.vector())
+
+    def claim(self, **changes: Any) -> SignedClaim:
+        """Return what it claims of the round."""
+        assert self.base is not None
+        lots = (2,) * self.liar.num_architectures(self.base.round + 1)
+        given = {"founder": self.seat.founder, "cohort": self._name, "round": self.base.round + 1, "lots": lots, "lot_ms": LOT_MS}
+        return claim_of(self._scene.ledger(), self.liar.identity, **{**given, **changes})
+
+    async def gather(self) -> Gathered:
+        """As the founder, take what the members hand over."""
+        gathered = await self.seat.gather(self.claim(), self.liar.vector(), SAMPLES)
+        assert gathered is not None
+        return gathered
+
+    async def hand_over(self, claim: SignedClaim, vector: Vector) -> Any:
+        """As a member, give a claim and a vector to the founder; return its word."""
+        return await self.seat.hand_over(claim, vector, SAMPLES, self._ends_ms)
+
+    def made(self, claims: Sequence[SignedClaim], values: Vector) -> Made:
+        """Return a contribution of these claims with a body of these values, signed by this mate as the founder."""
+        assert self.base is not None
+        codec = self.liar.manifest.exchange.codec
+        groups = body_groups(codec, encode(codec, values, self.base.floor), len(values))
+        header: Header = listing(claims, self.liar.identity, body=Blob.of(groups).root, left=sha256(self.base.commit))
+        return Made(header, groups)
+
+
+def now_ms() -> float:
+    """Return the time by the clock that cohorts use."""
+    return time.monotonic_ns() / 1e6
+
+
+@asynccontextmanager
+async def mates(scene: Scene, cohort: str, identities: Sequence[Identity], others: int) -> AsyncIterator[list[Mate]]:
+    """Start mates with these keys, who know each other and so many others."""
+    async with liars(scene, identities=identities) as found:
+        band = [Mate(liar, scene, cohort) for liar in found]
+        try:
+            await asyncio.gather(*(mate.meet(others + len(band) - 1) for mate in band))
+            yield band
+        finally:
+            for mate in band:
+                await mate.cohort.close()

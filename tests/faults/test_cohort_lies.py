@@ -1,0 +1,223 @@
+"""What liars say to their mates: they are left out, or they weigh no more than they may, and no honest member loses its work.
+
+All of it happens to one cohort, one lie after the other; whatever was said, the log holds in the end and the honest have lost nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+
+import numpy as np
+import pytest
+
+from peer.cohort import Accepted
+from protocol.records import SignedTicket, Ticket
+from protocol.signing import Identity, sha256
+from swarm.messages import HandIn
+from swarm.rpc import Refused
+from tests.contributions import listing
+from tests.faults.liar import Made, liars
+from tests.faults.mate import Mate, mates
+from tests.faults.scene import Scene, cohort_run, ordered_identities
+from tests.swarm.processes import DEADLINE_S
+
+# hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
+pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
+
+HONEST = ("one", "two")
+SITE = "site"
+MOST_LIARS = 16
+KEYS = ordered_identities(2 * MOST_LIARS + len(HONEST))
+SMALL, LARGE = iter(KEYS[:MOST_LIARS]), iter(KEYS[-MOST_LIARS:])  # of founders, and of members
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A cohort of honest programs; at its end the log holds, can be computed again, and they have lost nothing."""
+    with Scene(tmp_path_factory.mktemp("mates"), cohort_run()) as scene:
+        scene.start_aggregator()
+        for name, identity in zip(HONEST, KEYS[MOST_LIARS:], strict=False):
+            scene.give_identity(name, identity)
+            scene.start_peer(name, SITE)
+        scene.wait_until(lambda: are_together(scene), "the honest hand in together")
+        yield scene
+        scene.end(*HONEST)
+        scene.assert_all_agree(*HONEST)
+
+
+def honest_keys() -> list[str]:
+    return [identity.public_key.hex() for identity in KEYS[MOST_LIARS : MOST_LIARS + len(HONEST)]]
+
+
+def are_together(scene: Scene) -> bool:
+    """Return whether one contribution of the newest table has the claims of the honest, and no others."""
+    rounds = scene.rounds_together(*honest_keys())
+    return bool(rounds) and rounds[-1] == max(scene.tables())
+
+
+def play(scene: Scene, story: Callable[..., Awaitable[None]], identities: list[Identity]) -> None:
+    """Run ``story`` with mates of these keys; then see that the honest are together again, and have lost nothing."""
+
+    async def whole() -> None:
+        async with asyncio.timeout(DEADLINE_S), mates(scene, SITE, identities, len(HONEST)) as found:
+            await story(*found)
+
+    asyncio.run(whole())
+    scene.wait_until(lambda: are_together(scene), "the honest hand in together again")
+    for name in HONEST:
+        scene.counts_again(name)
+        status = scene.status(name)
+        assert (name, status["samples_lost"], status["dropped"], status["promises_broken"]) == (name, 0, {}, 0)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return once ``condition`` holds."""
+    while not condition():  # noqa: ASYNC110 - what is waited for is another program's file
+        await asyncio.sleep(0.1)
+
+
+async def honest_are_listed(scene: Scene, base_round: int, *, together: bool) -> None:
+    """Return once what the honest did on the base of a round is in tables; check whether one contribution lists both."""
+
+    def listed() -> list[set[str]]:
+        rounds = scene.tables().values()
+        ones = [one for played in rounds for one in played.listed if one.round == base_round + 1]
+        return [{key.hex() for key in one.keys} & set(honest_keys()) for one in ones]
+
+    await until(lambda: set().union(*listed()) == set(honest_keys()))
+    assert (set(honest_keys()) in listed()) == together
+
+
+def base_of(mate: Mate) -> int:
+    assert mate.base is not None
+    return mate.base.round
+
+
+# Members.
+
+
+@pytest.mark.parametrize(("value", "reason"), [(np.nan, "not finite"), (1e30, "much larger")])
+def test_a_member_that_gives_no_numbers_or_noise_is_left_out(scene: Scene, value: float, reason: str) -> None:
+    async def story(mate: Mate) -> None:
+        await mate.take_seat()
+        bad = mate.liar.vector()
+        bad[::7] = value
+        assert await mate.step(0, bad) is bad, "there is no mean for it"
+        assert mate.seat.is_alone
+        await until(lambda: any(mate.key.hex()[:8] in line and reason in line for line in scene.log("one").splitlines()))
+        await honest_are_listed(scene, base_of(mate), together=True)
+
+    play(scene, story, [next(LARGE)])
+
+
+def test_a_member_that_goes_on_well_and_hands_over_noise_is_left_out(scene: Scene) -> None:
+    async def story(mate: Mate) -> None:
+        await mate.take_seat()
+        await mate.steps()
+        assert not mate.seat.is_alone
+        assert await mate.hand_over(mate.claim(), mate.liar.vector(scale=1e6)) is None
+        await honest_are_listed(scene, base_of(mate), together=True)
+
+    play(scene, story, [next(LARGE)])
+
+
+def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_are_handed_in(scene: Scene) -> None:
+    async def story(mate: Mate) -> None:
+        await mate.take_seat()
+        await mate.steps()
+        assert not mate.seat.is_alone
+        out_of_nothing = mate.claim(residual=sha256(b"a residual out of nothing"))
+        assert await mate.hand_over(out_of_nothing, mate.liar.vector()) is None
+        await honest_are_listed(scene, base_of(mate), together=True)
+        assert scene.rounds_with(mate.key.hex()) == []
+        # Nor does it stand alone.
+        with pytest.raises(Refused, match="residual"):
+            await mate.liar.bring(mate.made([out_of_nothing], mate.liar.vector()).header)
+
+    play(scene, story, [next(LARGE)])
+
+
+def test_who_does_not_hold_the_token_is_no_mate(scene: Scene) -> None:
+    async def whole() -> None:
+        async with asyncio.timeout(DEADLINE_S), liars(scene) as (liar,):
+            for method in ("near.join", "near.give", "near.hand-over"):
+                with pytest.raises(Refused, match="prove the cohort's token first"):
+                    await liar.node.call(KEYS[MOST_LIARS].public_key, method, b"", timeout_s=DEADLINE_S)
+            with pytest.raises(Refused):
+                await liar.node.call(KEYS[MOST_LIARS].public_key, "near.hello", bytes(100), timeout_s=DEADLINE_S)
+
+    asyncio.run(whole())
+
+
+# Founders.
+
+
+async def as_founder(mate: Mate) -> list[Made]:
+    """Take the honest through all steps as their founder; return the contribution of all, and that of the founder and the first of them."""
+    await mate.take_seat()
+    assert mate.seat.is_founder
+    await mate.steps()
+    gathered = await mate.gather()
+    assert len(gathered.claims) == 1 + len(HONEST)
+    return [mate.made(gathered.claims[:count], mate.liar.vector()) for count in (3, 2)]
+
+
+async def ticket_of(mate: Mate, made: Made) -> SignedTicket:
+    """Hand a contribution in; return the log's ticket."""
+    handed = await mate.liar.log.hand_in(made.header, made.groups)
+    while handed.signed is None:
+        assert handed.status is HandIn.LATER
+        handed = await mate.liar.log.hand_in(made.header, made.groups)
+    return handed.signed
+
+
+def test_a_founder_that_leaves_a_member_out_costs_it_nothing(scene: Scene) -> None:
+    async def story(mate: Mate) -> None:
+        _, without = await as_founder(mate)
+        await mate.seat.tell(Accepted(without.header.contribution, await ticket_of(mate, without), mate.liar.vector()))
+        await honest_are_listed(scene, base_of(mate), together=False)
+
+    play(scene, story, [next(SMALL)])
+
+
+def test_a_founder_that_shows_what_the_log_never_signed_costs_nobody_anything(scene: Scene) -> None:
+    async def story(mate: Mate) -> None:
+        together, _ = await as_founder(mate)
+        ticket = Ticket(mate.liar.run, base_of(mate) + 1, together.header.contribution.digest)
+        await mate.seat.tell(Accepted(together.header.contribution, SignedTicket.sign(ticket, mate.liar.identity), None))
+        await honest_are_listed(scene, base_of(mate), together=False)
+
+    play(scene, story, [next(SMALL)])
+
+
+def test_a_founder_that_hands_all_in_and_says_it_did_not_costs_nobody_anything(scene: Scene) -> None:
+    async def story(mate: Mate) -> None:
+        together, _ = await as_founder(mate)
+        await ticket_of(mate, together)
+        await mate.seat.tell(None)
+        # They hand in alone, too: what the cohort handed in stands, and nobody counts twice.
+        await honest_are_listed(scene, base_of(mate), together=True)
+        for played in scene.tables().values():
+            keys = [key for one in played.listed for key in one.keys]
+            assert len(keys) == len(set(keys))
+
+    play(scene, story, [next(SMALL)])
+
+
+def test_a_second_founder_gets_nowhere_with_claims_that_name_the_first(scene: Scene) -> None:
+    async def story(mate: Mate, other: Mate) -> None:
+        first, second = sorted((mate, other), key=lambda each: each.key)
+        places = await asyncio.gather(first.take_seat(), second.take_seat())
+        assert [place.is_founder for place in places] == [True, False]
+        await asyncio.gather(first.steps(), second.steps())
+        gathered = await first.gather()
+        stolen = [signed for signed in gathered.claims if signed.open().key.hex() in honest_keys()]
+        assert len(stolen) == len(HONEST)
+        own = second.claim(founder=second.key)
+        header = listing([*stolen, own], second.liar.identity)
+        answer = await second.liar.bring(header)
+        assert answer.status == HandIn.WITHOUT
+        assert {key.hex() for key in answer.blamed} == set(honest_keys())
+        await first.seat.tell(None)
+        await honest_are_listed(scene, base_of(first), together=False)
+
+    play(scene, story, [next(SMALL), next(SMALL)])

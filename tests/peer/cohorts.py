@@ -1,0 +1,170 @@
+"""Peers of one cohort in one event loop, on a network in memory, with what they claim and what a log would say to it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from peer.cohort import Accepted, Cohort, Gathered, Seat
+from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
+from protocol.rounds import Standing
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.memory import MemoryNetwork
+from swarm.neighbours import Neighbours
+from tests.runs import EXCHANGE, manifest_of
+from tests.swarm.virtual_time import now, run_virtual
+
+OPERATOR = Identity(sha256(b"operator"))
+PEERS = sorted((Identity(sha256(b"mate %d" % i)) for i in range(6)), key=lambda peer: peer.public_key)
+TOKEN = sha256(b"token")
+RUN = sha256(b"run")
+COUNT = 1000
+LOT_MS, LEFT_MS = 100, 60_000.0
+
+
+def base_of(round_: int) -> Standing:
+    """Return the commit of a round."""
+    return Standing(round_, sha256(b"commit %d" % round_), sha256(b"state %d" % round_), -32, None)
+
+
+def vector_of(number: int, step: int = 0, count: int = COUNT) -> Any:
+    """Return what a peer gives in a step: normal, as gradients are."""
+    return np.random.default_rng([number, step]).standard_normal(count).astype(np.float32)
+
+
+class Mate:
+    """One peer."""
+
+    def __init__(self, band: "Band", number: int, *, token: bytes | None = TOKEN, name: str = "here") -> None:
+        self.number = number
+        self.identity = PEERS[number]
+        self.key: PublicKey = self.identity.public_key
+        self.band = band
+        self.name = name
+        self.endpoint = band.network.endpoint(self.key)
+        self.neighbours = Neighbours(self.endpoint, RUN, now)
+        self.cohort = Cohort(self.endpoint, self.identity, band.manifest, RUN, name, token, self.neighbours, now_ms=lambda: now() * 1000)
+        self.seat = Seat(self.key)
+
+    async def meet(self) -> None:
+        """Announce, look, and prove the token, as a peer does again and again."""
+        await self.neighbours.announce(cohort=self.name, round_=0)
+        await self.neighbours.look()
+        await self.cohort.meet()
+
+    async def convene(self, round_: int = 1, *, lot_ms: int = LOT_MS, left_ms: float = LEFT_MS, after_s: float = 0.0) -> Seat:
+        """Take a place for a round."""
+        await asyncio.sleep(after_s)
+        self.seat = await self.cohort.convene(base_of(round_ - 1), lot_ms, left_ms)
+        return self.seat
+
+    async def average(self, step: int, vector: Any = None, *, samples: int = 16, after_s: float | None = None) -> Any:
+        """Give a vector when it is due, or after some time."""
+        ends_ms = self.seat.step_ends(step)
+        await asyncio.sleep(after_s if after_s is not None else max(0.0, (ends_ms or 0.0) / 1000 - now()))
+        return await self.seat.average(step, vector_of(self.number, step) if vector is None else vector, samples)
+
+    def claim(self, round_: int = 1, *, lots: int = 2, **changes: Any) -> SignedClaim:
+        """Return what this peer claims."""
+        steps = self.band.manifest.exchange.local_steps
+        claim = Claim(
+            run=RUN,
+            round=round_,
+            base=base_of(round_ - 1).commit,
+            key=self.key,
+            founder=self.seat.founder,
+            cohort=self.name,
+            local_steps=steps,
+            work=(lots,),
+            lots_root=sha256(b"lots"),
+            steps_root=sha256(b"steps") if steps > 1 else b"",
+            vector=sha256(b"vector"),
+            residual=b"",
+            lot_ms=10,
+        )
+        return SignedClaim.sign(replace(claim, **changes), self.identity)
+
+    def accepted(self, gathered: Gathered, *, with_mean: bool = False, **changes: Any) -> Accepted:
+        """Return what this founder's contribution becomes at the log."""
+        digests = tuple(claim.digest for claim in gathered.claims)
+        opened = gathered.claims[0].open()
+        contribution = Contribution(RUN, opened.round, opened.base, self.key, digests, sha256(b"body"), b"")
+        signed = SignedContribution.sign(replace(contribution, **changes), self.identity)
+        return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
+
+    async def found(self, given: Any = None, *, with_mean: bool = False, leave_out: Iterable["Mate"] = ()) -> Gathered | None:
+        """Do the founder's part at the end; return what was handed in."""
+        vector = vector_of(self.number, 100) if given is None else given
+        gathered = await self.seat.gather(self.claim(), vector, 32)
+        if gathered is not None:
+            left_out = frozenset(mate.key for mate in leave_out)
+            gathered = gathered.without(left_out) if left_out else gathered
+            await self.seat.tell(self.accepted(gathered, with_mean=with_mean))
+        return gathered
+
+    async def hand_over(self, given: Any = None, *, until_s: float = 60.0, **changes: Any) -> Accepted | None:
+        """Do a member's part at the end."""
+        vector = vector_of(self.number, 100) if given is None else given
+        return await self.seat.hand_over(self.claim(**changes), vector, 32, now() * 1000 + until_s * 1000)
+
+    def die(self) -> None:
+        """Be gone for the others, from one moment to the next."""
+        self.band.network.endpoints.pop(self.key, None)
+
+
+def ticket_for(signed: SignedContribution, operator: Identity = OPERATOR, **changes: Any) -> SignedTicket:
+    """Return the log's ticket for a contribution."""
+    return SignedTicket.sign(replace(Ticket(RUN, 1, signed.digest), **changes), operator)
+
+
+class Band:
+    """Some mates on one network."""
+
+    def __init__(self, *, local_steps: int = 1, codec: str = "int16") -> None:
+        self.network = MemoryNetwork()
+        self.manifest = manifest_of(OPERATOR, exchange=replace(EXCHANGE, local_steps=local_steps, codec=codec))
+        self.mates: list[Mate] = []
+
+    async def join(self, number: int, **settings: Any) -> Mate:
+        """Let a peer join, which knows nobody yet."""
+        mate = Mate(self, number, **settings)
+        await mate.cohort.start()
+        self.mates.append(mate)
+        return mate
+
+    async def gather_round(self, count: int) -> list[Mate]:
+        """Let so many peers join and meet; a smaller number means a smaller key, so the first one is the founder."""
+        mates = [await self.join(number) for number in range(count)]
+        for mate in mates:
+            await mate.meet()
+        await asyncio.sleep(0)
+        assert all(len(mate.cohort.mates()) == count - 1 for mate in mates)
+        return mates
+
+    async def end(self) -> None:
+        """End everybody."""
+        for mate in self.mates:
+            await mate.cohort.close()
+
+
+async def all_of(*work: Awaitable[Any]) -> list[Any]:
+    """Return what all return, side by side."""
+    return list(await asyncio.gather(*work))
+
+
+def play(story: Callable[[Band], Awaitable[None]], **settings: Any) -> None:
+    """Run ``story`` in virtual time; at its end nothing runs any more."""
+
+    async def whole() -> None:
+        band = Band(**settings)
+        try:
+            await story(band)
+        finally:
+            await band.end()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtual(whole())

@@ -1,0 +1,158 @@
+"""Rounds of peers that are a cohort, over a network in memory: one contribution for all, and alone whenever that fails."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.records import Header
+from protocol.signing import PublicKey
+from tests.memory_log import LOT, SMALL_EXCHANGE, until
+from tests.peer.scene import Member, Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+TOKEN = bytes(range(32))
+STEPS = 3
+DENSE = SMALL_EXCHANGE
+THIN = replace(
+    SMALL_EXCHANGE, codec="topk-256-4", local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT, first_floor=-24
+)
+BOTH = pytest.mark.parametrize("exchange", [DENSE, THIN], ids=["dense", "thin"])
+
+
+async def three(scene: Scene) -> list[Member]:
+    """Return three members of a cohort who know each other, in rounds that are open for some seconds."""
+    scene.log.left_ms = 10_000
+    members = [scene.join(number, token=TOKEN) for number in range(3)]
+    await met(*members)
+    return members
+
+
+async def met(*members: Member) -> None:
+    """Return once all of these have proven the cohort's token to each other."""
+    await until(lambda: all(len(member.loop.mates()) == len(members) - 1 for member in members))
+
+
+def newest(scene: Scene) -> list[Header]:
+    """Return what the newest table has."""
+    table = scene.log.ledger.table_at(scene.log.ledger.round)
+    assert table is not None
+    return [scene.log.handed[one.row.contribution][0] for one in table]
+
+
+def num_claims(scene: Scene) -> int:
+    """Return how many claims the open round has."""
+    return sum(len(scene.log.handed[each][0].claims) for each in scene.log.in_round())
+
+
+def cohort_is_in(scene: Scene, count: int) -> bool:
+    """Whether the open round has a contribution of so many members."""
+    return any(len(scene.log.handed[each][0].claims) == count for each in scene.log.in_round())
+
+
+async def until_together(scene: Scene, count: int) -> None:
+    """Commit rounds until one contribution has the claims of so many members, and leave that one open."""
+    async with asyncio.timeout(60):
+        while True:
+            await until(lambda: num_claims(scene) >= count)
+            if cohort_is_in(scene, count):
+                return
+            scene.log.commit()
+
+
+@BOTH
+def test_a_cohort_hands_in_one_contribution_and_each_member_s_claim_counts(tmp_path: Path, exchange: object) -> None:
+    async def story(scene: Scene) -> None:
+        members = await three(scene)
+        await until_together(scene, 3)
+        scene.log.commit()
+        (header,) = newest(scene)
+        assert [claim.open().key for claim in header.claims] == sorted(member.identity.public_key for member in members)
+        assert {claim.open().founder for claim in header.claims} == {header.contribution.open().founder}
+        round_ = scene.log.ledger.round
+        for member in members:
+            await member.reaches(round_)
+            await until(lambda member=member: member.status.rounds_counted == round_)
+            assert (member.status.samples_lost, member.status.promises_broken) == (0, 0)
+            assert member.status.state == scene.log.ledger.state.hex()
+
+    play(tmp_path, story, exchange=exchange)
+
+
+def test_members_of_a_sparse_round_are_left_with_one_residual_and_go_on_from_it(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        await three(scene)
+        await until_together(scene, 3)
+        scene.log.commit()
+        (before,) = newest(scene)
+        left = before.contribution.open().residual
+        assert len(left) == 32
+        await until(lambda: num_claims(scene) >= 3)
+        scene.log.commit()
+        for header in newest(scene):
+            assert {claim.open().residual for claim in header.claims} == {left}
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_without_the_token_nobody_is_a_mate(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        first, second = scene.join(0, token=TOKEN), scene.join(1, token=TOKEN)
+        stranger, alone = scene.join(2, token=bytes(32)), scene.join(3)
+        await met(first, second)
+        for _ in range(3):
+            await until(lambda: num_claims(scene) >= 4)
+            scene.log.commit()
+        assert stranger.loop.mates() == alone.loop.mates() == ()
+        assert all(len(header.claims) <= 2 for header in newest(scene))
+
+    play(tmp_path, story, exchange=DENSE)
+
+
+@BOTH
+def test_when_the_founder_dies_the_others_hand_in_without_it_in_the_same_round(tmp_path: Path, exchange: object) -> None:
+    async def story(scene: Scene) -> None:
+        members = await three(scene)
+        await until_together(scene, 3)
+        for member in members:
+            member.worker.may_go_on.clear()
+        scene.log.commit()
+        round_ = scene.log.ledger.round
+        founder = min(members, key=lambda member: member.identity.public_key)
+        others = [member for member in members if member is not founder]
+        await until(lambda: all(member.status.round == round_ for member in members))
+        scene.network.endpoints.pop(PublicKey(founder.identity.public_key))
+        founder.task.cancel()
+        for member in others:
+            member.worker.may_go_on.set()
+        await until(lambda: num_claims(scene) >= 2)
+        scene.log.commit()
+        keys = {claim.open().key for header in newest(scene) for claim in header.claims}
+        assert keys == {member.identity.public_key for member in others}
+        for member in others:
+            await member.reaches(round_ + 1)
+            assert member.status.samples_lost == 0
+
+    play(tmp_path, story, exchange=exchange)
+
+
+def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_count(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        members = await three(scene)
+        await until_together(scene, 3)
+        liar = max(members, key=lambda member: member.identity.public_key)
+        for member in members:
+            member.worker.may_go_on.clear()
+        scene.log.commit()
+        round_ = scene.log.ledger.round
+        scene.log.blames = liar.identity.public_key
+        for member in members:
+            await member.reaches(round_)
+            member.worker.may_go_on.set()
+        await until(lambda: cohort_is_in(scene, 2))
+        (header,) = [scene.log.handed[each][0] for each in scene.log.in_round() if len(scene.log.handed[each][0].claims) == 2]
+        assert liar.identity.public_key not in [claim.open().key for claim in header.claims]
+
+    play(tmp_path, story, exchange=DENSE)

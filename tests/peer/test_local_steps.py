@@ -1,0 +1,183 @@
+"""Rounds of several local steps and of sparse contributions, over a network in memory: alone, without a cohort."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from automl.local import LocalSteps
+from automl.training import Lot, LotResult
+from exact.residuals import vector_digest
+from protocol.records import Claim, Contribution
+from protocol.rounds import Phase
+from tests.memory_log import LOT, SMALL_EXCHANGE, start_of, until
+from tests.peer.scene import Member, Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+STEPS = 3
+THIN = replace(
+    SMALL_EXCHANGE, codec="topk-256-4", local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT, first_floor=-24
+)
+
+
+def listed(scene: Scene, round_: int) -> list[tuple[Contribution, Claim]]:
+    """Return what the table of a round has, each with its one claim."""
+    table = scene.log.ledger.table_at(round_)
+    assert table is not None
+    headers = [scene.log.handed[one.row.contribution][0] for one in table]
+    return [(header.contribution.open(), header.claims[0].open()) for header in headers]
+
+
+async def rounds(scene: Scene, count: int, peers: int) -> None:
+    for _ in range(count):
+        await scene.log.wait_for(peers)
+        scene.log.commit()
+
+
+def test_each_round_has_so_many_exact_steps_and_all_that_is_trained_counts(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        members = [scene.join(0), scene.join(1)]
+        await rounds(scene, 3, 2)
+        for member in members:
+            await member.ends()
+            assert (member.status.samples_counted, member.status.samples_lost, member.status.rounds_counted) == (9 * LOT, 0, 3)
+            assert member.status.state == scene.log.ledger.state.hex()
+            assert [(lot.step, lot.index) for lot in member.worker.lots] == [(0, 0), (1, 1), (2, 2)] * 3
+        for _, claim in listed(scene, 2):
+            assert (claim.local_steps, claim.lots, len(claim.steps_root)) == (STEPS, STEPS, 32)
+
+    play(tmp_path, story, num_rounds=3, exchange=THIN)
+
+
+class Watched:
+    """Remembers what a worker was given and gave."""
+
+    def __init__(self, member: Member) -> None:
+        self.weights: list[torch.Tensor] = []
+        self.gradients: list[torch.Tensor] = []
+        self._train = member.worker.train
+        self._worker = member.worker
+        member.worker.train = self.train  # type: ignore[method-assign]
+
+    def train(self, lot: Lot) -> LotResult:
+        assert self._worker.loaded is not None
+        self.weights.append(self._worker.loaded)
+        result = self._train(lot)
+        self.gradients.append(result.gradient)
+        return result
+
+
+def test_each_step_is_trained_on_the_weights_that_the_one_before_led_to_and_the_change_is_claimed(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        watched: list[Watched] = []
+        scene.join(0, prepare=lambda member: watched.append(Watched(member)))
+        await scene.log.wait_for(1)
+        local = LocalSteps(start_of(scene.log.plan), scene.log.plan)
+        for weights, gradient in zip(watched[0].weights, watched[0].gradients, strict=True):
+            assert torch.equal(weights, local.weights)
+            local.step(gradient)
+        claim = scene.log.headers[0].claims[0].open()
+        assert claim.vector == vector_digest(local.learnt().numpy())
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_a_claim_names_the_residual_that_the_listed_contribution_before_left(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.join(0)
+        await rounds(scene, 3, 1)
+        before = b""
+        for round_ in range(1, 4):
+            [(contribution, claim)] = listed(scene, round_)
+            assert claim.residual == before
+            assert len(contribution.residual) == 32
+            before = contribution.residual
+
+    play(tmp_path, story, num_rounds=3, exchange=THIN)
+
+
+def test_the_residual_survives_a_restart(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await rounds(scene, 1, 1)
+        await member.reaches(1)
+        await scene.log.wait_for(1)
+        await scene.end()  # as kill -9 does, with a ticket for the second round
+        again = scene.join(0)
+        await until(lambda: again.phase is Phase.TICKETED)
+        scene.log.commit()
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        residuals = [listed(scene, round_)[0] for round_ in (1, 2, 3)]
+        assert residuals[1][1].residual == residuals[0][0].residual
+        assert residuals[2][1].residual == residuals[1][0].residual
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_what_is_not_listed_leaves_the_residual_as_it_was(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member, other = scene.join(0), scene.join(1)
+        await rounds(scene, 1, 2)
+        await member.reaches(1)
+        await scene.log.wait_for(2)
+        mine = next(each for each in scene.log.in_round() if scene.log.handed[each][0].claims[0].open().key == member.identity.public_key)
+        scene.log.loses.add(mine)
+        scene.log.commit()
+        await other.reaches(2)
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        assert member.status.promises_broken == 1
+        (first,) = [each for each, claim in listed(scene, 1) if claim.key == member.identity.public_key]
+        (third,) = [claim for _, claim in listed(scene, 3) if claim.key == member.identity.public_key]
+        assert third.residual == first.residual
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_steps_that_were_begun_are_finished_though_the_round_is_over_and_count_in_the_next(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        slow, quick = scene.join(0), scene.join(1)
+        slow.worker.may_go_on.clear()
+        await until(lambda: len(slow.worker.lots) == 1)
+        await rounds(scene, 1, 1)
+        await quick.reaches(1)
+        slow.worker.may_go_on.set()
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await slow.reaches(2)
+        assert [lot.step for lot in slow.worker.lots[:3]] == [0, 1, 2]
+        assert (slow.status.samples_counted, slow.status.samples_lost) == (STEPS * LOT, 0)
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_who_leaves_in_the_middle_of_its_steps_finishes_them_and_hands_them_in(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        member.loop.leave()
+        member.worker.may_go_on.set()
+        await member.ends()
+        assert len(scene.log.in_round()) == 1
+        assert scene.log.headers[-1].claims[0].open().lots == STEPS
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_a_lot_that_makes_no_sense_is_in_no_step(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        member.worker.makes_no_sense = True
+        member.worker.may_go_on.set()
+        await until(lambda: len(member.worker.lots) >= 2)
+        member.worker.makes_no_sense = False
+        await scene.log.wait_for(1)
+        assert scene.log.headers[-1].claims[0].open().lots == STEPS
+
+    play(tmp_path, story, exchange=THIN)

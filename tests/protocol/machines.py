@@ -1,0 +1,108 @@
+"""A peer's machine in every state that the tests begin with, and what its cohort and the log hand it."""
+
+from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, SignedManifest, Ticket
+from protocol.rounds import RoundMachine, Standing
+from protocol.signing import Identity, sha256
+from tests.runs import FixedCourse, manifest_of
+
+OPERATOR, PEER, OTHER = (Identity(sha256(name)) for name in (b"operator", b"peer", b"other"))
+SIGNED_MANIFEST = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=8), OPERATOR)
+MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
+START = Standing.start(MANIFEST, RUN)
+LOT = MANIFEST.lot_samples
+
+
+def history(count: int, name: bytes = b"") -> list[Round]:
+    """The first rounds of a run, or of another one that begins like it."""
+    rounds: list[Round] = []
+    for number in range(1, count + 1):
+        base = Standing.after(rounds[-1]).commit if rounds else RUN
+        table, mean, state = (sha256(b"%s %d" % (what + name, number)) for what in (b"table", b"mean", b"state"))
+        rounds.append(Round(RUN, number, base, table, 1, table, mean, state, LOT, (), number - 32, 1_000))
+    return rounds
+
+
+ROUNDS = history(8)
+STANDINGS = [START, *map(Standing.after, ROUNDS)]
+
+
+def claim_of(
+    base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN, founder: Identity | None = None
+) -> SignedClaim:
+    key, root = peer.public_key, sha256(b"work on %d" % base.round)
+    convener = (founder or peer).public_key
+    return SignedClaim.sign(Claim(run, base.round + 1, base.commit, key, convener, "home", 1, (lots, 0), root, b"", root, b"", 10), peer)
+
+
+def listing(claims: list[SignedClaim], founder: Identity) -> Header:
+    """What a founder hands in of these claims."""
+    ordered = sorted(claims, key=lambda signed: signed.open().key)
+    first, root = ordered[0].open(), sha256(b"body" + ordered[0].digest)
+    digests = tuple(signed.digest for signed in ordered)
+    contribution = Contribution(first.run, first.round, first.base, founder.public_key, digests, root, b"")
+    return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
+
+
+def header_of(base: Standing = START, lots: int = 1, peer: Identity = PEER, run: bytes = RUN) -> Header:
+    return listing([claim_of(base, lots, peer, run)], peer)
+
+
+def together_of(base: Standing = START, lots: int = 1, founder: Identity = OTHER) -> Header:
+    """A cohort's, with the claim of ``header_of``."""
+    return listing([claim_of(base, lots), claim_of(base, 3, OTHER, founder=founder)], founder)
+
+
+def ticket_of(header: Header, round: int, run: bytes = RUN) -> Ticket:
+    return Ticket(run, round, header.contribution.digest)
+
+
+def machine(held: Standing | None = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    return RoundMachine(MANIFEST, RUN, PEER.public_key, FixedCourse(sorts=sorts), held)
+
+
+def trained(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    one = machine(held, sorts)
+    for _ in range(lots):
+        one.lot_started()
+        assert one.lot_trained(LOT)
+    return one
+
+
+def sealed(lots: int = 1, held: Standing = START, sorts: frozenset[int] = frozenset()) -> RoundMachine:
+    one = trained(lots, held, sorts)
+    assert one.seal(header_of(held, lots))
+    return one
+
+
+def ticketed(round: int = 1, held: Standing = START) -> RoundMachine:
+    one = sealed(held=held)
+    one.ticketed(ticket_of(header_of(held), round))
+    return one
+
+
+def aged(round: int = 3) -> RoundMachine:
+    """With work of round 1 that has a ticket for ``round``, and the state of round 2."""
+    one = sealed()
+    for number in (1, 2):
+        learn(one, number)
+    one.ticketed(ticket_of(header_of(), round))
+    one.caught_up(STANDINGS[2].state)
+    return one
+
+
+def behind() -> RoundMachine:
+    one = machine()
+    learn(one, 1)
+    return one
+
+
+def finished() -> RoundMachine:
+    one = machine(STANDINGS[7])
+    learn(one, 8)
+    one.caught_up(STANDINGS[8].state)
+    return one
+
+
+def learn(one: RoundMachine, *rounds: int) -> list[int]:
+    """Commits come, one after the other; what each costs in samples."""
+    return [one.committed(ROUNDS[number - 1]).samples_lost for number in rounds]

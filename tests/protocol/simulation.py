@@ -1,0 +1,450 @@
+"""The log and the peers of a run in memory, for rounds under chance: real keys, signatures and ledger, and an abstract gradient.
+
+A lot is a number of its own, a body, a residual and a state are digests of what they came from. ``Peer`` and ``Log`` do what the real
+programs do, and no more; what becomes durable where is said there.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from protocol.closing import Closing, NotTaken
+from protocol.errors import ClaimError, LedgerError
+from protocol.ledger import Ledger, entries_of
+from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, SignedManifest, Ticket, entry_of
+from protocol.rounds import Phase, RoundMachine, Sealed, Standing
+from protocol.signing import Digest, Identity, sha256
+from protocol.table import table_root, weights, weights_root
+from protocol.verified import Verified
+from tests.runs import EXCHANGE, FixedCourse, manifest_of
+
+OPERATOR = Identity(sha256(b"operator"))
+IDENTITIES = [Identity(sha256(b"peer %d" % i)) for i in range(6)]
+CHEAT = Identity(sha256(b"cheat"))
+_MANIFEST = manifest_of(OPERATOR, num_rounds=1_000, exchange=replace(EXCHANGE, codec="topk-256-4"))
+SIGNED_MANIFEST = SignedManifest.sign(_MANIFEST, OPERATOR)
+MANIFEST, RUN = SIGNED_MANIFEST.open(), SIGNED_MANIFEST.run
+COURSE = FixedCourse(sorts=frozenset(range(9, 1_000, 10)))
+VERIFIED = Verified()
+
+
+def opened(header: Header) -> Contribution:
+    """The contribution of a header, its signature checked once."""
+    return VERIFIED.contribution(header.contribution)
+
+
+def claims_in(header: Header) -> list[Claim]:
+    """Its claims, their signatures checked once."""
+    return [VERIFIED.claim(signed) for signed in header.claims]
+
+
+def next_state(state: bytes, table: bytes) -> Digest:
+    """The abstract state after a round."""
+    return sha256(state + table)
+
+
+def body_of(work: bytes) -> bytes:
+    """The abstract body that comes of some work."""
+    return b"body" + work
+
+
+def claim_of(identity: Identity, base: Standing, lots: int, *, founder: bytes | None = None, residual: bytes = b"") -> SignedClaim:
+    """A claim of some lots on ``base``; ``founder``: whom it names, else itself."""
+    root, key = sha256(b"lots %d" % lots), identity.public_key
+    claim = Claim(RUN, base.round + 1, base.commit, key, founder or key, "home", 1, (lots, 0), root, b"", root, residual, 10)
+    return SignedClaim.sign(claim, identity)
+
+
+def listing(claims: Iterable[SignedClaim], founder: Identity, body: bytes) -> Header:
+    """What a founder hands in of claims on one base."""
+    ordered = sorted(claims, key=lambda signed: VERIFIED.claim(signed).key)
+    first, digests = VERIFIED.claim(ordered[0]), tuple(signed.digest for signed in ordered)
+    contribution = Contribution(RUN, first.round, first.base, founder.public_key, digests, sha256(body), sha256(b"left" + body))
+    return Header(SignedContribution.sign(contribution, founder), tuple(ordered))
+
+
+@dataclass
+class Answer:
+    """What the log says to a header or a body."""
+
+    contribution: bytes
+    ticket: Ticket | None = None
+    wants_body: bool = False
+    listed_in: int | None = None
+    without: tuple[bytes, ...] = ()  # whose claims are to be left out
+    refused: str = ""  # for good; all else may be tried again
+
+
+@dataclass
+class Kept:
+    """A contribution as the log stores it."""
+
+    round: int
+    header: Header
+    body: bytes
+
+
+@dataclass
+class Books:
+    """The test's own record of what the log did over all its lives; the log never looks at it."""
+
+    tickets: dict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # contribution -> rounds
+    headers: dict[bytes, Header] = field(default_factory=dict)  # of those
+
+
+class Log:
+    """Intake and commits of the one log. What it keeps in memory dies with a crash; ``entries``, ``rounds`` and ``stored`` do not."""
+
+    def __init__(self) -> None:
+        self.entries: list[bytes] = []
+        self.rounds: list[Round] = []
+        self.tables: list[dict[bytes, Header]] = []  # by contribution
+        self.stored: list[Kept] = []
+        self.books = Books()
+        self.now = 1_000
+        self.start()
+
+    def start(self) -> None:
+        self.alive = True
+        self.ledger = Ledger(SIGNED_MANIFEST, COURSE, VERIFIED)
+        for entry in self.entries:
+            self.ledger.append(entry)
+        self.closing = Closing(MANIFEST.exchange.max_rows)
+        self.handed: dict[bytes, Kept] = {}  # with its body once that came
+        self.checking: list[bytes] = []
+        self.unsynced: list[bytes] = []
+        self.closed: tuple[bytes, ...] | None = None
+        self.open()
+        for kept in self.stored:
+            if kept.round > self.ledger.round:
+                digest, listed = kept.header.contribution.digest, self.ledger.listed(kept.header, kept.round)
+                self.handed[digest] = kept
+                self.closing.restore(listed.row.founder, frozenset(listed.keys), listed.round, digest, kept.round, self.now)
+
+    def crash(self) -> None:
+        self.alive = False
+
+    def open(self) -> None:
+        round_ = self.ledger.round + 1
+        self.closing.open(round_, self.ledger.open_ms, self.ledger.last_keys, self.now if round_ > 1 else None)
+
+    def take_header(self, header: Header, sender: bytes) -> Answer:
+        digest, claims = header.contribution.digest, claims_in(header)
+        listed_in = self.ledger.claim_listed(sender, claims[0].round)
+        if listed_in is not None:
+            return Answer(digest, listed_in=listed_in)
+        round_ = self.closing.round_for_header(digest, self.now)
+        try:
+            listed = self.ledger.listed(header, round_)
+            self.check_body_is_new(header)
+        except ClaimError as error:
+            return Answer(digest, without=error.keys) if len(claims) > 1 else Answer(digest, refused=str(error))
+        except LedgerError as error:
+            return Answer(digest, refused=str(error))
+        try:
+            taken_for = self.closing.header(listed.row.founder, frozenset(listed.keys), listed.round, digest, self.now, sender)
+            assert taken_for == round_  # for which it was checked
+        except NotTaken as error:
+            return Answer(digest, without=() if sender in error.keys else error.keys)
+        if self.closing.is_good(digest) and digest not in self.unsynced:
+            return self.ticket(digest)
+        if digest not in self.handed or not self.handed[digest].body:
+            self.handed[digest] = Kept(round_, header, b"")
+        return Answer(digest, wants_body=True)
+
+    def check_body_is_new(self, header: Header) -> None:
+        keys = {claim.key for claim in claims_in(header)}
+        for other, kept in self.handed.items():
+            is_other = self.closing.round_of(other) and keys.isdisjoint(claim.key for claim in claims_in(kept.header))
+            if is_other and opened(kept.header).body == opened(header).body:
+                raise LedgerError("another contribution of the round names this body")
+
+    def take_body(self, digest: bytes, body: bytes) -> Answer:
+        kept = self.handed.get(digest)
+        if kept is None:
+            return Answer(digest)
+        try:
+            self.closing.arrived(digest, self.now)
+        except NotTaken:
+            return Answer(digest)
+        if not kept.body:
+            kept.body = body
+            self.checking.append(digest)
+        return Answer(digest)  # the ticket follows after the sync
+
+    def check(self, place: int) -> None:
+        """A body's check is over."""
+        digest = self.checking.pop(place)
+        kept = self.handed[digest]
+        if sha256(kept.body) == opened(kept.header).body:
+            self.closing.good(digest)
+            self.unsynced.append(digest)
+        else:
+            self.closing.bad(digest)
+            del self.handed[digest]
+
+    def sync(self) -> list[bytes]:
+        """A sync is over: what waited is durable from here on, and has a ticket."""
+        synced, self.unsynced = self.unsynced, []
+        for digest in synced:
+            round_ = self.closing.round_of(digest)
+            assert round_ is not None
+            self.handed[digest].round = round_
+            self.stored.append(self.handed[digest])
+        return synced
+
+    def ticket(self, digest: bytes) -> Answer:
+        round_ = self.closing.round_of(digest)
+        assert round_ is not None
+        self.books.tickets[digest].add(round_)
+        self.books.headers[digest] = self.handed[digest].header
+        return Answer(digest, Ticket(RUN, round_, digest))
+
+    def tick(self) -> None:
+        closed = self.closing.tick(self.now)
+        assert closed is None or self.closed is None
+        self.closed = closed or self.closed
+
+    def commit(self) -> Round:
+        """The transaction of a closed round; the ledger takes all of it, whatever the contributions are."""
+        assert self.closed is not None
+        headers = [self.handed[digest].header for digest in self.closed]
+        listed = [self.ledger.listed(header, self.ledger.round + 1) for header in headers]
+        rows = [one.row for one in listed]
+        table = table_root(rows)
+        round_ = Round(
+            run=RUN,
+            round=self.ledger.round + 1,
+            base=self.ledger.last_commit,
+            table=table,
+            rows=len(rows),
+            weights=weights_root(weights(rows)),
+            mean=table,
+            state=next_state(self.ledger.state, table),
+            counted=sum(one.counted for one in listed),
+            thresholds=(),
+            floor=self.ledger.floor_at(self.ledger.round),
+            open_ms=self.ledger.next_open_ms(listed),
+        )
+        entries, ledger = [*entries_of(headers), entry_of(round_)], self.ledger.copy()
+        for entry in entries:
+            ledger.append(entry)
+        self.entries += entries
+        self.rounds.append(round_)
+        self.tables.append(dict(zip(self.closed, headers, strict=True)))
+        self.ledger, self.closed = ledger, None
+        return round_
+
+    def after_commit(self) -> None:
+        self.open()
+        for digest in [digest for digest in self.handed if self.closing.round_of(digest) is None]:
+            del self.handed[digest]
+
+    def standing(self, round: int) -> Standing:
+        return Standing.after(self.rounds[round - 1]) if round else Standing.start(MANIFEST, RUN)
+
+    def row_with(self, claim: bytes, round: int) -> Header | None:
+        """The contribution in a round's table that lists a claim."""
+        return next((header for header in self.tables[round - 1].values() if claim in opened(header).claims), None)
+
+
+@dataclass
+class History:
+    """The test's own record of a peer, over all its lives; the peer never looks at it."""
+
+    states: set[bytes] = field(default_factory=set)
+    stored: dict[int, set[bytes]] = field(default_factory=lambda: defaultdict(set))  # contributions by the round of their base
+    refused: set[bytes] = field(default_factory=set)
+
+
+class Peer:
+    """A peer's loop. What it keeps in memory dies with a crash; ``kept``, ``left`` and ``snapshots`` do not."""
+
+    def __init__(self, identity: Identity, steps: int) -> None:
+        self.identity, self.key = identity, identity.public_key
+        self.steps = steps  # lots that it needs at least before it seals
+        self.names = self.key  # the founder whom its next claim names
+        self.kept: tuple[Header, bytes] | None = None  # its contribution, with the body
+        self.left: tuple[bytes, int] | None = None  # the residual of its last contribution, and the round that listed it; None: not known
+        self.snapshots = [Standing.start(MANIFEST, RUN)]
+        self.history = History()
+        self.num_lots = self.life = 0
+        self.start(self.snapshots[0])
+
+    def start(self, held: Standing | None) -> None:
+        self.alive = True
+        self.life += 1
+        self.machine = RoundMachine(MANIFEST, RUN, self.key, COURSE, held)
+        self.state = held.state if held else None  # stands for the weights themselves
+        self.lots: list[int] = []  # trained, not sealed
+        self.lot: Standing | None = None  # what the lot under way is trained on
+        self.offered: dict[bytes, dict[bytes, SignedClaim]] = defaultdict(dict)  # claims that name it as their founder: by base, by key
+        self.together: dict[bytes, tuple[Header, bytes]] = {}  # its cohorts' contributions, with their bodies
+        self.has_tried_cohort = False
+        if self.kept is not None:
+            self.machine.restore(self.kept[0])
+
+    def crash(self) -> None:
+        self.alive = False
+
+    # Lots.
+
+    @property
+    def may_begin_lot(self) -> bool:
+        machine = self.machine
+        may = machine.phase is Phase.WORKING and not machine.is_overdue
+        return self.lot is None and (may or machine.may_work_ahead or self.has_to_finish)
+
+    @property
+    def has_to_finish(self) -> bool:
+        return 0 < len(self.lots) < self.steps
+
+    def begin_lot(self) -> None:
+        self.lot = self.machine.lot_started(to_finish=self.has_to_finish)
+        assert self.lots or self.lot.state == self.state
+        assert not self.lots or self.lot == self.machine.base
+
+    def end_lot(self, is_done: bool = True) -> None:
+        self.lot = None
+        self.num_lots += 1
+        if self.machine.lot_trained(MANIFEST.lot_samples if is_done else 0):
+            self.lots.append(self.num_lots)
+
+    # What is sealed.
+
+    @property
+    def may_seal(self) -> bool:
+        return self.lot is None and self.machine.phase is Phase.WORKING and len(self.lots) >= self.steps
+
+    def draft(self) -> tuple[Header, bytes]:
+        base = self.machine.base
+        assert base is not None
+        body = body_of(self.key + repr(self.lots).encode())
+        claim = claim_of(self.identity, base, len(self.lots), founder=self.names, residual=self.residual(base))
+        return listing([claim], self.identity, body), body
+
+    def residual(self, base: Standing) -> bytes:
+        """What its last contribution left, if that is known, and nothing was sorted since."""
+        if self.left is None or any(COURSE.sorts_after(number) for number in range(self.left[1], base.round + 1)):
+            return b""
+        return self.left[0]
+
+    def seal(self, draft: tuple[Header, bytes], *, may_store: bool = True) -> None:
+        """Seal a draft; a crash before it is stored loses it."""
+        if not self.machine.seal(draft[0]):
+            assert not self.lots
+            return
+        self.lots, self.has_tried_cohort = [], False
+        if may_store:
+            self.kept, self.left = draft, None  # durable from here on: whether this one will be listed is not known
+            self.history.stored[opened(draft[0]).round].add(draft[0].contribution.digest)
+        else:
+            self.crash()
+
+    @property
+    def handing_in(self) -> bytes | None:
+        sealed = self.machine.sealed
+        return sealed.header.contribution.digest if sealed else None
+
+    # Its cohort.
+
+    @property
+    def claim(self) -> SignedClaim:
+        """The sealed one."""
+        assert self.machine.sealed is not None
+        return self.machine.sealed.header.claims[0]
+
+    def take_claim(self, signed: SignedClaim) -> None:
+        claim = VERIFIED.claim(signed)
+        if claim.founder == self.key:
+            self.offered[claim.base][claim.key] = signed
+
+    def make_together(self) -> bytes | None:
+        """Founder: make what the cohort hands in; None: nobody consented to it on this base."""
+        own = VERIFIED.claim(self.claim)
+        others = [signed for key, signed in self.offered[own.base].items() if key != self.key]
+        if own.founder != self.key or not others:
+            return None
+        body = body_of(b"".join(signed.digest for signed in [self.claim, *others]))
+        header = listing([self.claim, *others], self.identity, body)
+        self.together[header.contribution.digest] = header, body
+        return header.contribution.digest
+
+    def leave_out(self, base: bytes, keys: Iterable[bytes]) -> bool:
+        """Founder: forget the claims of these; whether anybody was left out."""
+        out = [self.offered[base].pop(key, None) for key in keys]
+        return any(out)
+
+    def take_together(self, header: Header, body: bytes) -> None:
+        """Member: what the founder handed in, which any member may bring."""
+        if self.machine.sealed is not None and self.claim.digest in opened(header).claims:
+            self.together[header.contribution.digest] = header, body
+
+    # The log's answers.
+
+    def hear(self, answer: Answer, log: Log, then: Callable[[], None] | None = None) -> None:
+        """Take the log's answer; ``then`` if it wants the body."""
+        sealed, of_cohort = self.machine.sealed, self.together.get(answer.contribution)
+        if sealed is None or (of_cohort is None and answer.contribution != self.handing_in):
+            return  # of something that is settled
+        if of_cohort is not None and sealed.claim not in opened(of_cohort[0]).claims:
+            return
+        if answer.ticket is not None and of_cohort is not None:
+            self.machine.accepted(of_cohort[0].contribution, answer.ticket)
+        elif answer.ticket is not None:
+            self.machine.ticketed(answer.ticket)
+        elif answer.listed_in is not None:
+            self.settle(sealed, answer.listed_in, log)
+            self.machine.listed()
+        elif answer.refused and of_cohort is None and self.machine.ticket is None:
+            self.history.refused.add(answer.contribution)
+            assert "commits old" in answer.refused or "another order" in answer.refused
+            self.machine.refused(answer.refused)
+        if answer.wants_body and then is not None:
+            then()
+
+    def settle(self, sealed: Sealed, round: int, log: Log) -> None:
+        """Its claim is in a table: what that contribution left is its residual now."""
+        row = log.row_with(sealed.claim, round)
+        assert row is not None
+        self.left = opened(row).residual, round
+
+    def learn(self, round_: Round, log: Log) -> None:
+        """Take a commit that was checked against the log."""
+        samples, ticket, sealed = self.machine.samples, self.machine.ticket, self.machine.sealed
+        commit = self.machine.committed(round_)
+        if not commit.is_news:
+            return
+        assert self.machine.newest == log.standing(round_.round)
+        if commit.promised is not None:
+            assert ticket is not None
+            assert (commit.promised, commit.ticket) == (sealed, ticket)
+            self.settle(commit.promised, ticket.round, log)
+        if ticket is not None:
+            assert commit.promised is not None or self.machine.ticket == ticket
+            assert commit.samples_lost <= samples
+        if not self.machine.samples:
+            self.lots = []
+
+    # States.
+
+    def catch_up(self, log: Log) -> None:
+        """Compute the next state, or fetch it where more than a round is missing."""
+        held, missing = self.machine.held, self.machine.missing
+        assert missing is not None
+        state = missing.state
+        if held is not None and held.round + 1 == missing.round and self.state is not None:
+            state = next_state(self.state, log.rounds[missing.round - 1].table)
+        self.hold(state, missing)
+
+    def fetched(self, standing: Standing, *, took_long: bool) -> None:
+        """Take a state that was the newest one's when it was asked for."""
+        held = self.machine.held
+        if held is None or held.round < standing.round:
+            self.hold(standing.state, standing, took_long=took_long)
+
+    def hold(self, state: bytes, standing: Standing, *, took_long: bool = False) -> None:
+        self.machine.caught_up(state, took_long=took_long)
+        self.state = state
+        self.snapshots.append(standing)
+        self.history.states.add(state)

@@ -1,0 +1,180 @@
+"""What coding leaves out is not lost: a model with exact numbers, whose claims and contributions go through the real ledger.
+
+Peers learn vectors of integers. A contribution lists the mean of what its members gave, weighted by their samples, of which only the
+largest value travels, rounded; what is left is the residual of each member, named by its digest. Peers split, merge and move between
+cohorts, are late, are not listed, and name residuals that are not theirs, spent or made up. Whatever the ledger takes: the weighted sum of
+what was learnt is that of what was listed and of the residuals that the ledger names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from protocol.errors import ClaimError, LedgerError
+from protocol.ledger import Listed
+from protocol.records import Header
+from protocol.signing import Identity, sha256
+from tests.contributions import PEERS, claim_of, commit, header_of, listing
+from tests.protocol.ledgers import ledger_of
+from tests.runs import EXCHANGE, FixedCourse
+
+Vector = tuple[Fraction, ...]
+CROWD, STRANGER = PEERS[:6], PEERS[7]
+LOTS = {peer.public_key: (number + 1, 0) for number, peer in enumerate(CROWD)}  # for good: so weights stay the same
+WEIGHTS = {key: min(16 * lots[0], EXCHANGE.weight_cap) for key, lots in LOTS.items()}
+SORTED_AFTER = 6
+ZERO: Vector = (Fraction(0),) * 3
+
+
+def plus(*vectors: Vector) -> Vector:
+    return tuple(sum(values, Fraction(0)) for values in zip(*vectors, strict=True))
+
+
+def times(factor: Fraction | int, vector: Vector) -> Vector:
+    return tuple(factor * value for value in vector)
+
+
+def digest(vector: Vector) -> bytes:
+    """What names a residual; of zeros it is empty."""
+    return sha256(repr(vector).encode()) if any(vector) else b""
+
+
+def coded(vector: Vector) -> Vector:
+    """What is decoded by everybody: the largest value, rounded to an even number."""
+    place = max(range(len(vector)), key=lambda place: (abs(vector[place]), -place))
+    return tuple(Fraction(2 * round(value / 2)) if at == place else Fraction(0) for at, value in enumerate(vector))
+
+
+@dataclass(frozen=True)
+class Given:
+    """A contribution that waits to be handed in, and what the model knows of it."""
+
+    header: Header
+    learnt: dict[bytes, Vector]
+    used: dict[bytes, Vector]  # the residual that each member's claim names
+    decoded: Vector
+    left: Vector
+
+
+class Swarm(RuleBasedStateMachine):
+    """Contributions are made on the newest base and listed now, later, or never."""
+
+    @initialize(percent=st.sampled_from([100, 100, 95, 0]))
+    def begin(self, percent: int) -> None:
+        exchange = replace(EXCHANGE, codec="topk-256-4", residual_percent=percent)
+        self.ledger = ledger_of(FixedCourse(sorts=frozenset({SORTED_AFTER})), exchange, num_rounds=1_000)
+        self.kept = Fraction(percent, 100)
+        self.known: dict[bytes, Vector] = {b"": ZERO}  # every residual that ever was, by its digest
+        self.waiting: list[Given] = []
+        self.listed = self.learnt = self.forgotten = ZERO
+        self.num_bodies = 0
+        self.may_forget = percent < 100
+
+    def residual(self, key: bytes) -> Vector:
+        """What the ledger says that a key is left with."""
+        return self.known[self.ledger.residual_of(key)]
+
+    def make(self, members: Sequence[Identity], learnt: Sequence[Vector], used: Sequence[Vector]) -> None:
+        founder, self.num_bodies = members[0], self.num_bodies + 1
+        claims = [
+            claim_of(
+                self.ledger,
+                member,
+                lots=LOTS[member.public_key],
+                founder=founder.public_key,
+                residual=digest(residual),
+            )
+            for member, residual in zip(members, used, strict=True)
+        ]
+        keys = [member.public_key for member in members]
+        given = [times(WEIGHTS[key], plus(new, times(self.kept, old))) for key, new, old in zip(keys, learnt, used, strict=True)]
+        mean = times(Fraction(1, sum(WEIGHTS[key] for key in keys)), plus(*given))
+        left = plus(mean, times(-1, coded(mean)))
+        header = listing(claims, founder, body=sha256(b"body %d" % self.num_bodies), left=digest(left))
+        self.waiting.append(Given(header, dict(zip(keys, learnt, strict=True)), dict(zip(keys, used, strict=True)), coded(mean), left))
+
+    vectors = st.lists(st.integers(-9, 9), min_size=3, max_size=3).map(lambda values: tuple(map(Fraction, values)))
+
+    @rule(
+        cohorts=st.lists(st.integers(0, 3), min_size=len(CROWD), max_size=len(CROWD)),
+        learnt=st.lists(vectors, min_size=len(CROWD), max_size=len(CROWD)),
+    )
+    def all_learn_something(self, cohorts: list[int], learnt: list[Vector]) -> None:
+        """In cohorts as chance will have them, each with the residual that it was left with; those of 0 sit it out."""
+        for cohort in {1, 2, 3} & set(cohorts):
+            members = [place for place, each in enumerate(cohorts) if each == cohort]
+            peers = [CROWD[place] for place in members]
+            self.make(peers, [learnt[place] for place in members], [self.residual(peer.public_key) for peer in peers])
+
+    @rule(members=st.lists(st.integers(0, len(CROWD) - 1), min_size=1, max_size=3, unique=True), learnt=vectors, data=st.data())
+    def some_name_another_residual(self, members: list[int], learnt: Vector, data: st.DataObject) -> None:
+        """None, somebody else's, one that is spent, or one out of nothing."""
+        made_up = plus(learnt, (Fraction(1, 2),) * 3)
+        self.known[digest(made_up)] = made_up
+        used = [data.draw(st.sampled_from([ZERO, *self.known.values()])) for _ in members]
+        self.make([CROWD[place] for place in members], [learnt for _ in members], used)
+
+    @rule(data=st.data())
+    def a_round_is_committed(self, data: st.DataObject) -> None:
+        """Of what waits, in any order; the rest is late, or never comes."""
+        table: dict[bytes, tuple[Given, Listed]] = {}
+        for one in data.draw(st.permutations(self.waiting)):
+            if not data.draw(st.integers(0, 3)):
+                continue
+            honest = all(digest(used) in (b"", self.ledger.residual_of(key)) for key, used in one.used.items())
+            listed = self.offered(one, honest)
+            if listed is None:
+                continue
+            assert honest
+            if all(set(listed.keys).isdisjoint(other.keys) for _, other in table.values()):
+                table[one.header.contribution.digest] = one, listed
+        before = {peer.public_key: self.residual(peer.public_key) for peer in CROWD}
+        commit(self.ledger, [*(one.header for one, _ in table.values()), header_of(self.ledger, STRANGER)])
+        for one, _ in table.values():
+            self.take(one, before)
+        self.waiting = [one for one in self.waiting if one.header.contribution.digest not in table][-12:]
+        if self.ledger.round == SORTED_AFTER:
+            self.may_forget = True
+            for key in WEIGHTS:
+                left = next((one.left for one, listed in table.values() if key in listed.keys), before[key])
+                self.forgotten = plus(self.forgotten, times(WEIGHTS[key], left))
+
+    def offered(self, one: Given, honest: bool) -> Listed | None:
+        """What a contribution would be in the next table; None: it may not stand there."""
+        try:
+            return self.ledger.listed(one.header, self.ledger.round + 1)
+        except ClaimError as error:
+            reason = str(error)
+        except LedgerError:
+            return None  # too old, or from before the sort
+        assert not honest or "in the log already" in reason
+        return None
+
+    def take(self, one: Given, before: dict[bytes, Vector]) -> None:
+        """Put a listed contribution into the books."""
+        self.known[digest(one.left)] = one.left
+        for key, learnt in one.learnt.items():
+            spent = plus(before[key], times(-self.kept, one.used[key]))  # what decays, or all of it where it was not named
+            self.may_forget |= one.used[key] != before[key]
+            self.learnt = plus(self.learnt, times(WEIGHTS[key], learnt))
+            self.listed = plus(self.listed, times(WEIGHTS[key], one.decoded))
+            self.forgotten = plus(self.forgotten, times(WEIGHTS[key], spent))
+
+    @invariant()
+    def what_was_learnt_and_listed_is_what_was_decoded_and_what_the_ledger_says_is_left(self) -> None:
+        if hasattr(self, "ledger"):
+            left = plus(ZERO, *(times(weight, self.residual(key)) for key, weight in WEIGHTS.items()))
+            assert self.learnt == plus(self.listed, left, self.forgotten)
+
+    @invariant()
+    def where_nothing_decays_and_all_name_what_they_are_left_with_nothing_is_forgotten(self) -> None:
+        if hasattr(self, "ledger") and not self.may_forget:
+            assert self.forgotten == ZERO
+
+
+TestSwarm = Swarm.TestCase
+TestSwarm.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -1,0 +1,280 @@
+"""The round as a peer sees it, with a cohort, in several local steps, and on a slow line, case by case."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from protocol.errors import SignatureError
+from protocol.exchange import MAX_AGE
+from protocol.records import Header
+from protocol.rounds import Phase, RoundMachine
+from protocol.signing import sha256
+from tests.protocol.machines import (
+    LOT,
+    MANIFEST,
+    OTHER,
+    PEER,
+    ROUNDS,
+    RUN,
+    STANDINGS,
+    START,
+    aged,
+    behind,
+    claim_of,
+    finished,
+    header_of,
+    history,
+    learn,
+    listing,
+    machine,
+    sealed,
+    ticket_of,
+    ticketed,
+    together_of,
+    trained,
+)
+from tests.runs import FixedCourse
+
+# With a cohort.
+
+
+def test_the_ticket_of_a_contribution_that_lists_the_sealed_claim_is_as_good_as_its_own() -> None:
+    one, together = sealed(), together_of()
+    one.accepted(together.contribution, ticket_of(together, 1))
+    assert (one.phase, one.ticket) == (Phase.TICKETED, ticket_of(together, 1))
+    commit = one.committed(ROUNDS[0])
+    assert commit.promised is not None
+    assert (commit.promised.header, commit.promised.accepted) == (header_of(), together.contribution)
+    assert commit.promised.claim in together.contribution.open().claims
+    assert (commit.ticket, commit.samples_lost, one.phase) == (ticket_of(together, 1), 0, Phase.BEHIND)
+
+
+def test_what_is_sealed_names_its_claim() -> None:
+    one = sealed(2)
+    assert one.sealed is not None
+    assert (one.sealed.claim, one.sealed.accepted) == (header_of(lots=2).claims[0].digest, None)
+
+
+def test_a_cohort_s_contribution_without_the_claim_or_without_its_ticket_changes_nothing() -> None:
+    together, without = together_of(), header_of(peer=OTHER)
+    other_work = together_of(lots=2)
+    elsewhere = listing([claim_of(run=sha256(b"other")), claim_of(run=sha256(b"other"), peer=OTHER)], OTHER)
+    for header, ticket in (
+        (without, ticket_of(without, 1)),
+        (other_work, ticket_of(other_work, 1)),
+        (elsewhere, ticket_of(elsewhere, 1)),
+        (together, ticket_of(header_of(), 1)),
+        (together, ticket_of(together, 1, run=sha256(b"other"))),
+        (together, ticket_of(together, 0 + 1)),
+    ):
+        one = sealed()
+        if header == together and ticket == ticket_of(together, 1):
+            learn(one, 1)  # too late
+        before = one.phase
+        one.accepted(header.contribution, ticket)
+        assert (one.phase, one.ticket) == (before, None)
+    for one in (machine(), behind()):
+        one.accepted(together.contribution, ticket_of(together, 2))
+        assert (one.sealed, one.ticket) == (None, None)
+    with pytest.raises(SignatureError):
+        sealed().accepted(replace(together.contribution, signature=bytes(64)), ticket_of(together, 1))
+
+
+def test_the_first_ticket_stays() -> None:
+    together = together_of()
+    one = ticketed()
+    one.accepted(together.contribution, ticket_of(together, 1))
+    assert one.ticket == ticket_of(header_of(), 1)
+    assert one.sealed is not None
+    assert one.sealed.accepted is None
+    one = sealed()
+    one.accepted(together.contribution, ticket_of(together, 1))
+    one.ticketed(ticket_of(header_of(), 1))
+    assert one.ticket == ticket_of(together, 1)
+
+
+def test_what_the_cohort_handed_in_aged_may_be_worked_ahead_of_too() -> None:
+    one, together = sealed(), together_of()
+    learn(one, 1)
+    one.accepted(together.contribution, ticket_of(together, 2))
+    one.caught_up(ROUNDS[0].state)
+    assert (one.phase, one.may_work_ahead) == (Phase.TICKETED, True)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [together_of(founder=PEER), together_of(founder=OTHER), listing([claim_of()], OTHER)],
+    ids=["founder", "member", "another's signature"],
+)
+def test_only_what_a_peer_hands_in_alone_is_sealed_or_restored(header: Header) -> None:
+    with pytest.raises(RuntimeError, match="alone"):
+        trained().seal(header)
+    with pytest.raises(RuntimeError, match="alone"):
+        machine().restore(header)
+
+
+def test_after_a_restart_the_cohort_s_contribution_is_asked_for_by_the_claim() -> None:
+    one, together = machine(), together_of()
+    one.restore(header_of())
+    one.accepted(together.contribution, ticket_of(together, 1))
+    assert one.phase is Phase.TICKETED
+    one.committed(ROUNDS[0])
+    assert one.phase is Phase.BEHIND
+
+
+def test_a_base_whose_promise_was_kept_is_not_worked_on_again() -> None:
+    one = machine(STANDINGS[1])
+    one.restore(header_of(STANDINGS[2]))  # the state of round 2 was lost with the machine
+    learn(one, 2)
+    one.ticketed(ticket_of(header_of(STANDINGS[2]), 3))
+    learn(one, 3)
+    one.caught_up(ROUNDS[1].state, took_long=True)
+    assert one.phase is Phase.BEHIND
+
+
+# Several local steps.
+
+
+def test_a_lot_that_a_step_lacks_is_started_though_the_work_is_overdue() -> None:
+    one = trained()
+    learn(one, 1)
+    with pytest.raises(RuntimeError, match="no lot"):
+        one.lot_started()
+    assert one.lot_started(to_finish=True) == START
+    assert one.lot_trained(LOT)
+    assert one.seal(header_of(lots=2))
+
+
+def test_work_ahead_is_finished_whatever_comes_of_the_contribution_before_it() -> None:
+    one = aged(round=4)
+    one.lot_started()
+    assert one.lot_trained(LOT)
+    learn(one, 3)
+    assert one.phase is Phase.BEHIND
+    assert one.lot_started(to_finish=True) == STANDINGS[2]
+    assert one.lot_trained(LOT)
+
+
+@pytest.mark.parametrize("make", [behind, sealed, ticketed, finished])
+def test_there_is_nothing_to_finish_where_nothing_was_begun(make: Callable[[], RoundMachine]) -> None:
+    with pytest.raises(RuntimeError, match="no lot"):
+        make().lot_started(to_finish=True)
+
+
+def test_work_that_became_too_old_is_not_finished() -> None:
+    one = trained()
+    learn(one, *range(1, MAX_AGE + 2))
+    with pytest.raises(RuntimeError, match="no lot"):
+        one.lot_started(to_finish=True)
+
+
+# A slow line.
+
+
+def slow(reached: int = 1, newest: int = 2) -> RoundMachine:
+    """One that fetched a state for about as long as a round takes."""
+    one = machine()
+    learn(one, *range(1, newest + 1))
+    one.caught_up(STANDINGS[reached].state, took_long=True)
+    return one
+
+
+def test_a_peer_on_a_slow_line_works_on_what_it_reached_before_it_fetches_again() -> None:
+    one = slow()
+    assert (one.phase, one.held, one.missing, one.is_overdue) == (Phase.WORKING, STANDINGS[1], STANDINGS[2], False)
+    for _ in range(2):
+        assert one.lot_started() == STANDINGS[1]
+        assert one.lot_trained(LOT)
+    assert one.base == STANDINGS[1]
+    header = header_of(STANDINGS[1], 2)
+    assert one.seal(header)
+    one.ticketed(ticket_of(header, 3))
+    assert (one.phase, one.missing) == (Phase.BEHIND, STANDINGS[2])  # once
+    learn(one, 3)
+    one.caught_up(ROUNDS[2].state, took_long=True)
+    assert (one.phase, one.held, one.missing) == (Phase.WORKING, STANDINGS[3], None)
+
+
+def test_the_next_commit_ends_that_work_as_it_does_any_other() -> None:
+    one = slow()
+    one.lot_started()
+    learn(one, 3)
+    assert (one.phase, one.is_overdue) == (Phase.WORKING, True)
+    assert one.lot_trained(LOT)
+    with pytest.raises(RuntimeError, match="no lot"):
+        one.lot_started()
+    assert one.seal(header_of(STANDINGS[1]))
+
+
+def test_commits_before_its_first_lot_do_not_make_it_fetch_again() -> None:
+    one = slow()
+    learn(one, 3)
+    assert (one.phase, one.is_overdue, one.lot_started()) == (Phase.WORKING, False, STANDINGS[1])
+
+
+def test_a_state_too_old_to_work_on_is_left_for_the_newest() -> None:
+    one = slow()
+    assert learn(one, 3, 4, 5) == [0, 0, 0]
+    assert one.phase is Phase.WORKING
+    learn(one, 6)
+    assert one.phase is Phase.BEHIND
+    assert slow(1, 6).phase is Phase.BEHIND
+
+
+def test_a_quick_fetch_is_followed_by_the_next_one() -> None:
+    one = machine()
+    learn(one, 1, 2)
+    one.caught_up(ROUNDS[0].state)
+    assert one.phase is Phase.BEHIND
+    one.caught_up(ROUNDS[1].state)
+    assert one.phase is Phase.WORKING
+
+
+def test_what_waits_is_settled_before_work_on_an_old_state() -> None:
+    one = sealed()
+    learn(one, 1, 2)
+    one.caught_up(ROUNDS[0].state, took_long=True)
+    assert one.phase is Phase.SEALED
+    one.ticketed(ticket_of(header_of(), 3))
+    assert one.phase is Phase.BEHIND
+
+
+def test_work_on_an_old_state_that_the_log_refuses_is_not_begun_again() -> None:
+    one = slow()
+    one.lot_started()
+    assert one.lot_trained(LOT)
+    assert one.seal(header_of(STANDINGS[1]))
+    assert one.refused("bad body") == LOT
+    assert one.phase is Phase.BEHIND
+
+
+def test_work_on_an_old_state_that_is_given_up_is_not_begun_again() -> None:
+    one = slow()
+    one.lot_started()
+    assert one.lot_trained(LOT)
+    assert one.discard() == LOT
+    assert one.phase is Phase.BEHIND
+
+
+def test_at_a_line_so_slow_that_each_fetch_takes_a_round_every_second_round_has_its_work() -> None:
+    """One commit while it fetches, one while it trains: without working behind it would fetch for ever."""
+    rounds = history(40)
+    one = RoundMachine(replace(MANIFEST, num_rounds=50), RUN, PEER.public_key, FixedCourse(), START)
+    one.committed(rounds[0])
+    commits, done = iter(rounds[1:]), 0
+    for _ in range(10):
+        assert one.phase is Phase.BEHIND
+        target = one.missing
+        assert target is not None
+        one.committed(next(commits))
+        one.caught_up(target.state, took_long=True)
+        assert one.lot_started() == target
+        one.committed(next(commits))
+        assert one.lot_trained(LOT)
+        header = header_of(target)
+        assert one.seal(header)
+        one.ticketed(ticket_of(header, one.round))
+        promised = one.committed(next(commits)).promised
+        done += promised is not None
+    assert done == 10

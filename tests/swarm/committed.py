@@ -1,0 +1,143 @@
+"""Rounds that a log committed, for tests of what follows from them: a table of random bodies, its mean, its receipt; true or false."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exact.coding import body_groups, encode, parse
+from exact.outcome import Outcome, outcome
+from exact.vectors import vector_groups
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.receipts import ProvenRound, open_round_receipt
+from protocol.records import Manifest, Receipt, Round, SignedManifest, commit_digest, entry_of
+from protocol.signing import Identity, sha256
+from protocol.table import Row, ordered, table_bytes, table_root, weights_root
+from swarm.blobs import Blob
+from swarm.wrong_group import Measure, WrongGroup
+from tests.runs import EXCHANGE, manifest_of
+
+OPERATOR = Identity(sha256(b"operator"))
+NUM_VALUES = 2 * 262_144 + 5000  # three groups
+ROUND = 7
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A round, and all that it follows from."""
+
+    signed: SignedManifest
+    receipt: Receipt
+    entry: Round
+    before: tuple[Round, ...]  # the newest first
+    rows: tuple[Row, ...]
+    outcome: Outcome
+    bodies: tuple[Blob, ...]
+    mean: Blob
+
+    @property
+    def proven(self) -> ProvenRound:
+        return open_round_receipt(self.receipt, self.signed.run, OPERATOR.public_key)
+
+    @property
+    def table(self) -> bytes:
+        return table_bytes(self.rows, self.outcome.weights)
+
+    def proof(self, place: int) -> WrongGroup:
+        """Return what would prove a group of the mean wrong."""
+        return WrongGroup(
+            self.signed,
+            self.receipt,
+            tuple(map(entry_of, self.before)),
+            self.table,
+            place,
+            tuple(blob.proven(place) for blob in self.bodies),
+            self.mean.proven(place),
+        )
+
+
+def receipt_of(entry: Round, signer: Identity = OPERATOR) -> Receipt:
+    """Return the receipt of a round in a log that has some entries beside it."""
+    tree = Tree()
+    for data in (b"one", b"two", entry_of(entry), b"three"):
+        tree.append(leaf_hash(data))
+    name = origin(entry.run, signer.public_key)
+    note = sign_tree_head(TreeHead(name, tree.size, tree.root()), name, signer)
+    return Receipt(entry_of(entry), 2, tuple(tree.inclusion_proof(2)), note)
+
+
+def coverage(_round: int, cohort: str) -> NDArray[np.bool_] | None:
+    """Return what rows cover, by the name of their cohort: all, or two of three values."""
+    return None if cohort == "whole" else np.arange(NUM_VALUES) % 3 != len(cohort) % 3
+
+
+def measure(_manifest: Manifest) -> Measure:
+    return Measure(NUM_VALUES, coverage)
+
+
+def commit(
+    ages: Sequence[int],
+    *,
+    codec: str = "topk-256-4",
+    cohorts: Sequence[str] = ("whole",),
+    round_: int = ROUND,
+    wrong: dict[int, float] | None = None,
+    signer: Identity = OPERATOR,
+    **changes: Any,
+) -> Committed:
+    """Return a round whose rows have these ages.
+
+    Args:
+        ages: of each row.
+        codec: of the bodies.
+        cohorts: of the rows, over and over.
+        round_: its number.
+        wrong: values of the mean that the log says are others, by their place.
+        signer: of the receipt.
+        changes: of the round's entry.
+    """
+    signed = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=100, exchange=replace(EXCHANGE, codec=codec, max_rows=64)), OPERATOR)
+    run, first_floor = signed.run, signed.open().exchange.first_floor
+    history = [_round(run, 1, run, -30)]
+    for number in range(2, round_):
+        history.append(_round(run, number, commit_digest(entry_of(history[-1])), -30 - number % 3))
+    history = history if round_ > 1 else []
+    floors_at = {0: first_floor, **{each.round: each.floor for each in history}}
+    rng, rows, blobs = np.random.default_rng(1), [], {}
+    for number, age in enumerate(ages):
+        values = rng.standard_normal(NUM_VALUES, dtype=np.float32) / 100
+        data = encode(codec, values, floors_at[round_ - 1 - age])
+        blob = Blob.of(body_groups(codec, data, NUM_VALUES))
+        blobs[blob.root] = blob
+        cohort = cohorts[number % len(cohorts)]
+        rows.append(Row(sha256(b"c%d" % number), sha256(b"f%d" % number), age, 0, 16 + number, cohort, blob.root))
+    table = ordered(rows)
+    bodies = tuple(blobs[row.body] for row in table)
+    masks = [coverage(0, row.cohort) for row in table]
+    floors = [floors_at[round_ - 1 - row.age] for row in table]
+    parsed = [parse(codec, blob.join(), NUM_VALUES) for blob in bodies]
+    found = outcome(table, parsed, floors, (), floors_at[round_ - 1], NUM_VALUES, masks)
+    mean = found.mean.copy()
+    for place, value in (wrong or {}).items():
+        mean[place] = value
+    blob = Blob.of(vector_groups(mean))
+    base = commit_digest(entry_of(history[-1])) if history else run
+    entry = replace(
+        _round(run, round_, base, found.floor),
+        table=table_root(table),
+        rows=len(table),
+        weights=weights_root(found.weights),
+        mean=blob.root,
+        **changes,
+    )
+    oldest = round_ - 1 - max(ages)
+    before = tuple(each for each in reversed(history) if each.round >= max(oldest, 1))
+    return Committed(signed, receipt_of(entry, signer), entry, before, table, found, bodies, blob)
+
+
+def _round(run: bytes, number: int, base: bytes, floor: int) -> Round:
+    any_ = sha256(b"%d" % number)
+    return Round(run, number, base, any_, 1, any_, any_, any_, 1, (), floor, 1000)
