@@ -4,9 +4,9 @@
         [--updates N] [--cohorts N] [--algorithm NAME] [--schedule NAME]
 
 A SETTING is CODEC@H, as int16@1 (dense, an exchange after every update) or topk-256-4@10 (of 4096 values the largest 256, 4 bits each, an
-exchange after 10 local steps), with what differs from the usual behind commas: topk-256-4@10,residual=95,rate=0.7,momentum=0.9 (percent of
-the residual that comes with the next contribution; rate and momentum of the outer step). Without --settings: the dense one and
-``automl.settings.thin``.
+exchange after 10 local steps), with what differs from the usual behind commas: topk-256-4@10,residual=95,rate=0.7,momentum=0.9,lr=0.01
+(percent of the residual that comes with the next contribution; rate and momentum of the outer step; peak of the rate). Without --settings:
+the dense one and ``automl.settings.thin``.
 
 Every run has as many updates (rounds times H), lots and samples. Classification: digits, 200 updates, 4 cohorts with 4 lots of 32 a step
 each. Stereo: layers, 100 updates, 4 cohorts with a lot of 8 a step each. BatchNorm is recalibrated, nothing is fine-tuned, the 8 random
@@ -36,9 +36,7 @@ from protocol.exchange import codec_named
 from protocol.records import ALGORITHMS, SCHEDULES
 
 _UPDATES = {"classification": 200, "stereo": 100}
-_SETTING = re.compile(
-    r"(?P<codec>[a-z0-9-]+)@(?P<steps>[1-9][0-9]*)(,residual=(?P<residual>[0-9]+))?(,rate=(?P<rate>[0-9.]+))?(,momentum=(?P<momentum>[0-9.]+))?"
-)
+_SETTING = re.compile(r"([a-z0-9-]+)@([1-9][0-9]*)((?:,(?:residual|rate|momentum|lr)=[0-9.]+)*)")
 
 Run = dict[str, object]
 
@@ -64,6 +62,7 @@ class Setting:
     residual_percent: int = 100
     outer_rate: str | None = None  # None: the usual one
     outer_momentum: str | None = None
+    learning_rate: str | None = None
 
     @classmethod
     def parse(cls, text: str) -> "Setting":
@@ -74,9 +73,17 @@ class Setting:
         """
         found = _SETTING.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no setting; write it like topk-256-4@10,residual=95,rate=0.7,momentum=0.9")
-        residual = 100 if found["residual"] is None else int(found["residual"])
-        return cls(text, codec_named(found["codec"]).name, int(found["steps"]), residual, found["rate"], found["momentum"])
+            raise ValueError(f"{text!r} is no setting; write it like topk-256-4@10,residual=95,rate=0.7,momentum=0.9,lr=0.01")
+        others = dict(part.split("=") for part in found[3].split(",")[1:])
+        return cls(
+            text,
+            codec_named(found[1]).name,
+            int(found[2]),
+            int(others.get("residual", 100)),
+            others.get("rate"),
+            others.get("momentum"),
+            others.get("lr"),
+        )
 
 
 def usual_settings(task: str) -> list[str]:
@@ -93,6 +100,7 @@ def trained(course: Course, setting: Setting, seed: int) -> Run:
         optimizer,
         outer_rate=setting.outer_rate or optimizer.outer_rate,
         outer_momentum=setting.outer_momentum or optimizer.outer_momentum,
+        learning_rate=setting.learning_rate or optimizer.learning_rate,
     )
     rounds = -(-course.updates // setting.local_steps)
     plan = Plan(usually.supernet, course.schedule, course.algorithm, optimizer, rounds, seed, setting.local_steps)

@@ -137,6 +137,7 @@ class Swarm:
         self.gate = directory / "gate"  # no lot begins before it is there
         self._places = {**peers, "aggregator": aggregator}
         self._lots_s = dict(lots_s)
+        self.pids: set[int] = set()  # of all programs that were started
         self._programs: dict[str, Program] = {}
         self._status: AggregatorStatus | None = None
 
@@ -271,6 +272,7 @@ class Swarm:
         place.directory.mkdir(exist_ok=True)
         log_path = self.directory / f"{name}.log"
         process: Any = Forked(work, log_path)
+        self.pids.add(process.pid)
         self._programs[name] = Program(Child(name, process, log_path), place.directory)
 
     def _is_committed(self, round_: int) -> bool:

@@ -20,6 +20,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -27,7 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
@@ -109,7 +110,6 @@ def grown(samples: Sequence[Sample]) -> tuple[dict[str, dict[str, tuple[float, f
 def soak(arguments: argparse.Namespace, directory: Path, say: Callable[[str], None]) -> tuple[str, dict[str, Any], list[str]]:
     """Run it; return the report, what goes to a JSON file, and which promises were broken."""
     swarm, cohorts, tokens = swarm_of(arguments, directory)
-    shared_before = set(SHM.iterdir()) if SHM.is_dir() else set()
     with swarm:
         swarm.start(lambda line: None)
         swarm.gate.touch()
@@ -129,7 +129,7 @@ def soak(arguments: argparse.Namespace, directory: Path, say: Callable[[str], No
     uses, leaks = grown(struck.seen.samples)
     left = [str(each.pid) for each in own if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
     files = sorted(str(path) for path in (directory / "tmp").rglob("*"))
-    files += sorted(map(str, set(SHM.iterdir()) - shared_before if SHM.is_dir() else ()))
+    files += shared_files(swarm.pids)
     broken += leaks + [f"left: process {pid}" for pid in left] + [f"left: {file}" for file in files]
     figures = {
         "minutes": (time.monotonic() - started_s) / 60,
@@ -143,6 +143,13 @@ def soak(arguments: argparse.Namespace, directory: Path, say: Callable[[str], No
         "broken": broken,
     }
     return report(figures, arguments), figures, broken
+
+
+def shared_files(pids: Container[int]) -> list[str]:
+    """Return the files in shared memory that these processes left; torch names them by the process."""
+    paths = sorted(SHM.iterdir()) if SHM.is_dir() else []
+    found = ((path, re.match(r"torch_(\d+)_", path.name)) for path in paths)
+    return [str(path) for path, name in found if (name is not None and int(name[1]) in pids) or path.name.startswith("manta")]
 
 
 def swarm_of(arguments: argparse.Namespace, directory: Path) -> tuple[Swarm, dict[str, str], dict[str, str]]:
@@ -278,10 +285,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=15, help="(default: %(default)s)")
     parser.add_argument("--every-s", type=float, default=5, help="seconds from one strike to the next (default: %(default)s)")
     parser.add_argument("--on-time", type=float, default=95, help="percent of the rounds that have to be (default: %(default)s)")
-    parser.add_argument(
-        "--lots", type=int, default=_THIN.local_steps, help="of a peer and round that the run aims at (default: %(default)s)"
-    )
-    parser.add_argument("--lot-ms", type=int, default=200, help="how long a lot takes (default: %(default)s)")
+    parser.add_argument("--lots", type=int, default=LOTS, help="of a peer and local step that the run aims at (default: %(default)s)")
+    parser.add_argument("--lot-ms", type=int, default=100, help="how long a lot takes (default: %(default)s)")
     parser.add_argument("--local-steps", type=int, default=_THIN.local_steps, help="(default: %(default)s)")
     parser.add_argument("--codec", default=_THIN.codec, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of what happens (default: %(default)s)")

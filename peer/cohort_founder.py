@@ -158,6 +158,7 @@ class FounderSeat(Seat):
         self._begin_step(step + 1)
         collection.ends_ms = self._ends_ms
         collection.over.set()
+        await asyncio.sleep(0)  # the members' answers go out first: what the caller does next may take a while
         return vector if made is None else made[1]
 
     async def _averaged(self, gifts: dict[PublicKey, _Gift]) -> tuple[Offer, Vector] | None:
@@ -264,7 +265,8 @@ class FounderSeat(Seat):
         collection = self._handed
         if accepted is not None:
             listed = set(accepted.contribution.open().claims)
-            gifts = {key: gift for key, gift in collection.gifts.items() if gift.claim is not None and gift.claim.digest in listed}
+            came = sorted(collection.gifts.items())  # in the order of the mean
+            gifts = {key: gift for key, gift in came if gift.claim is not None and gift.claim.digest in listed}
             for key, taken in (await self._word_of(accepted, gifts)).items():
                 collection.taken[key] = taken
         collection.over.set()

@@ -179,7 +179,6 @@ class States:
         assert held is not None
         if way.name == "mean":
             blob = await self._spread.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
-            self._spread.hold(blob.root)
             return await self._compute.run(self._after, self.held, blob), blob
         rows, _ = await self._spread.table(target.entry)
         at_once = asyncio.Semaphore(_BODIES_AT_ONCE)

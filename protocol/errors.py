@@ -6,6 +6,7 @@ MantaError
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
 │   ├── SignatureError        a signature or a public key that does not hold
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
+│   │   └── RightGroup            what would prove a wrong group of a mean shows a right one (swarm.wrong_group)
 │   ├── LedgerError           an entry that may not follow the log it is offered to
 │   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            rows that are not the table that a round names (protocol.table)
@@ -15,6 +16,7 @@ MantaError
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   └── Unreachable           a node does not answer, or not in time
+├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.check)
 ├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local_swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised

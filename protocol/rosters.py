@@ -46,8 +46,8 @@ def choose_founder(own: PublicKey, mates: Iterable[PublicKey], silence: Silence,
 def fits(lot_ms: int, left_ms: float, local_steps: int) -> bool:
     """Return whether a peer with lots of this duration can keep up with a roster: a lot takes at most a third of a step.
 
-    Steps here are those of the whole round, of which three quarters are left for the work at most: a round is open for four median lots
-    a step at least, and whoever has those has to fit.
+    Steps here are those of the whole round, of which about three quarters are left by now: a round is open for four median lots a step at
+    least, and whoever has those has to fit.
     """
     return lot_ms * _PART * local_steps * 3 <= left_ms * 4
 

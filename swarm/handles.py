@@ -10,7 +10,7 @@ import mmap
 import os
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from protocol.errors import EncodingError, Unreachable
@@ -38,38 +38,28 @@ class Memory:
     """Sealed bytes of this process, until they are closed."""
 
     def __init__(self, descriptor: int, size_bytes: int) -> None:
-        """Use ``Memory.of`` or ``Memory.filled``."""
+        """Use ``Memory.of``."""
         self._descriptor = descriptor
         self._size_bytes = size_bytes
 
     @classmethod
-    def of(cls, identity: bytes, data: memoryview) -> "Memory | None":
-        """Return a copy of ``data`` that is known by ``identity`` (16 bytes); None where this system has no such memory, or not enough."""
-        return cls._made(identity, data.nbytes, lambda descriptor: _write(descriptor, data.cast("B")))
+    def of(cls, identity: bytes, parts: Iterable[memoryview]) -> "Memory | None":
+        """Return a copy of these bytes, in order, known by ``identity`` (16 bytes); each part is copied before the next one is made.
 
-    @classmethod
-    def filled(cls, identity: bytes, size_bytes: int, fill: Callable[[memoryview], None]) -> "Memory | None":
-        """Return memory into which ``fill`` writes; it keeps no part of what it is given."""
-
-        def write(descriptor: int) -> None:
-            os.posix_fallocate(descriptor, _HEAD_BYTES, size_bytes)  # a write to what cannot be had would end the process
-            mapped = mmap.mmap(descriptor, _HEAD_BYTES + size_bytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE)
-            fill(memoryview(mapped)[_HEAD_BYTES:])
-            mapped.close()  # what is mapped to be written to cannot be sealed
-
-        return cls._made(identity, size_bytes, write)
-
-    @classmethod
-    def _made(cls, identity: bytes, size_bytes: int, write: Callable[[int], None]) -> "Memory | None":
+        None: this system has no such memory, or not enough.
+        """
         if sys.platform != "linux":
             return None
         try:
             descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         except OSError:
             return None
+        size_bytes = 0
         try:
             _write(descriptor, memoryview(identity.ljust(_HEAD_BYTES, b"\0")))
-            write(descriptor)
+            for part in parts:
+                _write(descriptor, part.cast("B"))
+                size_bytes += part.nbytes
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _seals())
         except OSError:
             os.close(descriptor)

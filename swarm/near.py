@@ -5,10 +5,8 @@ where it is made; who is a mate, and shares this host, says ``swarm.near_mates``
 """
 
 import asyncio
-import os
 import secrets
-from collections.abc import Callable, Collection
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -27,7 +25,7 @@ PART_VALUES = 2**19  # 2 MiB, as much as an answer may have: opening a stream is
 INLINE_VALUES = 2**20  # so many are worked on where they are, for some milliseconds; more in a thread
 _KEPT = 2  # offers
 _IN_FLIGHT = 4  # parts
-_THREADS = 4
+_MADE_VALUES = 2**18
 _VALUE_BYTES = 4
 _MAX_REQUEST_BYTES = 64
 
@@ -83,7 +81,7 @@ class Vectors:
     async def offer(self, vector: Vector, readers: Collection[PublicKey], *, is_shared: bool) -> Offer:
         """Let ``readers`` fetch the vector, which nobody may change from here on; ``is_shared``: one of them is on this host."""
         data, identity = np.ascontiguousarray(vector, dtype="<f4").data, secrets.token_bytes(ID_BYTES)
-        memory = await off_loop(vector.size, lambda: Memory.of(identity, data)) if is_shared else None
+        memory = await off_loop(vector.size, lambda: Memory.of(identity, [data])) if is_shared else None
         kept = memory.view() if memory is not None else data.cast("B")
         self._keep(identity, _Offered(kept, frozenset(readers), memory))
         return Offer(identity, vector.size, () if memory is None else (memory.handle,))
@@ -91,24 +89,26 @@ class Vectors:
     async def offer_made(
         self, count: int, make: Callable[[slice], Vector], readers: Collection[PublicKey], *, is_shared: bool
     ) -> tuple[Offer, Vector]:
-        """Let ``readers`` fetch a vector of ``count`` values, and return it: ``make`` makes each of its parts, in several threads.
+        """Let ``readers`` fetch a vector of ``count`` values, and return it; ``make`` makes it part by part, while they lie in a cache.
 
         Raises:
             ValueError: from ``make``.
         """
-        identity = secrets.token_bytes(ID_BYTES)
+        identity, places = secrets.token_bytes(ID_BYTES), range(0, count, _MADE_VALUES)
 
-        def fill(data: memoryview) -> None:
-            _fill(np.frombuffer(data, "<f4"), make)
+        def parts() -> Iterator[Vector]:
+            for start in places:
+                yield np.ascontiguousarray(make(slice(start, min(start + _MADE_VALUES, count))), dtype="<f4")
 
-        memory = await off_loop(count, lambda: Memory.filled(identity, count * _VALUE_BYTES, fill)) if is_shared else None
-        if memory is None:
-            vector = np.empty(count, "<f4")
-            await off_loop(count, lambda: _fill(vector, make))
-            kept = vector.copy().data.cast("B")  # the other one is the caller's
+        memory: Memory | None = None
+        if is_shared:
+            memory = await off_loop(count, lambda: Memory.of(identity, (part.data for part in parts())))
+        if memory is not None:
+            kept, vector = memory.view(), np.frombuffer(memory.view(), "<f4")
         else:
-            kept = memory.view()
-            vector = np.frombuffer(memory.view(), "<f4")
+            vector = np.empty(count, "<f4")
+            await off_loop(count, lambda: np.concatenate(list(parts()), out=vector))
+            kept = vector.copy().data.cast("B")  # the other one is the caller's
         self._keep(identity, _Offered(kept, frozenset(readers), memory))
         return Offer(identity, count, () if memory is None else (memory.handle,)), vector.astype(np.float32, copy=False)
 
@@ -176,19 +176,3 @@ class Vectors:
 async def off_loop(num_values: int, work: Callable[[], Result]) -> Result:
     """Return what ``work`` on so many values returns; in a thread if that takes long enough for others to wait."""
     return work() if num_values <= INLINE_VALUES else await asyncio.to_thread(work)
-
-
-def _fill(vector: Vector, make: Callable[[slice], Vector]) -> None:
-    """Write what ``make`` makes of a vector's parts, in as many threads as are of use."""
-    threads = max(1, min(_THREADS, os.cpu_count() or 1, vector.size // INLINE_VALUES))
-    size = -(-vector.size // threads)
-    parts = [slice(start, min(start + size, vector.size)) for start in range(0, vector.size, size)]
-
-    def fill(part: slice) -> None:
-        vector[part] = make(part)
-
-    if len(parts) <= 1:
-        fill(slice(0, vector.size))
-        return
-    with ThreadPoolExecutor(len(parts), thread_name_prefix="near") as threads_of:
-        list(threads_of.map(fill, parts))

@@ -86,7 +86,7 @@ class Mates:
         self._sharing: set[PublicKey] = set()  # those who read this process's memory
         self._meeting: dict[PublicKey, asyncio.Task[None]] = {}
         self._identity, self._nonce = secrets.token_bytes(ID_BYTES), secrets.token_bytes(_NONCE_BYTES)
-        self._challenge = Memory.of(self._identity, memoryview(self._nonce))
+        self._challenge = Memory.of(self._identity, [memoryview(self._nonce)])
         self.refused = 0
 
     async def start(self) -> None:

@@ -6,6 +6,10 @@ dies-unsigned       when a round's entries are on the disk, before the tree head
 dies-committed      when a round is committed, before anybody is told
 dies-saving         while the state of a committed round is being saved
 full                its disk is full from the transaction of its second round on
+
+Or it lives on:
+
+wrong-mean          a value of its third round's mean is another one than the table's, and the state is what follows from that mean
 """
 
 import os
@@ -14,18 +18,25 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
 from aggregator import snapshots
 from aggregator.cli import main
+from aggregator.follower import Follower, Next
 from aggregator.intake import Intake
 from aggregator.log import Log
 from aggregator.storage import DATABASE
-from automl.update import State
+from automl.update import State, next_state, state_pieces
+from exact.vectors import vector_groups
 from protocol.records import SignedTicket
+from swarm.blobs import Blob
 
 WHAT = sys.argv.pop(1)
+WRONG_ROUND = 3
 rounds = 0
 tickets: Counter[int] = Counter()
 
@@ -84,6 +95,21 @@ def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
     true_save(path, state, metadata)
 
 
+def follow(self: Follower, *args: Any) -> Next:
+    """Return what a table leads to; of the third round something else."""
+    after = true_follow(self, *args)
+    if after.state.round != WRONG_ROUND or WHAT != "wrong-mean":
+        return after
+    assert self.state is not None
+    mean = after.outcome.mean.copy()
+    mean[7] += 1
+    state = next_state(self.state, torch.from_numpy(mean), self.plan)
+    print(f"lies round={state.round}", flush=True)
+    return Next(replace(after.outcome, mean=mean), Blob.of(vector_groups(mean)), state, Blob.of(state_pieces(state)))
+
+
+true_follow = Follower.follow
+Follower.follow = follow  # type: ignore[method-assign]
 true_save = snapshots.save_snapshot
 snapshots.save_snapshot = save_snapshot
 Log.commit = commit  # type: ignore[method-assign]

@@ -15,6 +15,7 @@ Or it lives on:
     alone            it neither sees nor hears anybody but the log
     late             it begins only once it knows three others, whom it may ask for the state
     tomorrow         its clock is a day ahead
+    means            it takes means where it can, and checks each of them
     half             while a file ``cut`` lies beside its directory, it is cut off from those whose keys end in another bit than its own,
                      but for the log
 """
@@ -37,6 +38,8 @@ if WHAT == "tomorrow":  # before anything else reads the clock
     time.time = lambda: true_time() + DAY_S
     time.time_ns = lambda: true_time_ns() + DAY_S * 1_000_000_000
 
+import peer.states  # noqa: E402
+from peer.check import Checker  # noqa: E402
 from peer.cli import main  # noqa: E402
 from peer.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
 from peer.cohort_founder import FounderSeat  # noqa: E402
@@ -273,6 +276,13 @@ def dies_untold() -> None:
     MemberSeat.hand_over = hand_over  # type: ignore[method-assign]
 
 
+def means() -> None:
+    """Take the mean first, and check it each time."""
+    true_ways = peer.states.ways
+    peer.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
+    Checker.wants = lambda _self, _entry: True  # type: ignore[method-assign]
+
+
 def half() -> None:
     """Neither call nor answer those of the other half while there is a cut; the log is of both."""
     true_call, true_serve = Node.call, Node.serve
@@ -309,6 +319,7 @@ if WHAT != "tomorrow":
         "dies-with-header": dies_with_header,
         "dies-untold": dies_untold,
         "half": half,
+        "means": means,
         "dies-working": dies_working,
         "dies-handing-in": dies_handing_in,
         "dies-ticketed": dies_ticketed,

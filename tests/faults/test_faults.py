@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.config import ExchangeSection
+from automl.course import RunCourse
+from swarm.wrong_group import Measure, verify_wrong_group
+from tests.faults.liar import num_weights_of
 from tests.faults.lines import Line
 from tests.faults.scene import ENDLESS, Scene, quick_run
 from tests.swarm.processes import wait_for
@@ -75,6 +78,22 @@ def test_a_log_that_is_killed_at_any_stage_of_a_round_keeps_every_promise(tmp_pa
         scene.assert_all_agree(*honest)
         said = [line for line in scene.log("aggregator").splitlines() if line.startswith(("dies", "full"))]
         assert [line.split()[1] for line in said] == ["round=1", "open", "closed", "unsigned", "committed", "saving"]
+
+
+def test_a_log_that_commits_a_wrong_mean_is_found_out_and_there_is_a_proof_of_it(tmp_path: Path) -> None:
+    with Scene(tmp_path, quick_run()) as scene:
+        scene.start_strange_log("wrong-mean")
+        wait_for(lambda: bool(scene.status("aggregator").get("addresses")), "the aggregator listens")
+        for name in ("one", "two"):
+            scene.start_peer(name)
+            scene.expect_end(name)  # nobody can go on from a lie
+        scene.start_strange_peer("means", "means")
+        assert scene.wait_for_end("means") == 1
+        assert "wrong mean in round 3" in scene.log("means")
+        (path,) = (tmp_path / "means" / "proofs").iterdir()
+        course = RunCourse(scene.manifest)
+        finding = verify_wrong_group(path.read_bytes(), lambda _: Measure(num_weights_of(tmp_path / "aggregator"), course.coverage))
+        assert (finding.round, finding.operator, finding.differs) == (3, scene.manifest.operators[0], 1)
 
 
 def test_who_stands_still_or_is_cut_off_for_a_while_goes_on_where_the_run_is_then(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """A cohort in one event loop: places in rosters, steps, the contribution at the end; and whatever may go wrong, which hurts nobody else."""
 
 import asyncio
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -675,6 +678,25 @@ def test_where_all_give_the_same_no_vector_travels() -> None:
     play(story, local_steps=2, codec="topk-256-4")
 
 
+def test_the_mean_of_the_same_vectors_follows_the_order_of_the_keys_whoever_comes_first() -> None:
+    """A weighted mean of equal vectors is not that vector, in its last bits, and depends on the order."""
+
+    async def story(band: Band) -> None:
+        mates = await convened(band, 4)
+        common = vector_of(50)
+
+        async def hand_over(number: int) -> Accepted | None:
+            await asyncio.sleep(4 - number)
+            return await mates[number].hand_over(common, lots=number)
+
+        gathered, *accepted = await all_of(mates[0].found(common, with_mean=True), *(hand_over(number) for number in (1, 2, 3)))
+        expected = near_mean([common] * 4, [32, 16, 32, 48])
+        assert not same(expected, near_mean([common] * 4, [48, 32, 16, 32]))
+        assert same(gathered.mean, expected, *(each.mean for each in accepted))
+
+    play(story, local_steps=2, codec="topk-256-4")
+
+
 def test_who_gives_another_vector_than_the_others_is_asked_for_it(way: str) -> None:
     async def story(band: Band) -> None:
         mates = await convened(band, 3)
@@ -1001,3 +1023,87 @@ def test_a_cohort_of_real_nodes_averages_and_hands_over(tmp_path: Path, is_share
             await cohort.close()
 
     with_nodes(tmp_path, 3, work)
+
+
+FOUNDER = """
+import asyncio, sys
+from pathlib import Path
+from peer.cohort import Cohort
+from swarm.neighbours import Neighbours
+from swarm.node import Node
+from tests.peer.cohorts import PEERS, RUN, TOKEN, Band, base_of, vector_of
+
+async def main(directory, address):
+    identity = PEERS[0]
+    path = Path(directory) / "founder.key"
+    path.write_bytes(identity.to_libp2p())
+    node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
+    neighbours = Neighbours(node, RUN)
+    cohort = Cohort(node, identity, Band(local_steps=3).manifest, RUN, "here", TOKEN, neighbours)
+    await cohort.start()
+    await neighbours.announce(cohort="here", round_=0)
+    while not cohort.mates():
+        await neighbours.look()
+        await cohort.meet()
+    seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
+    await seat.average(0, vector_of(0), 16)
+    print("averaged", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@contextmanager
+def founder_process(directory: Path, address: str) -> Iterator["subprocess.Popen[str]"]:
+    """Run a founder that knows a member's address; it is gone at the end."""
+    command = [sys.executable, "-W", "ignore", "-c", FOUNDER, str(directory), address]
+    with subprocess.Popen(command, cwd=Path(__file__).resolve().parents[2], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.swarm
+@pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes share memory")
+def test_a_founder_s_process_that_is_killed_is_noticed_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    from swarm.node import Node
+    from tests.swarm.nodes import run, until
+    from tests.swarm.processes import are_gone
+
+    async def story() -> None:
+        (tmp_path / "member.key").write_bytes(PEERS[1].to_libp2p())
+        node = await Node.start(PEERS[1], tmp_path / "member.key", listen=["/ip4/127.0.0.1/tcp/0"])
+        with founder_process(tmp_path, (await node.addresses())[0]) as founder:
+            children = await killed_in_the_second_step(node, founder)
+        await node.close()
+        await until(lambda: are_gone(children))
+
+    async def killed_in_the_second_step(node: Node, founder: "subprocess.Popen[str]") -> "list[psutil.Process]":
+        neighbours = Neighbours(node, RUN)
+        cohort = Cohort(node, PEERS[1], Band(local_steps=3).manifest, RUN, "here", TOKEN, neighbours)
+        await cohort.start()
+        desk = cohort._desk
+        assert desk is not None
+        while not (desk.mates.fresh() and desk.mates.share_host(PEERS[0].public_key)):
+            await neighbours.announce(cohort="here", round_=0)
+            await neighbours.look()
+            await cohort.meet()
+        seat = await cohort.convene(base_of(0), 1, 3_600_000.0)
+        assert seat.founder == PEERS[0].public_key
+        mean = await seat.average(0, vector_of(1), 16)
+        assert same(mean, near_mean([vector_of(0), vector_of(1)], [16, 16]))
+        assert founder.stdout is not None
+        assert await asyncio.to_thread(founder.stdout.readline) == "averaged\n"
+        processes: list[psutil.Process] = psutil.Process(founder.pid).children(recursive=True)
+        giving = asyncio.create_task(seat.average(1, vector_of(1, 1), 16))
+        await asyncio.sleep(0)
+        founder.kill()
+        assert same(await giving, vector_of(1, 1))
+        assert seat.is_alone
+        await cohort.close()
+        return processes
+
+    run(story())
