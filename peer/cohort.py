@@ -6,7 +6,7 @@ Whatever goes wrong, the peer is alone, and what it did counts all the same. Onl
 import time
 from collections.abc import Awaitable, Callable
 
-from peer.cohort_founder import GONE, FounderSeat
+from peer.cohort_founder import FounderSeat
 from peer.cohort_messages import (
     GIVE,
     HAND_OVER,
@@ -20,7 +20,7 @@ from peer.cohort_messages import (
     Word,
 )
 from peer.cohort_roster import Rosters
-from peer.cohort_seat import Accepted, Desk, Gathered, Seat
+from peer.cohort_seat import GONE, Accepted, Desk, Gathered, Seat
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
 from protocol.records import Manifest
@@ -89,7 +89,7 @@ class Cohort:
 
     async def close(self) -> None:
         """Give up what is under way; mates go on alone."""
-        self._seat.close(GONE)
+        self._seat.close()
         if self._desk is not None:
             self._rosters.close()
             await self._calls.close()
@@ -113,7 +113,7 @@ class Cohort:
             lot_ms: median duration of its lots; 0 or 1: not known.
             left_ms: until what was learnt has to be gathered, to be coded and handed in.
         """
-        self._seat.close(GONE)
+        self._seat.close()
         self._seat = before = Seat(self._key)
         if self._desk is None or left_ms <= 0:
             return before
@@ -121,7 +121,7 @@ class Cohort:
         if self._seat is before:
             self._seat = seat
         else:
-            seat.close(GONE)  # another place was looked for in the meantime
+            seat.close()  # another place was looked for in the meantime
         return seat
 
     # What mates ask.

@@ -6,58 +6,28 @@ and is left out from there on; the others don't notice.
 
 import asyncio
 import logging
-import statistics
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import isfinite
 
 from exact.residuals import near_mean, vector_digest
-from peer.cohort_messages import Give, GiveAnswer, HandOver, Taken, Word
-from peer.cohort_seat import TROUBLE, Accepted, Desk, Gathered, Seat, Vector, norm_of
+from peer.cohort_messages import Give, GiveAnswer, HandOver, JoinAnswer, Place, Taken, Word
+from peer.cohort_seat import GONE, TROUBLE, Accepted, Desk, Gathered, Seat, Vector, norm_of
 from protocol.errors import EncodingError, RemoteFault, Unreachable
+from protocol.exchange import MAX_COHORT
 from protocol.records import SignedClaim
-from protocol.rosters import Timetable, outliers
+from protocol.rosters import Durations, Timetable, fits, outliers
 from protocol.rounds import Standing
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.near import Offer, off_loop
 from swarm.tasks import unless, within
 
-_REMEMBERED = 8  # durations
-
-LATE, GONE = "too late", "the founder has given this up"
+LATE = "too late"
 NOT_FINITE, TOO_LARGE = "values that are not finite", "much larger than the others' vectors"
 NO_VECTOR, BAD_CLAIM = "its vector cannot be had", "its claim does not fit"
 
 logger = logging.getLogger("manta.cohort")
-
-
-class Durations:
-    """How long averaging and gathering took lately, in ms; 0: not measured."""
-
-    def __init__(self) -> None:
-        """Know of none."""
-        self._averaging: deque[float] = deque(maxlen=_REMEMBERED)
-        self._gathering: deque[float] = deque(maxlen=_REMEMBERED)
-
-    def averaged(self, duration_ms: float) -> None:
-        """Note how long vectors and their mean were on their way, and the mean in the making."""
-        self._averaging.append(duration_ms)
-
-    def gathered(self, duration_ms: float) -> None:
-        """Note the same of what was learnt."""
-        self._gathering.append(duration_ms)
-
-    @property
-    def averaging_ms(self) -> float:
-        """The median."""
-        return statistics.median(self._averaging) if self._averaging else 0.0
-
-    @property
-    def gathering_ms(self) -> float:
-        """The median."""
-        return statistics.median(self._gathering) if self._gathering else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +64,30 @@ class _Collection:
 class FounderSeat(Seat):
     """The place of the member who convened the roster."""
 
-    def __init__(self, desk: Desk, base: Standing, others: Iterable[PublicKey], timetable: Timetable, durations: Durations) -> None:
-        """Begin with the first step; ``others`` are the members beside this peer."""
+    def __init__(
+        self, desk: Desk, base: Standing, expected: Iterable[PublicKey], until_ms: float, timetable: Timetable, durations: Durations
+    ) -> None:
+        """Begin with the first step.
+
+        Args:
+            desk: this peer's.
+            base: of the work.
+            expected: mates who are waited for ...
+            until_ms: ... so long at the end of the first step.
+            timetable: of the steps.
+            durations: learns how long it all takes.
+        """
         super().__init__(desk.calls.key)
         self.base = base
         self.timetable = timetable
         self._desk = desk
         self._durations = durations
-        self._others = set(others)
+        self._expected = set(expected)
+        self._until_ms = until_ms
+        self._came: set[PublicKey] = set()  # who asked for a place
+        self._asked = asyncio.Event()
+        self._is_open = True  # for members
+        self._others: set[PublicKey] = set()
         self._step = 0  # under way
         self._ends_ms = timetable.ends_ms(0, timetable.start_ms)
         self._given = _Collection()  # for that step
@@ -131,14 +117,42 @@ class FounderSeat(Seat):
 
     def close(self, reason: str = GONE) -> None:
         """See ``Seat``."""
+        self._is_open = False
         for collection in (self._given, self._handed):
             self._leave_out_all(collection, reason)
             collection.over.set()
+
+    # Who takes part.
+
+    def admit(self, key: PublicKey, lot_ms: int) -> JoinAnswer:
+        """Answer a mate that asks for a place: there are some until the first step is over, or was due."""
+        now_ms = self._desk.now_ms()
+        self._came.add(key)
+        self._asked.set()
+        self._desk.silence.forgive(key)
+        if not self._is_open or now_ms > self._ends_ms or len(self._others - {key}) >= MAX_COHORT - 1:
+            return JoinAnswer(int(Place.LATE))
+        if not fits(lot_ms, self.timetable.last_ms - self.timetable.start_ms, self.timetable.local_steps):
+            return JoinAnswer(int(Place.TOO_SLOW))
+        self._others.add(key)
+        ends_ms, step_ms = max(0, round(self._ends_ms - now_ms)), round(self.timetable.step_ms)
+        return JoinAnswer(int(Place.TAKEN), (), self.members, ends_ms, step_ms)
+
+    async def _close_roster(self) -> None:
+        """Take no more members; before that, wait for those who are expected, but not for long."""
+        while self._is_open and self._expected - self._came and (left_ms := self._until_ms - self._desk.now_ms()) > 0:
+            self._asked.clear()
+            await within(self._asked, left_ms / 1000)
+        if self._is_open:
+            self._is_open = False
+            for key in self._expected - self._came:
+                self._desk.silence.note(key, self.base.round + 1)
 
     # Steps.
 
     async def average(self, step: int, vector: Vector, samples: int) -> Vector:
         """See ``Seat``."""
+        await self._close_roster()
         if self.is_alone:
             return vector
         if step != self._step:
@@ -197,6 +211,7 @@ class FounderSeat(Seat):
 
     async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
         """See ``Seat``."""
+        await self._close_roster()
         if self.is_alone:
             return None
         desk, collection = self._desk, self._handed

@@ -23,7 +23,8 @@ class Place(IntEnum):
     ELSEWHERE = 1  # it asks another one itself
     TOO_SLOW = 2  # the asker's lots do not fit the roster's steps
     NO_FOUNDER = 3  # it is alone itself
-    LATE = 4  # the roster is closed, or full, or it works on something else
+    LATE = 4  # the roster is closed, or full, or it works on something newer
+    NOT_YET = 5  # it does not work on that base yet, and the asker's patience is over
 
 
 @dataclass(frozen=True, slots=True)

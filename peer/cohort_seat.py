@@ -28,6 +28,7 @@ from swarm.near_mates import Mates
 
 Vector = NDArray[np.float32]
 
+GONE = "the founder has given this up"
 TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
 _STEP = 2**16  # values at a time: they stay in a cache
 
@@ -126,7 +127,7 @@ class Seat:
 
     @property
     def members(self) -> tuple[PublicKey, ...]:
-        """The roster as far as it is left, in the order of the keys."""
+        """The roster as far as this peer knows it, in the order of the keys; who came late is known to the founder only."""
         return (self.key,)
 
     def step_ends(self, step: int) -> float | None:
@@ -156,7 +157,7 @@ class Seat:
         """Founder: tell the members that ``accepted`` lists their claims; None, or for those whom it does not list: hand in alone."""
         del accepted
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str = GONE) -> None:
         """Give the place up; who waits for this peer goes on alone."""
         del reason
 
@@ -241,7 +242,10 @@ class MemberSeat(Seat):
                 self._go_alone(f"left out: {word.reason}")
                 return None
             self._check(word.taken[0], claim)
-        except TROUBLE as error:
+        except Weather as error:  # its own hand-in may take long: whether it is silent shows in the next round
+            self._go_alone(str(error))
+            return None
+        except RemoteFault as error:
             desk.silence.note(self._founder, self._base.round + 1)
             self._go_alone(str(error))
             return None

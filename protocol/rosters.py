@@ -3,6 +3,8 @@
 Each peer decides by what it knows, and two may decide differently; then there are two rosters, and nobody is hurt. Times are milliseconds.
 """
 
+import statistics
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import sqrt
@@ -10,6 +12,7 @@ from math import sqrt
 from protocol.exchange import CLIP
 from protocol.signing import PublicKey
 
+_REMEMBERED = 8  # durations
 SILENT_ROUNDS = 8  # that a founder is passed over for, and an absent member is not waited for
 _PART = 3  # of a step: so much a lot may take, and so long a late member is waited for
 _CONVENING_PART, MAX_CONVENING_MS = 8, 2000.0  # of the time for work at most, to find a roster
@@ -23,11 +26,19 @@ class Silence:
     def __init__(self) -> None:
         """Know of nobody."""
         self._until: dict[PublicKey, int] = {}
+        self._late: dict[PublicKey, int] = {}  # how long the newest lateness is remembered, in rounds
 
     def note(self, key: PublicKey, round: int) -> None:
         """``key`` was silent in ``round``."""
         self._until = {other: until for other, until in self._until.items() if until >= round}
         self._until[key] = round + SILENT_ROUNDS
+
+    def note_late(self, key: PublicKey, round: int) -> None:
+        """``key`` is there, and was not where it should have been: passed over for a round, then for two, four, at last eight."""
+        self.note(key, round)
+        self._late = {other: rounds for other, rounds in self._late.items() if other in self._until}
+        self._late[key] = min(2 * self._late.get(key, 0) or 1, SILENT_ROUNDS)
+        self._until[key] = round + self._late[key]
 
     def covers(self, key: PublicKey, round: int) -> bool:
         """Return whether ``key`` was silent so lately that nothing is expected of it."""
@@ -36,6 +47,7 @@ class Silence:
     def forgive(self, key: PublicKey) -> None:
         """``key`` has spoken."""
         self._until.pop(key, None)
+        self._late.pop(key, None)
 
 
 def choose_founder(own: PublicKey, mates: Iterable[PublicKey], silence: Silence, round: int) -> PublicKey:
@@ -93,6 +105,33 @@ class Timetable:
     def last_patience_ms(self) -> float:
         """How long a founder waits for what a late member learnt."""
         return min(self.patience_ms, max(self.last_ms - self.start_ms - self._work_ms, _LEAST_GATHERING_MS))
+
+
+class Durations:
+    """How long averaging and gathering took lately, in ms; 0: not measured."""
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self._averaging: deque[float] = deque(maxlen=_REMEMBERED)
+        self._gathering: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def averaged(self, duration_ms: float) -> None:
+        """Note how long vectors and their mean were on their way, and the mean in the making."""
+        self._averaging.append(duration_ms)
+
+    def gathered(self, duration_ms: float) -> None:
+        """Note the same of what was learnt."""
+        self._gathering.append(duration_ms)
+
+    @property
+    def averaging_ms(self) -> float:
+        """The median."""
+        return statistics.median(self._averaging) if self._averaging else 0.0
+
+    @property
+    def gathering_ms(self) -> float:
+        """The median."""
+        return statistics.median(self._gathering) if self._gathering else 0.0
 
 
 def outliers(norms: Sequence[float], samples: Sequence[int]) -> tuple[int, ...]:

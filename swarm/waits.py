@@ -44,7 +44,7 @@ ANNOUNCED_S = 60.0  # an announcement counts so long at least
 
 # In a cohort. Beside these its founder's timetable decides, which follows from the time that a round leaves.
 HELLO_S = 10.0  # a proof for a proof, from memory
-NEAR_S = 0.5  # on top of what the other side takes by its own bounds, for the way
+NEAR_S = 1.0  # on top of what the other side takes by its own bounds, for the way and a busy machine
 
 
 def news_s(left_ms: int, grace_ms: int) -> float:

@@ -47,6 +47,19 @@ def test_who_speaks_again_is_forgiven() -> None:
     assert choose_founder(KEYS[2], KEYS[:2], silence, 11) == KEYS[0]
 
 
+def test_who_is_late_again_and_again_is_passed_over_for_longer_and_longer() -> None:
+    silence, passed_over = Silence(), []
+    for round_ in range(1, 40):
+        if silence.covers(KEYS[0], round_):
+            passed_over.append(round_)
+        else:
+            silence.note_late(KEYS[0], round_)
+    assert passed_over == [2, 4, 5, *range(7, 11), *range(12, 20), *range(21, 29), *range(30, 38), 39]
+    silence.forgive(KEYS[0])
+    silence.note_late(KEYS[0], 50)
+    assert [silence.covers(KEYS[0], round_) for round_ in (50, 51, 52)] == [True, True, False]
+
+
 def test_whoever_thinks_that_all_were_silent_founds_itself() -> None:
     silence = Silence()
     for key in KEYS[:5]:
