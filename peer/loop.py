@@ -372,7 +372,7 @@ class PeerLoop:
                 logger.info("header refused round=%d reason=%s", sealed.opened.round, error)
                 refused += 1
                 if refused >= _REFUSED_BEFORE_DROPPED:
-                    self._drop(str(error))
+                    await self._drop(str(error))
                     return True
             except MantaError as error:  # it is away, or says what no log says
                 logger.info("not handed in round=%d reason=%s", sealed.opened.round, error)
@@ -423,8 +423,10 @@ class PeerLoop:
         if self._sealing_ms is not None and sealed is not None and sealed.opened.round == self.machine.round:
             self._pace.header_took(now_ms() - self._sealing_ms)
 
-    def _drop(self, reason: str) -> None:
-        self._residuals.dropped()
+    async def _drop(self, reason: str) -> None:
+        # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
+        if codec_named(self.manifest.exchange.codec).is_sparse:
+            await self._residuals.forget()
         lost = self.machine.refused("refused by the log")
         self._board.status.samples_lost += lost
         self._board.update(dropped=dict(self.machine.dropped))

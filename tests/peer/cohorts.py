@@ -94,20 +94,22 @@ class Mate:
         signed = SignedContribution.sign(replace(contribution, **changes), self.identity)
         return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
 
-    async def found(self, given: Any = None, *, with_mean: bool = False, leave_out: Iterable["Mate"] = ()) -> Gathered | None:
+    async def found(
+        self, given: Any = None, *, round_: int = 1, with_mean: bool = False, leave_out: Iterable["Mate"] = ()
+    ) -> Gathered | None:
         """Do the founder's part at the end; return what was handed in."""
         vector = vector_of(self.number, 100) if given is None else given
-        gathered = await self.seat.gather(self.claim(), vector, 32)
+        gathered = await self.seat.gather(self.claim(round_), vector, 32)
         if gathered is not None:
             left_out = frozenset(mate.key for mate in leave_out)
             gathered = gathered.without(left_out) if left_out else gathered
             await self.seat.tell(self.accepted(gathered, with_mean=with_mean))
         return gathered
 
-    async def hand_over(self, given: Any = None, *, until_s: float = 60.0, **changes: Any) -> Accepted | None:
+    async def hand_over(self, given: Any = None, *, round_: int = 1, until_s: float = 60.0, **changes: Any) -> Accepted | None:
         """Do a member's part at the end."""
         vector = vector_of(self.number, 100) if given is None else given
-        return await self.seat.hand_over(self.claim(**changes), vector, 32, now() * 1000 + until_s * 1000)
+        return await self.seat.hand_over(self.claim(round_, **changes), vector, 32, now() * 1000 + until_s * 1000)
 
     def die(self) -> None:
         """Be gone for the others, from one moment to the next."""
