@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from exact.residuals import near_mean
 from peer.cohort import Accepted, Cohort, Gathered, Seat
-from peer.cohort_founder import GONE, LATE, NOT_FINITE, TOO_LARGE
+from peer.cohort_founder import LATE, NOT_FINITE, TOO_LARGE
 from peer.cohort_messages import GIVE, HAND_OVER, JOIN, Give, GiveAnswer, HandOver, Join, JoinAnswer, Place, Word
+from peer.cohort_seat import GONE
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.records import SignedClaim, SignedContribution

@@ -152,6 +152,16 @@ def test_a_body_that_comes_too_late_is_refused_and_counts_when_it_is_handed_in_a
     assert closing.tick(DEADLINE + 400 + OPEN_MS) == table(A)
 
 
+def test_a_late_header_that_came_again_is_in_once() -> None:
+    closing = waiting(A)
+    assert hand_in(closing, A, DEADLINE + GRACE) == 8
+    closing.tick(DEADLINE + GRACE)
+    closing.open(8, OPEN_MS, frozenset({D}), DEADLINE + 400)
+    closing.tick(DEADLINE + 400 + OPEN_MS)
+    closing.open(9, OPEN_MS, frozenset({A}), DEADLINE + 2_000)
+    assert hand_in(closing, A, DEADLINE + 2_000, number=2) == 9
+
+
 def test_a_newcomer_s_body_is_refused_from_the_deadline_on_whoever_looks_first() -> None:
     for now in (DEADLINE - 1, DEADLINE):
         closing = opened()
