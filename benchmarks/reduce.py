@@ -167,7 +167,7 @@ async def serve_our_peer(pipe: Connection, peer: int, num_peers: int, num_values
             end_s = time.monotonic()
             pipe.send("done")
             await receive()
-            if len(seat.members) != num_peers:
+            if seat.is_alone or (seat.is_founder and len(seat.members) != num_peers):
                 pipe.send(f"a roster of {len(seat.members)}")
             else:
                 pipe.send(outcome_of(start_s, end_s, torch.from_numpy(np.require(mean, requirements="W")), exact))
