@@ -255,14 +255,14 @@ class Intake:
     def _check_body_is_new(self, listed: Listed, contribution: bytes) -> None:
         """Refuse a body that another contribution of the round names: it was copied, or the two agreed on it.
 
-        A member knows its cohort's body and may hand it in as its own. That must not keep the cohort's out, which may come after it, so
-        among those with a key in common only the one that is alone is refused.
+        Those of one roster may have learnt the same. And a member knows its cohort's body and may hand it in as its own. That must not keep
+        the cohort's out, which may come after it, so among those with a key in common only the one that is alone is refused.
 
         Raises:
             LedgerError: it is not new.
         """
         for digest, upload in self._uploads:
-            if digest == contribution or upload.listed.row.body != listed.row.body:
+            if digest == contribution or upload.listed.row.body != listed.row.body or upload.listed.roster == listed.roster:
                 continue
             is_ones_own = upload.founder == listed.row.founder or len(listed.keys) > 1
             if set(upload.listed.keys).isdisjoint(listed.keys) or not is_ones_own:

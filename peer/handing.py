@@ -6,6 +6,7 @@ comes to the log's table, or both, the work counts once.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from peer.residuals import Residual, Residuals
 from peer.spread import Spread
 from peer.store import PeerStore
 from peer.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of
+from peer.workbench import now_ms
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
 from protocol.records import Header, Manifest, SignedClaim, SignedContribution
@@ -29,6 +31,8 @@ from swarm.log_client import HandedIn, LogClient
 from swarm.messages import HandIn
 from swarm.rpc import Refused
 from swarm.tasks import soon_after
+
+_REMEMBERED = 8  # contributions of a founder, with how long they took
 
 logger = logging.getLogger("manta.peer")
 
@@ -77,6 +81,7 @@ class Handing:
         self._spread = spread
         self._keep_body = keep_body
         self._in_hand: InHand | None = None
+        self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
 
     def take_up(self, num_weights: int) -> None:
@@ -109,6 +114,8 @@ class Handing:
             lot_ms: median duration of a lot.
             newest: the newest commit known.
         """
+        if seat.is_alone:
+            seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)
         made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms)
         if made is None or not self._machine.seal(made.header):
@@ -141,6 +148,11 @@ class Handing:
 
     # With the cohort.
 
+    @property
+    def took_ms(self) -> float | None:
+        """How long it takes a founder from what its members gave to the word for them: the longest lately; None: never done yet."""
+        return max(self._took_ms, default=None)
+
     async def with_cohort(self, until_ms: float, changed: asyncio.Event, header_in: Callable[[], None]) -> HandedIn | None:
         """Hand in what is sealed together with the cohort; None: it is to be handed in alone. The cohort is tried once.
 
@@ -160,7 +172,10 @@ class Handing:
         weight = self.weight(in_hand.learnt.pile.samples)
         if seat.is_founder:
             gathered = await seat.gather(in_hand.claim, in_hand.given, weight)
-            return None if gathered is None else await self._as_founder(seat, gathered, in_hand.learnt, header_in)
+            if gathered is not None:
+                return await self._as_founder(seat, gathered, in_hand.learnt, header_in)
+            seat.close("it hands in alone")
+            return None
         accepted = await soon_after(changed, waits.WORD_S, seat.hand_over(in_hand.claim, in_hand.given, weight, until_ms))
         if accepted is None:
             return None
@@ -169,7 +184,7 @@ class Handing:
 
     async def _as_founder(self, seat: Seat, gathered: Gathered, learnt: Learnt, header_in: Callable[[], None]) -> HandedIn | None:
         """Hand the cohort's contribution in, without those whom the log blames; tell the members what became of it."""
-        own = PublicKey(self._identity.public_key)
+        own, begun_ms = PublicKey(self._identity.public_key), now_ms()
         answer: HandedIn | None = None
         made: Made | None = None
         try:
@@ -189,6 +204,7 @@ class Handing:
         contribution = made.header.contribution
         await self._taken(contribution.digest, made.left)
         await seat.tell(Accepted(contribution, answer.signed, gathered.mean if self._codec.is_sparse else None))
+        self._took_ms.append(now_ms() - begun_ms)
         self._machine.accepted(contribution, answer.signed.open(self._log.operator))
         self._keep_body(made.blob, made.body)
         self._brought(contribution, answer, made.blob)

@@ -283,6 +283,8 @@ class PeerLoop:
             done = await self._bench.train(base, self._states.held, seat, self._may_start_lot)
         finally:
             seat.cancel()
+        if done is None and seat.done() and not seat.cancelled():
+            seat.result().close("it has nothing to hand in")
         self._lap.mark("train")
         self._board.status.samples_lost += self._bench.take_dropped()
         if done is None:
@@ -294,7 +296,10 @@ class PeerLoop:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
         if self.machine.phase is not Phase.WORKING or base.round < self.machine.newest.round:
             return Seat(self.identity.public_key)
-        return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - 2 * self._open_ms / _LAST_PART)
+        # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
+        took_ms = self._handing.took_ms
+        kept_ms = self._open_ms / _LAST_PART + (self._open_ms / _LAST_PART if took_ms is None else took_ms)
+        return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - kept_ms)
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""

@@ -47,6 +47,7 @@ class Listed:
     round: int  # the round after its base
     keys: tuple[bytes, ...]  # of its claims, in order
     claims: tuple[bytes, ...]  # their digests
+    consent: bytes  # whom they name as their founder, also where it is handed in alone
     residual: bytes  # that it leaves to each of the keys
     counted: int  # samples, uncapped
     lots_ms: tuple[int, ...]  # one a claim
@@ -57,6 +58,11 @@ class Listed:
         """The name that all of its claims have."""
         return self.row.cohort
 
+    @property
+    def roster(self) -> tuple[int, bytes]:
+        """Its base and its founder: members of one roster may have learnt the same, and name one body where each hands in alone."""
+        return self.round, self.consent
+
 
 @dataclass(slots=True)
 class _Table:
@@ -65,10 +71,10 @@ class _Table:
     claims: list[tuple[bytes, Claim]] = field(default_factory=list)  # after the last contribution: digest, opened
     listed: list[Listed] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)  # of all these claims
-    bodies: set[bytes] = field(default_factory=set)
+    bodies: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)  # with the roster that each is of
 
     def copy(self) -> "_Table":
-        return _Table(list(self.claims), list(self.listed), set(self.keys), set(self.bodies))
+        return _Table(list(self.claims), list(self.listed), set(self.keys), dict(self.bodies))
 
 
 _COPIED = ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_residuals", "_credits")
@@ -96,7 +102,7 @@ class Ledger:
         self._table = _Table()
         self._keys: deque[frozenset[tuple[bytes, int]]] = deque(maxlen=MAX_AGE + 1)  # (key, round of its base + 1) of the newest tables
         self._bodies: deque[frozenset[bytes]] = deque()  # of the newest tables
-        self._known_bodies: set[bytes] = set()  # all of these
+        self._known_bodies: dict[bytes, tuple[int, bytes]] = {}  # all of these, with the roster that each is of
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
         self._residuals: dict[bytes, bytes] = {}  # by key, what its last listed contribution left; who is not in it has zeros
         self._credits: Counter[bytes] = Counter()
@@ -259,10 +265,10 @@ class Ledger:
         listed = self._listed(signed, contribution, table.claims, self.round + 1)
         if table.listed and table.listed[-1].row.founder >= listed.row.founder:
             raise LedgerError("the contributions of a table are sorted by founder")
-        if listed.row.body in table.bodies:
+        if table.bodies.get(listed.row.body, listed.roster) != listed.roster:
             raise LedgerError("two contributions of a table have one body")
         table.listed.append(listed)
-        table.bodies.add(listed.row.body)
+        table.bodies[listed.row.body] = listed.roster
         table.claims = []
 
     def _take_round(self, round_: Round, entry: bytes) -> None:
@@ -281,9 +287,10 @@ class Ledger:
         self._credits.update(share_out(self.manifest.reward_pool, dict(pair for one in listed for pair in one.rewards)))
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._bodies.append(frozenset(row.body for row in rows))
-        self._known_bodies |= self._bodies[-1]
+        self._known_bodies |= self._table.bodies
         if len(self._bodies) > REMEMBERED_ROUNDS:
-            self._known_bodies -= self._bodies.popleft()
+            for body in self._bodies.popleft():
+                self._known_bodies.pop(body, None)
         self._tables.append(tuple(listed))
         self._leave_residuals(round_.round, listed)
         self._commits.append(commit_digest(entry))
@@ -341,7 +348,8 @@ class Ledger:
         others = tuple(claim.key for claim in opened if not _is_of(contribution, own, claim))
         if others:
             raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
-        if contribution.body in self._known_bodies:
+        roster = (contribution.round, own.founder)
+        if self._known_bodies.get(contribution.body, roster) != roster:
             raise LedgerError("this body is in the log already")
         if contribution.residual and not codec_named(self.manifest.exchange.codec).is_sparse:
             raise LedgerError("a residual in a run whose bodies leave none")
@@ -364,6 +372,7 @@ class Ledger:
             round=contribution.round,
             keys=tuple(claim.key for claim in opened),
             claims=contribution.claims,
+            consent=opened[0].founder,
             residual=contribution.residual,
             counted=sum(samples),
             lots_ms=tuple(claim.lot_ms for claim in opened),

@@ -27,7 +27,7 @@ _MAX_CALLS = 4 * MAX_COHORT  # answered at a time
 _HURRY_S = 5.0  # to say who calls, and what
 _NAME_BYTES, _KEY_BYTES, _LENGTH_BYTES = 16, 32, 4
 _ANSWER, _REFUSAL = b"\x00", b"\x01"
-_TURNS_TO_TURN_AWAY = 8  # of the event loop, until who came in as the door closed has been met and sent away
+_TURNS_TO_TURN_AWAY = 8  # of the event loop, until who came in last has been met and sent away
 _GONE = (TimeoutError, OSError, asyncio.IncompleteReadError)  # what reading and writing raise when the other side is gone
 
 logger = logging.getLogger("manta.near")
@@ -84,6 +84,12 @@ class NearCalls:
         """Close the door; who waits for an answer is told at once."""
         self._is_closed = True  # also for who is just coming in
         if self._server is not None:
+            # CPython 3.11 leaves a socket open that it has accepted and not met yet when its server is closed. So nobody is let in any
+            # more, and the door is closed once those who were have been met.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(_TURNS_TO_TURN_AWAY):
+                await asyncio.sleep(0)
             self._server.close()
         answering, callers = list(self._answering), list(self._callers)
         for task in answering:
@@ -92,8 +98,6 @@ class NearCalls:
         for caller in callers:
             caller.transport.abort()
         await asyncio.gather(*(caller.wait_closed() for caller in callers), return_exceptions=True)
-        for _ in range(_TURNS_TO_TURN_AWAY):
-            await asyncio.sleep(0)
 
     def door_for(self, mate: PublicKey) -> tuple[Door, ...]:
         """Return the door that ``mate`` may call at; none where there is none."""

@@ -329,6 +329,25 @@ def test_a_member_that_hands_in_its_cohorts_body_as_its_own_keeps_nobody_out(pla
     play(story)
 
 
+def test_members_of_one_roster_who_learnt_the_same_count_each_alone_and_others_do_not(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        whole = desk.made_together(A, B, C)
+        root = whole.header.contribution.open().body
+
+        def alone(peer: Identity, founder: Identity) -> Made:
+            header = listing([claim_of(desk.ledger, peer, founder=founder.public_key)], peer, body=root)
+            return Made(peer, header, whole.body, NUM_WEIGHTS)
+
+        first, second = alone(B, A), alone(C, A)
+        await desk.hand_in(first)
+        await says_no(desk.header(alone(D, E)), "names this body")
+        await desk.hand_in(second)
+        assert set(desk.commit()) == {first.digest, second.digest}
+        assert [one.keys for one in desk.ledger.table_at(1) or ()] == [(B.public_key,), (C.public_key,)]
+
+    play(story)
+
+
 def test_who_did_much_wrong_costs_its_cohort_nothing(play: Play) -> None:
     async def story(desk: Desk) -> None:
         for _ in range(9):

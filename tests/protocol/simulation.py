@@ -153,9 +153,12 @@ class Log:
         return Answer(digest, wants_body=True)
 
     def check_body_is_new(self, header: Header) -> None:
-        keys = {claim.key for claim in claims_in(header)}
+        claims = claims_in(header)
+        keys, roster = {claim.key for claim in claims}, (claims[0].round, claims[0].founder)
         for other, kept in self.handed.items():
-            is_other = self.closing.round_of(other) and keys.isdisjoint(claim.key for claim in claims_in(kept.header))
+            others = claims_in(kept.header)
+            is_other = self.closing.round_of(other) and keys.isdisjoint(claim.key for claim in others)
+            is_other = is_other and roster != (others[0].round, others[0].founder)
             if is_other and opened(kept.header).body == opened(header).body:
                 raise LedgerError("another contribution of the round names this body")
 

@@ -183,6 +183,7 @@ class Rounds(RuleBasedStateMachine):
             return
         if is_known:
             assert answer == self.promised[one]
+            self.bringer[one] = bringer
             return
         assert answer == target
         assert not in_the_way

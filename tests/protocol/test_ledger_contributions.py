@@ -18,7 +18,7 @@ from protocol.records import (
     entry_of,
 )
 from protocol.signing import sha256
-from tests.contributions import PEERS, commit, header_of, in_order, round_of, with_contribution
+from tests.contributions import PEERS, claim_of, commit, header_of, in_order, listing, round_of, with_contribution
 from tests.protocol.ledgers import append, claim_entry, ledger_of, refused
 from tests.runs import EXCHANGE, FixedCourse
 
@@ -221,6 +221,22 @@ def test_no_body_counts_twice_in_a_table_or_in_two(ledger: Ledger) -> None:
         attempt.append(claim_entry(copied))
         refused(attempt, entry_of(copied.contribution), match="body is in the log already")
         commit(fork, [header_of(fork, PEERS[2])])
+
+
+def test_members_of_one_roster_who_learnt_the_same_name_one_body_each_alone_in_a_table_or_in_two() -> None:
+    ledger = ledger_of()
+    founder, body = PEERS[3].public_key, sha256(b"body")
+    first, second, third = in_order(listing([claim_of(ledger, peer, founder=founder)], peer, body=body) for peer in PEERS[:3])
+    commit(ledger, [first, second])
+    assert [one.row.body for one in ledger.table_at(1) or ()] == [body, body]
+    stolen = header_of(ledger, PEERS[4], round=1, body=body)
+    with pytest.raises(LedgerError, match="body is in the log already"):
+        ledger.listed(stolen, 2)
+    of_another_base = listing([claim_of(ledger, PEERS[4], founder=founder)], PEERS[4], body=body)
+    with pytest.raises(LedgerError, match="body is in the log already"):
+        ledger.listed(of_another_base, 2)
+    commit(ledger, [third])
+    assert [one.row.age for one in ledger.table_at(2) or ()] == [1]
 
 
 def test_bodies_of_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
