@@ -34,7 +34,7 @@ _SETTINGS = {
         "stereo-tiny", "layers", 300, 8, 32, Optimizer("adamw", "0.01", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
     ),
 }
-_THIN = {"classification": (10, "topk-384-4", 95), "stereo": (10, "topk-384-4", 95)}  # local steps, codec, percent of the residual
+_THIN = {"classification": (5, "topk-192-4", 95), "stereo": (5, "topk-192-4", 95)}  # local steps, codec, percent of the residual
 TASKS = tuple(_SETTINGS)
 
 

@@ -5,7 +5,7 @@ It ends without a word, as by ``kill -9``, in its third round:
     dies-handing-in  when the log has its header, before it sends the body
     dies-ticketed    when the log has given it a ticket
     dies-fetching    when it has asked for what leads to the next state
-Or, in a cohort, as its founder or as a member, whichever it is:
+Or, in a cohort, at its first chance, as its founder or as a member (``WHAT:founder``, ``WHAT:member``):
     dies-joining     when it takes its place in a roster
     dies-in-step     when a local step is to be averaged
     dies-gathering   when what was learnt is gathered, or handed over
@@ -29,7 +29,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
-WHAT = sys.argv.pop(1)
+WHAT, _, ROLE = sys.argv.pop(1).partition(":")
 DAY_S = 86_400
 MOMENT_S = 0.2  # for a message to arrive
 
@@ -52,6 +52,7 @@ from protocol.records import Ticket  # noqa: E402
 from protocol.rounds import RoundMachine  # noqa: E402
 from protocol.signing import PublicKey  # noqa: E402
 from swarm.messages import BodyPart  # noqa: E402
+from swarm.near_calls import NearCalls  # noqa: E402
 from swarm.node import Node  # noqa: E402
 from swarm.rpc import Handler  # noqa: E402
 
@@ -185,17 +186,17 @@ def dies_joining() -> None:
 
     async def convene(self: Cohort, *args: Any) -> Seat:
         seat = await true_convene(self, *args)
-        if not seat.is_alone:
-            die_in_cohort(seat)
+        die_in_cohort(seat)
         return seat
 
     Cohort.convene = convene  # type: ignore[method-assign]
 
 
-def die_in_cohort(seat: Seat) -> NoReturn:
-    """Say as what it dies, and die."""
-    print(f"dies as {'founder' if seat.is_founder else 'member'}", flush=True)
-    die()
+def die_in_cohort(seat: Seat) -> None:
+    """Die, and say as what, if that is its part in a cohort of several."""
+    if not seat.is_alone and seat.is_founder == (ROLE == "founder"):
+        print(f"dies as {ROLE}", flush=True)
+        die()
 
 
 def dies_in_step() -> None:
@@ -204,8 +205,7 @@ def dies_in_step() -> None:
         true_average = kind.average
 
         async def average(self: Seat, *args: Any, true_average: Any = true_average) -> Any:
-            if not self.is_alone:
-                die_in_cohort(self)
+            die_in_cohort(self)
             return await true_average(self, *args)
 
         kind.average = average  # type: ignore[method-assign]
@@ -214,15 +214,15 @@ def dies_in_step() -> None:
 def dies_gathering() -> None:
     """Die where what was learnt is gathered, or to be handed over."""
 
-    async def gather(self: Seat, *args: Any) -> Gathered | None:
-        if not self.is_alone:
-            die_in_cohort(self)
-        return None
+    true_gather, true_hand_over = FounderSeat.gather, MemberSeat.hand_over
 
-    async def hand_over(self: Seat, *args: Any) -> Accepted | None:
-        if not self.is_alone:
-            die_in_cohort(self)
-        return None
+    async def gather(self: FounderSeat, *args: Any) -> Gathered | None:
+        die_in_cohort(self)
+        return await true_gather(self, *args)
+
+    async def hand_over(self: MemberSeat, *args: Any) -> Accepted | None:
+        die_in_cohort(self)
+        return await true_hand_over(self, *args)
 
     FounderSeat.gather = gather  # type: ignore[method-assign]
     MemberSeat.hand_over = hand_over  # type: ignore[method-assign]
@@ -230,7 +230,7 @@ def dies_gathering() -> None:
 
 def dies_with_header() -> None:
     """Die as a founder when the answer to the cohort's header is here, as a member a moment after its claim was handed over."""
-    true_gather, true_pack, true_call = FounderSeat.gather, BodyPart.pack, Node.call
+    true_gather, true_pack, true_call = FounderSeat.gather, BodyPart.pack, NearCalls.call
     founders: list[Seat] = []
 
     async def gather(self: FounderSeat, *args: Any) -> Gathered | None:
@@ -244,8 +244,8 @@ def dies_with_header() -> None:
             die_in_cohort(founders[0])
         return true_pack(self)
 
-    async def call(self: Node, key: PublicKey, method: str, *args: Any, **options: Any) -> bytes:
-        if method != HAND_OVER:
+    async def call(self: NearCalls, key: PublicKey, method: str, *args: Any, **options: Any) -> bytes:
+        if method != HAND_OVER or ROLE != "member":
             return await true_call(self, key, method, *args, **options)
         calling = asyncio.create_task(true_call(self, key, method, *args, **options))
         await asyncio.wait([calling], timeout=MOMENT_S)
@@ -254,7 +254,7 @@ def dies_with_header() -> None:
 
     FounderSeat.gather = gather  # type: ignore[method-assign]
     BodyPart.pack = pack  # type: ignore[method-assign]
-    Node.call = call  # type: ignore[method-assign]
+    NearCalls.call = call  # type: ignore[method-assign]
 
 
 def dies_untold() -> None:
@@ -285,7 +285,7 @@ def means() -> None:
 
 def half() -> None:
     """Neither call nor answer those of the other half while there is a cut; the log is of both."""
-    true_call, true_serve = Node.call, Node.serve
+    true_call, true_serve, true_near_call = Node.call, Node.serve, NearCalls.call
     cut = Path(sys.argv[sys.argv.index("--dir") + 1]).parent / "cut"
     operator: list[PublicKey] = []
 
@@ -307,6 +307,12 @@ def half() -> None:
 
         await true_serve(self, method, answer)
 
+    async def near_call(self: NearCalls, key: PublicKey, *args: Any, **options: Any) -> bytes:
+        if is_cut_off(self.key, key):
+            raise Unreachable("there is a cut")
+        return await true_near_call(self, key, *args, **options)
+
+    NearCalls.call = near_call  # type: ignore[method-assign]
     Node.call = call  # type: ignore[method-assign]
     Node.serve = serve  # type: ignore[method-assign]
 

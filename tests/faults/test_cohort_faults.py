@@ -8,20 +8,14 @@ import pytest
 from protocol.signing import Identity
 from tests.faults.scene import Scene, cohort_run, ordered_identities
 
-pytestmark = [
-    pytest.mark.swarm,
-    pytest.mark.skip(
-        reason="of cohorts in real programs this does not hold yet: members that learnt the same and fall back alon"
-        "e name one body, which the log refuses"
-    ),
-]
+pytestmark = pytest.mark.swarm
 
 DYING = ("dies-joining", "dies-in-step", "dies-gathering", "dies-with-header", "dies-untold")
 SITE = "site"
 
 
-def start_cohort(scene: Scene, honest: dict[str, Identity], strange: dict[str, Identity]) -> None:
-    """Start a cohort, those who die last, and one peer alone."""
+def start_cohort(scene: Scene, honest: dict[str, Identity], strange: dict[str, Identity], role: str) -> None:
+    """Start a cohort, those who die in this role last, and one peer alone."""
     scene.start_aggregator()
     scene.start_peer("loner")
     for name, identity in {**honest, **strange}.items():
@@ -30,7 +24,7 @@ def start_cohort(scene: Scene, honest: dict[str, Identity], strange: dict[str, I
         scene.start_peer(name, SITE)
     scene.wait_until(lambda: are_together(scene, honest), "the honest hand in together")
     for name in strange:
-        scene.start_strange_peer(name, name, SITE)
+        scene.start_strange_peer(name, f"{name}:{role}", SITE)
 
 
 def are_together(scene: Scene, members: dict[str, Identity]) -> bool:
@@ -60,7 +54,7 @@ def test_founders_that_are_killed_at_any_stage_cost_their_members_nothing(tmp_pa
     strange = dict(zip(DYING, identities, strict=False))  # one after the other is the founder
     honest = dict(zip(("one", "two"), identities[len(DYING) :], strict=True))
     with Scene(tmp_path, cohort_run()) as scene:
-        start_cohort(scene, honest, strange)
+        start_cohort(scene, honest, strange, "founder")
         all_died_as(scene, "founder")
         assert_nobody_lost(scene, honest)
         # The ticket that the last one took with it is kept, with all members' claims.
@@ -74,7 +68,7 @@ def test_members_that_are_killed_at_any_stage_cost_the_others_nothing(tmp_path: 
     honest = dict(zip(("one", "two"), identities, strict=False))
     strange = dict(zip(DYING, identities[2:], strict=True))
     with Scene(tmp_path, cohort_run()) as scene:
-        start_cohort(scene, honest, strange)
+        start_cohort(scene, honest, strange, "member")
         all_died_as(scene, "member")
         assert_nobody_lost(scene, honest)
 

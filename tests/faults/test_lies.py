@@ -115,7 +115,6 @@ async def hand_in(scene: Scene, liar: Liar, made: Made) -> Played:
     return played
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_false_bytes_and_false_news_from_a_neighbour_are_found_out(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         asked: list[PublicKey] = []
@@ -162,7 +161,6 @@ class Forger(OwnedRecords):
         return super().sign_value(record)
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_a_dht_full_of_junk_and_a_clock_a_day_off_keep_nobody_from_taking_part(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         name = DHTID.generate(source=f"manta-{liar.run.hex()}-members")
@@ -203,7 +201,6 @@ async def store(liar: Liar, at: PeerID, records: list[DHTRecord]) -> None:
     )
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_nobody_brings_what_is_anothers(scene: Scene) -> None:
     async def story(liar: Liar, mate: Liar) -> None:
         await next_round(scene)
@@ -229,7 +226,6 @@ def test_nobody_brings_what_is_anothers(scene: Scene) -> None:
     play(scene, story, count=2)
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_claims_for_another_round_base_or_run_and_of_too_much_are_refused(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         ledger = scene.ledger()
@@ -257,7 +253,6 @@ def chunk(data: bytes, exponent: int, value: int) -> bytes:
     return bytes([exponent]) + values + data[1 + len(values) :]
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_bodies_that_are_malformed_or_not_those_of_their_headers_are_refused(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         assert len(liar.made().groups) == 1
@@ -292,7 +287,6 @@ def kept_bodies(scene: Scene, played: Played, count: int) -> list[Body]:
     return [parse(codec, found[one.row.contribution], count) for one in played.listed]
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_the_largest_values_that_can_be_coded_move_the_mean_by_no_more_than_the_clip_allows(scene: Scene) -> None:
     async def in_a_table_with_others(liar: Liar) -> Played:
         while True:
@@ -339,7 +333,6 @@ def zeros_like(body: Body) -> Body:
     return parse(body.codec.name, bytes(body_num_bytes(body.codec.name, body.count)), body.count)
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_who_claims_as_much_as_is_allowed_weighs_no_more_than_the_cap(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         exchange, lot = liar.manifest.exchange, liar.manifest.lot_samples
@@ -354,7 +347,6 @@ def test_who_claims_as_much_as_is_allowed_weighs_no_more_than_the_cap(scene: Sce
     play(scene, story)
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_a_body_that_was_in_a_table_is_not_taken_from_anybody_else(scene: Scene) -> None:
     async def story(liar: Liar, mate: Liar) -> None:
         ledger = scene.ledger()
@@ -376,7 +368,6 @@ def test_a_body_that_was_in_a_table_is_not_taken_from_anybody_else(scene: Scene)
     play(scene, story, count=2)
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_headers_without_bodies_hold_no_round_up_and_soon_nobody_listens(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         first = scene.status("aggregator")["round"]
@@ -392,7 +383,6 @@ def test_headers_without_bodies_hold_no_round_up_and_soon_nobody_listens(scene: 
     play(scene, story)
 
 
-@pytest.mark.skip(reason="not seen to pass since cohorts came: the machine was never at rest; run it on one that is")
 def test_bodies_that_drip_hold_no_round_up_and_one_counts_when_it_is_handed_in_again(scene: Scene) -> None:
     async def story(liar: Liar) -> None:
         made = liar.made()
