@@ -40,7 +40,6 @@ from swarm.wrong_group import Measure
 
 _REFUSED_BEFORE_DROPPED = 2  # times that the log says no to a contribution
 _KEPT_FLOORS = MAX_AGE + 4  # the oldest base of a table, and some commits that may come while it is fetched
-_SOURCES = 8  # neighbours that are asked for what leads to a commit
 _LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
@@ -97,7 +96,7 @@ class PeerLoop:
             group_sizes(self.manifest.exchange.codec, count),
             sum(vector_group_sizes(count)),
         )
-        self._states = States(node, shelf, self._spread, self.manifest, self.course, count, self._compute)
+        self._states = States(shelf, self._spread, self.manifest, self.course, count, self._compute)
         self._checker = Checker(
             node,
             signed,
@@ -245,7 +244,7 @@ class PeerLoop:
         assert target is not None
         started_ms = now_ms()
         try:
-            mean = await unless(self._leaving, self._states.reach(target, self.machine.held, self._floors, self._sources()))
+            mean = await unless(self._leaving, self._states.reach(target, self.machine.held, self._floors))
         except Unreachable as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
@@ -265,10 +264,6 @@ class PeerLoop:
         if first:
             self._board.update(joined_at_round=target.round)
             self._board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
-
-    def _sources(self) -> list[PublicKey]:
-        """Return who may have the newest committed state, and the teacher: the log first, then some others."""
-        return [self.log.operator, *self._neighbours.some(_SOURCES)]
 
     # A round.
 
@@ -332,7 +327,7 @@ class PeerLoop:
         if self._bench.has(base.state):
             return True
         try:
-            teacher = await unless(self._leaving, self._states.teacher(self._sources()))
+            teacher = await unless(self._leaving, self._states.teacher())
         except MantaError as error:
             logger.info("no teacher round=%d reason=%s", base.round + 1, error)
             self._board.update(waiting_for=f"somebody who has the teacher, the state of round {self.plan.teacher_round}")

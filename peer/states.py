@@ -24,17 +24,13 @@ from protocol.errors import EncodingError, MantaError, Unreachable
 from protocol.exchange import MAX_AGE
 from protocol.records import Manifest
 from protocol.rounds import Standing
-from protocol.signing import PublicKey
 from protocol.table import Row
 from swarm import waits
 from swarm.blobs import Blob, Shelf
-from swarm.fetching import fetch
-from swarm.rpc import Endpoint
 from swarm.tasks import together
 
 _ROW_BYTES = 128  # of a table as it travels, about
 _BODIES_AT_ONCE = 4
-_TRIES = 4  # times that the log says that it has nothing of what leads one way, as after its restart, before another way is gone
 
 logger = logging.getLogger("manta.peer")
 
@@ -73,7 +69,6 @@ class States:
 
     def __init__(
         self,
-        endpoint: Endpoint,
         shelf: Shelf,
         spread: Spread,
         manifest: Manifest,
@@ -82,7 +77,6 @@ class States:
         compute: ComputeThread,
     ) -> None:
         """Hold no state yet; what others may need of what is held later goes on the ``shelf``."""
-        self._endpoint = endpoint
         self._spread = spread
         self._manifest = manifest
         self._course = course
@@ -106,14 +100,13 @@ class States:
         while len(self._own_bodies) > 2:
             del self._own_bodies[next(iter(self._own_bodies))]
 
-    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]) -> Blob | None:
+    async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> Blob | None:
         """Make the state of the commit ``target`` the state, checked against its digest.
 
         Args:
             target: a commit of the log.
             held: where the state that is held stands.
             floors: exponent floors of the newest commits, by round.
-            sources: who may have a state, those to be asked first in front.
 
         Returns:
             The mean, where that is the way that led there: it may be checked.
@@ -129,7 +122,7 @@ class States:
             async with asyncio.timeout(waits.FETCH_S):
                 for way in ways(target, held, bodies_here, self._manifest, self._num_weights, knows_floors):
                     try:
-                        state, mean = await self._by(way, target, held, floors, sources)
+                        state, mean = await self._by(way, target, held, floors)
                     except MantaError as error:
                         logger.info("no way by %s round=%d reason=%s", way.name, target.round, error)
                         problems.append(f"by {way.name}: {error}")
@@ -144,7 +137,7 @@ class States:
             problems.append(f"not within {waits.FETCH_S:g} s")
         raise Unreachable("; ".join(problems))
 
-    async def teacher(self, sources: Sequence[PublicKey]) -> tuple[bytes, Tensor] | None:
+    async def teacher(self) -> tuple[bytes, Tensor] | None:
         """Return what the round after the held state learns from too: its state's digest and parameters; None: the samples alone.
 
         Fetched once, and then served to others for as long as this peer lives.
@@ -157,7 +150,7 @@ class States:
         if digest is None:
             return None
         if self._teacher is None or self._teacher[0] != digest:
-            blob = await self._fetch(digest, self._state_sizes, sources, "state")
+            blob = await self._state(digest)
             parameters = state_from_pieces(blob.pieces, self._num_weights).parameters
             self._teacher = (self._shelf.pin(blob), parameters)
         return self._teacher
@@ -169,11 +162,9 @@ class States:
         if state.round == self._plan.teacher_round:
             self._teacher = (self._shelf.pin(blob), state.parameters)
 
-    async def _by(
-        self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int], sources: Sequence[PublicKey]
-    ) -> tuple[State, Blob | None]:
+    async def _by(self, way: Way, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> tuple[State, Blob | None]:
         if way.name == "state":
-            blob = await self._fetch(target.state, self._state_sizes, sources, "state")
+            blob = await self._state(target.state)
             return await self._compute.run(state_from_pieces, blob.pieces, self._num_weights), None
         assert target.entry is not None
         assert held is not None
@@ -216,23 +207,6 @@ class States:
             raise EncodingError(f"rows that no log may have in a table: {error}") from error
         return next_state(state, torch.from_numpy(found.mean), self._plan)
 
-    async def _fetch(self, root: bytes, sizes: Sequence[int], sources: Sequence[PublicKey], kind: str) -> Blob:
-        return await fetch(
-            self._endpoint,
-            root,
-            sizes,
-            sources,
-            deadline_s=waits.FETCH_S,
-            tries=_TRIES,
-            shelf=self._shelf,
-            kind=kind,
-            on_wrong=_note_wrong,
-        )
-
-    @property
-    def _state_sizes(self) -> tuple[int, ...]:
-        return state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)
-
-
-def _note_wrong(key: PublicKey, reason: str) -> None:
-    logger.warning("wrong bytes peer=%s reason=%s", key.hex()[:8], reason)
+    async def _state(self, digest: bytes) -> Blob:
+        sizes = state_piece_sizes(self._num_weights, self._manifest.optimizer, self._manifest.exchange.local_steps)
+        return await self._spread.blob(digest, sizes, "state", may_be_old=True)

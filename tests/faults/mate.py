@@ -60,6 +60,9 @@ class Mate:
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
             self.seat = await self.cohort.convene(self.base, LOT_MS, 0.75 * told.left_ms)
+            # As a founder: they come until its first step is over.
+            while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.mates()) and now_ms() < self._ends_ms:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
             if not self.seat.is_alone:
                 return self.seat
 
@@ -67,10 +70,10 @@ class Mate:
         """Give a vector for a step, when it is due; return what the cohort made of it."""
         return await self.seat.average(step, vector, SAMPLES)
 
-    async def steps(self) -> None:
-        """Give small random numbers in all steps."""
+    async def steps(self, scale: float = 1e-3) -> None:
+        """Give random numbers about so large in all steps."""
         for step in range(self.liar.manifest.exchange.local_steps):
-            await self.step(step, self.liar.vector())
+            await self.step(step, self.liar.vector(scale))
 
     def claim(self, **changes: Any) -> SignedClaim:
         """Return what it claims of the round."""

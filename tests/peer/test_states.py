@@ -101,6 +101,7 @@ class Scene:
     compute: ComputeThread
     asked: list[bytes] = field(default_factory=list)  # roots that the log was asked for
     seeds: "count[int]" = field(default_factory=count)
+    neighbours: dict[bytes, Neighbours] = field(default_factory=dict)  # of each peer, by its key
 
     async def peer(self, identity: Identity) -> States:
         states, _ = await self.peer_with_shelf(identity)
@@ -112,12 +113,21 @@ class Scene:
         client = LogClient(endpoint, log.manifest, log.ledger.run)
         sizes = group_sizes(log.manifest.exchange.codec, log.num_weights)
         mean_bytes = sum(vector_group_sizes(log.num_weights))
-        neighbours = Neighbours(endpoint, log.ledger.run)
-        await neighbours.announce(cohort="here", round_=0)
-        await neighbours.look()  # of those who came before
+        neighbours = await self.announce(endpoint)
+        await neighbours.look()  # for those who came before
         spread = Spread(endpoint, client, log.manifest, log.ledger.run, shelf, neighbours, sizes, mean_bytes)
         await spread.start()
-        return States(endpoint, shelf, spread, log.manifest, log.course, log.num_weights, self.compute), shelf
+        return States(shelf, spread, log.manifest, log.course, log.num_weights, self.compute), shelf
+
+    async def announce(self, endpoint: MemoryEndpoint) -> Neighbours:
+        """Announce whoever has this endpoint; return what it knows of others."""
+        neighbours = self.neighbours[endpoint.key] = Neighbours(endpoint, self.log.ledger.run)
+        await neighbours.announce(cohort="here", round_=0)
+        return neighbours
+
+    async def meets(self, identity: Identity) -> None:
+        """Let a peer look for the others again."""
+        await self.neighbours[identity.public_key].look()
 
     def commit(self, rows: int = 1, **lies: object) -> Standing:
         """Commit a round of so many contributions; return it."""
@@ -129,14 +139,10 @@ class Scene:
     def start(self) -> Standing:
         return Standing.start(self.log.manifest, self.log.ledger.run)
 
-    @property
-    def sources(self) -> list[PublicKey]:
-        return [self.log.endpoint.key]
-
     async def at_the_start(self, identity: Identity) -> States:
         """Return a peer that holds the run's first state; nothing was asked for yet."""
         states = await self.peer(identity)
-        await states.reach(self.start, None, FLOORS, self.sources)
+        await states.reach(self.start, None, FLOORS)
         self.asked.clear()
         return states
 
@@ -173,7 +179,7 @@ def test_a_state_is_reached_by_its_table_s_bodies() -> None:
         states, held = await scene.at_the_start(LATE), scene.start
         for _ in range(3):
             target = scene.commit()
-            await states.reach(target, held, own_floors(scene), scene.sources)
+            await states.reach(target, held, own_floors(scene))
             assert state_digest(states.held) == target.state
             held = target
         bodies = {blob.root for _, blob in scene.log.handed.values()}
@@ -187,7 +193,7 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
         states, held = await scene.at_the_start(LATE), scene.start
         for _ in range(4):
             target = scene.commit()
-            await states.reach(target, held, own_floors(scene), scene.sources)
+            await states.reach(target, held, own_floors(scene))
             held = target
         own = scene.log.give(PEERS[1], 50, age=3)
         header, blob = scene.log.handed[own]
@@ -195,7 +201,7 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
         target = scene.commit()
         assert {listed.row.age for listed in scene.log.ledger.table_at(5) or ()} == {0, 3}
         scene.asked.clear()
-        await states.reach(target, held, own_floors(scene), scene.sources)
+        await states.reach(target, held, own_floors(scene))
         assert state_digest(states.held) == target.state
         assert blob.root not in scene.asked
         assert header.contribution.open().body == blob.root
@@ -206,11 +212,11 @@ def test_contributions_of_several_ages_are_decoded_each_on_its_own_base() -> Non
 def test_an_own_body_is_handed_out_once_it_is_in_a_table() -> None:
     async def story(scene: Scene) -> None:
         states, shelf = await scene.peer_with_shelf(EARLY)
-        await states.reach(scene.start, None, FLOORS, scene.sources)
+        await states.reach(scene.start, None, FLOORS)
         _, blob = scene.log.handed[scene.log.give(EARLY, 1)]
         states.keep_body(blob, parse("int16", blob.join(), scene.log.num_weights))
         assert shelf.get(blob.root) is None
-        await states.reach(Standing.after(scene.log.commit()), scene.start, own_floors(scene), scene.sources)
+        await states.reach(Standing.after(scene.log.commit()), scene.start, own_floors(scene))
         assert shelf.get(blob.root) is not None
 
     in_scene(story)
@@ -220,7 +226,7 @@ def test_with_more_rows_it_is_reached_by_the_mean() -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
         target = scene.commit(rows=3)
-        await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        await states.reach(target, scene.start, own_floors(scene))
         assert state_digest(states.held) == target.state
         assert set(scene.asked) == {scene.log.means[0].root}
 
@@ -232,7 +238,7 @@ def test_far_behind_the_state_itself_is_fetched() -> None:
         states = await scene.at_the_start(LATE)
         scene.commit()
         target = scene.commit()
-        await states.reach(target, scene.start, own_floors(scene), scene.sources)
+        await states.reach(target, scene.start, own_floors(scene))
         assert state_digest(states.held) == target.state
         assert set(scene.asked) == {target.state}
 
@@ -249,7 +255,7 @@ def test_what_nobody_has_any_more_is_done_without_soon() -> None:
         for root in [root for root in items if root != target.state]:
             del items[root]
         async with asyncio.timeout(30):  # and not when the deadline is over
-            await states.reach(target, scene.start, own_floors(scene), scene.sources)
+            await states.reach(target, scene.start, own_floors(scene))
         assert state_digest(states.held) == target.state
 
     in_scene(story)
@@ -264,7 +270,7 @@ def test_what_leads_to_another_state_than_the_committed_one_is_not_the_state(cap
         with pytest.raises(
             Unreachable, match=r"by bodies: it leads to another state; by mean: it leads to another state; by state: nobody"
         ):
-            await states.reach(target, scene.start, own_floors(scene), scene.sources)
+            await states.reach(target, scene.start, own_floors(scene))
         assert states.held is before
         assert "the committed bodies leads to another state here round=1" in caplog.text
 
@@ -276,7 +282,7 @@ def test_a_table_that_no_log_may_have_is_passed_by() -> None:
         states = await scene.at_the_start(LATE)
         target = scene.commit()
         floors = {**own_floors(scene), 0: 200}  # a floor that no body can have
-        await states.reach(target, scene.start, floors, scene.sources)
+        await states.reach(target, scene.start, floors)
         assert state_digest(states.held) == target.state
         assert scene.log.means[0].root in scene.asked
 
@@ -286,13 +292,15 @@ def test_a_table_that_no_log_may_have_is_passed_by() -> None:
 def test_a_liar_is_found_out_and_others_are_asked(caplog: pytest.LogCaptureFixture) -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(LATE)
-        lie = Shelf(max_bytes=2**28)
-        await lie.serve(scene.log.network.endpoint(LIAR.public_key))
+        lie, liar = Shelf(max_bytes=2**28), scene.log.network.endpoint(LIAR.public_key)
+        await lie.serve(liar)
+        await scene.announce(liar)
+        await scene.meets(LATE)
         scene.commit()
         target = scene.commit()  # so far that the state is fetched
         false = Blob.of(state_pieces(states.held))
         lie._pinned[target.state] = Blob(false.pieces, false.hashes, target.state)  # type: ignore[arg-type,index]
-        await states.reach(target, scene.start, own_floors(scene), [LIAR.public_key, *scene.sources])
+        await states.reach(target, scene.start, own_floors(scene))
         assert state_digest(states.held) == target.state
         assert f"wrong bytes peer={LIAR.public_key.hex()[:8]}" in caplog.text
 
@@ -303,9 +311,9 @@ def test_neighbours_have_what_the_log_does_not_answer_for() -> None:
     async def story(scene: Scene) -> None:
         early, late = await scene.at_the_start(EARLY), await scene.at_the_start(LATE)
         target = scene.commit(rows=3)
-        await early.reach(target, scene.start, own_floors(scene), scene.sources)
+        await early.reach(target, scene.start, own_floors(scene))
         scene.log.go_away()
-        await late.reach(target, scene.start, own_floors(scene), [*scene.sources, EARLY.public_key])
+        await late.reach(target, scene.start, own_floors(scene))
         assert state_digest(late.held) == target.state
 
     in_scene(story)
@@ -323,7 +331,7 @@ def test_all_ways_together_have_one_deadline(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(waits, "FETCH_S", 0.3)
         started_s = asyncio.get_running_loop().time()
         with pytest.raises(Unreachable, match=r"not within 0\.3 s"):
-            await states.reach(target, scene.start, own_floors(scene), scene.sources)
+            await states.reach(target, scene.start, own_floors(scene))
         assert asyncio.get_running_loop().time() - started_s < 2 * 0.3 + 5  # three ways, and a busy machine
         assert state_digest(states.held) == scene.start.state
 
@@ -338,7 +346,7 @@ async def live_through(scene: Scene, states: States, last: int) -> list[Standing
     standings = [scene.start]
     for _ in range(last):
         standings.append(scene.commit())
-        await states.reach(standings[-1], standings[-2], own_floors(scene), scene.sources)
+        await states.reach(standings[-1], standings[-2], own_floors(scene))
     return standings
 
 
@@ -355,13 +363,13 @@ def test_up_to_the_end_of_the_full_phase_there_is_no_teacher_and_then_it_is_that
         states = await scene.at_the_start(EARLY)
         taught, expected, held = teacher_round(scene), None, scene.start
         for round_ in range(1, scene.log.plan.num_rounds):
-            found = await states.teacher([])
+            found = await states.teacher()
             assert (found is None) == (round_ <= taught)
             if found is not None and expected is not None:
                 assert found[0] == state_digest(expected)
                 assert torch.equal(found[1], expected.parameters)
             target = scene.commit()
-            await states.reach(target, held, own_floors(scene), scene.sources)
+            await states.reach(target, held, own_floors(scene))
             held = target
             if round_ == taught:
                 expected = states.held
@@ -373,7 +381,7 @@ def test_in_a_sandwich_run_there_is_never_a_teacher() -> None:
     async def story(scene: Scene) -> None:
         states = await scene.at_the_start(EARLY)
         await live_through(scene, states, 3)
-        assert await states.teacher([]) is None
+        assert await states.teacher() is None
 
     in_scene(story, num_rounds=7)
 
@@ -382,34 +390,45 @@ def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_han
     async def story(scene: Scene) -> None:
         early, late, third = await scene.at_the_start(EARLY), await scene.peer(LATE), await scene.peer(LIAR)
         standings = await live_through(scene, early, teacher_round(scene) + 1)
-        await late.reach(standings[-1], None, FLOORS, scene.sources)
-        await third.reach(standings[-1], None, FLOORS, scene.sources)
+        await late.reach(standings[-1], None, FLOORS)
+        await third.reach(standings[-1], None, FLOORS)
         scene.log.go_away()
-        found, expected = await late.teacher([EARLY.public_key]), await early.teacher([])
+        found, expected = await late.teacher(), await early.teacher()
         assert found is not None
         assert expected is not None
         assert found[0] == expected[0] == standings[teacher_round(scene)].state
         assert torch.equal(found[1], expected[1])
         del scene.log.network.endpoints[EARLY.public_key]
-        assert await late.teacher([EARLY.public_key]) == found  # it is not asked for again
-        again = await third.teacher([LATE.public_key])
+        assert await late.teacher() == found  # it is not asked for again
+        again = await third.teacher()
         assert again is not None
         assert again[0] == found[0]
 
     in_scene(story, **SHRINKING)
 
 
-def test_another_state_in_the_teacher_s_place_is_not_believed() -> None:
+def test_another_state_in_the_teacher_s_place_is_not_believed(caplog: pytest.LogCaptureFixture) -> None:
     async def story(scene: Scene) -> None:
         early, late = await scene.at_the_start(EARLY), await scene.peer(LATE)
         first = Blob.of(state_pieces(early.held))
         standings = await live_through(scene, early, teacher_round(scene) + 1)
-        await late.reach(standings[-1], None, FLOORS, scene.sources)
+        await late.reach(standings[-1], None, FLOORS)
         lie, root = Shelf(max_bytes=1), standings[teacher_round(scene)].state
         lie._pinned[root] = Blob(first.pieces, first.hashes, root)  # type: ignore[arg-type]
-        await lie.serve(scene.log.network.endpoint(LIAR.public_key))
-        with pytest.raises(Unreachable, match="do not have the root"):
-            await late.teacher([LIAR.public_key])
-        assert await late.teacher([LIAR.public_key, EARLY.public_key]) is not None
+        liar = scene.log.network.endpoint(LIAR.public_key)
+        await lie.serve(liar)
+        await scene.announce(liar)
+        await scene.meets(LATE)
+        scene.log.go_away()
+        early_endpoint = scene.log.network.endpoints.pop(EARLY.public_key)
+        asking = asyncio.create_task(late.teacher())
+        while "hashes that do not have the root" not in caplog.text:
+            assert not asking.done()
+            await asyncio.sleep(0)
+        scene.log.network.endpoints[EARLY.public_key] = early_endpoint
+        found, expected = await asking, await early.teacher()
+        assert found is not None
+        assert expected is not None
+        assert torch.equal(found[1], expected[1])
 
     in_scene(story, **SHRINKING)
