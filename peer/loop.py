@@ -13,9 +13,9 @@ from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
 from peer.check import Checker
 from peer.cohort import Cohort, Seat
+from peer.commits import Commits
 from peer.handing import Handing
 from peer.news import Ear
-from peer.promises import Promises
 from peer.residuals import Residuals
 from peer.spread import Spread
 from peer.states import States
@@ -24,14 +24,14 @@ from peer.store import PeerStore
 from peer.work import ComputeThread, Lap, Learnt
 from peer.workbench import Workbench, now_ms
 from protocol.errors import MantaError, Unreachable
-from protocol.exchange import MAX_AGE, codec_named, grace_ms
+from protocol.exchange import codec_named, grace_ms
 from protocol.pace import Pace
 from protocol.records import Manifest, Round, SignedManifest
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Shelf
-from swarm.log_client import Commitment, HandedIn, LogClient, OwnRow, Told
+from swarm.log_client import HandedIn, LogClient
 from swarm.messages import HandIn
 from swarm.neighbours import Neighbours
 from swarm.rpc import OwnNode, Refused
@@ -39,7 +39,6 @@ from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
 _REFUSED_BEFORE_DROPPED = 2  # times that the log says no to a contribution
-_KEPT_FLOORS = MAX_AGE + 4  # the oldest base of a table, and some commits that may come while it is fetched
 _LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
@@ -75,15 +74,6 @@ class PeerLoop:
         self._shelf = shelf
         self._pace = Pace()
         self._neighbours = Neighbours(node, self.run_id)
-        self._ear = Ear(
-            node,
-            self.log,
-            self._neighbours,
-            round=lambda: self.machine.newest.round,
-            left_ms=lambda: self._pace.left_ms(now_ms()),
-            take=self._take,
-            show=self._show_log,
-        )
         self._compute = ComputeThread()
         count = worker.num_weights
         self._spread = Spread(
@@ -106,7 +96,6 @@ class PeerLoop:
             table=self._spread.table,
             sources=self._spread.sources,
         )
-        self._commitments: dict[int, Commitment] = {}  # by round, of the newest commits
         self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, worker, self._compute, self.machine, self._pace)
         self._residuals = Residuals(store, self.run_id, worker.num_weights, self.course.sorts_after)
         self._handing = Handing(
@@ -123,16 +112,27 @@ class PeerLoop:
             self._states.keep_body,
         )
         self._cohort = Cohort(node, identity, self.manifest, self.run_id, cohort, token, self._neighbours)
-        self._floors: dict[int, int] = {0: self.manifest.exchange.first_floor}  # by round, of the newest commits
         self._sealing_ms: float | None = None  # when that began, until it has a ticket
-        self._promises = Promises(self.log.row, self._kept, self._broken)
-        self._listed_in = 0  # the newest round whose table is known to have this peer
-        self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
-        self._closing: asyncio.TimerHandle | None = None  # of the open round's headers
         self._checking: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self._lap = Lap()
+        self._commits = Commits(
+            self.manifest, self.log, self.machine, self._pace, self._spread, self._residuals, board, self._lap, on_news=self._on_news
+        )
+        self._ear = Ear(
+            node,
+            self.log,
+            self._neighbours,
+            round=lambda: self.machine.newest.round,
+            left_ms=lambda: self._pace.left_ms(now_ms()),
+            take=self._commits.take,
+            show=self._show_log,
+        )
+
+    def _on_news(self, entry: Round) -> None:
+        self._checker.committed(entry)
+        self._changed.set()
 
     # The person's side.
 
@@ -161,13 +161,11 @@ class PeerLoop:
                 background += [tasks.create_task(watch) for watch in (self._meet(), self._ear.listen())]
                 self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
-                await self._promises.settle()  # a neighbour may have told of the last commit before the log did
+                await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
             finally:
                 for task in (*background, *self._checking):
                     task.cancel()
-                if self._closing is not None:
-                    self._closing.cancel()
-                await self._promises.close()
+                await self._commits.close()
                 await self._cohort.close()
                 await self._spread.close()
                 await self._ear.close()
@@ -244,7 +242,7 @@ class PeerLoop:
         assert target is not None
         started_ms = now_ms()
         try:
-            mean = await unless(self._leaving, self._states.reach(target, self.machine.held, self._floors))
+            mean = await unless(self._leaving, self._states.reach(target, self.machine.held, self._commits.floors))
         except Unreachable as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
             self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
@@ -253,7 +251,7 @@ class PeerLoop:
         if self._leaving.is_set():
             return
         self._lap.mark("fetch")
-        commitment = self._commitments.get(target.round)
+        commitment = self._commits.commitment(target.round)
         if mean is not None and commitment is not None and self._checker.wants(commitment.proven.round):
             self._checking.add(check := self._tasks.create_task(self._checker.check(commitment.receipt, commitment.proven, mean)))
             check.add_done_callback(self._checking.discard)
@@ -317,7 +315,7 @@ class PeerLoop:
             return machine.samples > 0
         if self._leaving.is_set() or machine.is_overdue or not (machine.phase is Phase.WORKING or self._works_ahead()):
             return False
-        is_awaited = self._listed_in == machine.newest.round > 0
+        is_awaited = self._commits.listed_in == machine.newest.round > 0
         return self._pace.may_start_lot(
             now_ms(), lots, is_awaited=is_awaited, step=step, steps=self.manifest.exchange.local_steps, ends=ends
         )
@@ -342,22 +340,11 @@ class PeerLoop:
     async def _seal(self, learnt: Learnt, seat: Seat) -> None:
         """Make a contribution of what was learnt; durable when this returns, for nobody may see its header before that."""
         self._sealing_ms = now_ms()
-        await self._settle_residual()
+        await self._commits.settle_residual()
         if await self._handing.seal(learnt, seat, lot_ms=self._pace.lot_ms, newest=self.machine.newest.round):
             self._board.status.loss = learnt.pile.loss
         else:
             self._board.status.samples_lost += self.machine.discard()
-
-    async def _settle_residual(self) -> None:
-        """Find out which residual holds: that depends on whether the contribution before is in its table."""
-        if not codec_named(self.manifest.exchange.codec).is_sparse:
-            return
-        await self._promises.settle()
-        if self._listed is not None:
-            await self._residuals.listed(*self._listed)
-            self._listed = None
-        elif self._promises.is_waiting:
-            await self._residuals.forget()
 
     async def _hand_in(self) -> bool:
         """Hand the sealed contribution in until it has a ticket, is in a table, or can never be; False: the person leaves without it."""
@@ -405,8 +392,8 @@ class PeerLoop:
         """The log has the contribution: on its disk, or in a table already."""
         if answer.status is HandIn.LISTED:
             self.machine.listed()
-            self._promises.expect(answer.round, sealed)
-            self._promises.look()
+            self._commits.promises.expect(answer.round, sealed)
+            self._commits.promises.look()
             return
         ticket = answer.ticket
         assert ticket is not None
@@ -431,64 +418,3 @@ class PeerLoop:
         self._board.status.samples_lost += lost
         self._board.update(dropped=dict(self.machine.dropped))
         self._board.say(f"{lost} samples do not count: the log refuses them ({reason})")
-
-    # Commits.
-
-    def _take(self, told: Told) -> None:
-        """Take note of what the log, or a neighbour, says of where the run stands."""
-        if told.commitment is not None:
-            self._take_commit(told, told.commitment.proven.round)
-        elif told.left_ms:
-            self._opened(told.left_ms)
-        if told.is_from_log:
-            self._promises.look()
-
-    def _take_commit(self, told: Told, entry: Round) -> None:
-        commit = self.machine.committed(entry)
-        if told.left_ms and entry.round == self.machine.newest.round:
-            self._opened(told.left_ms)
-        if commit.promised is not None:
-            assert commit.ticket is not None
-            self._promises.expect(commit.ticket.round, commit.promised)
-        if told.row is not None:
-            self._promises.see(entry.round, told.row)
-        if not commit.is_news:
-            return
-        assert told.commitment is not None
-        self._commitments[entry.round] = told.commitment
-        self._commitments = {round_: each for round_, each in self._commitments.items() if round_ > entry.round - _KEPT_FLOORS}
-        self._checker.committed(entry)
-        self._spread.committed(entry)
-        if not told.left_ms and not told.is_from_log:
-            self._opened(entry.open_ms)  # a neighbour told: it came a moment ago
-        self._floors[entry.round] = entry.floor
-        self._floors = {round_: floor for round_, floor in self._floors.items() if round_ > entry.round - _KEPT_FLOORS}
-        self._board.status.samples_lost += commit.samples_lost
-        self._lap.mark("wait")
-        logger.info("round over round=%d %s", entry.round, self._lap.line())
-        self._board.committed(
-            round_=entry.round, state=entry.state, contributions=entry.rows, counted=commit.promised is not None, lost=commit.samples_lost
-        )
-        self._board.update(dropped=dict(self.machine.dropped), waiting_for="")
-        self._changed.set()
-
-    def _opened(self, left_ms: int) -> None:
-        """Headers for the round after the newest commit have so much time from now on; then bodies may be shown to others."""
-        self._pace.opened(now_ms(), left_ms)
-        if self._closing is not None:
-            self._closing.cancel()
-        round_ = self.machine.newest.round + 1
-        self._closing = asyncio.get_running_loop().call_later(left_ms / 1000, self._spread.headers_closed, round_)
-
-    def _kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
-        """A table has this peer's claim; ``row`` None: as its ticket says, for the log does not show the table any more."""
-        self._listed_in = max(self._listed_in, round_)
-        promised = sealed.accepted or sealed.header.contribution
-        self._listed = (promised.digest if row is None else row.row.contribution, round_)
-        self._board.status.samples_counted += sealed.samples
-        self._board.status.rounds_counted += 1
-
-    def _broken(self, round_: int, sealed: Sealed) -> None:
-        self._residuals.dropped()
-        self._board.status.promises_broken += 1
-        self._board.say(f"the log gave a ticket for round {round_} and did not keep it: {sealed.samples} samples are not in its table")
