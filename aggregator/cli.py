@@ -127,6 +127,23 @@ def replay(directory: Path, verbose: bool) -> None:
         click.echo(f"state {found.state.hex()}")
 
 
+@ledger.command("check-proof")
+@click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
+def check_proof(proof: Path, run_id: str | None) -> None:
+    """Check what a peer kept as PROOF that a log committed a wrong mean; needs nothing but the file."""
+    with _clear_errors():
+        with ending_at_ctrl_c():
+            from aggregator import proofs
+
+        found = proofs.check_proof(proof, run_id)
+        click.echo(f"run {found.run.hex()}")
+        click.echo(f"operator {found.operator.hex()}")
+        click.echo(
+            f"proven: of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
+        )
+
+
 if __name__ == "__main__":
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     main()

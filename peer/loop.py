@@ -73,7 +73,7 @@ class PeerLoop:
         self._board = board
         self._shelf = shelf
         self._pace = Pace()
-        self._neighbours = Neighbours(node, self.run_id)
+        self._neighbours = Neighbours(node, self.run_id, is_near=lambda key: key in self._cohort.mates())
         self._compute = ComputeThread()
         count = worker.num_weights
         self._spread = Spread(

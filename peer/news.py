@@ -124,6 +124,7 @@ class Ear:
         for key in self._neighbours.some(1):
             try:
                 self._heard(await self._log.news(key, self._round(), left_ms=None))
+                self._neighbours.met(key)
             except MantaError:
                 self._neighbours.forget(key)
 
@@ -140,11 +141,13 @@ class Ear:
     async def _push(self, key: PublicKey, receipt: bytes) -> None:
         try:
             await self._node.call(key, "commit", receipt, timeout_s=waits.PUSH_S)
+            self._neighbours.met(key)
         except MantaError:  # it hears of the commit at the log
             self._neighbours.forget(key)
 
-    async def _on_pushed(self, _sender: PublicKey, data: bytes) -> bytes:
+    async def _on_pushed(self, sender: PublicKey, data: bytes) -> bytes:
         self._heard(Told(self._log.open(data), None, 0))
+        self._neighbours.met(sender)
         return b""
 
     async def _on_asked(self, _caller: PublicKey, request: bytes) -> bytes:

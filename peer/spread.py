@@ -29,6 +29,7 @@ from swarm.rumours import Book
 
 LOG_BYTES = 4 * 1024 * 1024  # that the log is asked for at once, of one thing, by all peers together
 LOG_FIRST = 4  # peers at least
+CROWD_A_ROW = 8  # peers for each contribution of the newest table, and as many that are in none: more are not believed to be there
 _NEIGHBOURS_ASKED = 4  # who did not say that they have it
 _KEPT_TABLES = 4
 _ROW_BYTES = 128  # of a table as it travels, about
@@ -91,6 +92,7 @@ class Spread:
         )
         self._book.budget_bytes = mean_bytes
         self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, rng=rng)
+        self._rows = 0  # of the newest commit
         self._tables: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
 
     async def start(self) -> None:
@@ -122,6 +124,7 @@ class Spread:
 
     def committed(self, entry: Round) -> None:
         """The newest commit is this one."""
+        self._rows = entry.rows
         is_worth_it = (entry.rows - 1) * self._body_bytes <= self._mean_bytes
         self._book.budget_bytes = self._mean_bytes if is_worth_it else 0
         self._gossip.commit(entry.round)
@@ -188,6 +191,7 @@ class Spread:
             except MantaError as error:
                 asked[key] = f"{key.hex()[:8]}: {error}"
                 continue
+            self._neighbours.met(key)
             self.keep_table(entry, rows, weights)
             return rows, weights
 
@@ -201,11 +205,12 @@ class Spread:
     def _turn_s(self, root: bytes, num_bytes: int) -> float:
         """Return how long to wait before the log is asked for something: 0 for the few whose turn it is at once.
 
-        In each time ``waits.TURN_S`` after that, where nothing is given, twice as many come as came before.
+        In each time ``waits.TURN_S`` after that, where nothing is given, twice as many come as came before. How many there are is what
+        announcements say, which cost nothing, but no more than the log's tables bear out: else a stranger could make all of them wait.
         """
         first = max(LOG_FIRST, LOG_BYTES // max(num_bytes, 1))
         drawn = int.from_bytes(sha256(root + self._node.key)[:8], "big") / 2**64
-        place = drawn * self._neighbours.size
+        place = drawn * min(self._neighbours.size, CROWD_A_ROW * (self._rows + 1))
         return 0.0 if place < first else waits.TURN_S * (1 + math.log2(place / first))
 
     async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:

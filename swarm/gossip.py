@@ -310,6 +310,7 @@ class Gossip:
                 self.bytes_out += len(request)
                 if not unpack(Heard, answer, max_bytes=_MAX_ANSWER_BYTES).is_linked:
                     raise EncodingError("no room for another link")
+                self._neighbours.met(key)
                 push = self._book.next_push(key)
         except Unreachable:
             self._neighbours.forget(key)
@@ -333,6 +334,7 @@ class Gossip:
             push = unpack(Push, request, max_bytes=MAX_REQUEST_BYTES)
             is_linked = self._book.link(caller, is_near=self._neighbours.is_near(caller), is_invited=True)
             self._book.take(caller, push, self._clock())
+            self._neighbours.met(caller)
         except RemoteFault as error:
             self.faults.note(caller, type(error).__name__)
             self._book.unlink(caller)

@@ -4,6 +4,9 @@ Everybody stands in the bucket of the first bits of its key's hash; the larger t
 not grow with the run. One reads the own bucket, another one at random, and that of the own cohort; who knows nothing yet, the sample: the
 name without any bits, under which a large run's few with the smallest hashes stand. A small run has one bucket, that name.
 
+An announcement costs nothing, and anybody can make thousands. So those who were met, who answered a call or made one, are drawn before
+those who are only announced, and stay where there is no room.
+
 A round needs none of this: a peer that finds nobody takes part by the log alone.
 """
 
@@ -11,7 +14,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from protocol.encoding import pack, unpack
@@ -27,6 +30,7 @@ MAX_NEAR = 32  # of them
 MAX_BITS = 16
 SPLIT, JOIN = 96, 64  # a bucket of more is split; two that are less together become one
 _CHANGED = 8  # one of so many is forgotten at a look, where there is no room
+_MET = 0.75  # of those who are drawn, as long as there are any who were met
 _FEW = 16  # announcements are enough to tell a run's size from
 _S_A_NEIGHBOUR = 2.0  # what is read at a look grows with a small run: so the time from look to look does, too
 _PERIODS_PUBLISHED, _PERIODS_KNOWN = 6, 3  # how long an announcement lives: in the DHT, and at those who read it
@@ -37,6 +41,7 @@ _MAX_ANNOUNCEMENT_BYTES = 512
 class _Known:
     announcement: Announcement
     forgotten_s: float  # the time when it is
+    is_met: bool = False
 
 
 class Neighbours:
@@ -116,8 +121,7 @@ class Neighbours:
 
     def some(self, count: int) -> list[PublicKey]:
         """Return at most so many random ones of them."""
-        members = self.members()
-        return self._rng.sample(members, min(count, len(members)))
+        return self._drawn(self.members(), count)
 
     def mixed(self, count: int) -> list[PublicKey]:
         """Return at most so many: half of them near ones, if there are any, then others."""
@@ -132,8 +136,17 @@ class Neighbours:
 
     def far(self, count: int, *, without: Container[PublicKey] = ()) -> list[PublicKey]:
         """Return at most so many random ones of them that are not near."""
-        far = [key for key in self.members() if key not in without and not self.is_near(key)]
-        return self._rng.sample(far, min(count, len(far)))
+        return self._drawn([key for key in self.members() if key not in without and not self.is_near(key)], count)
+
+    def _drawn(self, keys: list[PublicKey], count: int) -> list[PublicKey]:
+        """Return at most so many random ones of these, most of them such as were met."""
+        self._rng.shuffle(keys)
+        pools = {is_met: [key for key in keys if self._known[key].is_met == is_met] for is_met in (True, False)}
+        drawn: list[PublicKey] = []
+        while len(drawn) < min(count, len(keys)):
+            is_met = bool(pools[True]) and (not pools[False] or self._rng.random() < _MET)
+            drawn.append(pools[is_met].pop())
+        return drawn
 
     def is_near(self, key: PublicKey) -> bool:
         """Return whether a peer announced the own cohort, and is of it as far as is known."""
@@ -141,6 +154,12 @@ class Neighbours:
         if known is None or self._cohort is None or known.announcement.cohort != self._cohort:
             return False
         return self._is_near is None or self._is_near(key)
+
+    def met(self, key: PublicKey) -> None:
+        """It answered a call, or made one: it is there."""
+        known = self._known.get(key)
+        if known is not None and not known.is_met:
+            self._known[key] = replace(known, is_met=True)
 
     def forget(self, key: PublicKey) -> None:
         """It cannot be reached: do without it until it announces itself again."""
@@ -195,7 +214,8 @@ class Neighbours:
         after_s = 0.0 if is_full else _PERIODS_PUBLISHED * self.period_s
         self._known = {key: known for key, known in self._known.items() if known.forgotten_s + after_s > now}
         if len(self._known) >= MAX_NEIGHBOURS:
-            for key in self.far(MAX_NEIGHBOURS // _CHANGED):
+            far = sorted(self.far(MAX_NEIGHBOURS), key=lambda key: self._known[key].is_met)
+            for key in far[: MAX_NEIGHBOURS // _CHANGED]:
                 del self._known[key]
 
     def _take_all(self, found: Mapping[PublicKey, bytes], *, of_cohort: bool = False) -> None:
@@ -227,7 +247,8 @@ class Neighbours:
             return
         if known is None and of_cohort and len(self._known) >= MAX_NEIGHBOURS:
             del self._known[self._rng.choice([each for each in self._known if not self._is_mate(each)])]
-        self._known[key] = _Known(announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s))
+        is_met = known is not None and known.is_met
+        self._known[key] = _Known(announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s), is_met)
 
     def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:
         """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""

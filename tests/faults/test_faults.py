@@ -5,11 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from aggregator.cli import main
 from aggregator.config import ExchangeSection
-from automl.course import RunCourse
-from swarm.wrong_group import Measure, verify_wrong_group
-from tests.faults.liar import num_weights_of
 from tests.faults.lines import Line
 from tests.faults.scene import ENDLESS, Scene, quick_run
 from tests.swarm.processes import wait_for
@@ -91,9 +90,12 @@ def test_a_log_that_commits_a_wrong_mean_is_found_out_and_there_is_a_proof_of_it
         assert scene.wait_for_end("means") == 1
         assert "wrong mean in round 3" in scene.log("means")
         (path,) = (tmp_path / "means" / "proofs").iterdir()
-        course = RunCourse(scene.manifest)
-        finding = verify_wrong_group(path.read_bytes(), lambda _: Measure(num_weights_of(tmp_path / "aggregator"), course.coverage))
-        assert (finding.round, finding.operator, finding.differs) == (3, scene.manifest.operators[0], 1)
+        result = CliRunner().invoke(main, ["ledger", "check-proof", str(path), "--run", scene.status("aggregator")["run"]])
+        assert result.exit_code == 0
+        assert f"operator {scene.manifest.operators[0].hex()}" in result.output
+        assert "proven: of the mean of round 3 group 0 has 1 values that its table does not come to" in result.output
+        other = CliRunner().invoke(main, ["ledger", "check-proof", str(path), "--run", "0" * 64])
+        assert (other.exit_code, "a proof about another run" in other.output) == (2, True)
 
 
 def test_who_stands_still_or_is_cut_off_for_a_while_goes_on_where_the_run_is_then(tmp_path: Path) -> None:

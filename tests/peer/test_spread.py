@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -222,7 +223,9 @@ def test_where_nobody_who_should_ask_the_log_does_the_others_do_in_their_turn(mo
     story(work, 1, size=10**6)
 
 
-def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once() -> None:
+def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spread, "CROWD_A_ROW", 1000)
+
     async def work(scene: Scene) -> None:
         size, num_bytes = 1000, 2**20
         for peer in scene.peers:
@@ -236,6 +239,19 @@ def test_turns_are_drawn_anew_for_each_thing_and_a_few_come_at_once() -> None:
         assert sum(turn <= 2 * waits.TURN_S for turn in turns[0]) < 40
 
     story(work, 8, size=1000)
+
+
+def test_nobody_waits_long_for_peers_that_no_table_bears_out() -> None:
+    async def work(scene: Scene) -> None:
+        (peer,) = scene.peers
+        roots = [sha256(b"%d" % number) for number in range(1000)]
+        before = max(peer.spread._turn_s(root, 2**20) for root in roots)
+        peer.spread.committed(replace(scene.given.entry, rows=3))
+        after = max(peer.spread._turn_s(root, 2**20) for root in roots)
+        # 8 who are in no table, 24 for three contributions; 4 ask at once.
+        assert waits.TURN_S * 1.5 < before <= waits.TURN_S * 2 < after <= waits.TURN_S * 4
+
+    story(work, 1, size=10**6)
 
 
 def test_a_log_that_is_away_is_not_missed_while_somebody_has_what_is_wanted() -> None:

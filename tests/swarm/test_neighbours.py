@@ -198,6 +198,35 @@ def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not()
     run(go())
 
 
+def test_those_who_were_met_are_drawn_before_those_who_are_only_announced_and_stay_where_there_is_no_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(neighbours, "MAX_NEIGHBOURS", 32)
+
+    async def story(here: MemoryEndpoint, *others: MemoryEndpoint) -> None:
+        known = Neighbours(here, RUN, rng=random.Random(1))
+        for other in others:
+            await Neighbours(other, RUN).announce(cohort="here", round_=1)
+        await known.look()
+        met = set(known.members()[:3])
+        for key in met:
+            known.met(key)
+        known.met(PublicKey(sha256(b"a stranger")))  # nobody that is known
+        draws = [known.some(4) for _ in range(100)]
+        assert all(len(set(draw)) == 4 for draw in draws)
+        assert 2.5 < sum(len(met & set(draw)) for draw in draws) / len(draws) <= 3  # 0.2 by chance
+        before = set(known.members())
+        for _ in range(50):
+            await known.look()
+        assert met <= set(known.members()) != before
+        (gone, *_) = met
+        known.forget(gone)
+        assert not any(gone in known.some(4) for _ in range(20))
+
+    network = MemoryNetwork()
+    run(story(*(network.endpoint(PublicKey(sha256(b"node %d" % number))) for number in range(61))))
+
+
 def test_whoever_is_alone_in_its_cohort_mixes_others_only() -> None:
     async def go() -> None:
         here, *others = endpoints(5)

@@ -1,0 +1,50 @@
+"""Proofs that a log lied, checked by whoever was shown one: a file is all that it takes."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from automl.course import RunCourse
+from automl.networks import build
+from automl.space import space_named
+from protocol.errors import RemoteFault, UserError
+from protocol.records import Manifest
+from swarm.wrong_group import Finding, Measure, verify_wrong_group
+
+MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of each of the most rows, dense, and more
+
+
+def check_proof(path: Path, run: str | None = None) -> Finding:
+    """Return what the file of a proof shows (``swarm.wrong_group``), perhaps about one run (its id) only.
+
+    Raises:
+        UserError: it cannot be read, or proves nothing.
+        OwnFault: this machine's arithmetic cannot be relied on.
+    """
+    if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
+        raise UserError(f"a run's id is 64 hexadecimal digits in lower case, not {run[:80]!r}")
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PROOF_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > MAX_PROOF_BYTES:
+        raise UserError(f"{path} is no proof: it is larger than any")
+    try:
+        return verify_wrong_group(data, _measure, None if run is None else bytes.fromhex(run))
+    except RemoteFault as error:
+        raise UserError(f"{path} proves nothing: {error}") from error
+
+
+def _measure(manifest: Manifest) -> Measure:
+    """Return what the means of a run depend on.
+
+    Raises:
+        UserError: this version does not know its supernet or its schedule.
+    """
+    try:
+        course = RunCourse(manifest)
+    except ValueError as error:
+        raise UserError(f"{error}; install the version that the operator names") from error
+    return Measure(build(space_named(manifest.supernet), torch.device("cpu")).num_weights, course.coverage)
