@@ -34,7 +34,7 @@ from swarm.node import Node
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
 
-_SHELF_BYTES = 256 * 1024 * 1024  # of bodies, means and states kept for others
+_SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 
 logger = logging.getLogger("manta.peer")
 
@@ -141,7 +141,7 @@ async def _take_part(
         device=device.name,
         num_rounds=manifest.num_rounds,
     )
-    shelf = Shelf(max_bytes=_SHELF_BYTES)
+    shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * worker.num_weights))
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
     store.remember_run(signed.run, addresses)
     await serve_manifest(node, signed)

@@ -31,6 +31,7 @@ NOT_YET = "not here yet"  # some of this blob, but not this piece
 _MAX_CALLS = 8  # of one key, answered at the same time
 _MAX_SENDING_BYTES = 64 * 1024 * 1024
 _KEPT = 2  # of each kind, whatever the others take
+_MOST = {"state": 8, "mean": 8}  # each round has one, and a commit leads to the newest: older ones are for who began to get them then
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,10 @@ class _Item:
 
 
 class Shelf:
-    """What this node hands out by root: what was pinned, and the newest within a budget of bytes, of each kind at least the newest two."""
+    """What this node hands out by root: what was pinned, and the newest within a budget of bytes.
+
+    Of each kind at least the newest two are kept, of states and means the newest few at most.
+    """
 
     def __init__(self, *, max_bytes: int, max_sending_bytes: int = _MAX_SENDING_BYTES) -> None:
         """Start empty; answers with more than ``max_sending_bytes`` in all are never on their way at once, unless one alone has more."""
@@ -193,9 +197,8 @@ class Shelf:
         num_bytes = sum(each.size_bytes for each in self._items.values())
         num_kind = Counter(each.kind for each in self._items.values())
         for oldest, each in list(self._items.items()):
-            if num_bytes <= self._max_bytes:
-                return
-            if num_kind[each.kind] > _KEPT:
+            is_too_old = num_kind[each.kind] > _MOST.get(each.kind, len(self._items))
+            if is_too_old or (num_bytes > self._max_bytes and num_kind[each.kind] > _KEPT):
                 del self._items[oldest]
                 num_bytes -= each.size_bytes
                 num_kind[each.kind] -= 1
