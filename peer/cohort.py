@@ -99,7 +99,7 @@ class Cohort:
     async def meet(self) -> None:
         """Prove the token to those who announce the cohort, and again to the mates known: to be called after each look for neighbours."""
         if self._desk is not None:
-            await self._desk.mates.meet(self._neighbours.members_of(self._name))
+            await self._desk.mates.meet(self._neighbours.at_meeting())
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return those who proved the token lately, in the order of their keys."""

@@ -23,6 +23,7 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread, Lap, Learnt
 from peer.workbench import Workbench, now_ms
+from protocol.cohorts import meeting_secret
 from protocol.errors import MantaError, Unreachable
 from protocol.exchange import codec_named, grace_ms
 from protocol.pace import Pace
@@ -73,7 +74,8 @@ class PeerLoop:
         self._board = board
         self._shelf = shelf
         self._pace = Pace()
-        self._neighbours = Neighbours(node, self.run_id, is_near=lambda key: key in self._cohort.mates())
+        secret = b"" if token is None else meeting_secret(token, self.run_id)
+        self._neighbours = Neighbours(node, self.run_id, is_near=lambda key: key in self._cohort.mates(), secret=secret)
         self._compute = ComputeThread()
         count = worker.num_weights
         self._spread = Spread(

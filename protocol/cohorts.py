@@ -31,6 +31,11 @@ def cohort_name(label: str | None, host: str) -> str:
     return label
 
 
+def meeting_secret(token: bytes, run: bytes) -> bytes:
+    """Return what those who hold a token go by to find each other in a run (32 bytes): nobody else can tell where, or crowd them out."""
+    return hmac.digest(token, b"manta/meeting/v1" + run, "sha256")
+
+
 def mate_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bytes:
     """Return what ``caller`` shows ``callee``: that it holds the token of a cohort in a run (32 bytes).
 

@@ -42,6 +42,7 @@ class _Known:
     announcement: Announcement
     forgotten_s: float  # the time when it is
     is_met: bool = False
+    is_mate: bool = False  # it stands where the own cohort meets
 
 
 class Neighbours:
@@ -54,13 +55,24 @@ class Neighbours:
         clock: Callable[[], float] = time.monotonic,
         *,
         is_near: Callable[[PublicKey], bool] | None = None,
+        secret: bytes = b"",
         rng: random.Random | None = None,
     ) -> None:
-        """Know nobody yet. ``is_near`` says who of those who announced the own cohort really is near; None: all of them."""
+        """Know nobody yet.
+
+        Args:
+            endpoint: this node's.
+            run: the run's id.
+            clock: gives seconds, and does not go back.
+            is_near: says who of those at the own cohort's meeting really is near; None: all of them.
+            secret: what the own cohort's members share: who does not know it cannot tell where they meet.
+            rng: of who is looked for, and chosen.
+        """
         self._endpoint = endpoint
         self._run = run
         self._clock = clock
         self._is_near = is_near
+        self._secret = secret
         self._rng = rng or random.Random()
         self._known: dict[PublicKey, _Known] = {}
         self._cohort: str | None = None  # that was announced
@@ -115,9 +127,9 @@ class Neighbours:
         now = self._clock()
         return [key for key, known in self._known.items() if known.forgotten_s > now]
 
-    def members_of(self, cohort: str) -> list[PublicKey]:
-        """Return those of them that announced this cohort."""
-        return [key for key in self.members() if self._known[key].announcement.cohort == cohort]
+    def at_meeting(self) -> list[PublicKey]:
+        """Return those of them that stand where the own cohort meets."""
+        return [key for key in self.members() if self._known[key].is_mate]
 
     def some(self, count: int) -> list[PublicKey]:
         """Return at most so many random ones of them."""
@@ -149,11 +161,9 @@ class Neighbours:
         return drawn
 
     def is_near(self, key: PublicKey) -> bool:
-        """Return whether a peer announced the own cohort, and is of it as far as is known."""
+        """Return whether a peer stands where the own cohort meets, and is of it as far as is known."""
         known = self._known.get(key)
-        if known is None or self._cohort is None or known.announcement.cohort != self._cohort:
-            return False
-        return self._is_near is None or self._is_near(key)
+        return known is not None and known.is_mate and (self._is_near is None or self._is_near(key))
 
     def met(self, key: PublicKey) -> None:
         """It answered a call, or made one: it is there."""
@@ -177,7 +187,7 @@ class Neighbours:
         return self._name_of(bits, _first_bits(self._endpoint.key, bits))
 
     def _meeting(self, cohort: str) -> str:
-        return f"manta-{self._run.hex()}-cohort-{sha256(cohort.encode()).hex()}"
+        return f"manta-{self._run.hex()}-cohort-{sha256(self._secret + cohort.encode()).hex()}"
 
     def _own_levels(self) -> list[int]:
         """Return the bits of the buckets to stand in: all for others who see the run a little smaller, then fewer and fewer in each."""
@@ -243,12 +253,14 @@ class Neighbours:
         except RemoteFault:
             self.malformed += 1
             raise
+        is_mate = announcement.cohort == self._cohort and (of_cohort or (known is not None and known.is_mate))
         if known is not None and known.announcement.sequence >= announcement.sequence:
+            self._known[key] = replace(known, is_mate=is_mate)
             return
         if known is None and of_cohort and len(self._known) >= MAX_NEIGHBOURS:
             del self._known[self._rng.choice([each for each in self._known if not self._is_mate(each)])]
         is_met = known is not None and known.is_met
-        self._known[key] = _Known(announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s), is_met)
+        self._known[key] = _Known(announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s), is_met, is_mate)
 
     def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:
         """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""
@@ -264,7 +276,7 @@ class Neighbours:
         return beside < (MAX_NEIGHBOURS - mates) // 2
 
     def _is_mate(self, key: PublicKey) -> bool:
-        return self._cohort is not None and self._known[key].announcement.cohort == self._cohort
+        return self._known[key].is_mate
 
 
 @lru_cache(maxsize=4096)

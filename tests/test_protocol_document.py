@@ -20,7 +20,7 @@ from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
-from protocol.cohorts import cohort_name, mate_proof
+from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.encoding import encode as encode_value
 from protocol.encoding import pack
 from protocol.exchange import Exchange, next_open_ms
@@ -50,6 +50,8 @@ from protocol.records import (
 from protocol.rewards import share_out
 from protocol.signing import Identity, peer_name, sha256
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
+from swarm.memory import MemoryNetwork
+from swarm.neighbours import Neighbours
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENT = (DOCS / "protocol.md").read_text(encoding="utf-8")
@@ -291,9 +293,12 @@ def table_rows() -> Iterator[tuple[str, str]]:
 
 
 def near_rows() -> Iterator[tuple[str, str]]:
-    """Yield the vector of what mates show each other."""
+    """Yield the vectors of how mates find each other, and of what they show."""
     proof = mate_proof(b"\xaa" * 32, ZEROS, "cohort-0", KEY.public_key, MATE.public_key)
     yield "proof of the token `aaaa...aa` for run Z, cohort `cohort-0`, from the key of section 19 to *mate*", f"`{proof.hex()}`"
+    endpoint = MemoryNetwork().endpoint(KEY.public_key)
+    meeting = Neighbours(endpoint, ZEROS, secret=meeting_secret(b"\xaa" * 32, ZEROS))._meeting("cohort-0")
+    yield "where that cohort meets: the last part of the name (section 8)", f"`{meeting.rpartition('-')[2]}`"
 
 
 def search_space_row(space: SearchSpace) -> str:

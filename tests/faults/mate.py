@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from exact.coding import body_groups, encode
 from peer.cohort import Cohort, Gathered, Seat
+from protocol.cohorts import meeting_secret
 from protocol.records import Header, SignedClaim
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
@@ -37,7 +38,7 @@ class Mate:
         self.seat = Seat(liar.key)
         self._scene = scene
         self._name = cohort
-        self._neighbours = Neighbours(liar.node, liar.run)
+        self._neighbours = Neighbours(liar.node, liar.run, secret=meeting_secret(scene.token, liar.run))
         self.cohort = Cohort(liar.node, liar.identity, liar.manifest, liar.run, cohort, scene.token, self._neighbours)
         self._ends_ms = 0.0  # of the round's headers
 

@@ -184,8 +184,7 @@ def test_those_of_the_own_cohort_are_near_unless_it_is_known_that_they_are_not()
         await known.look()
         near = {others[1].key, others[2].key}
         assert set(known.near()) == near
-        assert set(known.members_of("mine")) == near | {others[0].key}
-        assert set(known.members_of("another")) == {others[3].key, others[4].key}
+        assert set(known.at_meeting()) == near | {others[0].key}
         assert set(known.far(9)) == {others[0].key, others[3].key, others[4].key}
         assert len(known.far(2, without=[others[3].key])) == 2
         assert others[3].key not in known.far(3, without=[others[3].key])
@@ -363,7 +362,7 @@ def test_members_of_a_cohort_find_each_other_in_a_large_run_and_are_known_before
         for _ in range(2):
             await crowd.period()
         for key in mates:
-            assert set(crowd.members[key].members_of("mine")) == set(mates) - {key}
+            assert set(crowd.members[key].at_meeting()) == set(mates) - {key}
             assert set(crowd.members[key].near()) == set(mates) - {key}
             assert len(crowd.members[key].members()) > 30
 
@@ -383,6 +382,23 @@ def test_however_many_name_a_cohort_there_is_room_for_others() -> None:
         assert len(one.near()) >= MAX_NEAR
         assert len(one.members()) <= MAX_NEIGHBOURS
         assert len(one.far(99)) >= 10
+
+    run(go())
+
+
+def test_strangers_who_name_a_cohort_neither_find_where_it_meets_nor_crowd_its_members_out() -> None:
+    async def go() -> None:
+        network = MemoryNetwork()
+        first, second, *strangers = (network.endpoint(PublicKey(sha256(b"node %d" % number))) for number in range(50))
+        mates = [Neighbours(endpoint, RUN, secret=b"theirs") for endpoint in (first, second)]
+        for stranger in strangers:
+            await Neighbours(stranger, RUN, secret=b"").announce(cohort="mine", round_=1)
+        for one in mates:
+            await one.announce(cohort="mine", round_=1)
+        for one, other in zip(mates, (second, first), strict=True):
+            await one.look()
+            assert one.at_meeting() == one.near() == [other.key]
+            assert not one.is_near(strangers[0].key)
 
     run(go())
 
