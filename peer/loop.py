@@ -97,6 +97,7 @@ class PeerLoop:
             store.directory / "proofs",
             table=self._spread.table,
             sources=self._spread.sources,
+            on_wrong=self._spread.distrust,
         )
         self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, worker, self._compute, self.machine, self._pace)
         self._residuals = Residuals(store, self.run_id, worker.num_weights, self.course.sorts_after)

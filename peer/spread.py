@@ -143,6 +143,10 @@ class Spread:
         """Return who said that it has a blob, near ones first."""
         return self._gossip.sources(root)
 
+    def distrust(self, key: PublicKey, reason: str) -> None:
+        """A node sent wrong bytes: do without it for a while."""
+        self._gossip.distrust(key, reason)
+
     @property
     def counts(self) -> SpreadCounts:
         """What it cost and brought so far."""
