@@ -96,10 +96,11 @@ def measure(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
 
     mbits = sorted(set(arguments.mbit), reverse=True)  # fast links first: rounds grow longer sooner than shorter
     chosen = vectors(arguments.vectors, arguments.lot_ms / 1000)
-    settings = [
-        Setting(1, "int16", arguments.lots),
-        Setting(arguments.local_steps, arguments.codec, arguments.lots * arguments.local_steps),
-    ]
+    known = {
+        "dense": Setting(1, "int16", arguments.lots),
+        "sparse": Setting(arguments.local_steps, arguments.codec, arguments.lots * arguments.local_steps),
+    }
+    settings = [known[name] for name in arguments.settings]
     averaged: dict[tuple[str, float], Averaged] = {}
     exchanged: dict[tuple[str, Setting, float], Exchanged] = {}
     with Network(HOSTS_A_SITE) as network:
@@ -137,6 +138,8 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--local-steps", type=int, default=_THIN.local_steps, help="H of the sparse setting (default: %(default)s)")
     parser.add_argument("--codec", default=_THIN.codec, help="of the sparse setting (default: %(default)s)")
     parser.add_argument("--sides", nargs="+", choices=["hivemind", "manta"], default=["hivemind", "manta"], help="(default: both)")
+    names = ["dense", "sparse"]
+    parser.add_argument("--settings", nargs="+", choices=names, default=names, help="of Manta: H = 1, and several steps (default: both)")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args(words)
     if min(arguments.mbit) <= 0 or min(arguments.rounds, arguments.lots, arguments.lot_ms, arguments.local_steps) < 1:

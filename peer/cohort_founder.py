@@ -92,6 +92,7 @@ class FounderSeat(Seat):
         self._ends_ms = timetable.ends_ms(0, timetable.start_ms)
         self._given = _Collection()  # for that step
         self._handed = _Collection()
+        self._over_ms: float | None = None  # when the work was over
         self._own: tuple[Vector, bytes] | None = None  # what this peer gives at the end, and its digest
         self._own_there = asyncio.Event()
 
@@ -170,6 +171,8 @@ class FounderSeat(Seat):
             collection.mean = made[0]
             self._durations.averaged(desk.now_ms() - began_ms + 2 * collection.way_ms)
         self._begin_step(step + 1)
+        if self._step == self.timetable.local_steps:
+            self.work_over()
         collection.ends_ms = self._ends_ms
         collection.over.set()
         await asyncio.sleep(0)  # the members' answers go out first: what the caller does next may take a while
@@ -209,8 +212,14 @@ class FounderSeat(Seat):
 
     # The end.
 
+    def work_over(self) -> None:
+        """See ``Seat``."""
+        if self._over_ms is None:
+            self._over_ms = self._desk.now_ms()
+
     async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
         """See ``Seat``."""
+        self.work_over()
         await self._close_roster()
         if self.is_alone:
             return None
@@ -222,13 +231,14 @@ class FounderSeat(Seat):
         self._own_there.set()
         own = _Gift(given, await off_loop(given.size, lambda: norm_of(given)), weight, claim)
         await self._all_here(collection, max(self._ends_ms, desk.now_ms()) + self.timetable.last_patience_ms)
-        began_ms = desk.now_ms()
         gathered = await self._gathered(self._sift(collection, own))
+        # Sealing counts as well, everybody's: who was too late for want of time has more of it the next time.
+        assert self._over_ms is not None
+        self._durations.gathered(desk.now_ms() - self._over_ms)
         if gathered is None:
             self._leave_out_all(collection, GONE)
             collection.over.set()
             return None
-        self._durations.gathered(desk.now_ms() - began_ms + 2 * collection.way_ms)
         return gathered
 
     async def _gathered(self, gifts: dict[PublicKey, _Gift]) -> Gathered | None:

@@ -143,6 +143,9 @@ class Seat:
         del step, samples
         return vector
 
+    def work_over(self) -> None:
+        """The last lot is trained: from here on what was learnt is sealed, and then gathered."""
+
     async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
         """Founder: return what the members hand over in time, with its own; None: nobody did. What comes of it is said by ``tell``."""
         del claim, given, weight

@@ -11,6 +11,10 @@ from swarm.log_client import fetch_manifest
 from swarm.node import Node, parse_address
 
 
+class NotThere(UserError):
+    """Nobody of the run answers now; somebody may later."""
+
+
 def find_addresses(config: PeerConfig, last: tuple[str, tuple[str, ...]] | None) -> tuple[tuple[str, ...], str | None]:
     """Return addresses to join by, and the id of the run to expect there, if one is known.
 
@@ -46,19 +50,21 @@ async def start_node(
     """Return a node that has met one of ``addresses``.
 
     Raises:
-        UserError: none answers, or it cannot listen where it should; the message says what to do.
+        NotThere: none answers; the message says what to do.
+        UserError: it cannot listen where it should; the message says what to do.
     """
     try:
         return await Node.start(identity, identity_path, listen=config.listen_addresses, initial_peers=addresses)
     except Unreachable as error:
-        raise UserError(f"{error}: {_what_to_try(config, expected_run)}") from error
+        raise NotThere(f"{error}: {_what_to_try(config, expected_run)}") from error
 
 
 async def fetch_checked_manifest(node: Node, addresses: tuple[str, ...], expected_run: str | None) -> SignedManifest:
     """Return the manifest that the first of ``addresses`` to answer serves, its signature and the run's id checked.
 
     Raises:
-        UserError: none answers, or what is served is not to be believed or not the run that was meant.
+        NotThere: none answers.
+        UserError: what is served is not to be believed, or not the run that was meant.
     """
     problems = []
     for address in addresses:
@@ -75,4 +81,4 @@ async def fetch_checked_manifest(node: Node, addresses: tuple[str, ...], expecte
                 f"{address} serves run {signed.run.hex()}, not {expected_run}; check --run, or give the address of that run's aggregator"
             )
         return signed
-    raise UserError(f"no manifest could be fetched ({'; '.join(problems)}); ask the operator whether the run is up")
+    raise NotThere(f"no manifest could be fetched ({'; '.join(problems)}); ask the operator whether the run is up")

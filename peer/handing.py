@@ -114,6 +114,7 @@ class Handing:
             lot_ms: median duration of a lot.
             newest: the newest commit known.
         """
+        seat.work_over()
         if seat.is_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)

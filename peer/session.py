@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import torch
 
 from automl.data.catalog import load_dataset
@@ -18,7 +19,7 @@ from automl.training import Worker
 from automl.update import self_test
 from peer.cohort_token import load_token
 from peer.config import PeerConfig
-from peer.finding import fetch_checked_manifest, find_addresses, start_node
+from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
@@ -27,6 +28,7 @@ from protocol.cohorts import cohort_name
 from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
+from swarm import waits
 from swarm.blobs import Shelf
 from swarm.disk import load_identity, only_process
 from swarm.log_client import serve_manifest
@@ -71,13 +73,44 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
     store = PeerStore(config.dir)
     with only_process(store.directory):
         identity = load_identity(store.identity_path)
-        addresses, expected_run = find_addresses(config, store.last_run())
-        node = await start_node(config, identity, store.identity_path, addresses, expected_run)
+        last = store.last_run()
+        addresses, expected_run = find_addresses(config, last)
+        was_joined = last is not None and expected_run == last[0]
+        node, signed = await _enter(config, identity, store, addresses, expected_run, is_patient=was_joined)
         try:
-            signed = await fetch_checked_manifest(node, addresses, expected_run)
             await _take_part(config, node, identity, store, signed, addresses, make_worker)
         finally:
             await node.close()
+
+
+async def _enter(
+    config: PeerConfig, identity: Identity, store: PeerStore, addresses: tuple[str, ...], expected_run: str | None, *, is_patient: bool
+) -> tuple[Node, SignedManifest]:
+    """Return a node that has met the run, and the run's manifest.
+
+    Args:
+        is_patient: the addresses are right, for they led to this run before: where nobody is there, wait until somebody is.
+
+    Raises:
+        UserError: see ``peer.finding``.
+    """
+    pause_s, is_said = waits.RUN_AGAIN_S[0], False
+    while True:
+        try:
+            node = await start_node(config, identity, store.identity_path, addresses, expected_run)
+            try:
+                return node, await fetch_checked_manifest(node, addresses, expected_run)
+            except BaseException:
+                await node.close()
+                raise
+        except NotThere as error:
+            if not is_patient:
+                raise
+            if not is_said:
+                is_said = True
+                click.echo(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
 
 def _check_supported(manifest: Manifest) -> None:

@@ -76,7 +76,7 @@ class Timetable:
     last_ms: float  # by then what was learnt has to be gathered
     local_steps: int
     averaging_ms: float  # that averaging a step takes, measured
-    gathering_ms: float  # that gathering takes, measured; 0: not yet
+    gathering_ms: float  # from the end of the work until all is gathered, measured; 0: not yet
     start_ms: float
 
     @property
@@ -120,7 +120,7 @@ class Durations:
         self._averaging.append(duration_ms)
 
     def gathered(self, duration_ms: float) -> None:
-        """Note the same of what was learnt."""
+        """Note how long it took from the end of the work until what was learnt was sealed, and on its way, and all of it was here."""
         self._gathering.append(duration_ms)
 
     @property

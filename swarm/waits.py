@@ -36,6 +36,7 @@ NEIGHBOURS_S = 1.0  # until neighbours are asked who did not say that they have 
 
 # Looking for a log that is away.
 LOG_AGAIN_S = (0.5, 5.0)  # first and longest pause
+RUN_AGAIN_S = (1.0, 30.0)  # the same of a peer that starts, with a new node each time
 
 # Being found: announcements in the DHT.
 ANNOUNCE_S = (10.0, 300.0)  # shortest and longest pause: the larger the run, the longer

@@ -129,7 +129,7 @@ class Scene(Programs):
     def counts_again(self, name: str, count: int = 2) -> None:
         """Return once a peer has so many more rounds counted."""
         before = self.status(name).get("rounds_counted", 0)
-        self.wait_until(lambda: self.status(name)["rounds_counted"] >= before + count, f"{name} has rounds counted")
+        self.wait_until(lambda: self.status(name).get("rounds_counted", 0) >= before + count, f"{name} has rounds counted")
 
     def ledger(self) -> Ledger:
         """Return the log's ledger as it is now, each entry checked as it comes."""

@@ -164,3 +164,19 @@ def test_a_slow_line_costs_nobody_else_anything(tmp_path: Path) -> None:
         for name in ("one", "two"):
             with_it = scene.rounds_with(scene.status(name)["key"])
             assert len(with_it) > len(rounds) // 2
+
+
+def test_a_peer_that_is_started_again_while_the_log_is_away_waits_for_it(tmp_path: Path) -> None:
+    with Scene(tmp_path, quick_run()) as scene:
+        scene.start_aggregator()
+        scene.start_peer("one")
+        scene.counts_again("one")
+        scene.let_leave("one")
+        scene.kill_all("aggregator")
+        scene.start_peer("one")
+        wait_for(lambda: "it is tried again until somebody answers" in scene.log("one"), "it waits")
+        assert scene.log("one").count("no answer from") == 1
+        scene.start_aggregator()
+        scene.counts_again("one")
+        scene.end("one")
+        scene.assert_all_agree("one")
