@@ -13,7 +13,7 @@ from peer.workbench import now_ms
 from protocol.exchange import MAX_AGE, codec_named
 from protocol.pace import Pace
 from protocol.records import Manifest, Round
-from protocol.rounds import RoundMachine, Sealed
+from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm.log_client import Commitment, LogClient, OwnRow, Told
 
 _KEPT = MAX_AGE + 4  # commits: back to the oldest base of a table, and some that may come while it is fetched
@@ -89,12 +89,15 @@ class Commits:
         await self.promises.close()
 
     def _take_commit(self, told: Told, commitment: Commitment, entry: Round) -> None:
+        listed = self._listed_without_ticket(told.row)
         commit = self._machine.committed(entry)
         if told.left_ms and entry.round == self._machine.newest.round:
             self._opened(told.left_ms)
         if commit.promised is not None:
             assert commit.ticket is not None
             self.promises.expect(commit.ticket.round, commit.promised)
+        if listed is not None:
+            self.promises.expect(entry.round, listed)
         if told.row is not None:
             self.promises.see(entry.round, told.row)
         if not commit.is_news:
@@ -109,11 +112,18 @@ class Commits:
         self._board.status.samples_lost += commit.samples_lost
         self._lap.mark("wait")
         logger.info("round over round=%d %s", entry.round, self._lap.line())
-        self._board.committed(
-            round_=entry.round, state=entry.state, contributions=entry.rows, counted=commit.promised is not None, lost=commit.samples_lost
-        )
+        counted = commit.promised is not None or listed is not None
+        self._board.committed(round_=entry.round, state=entry.state, contributions=entry.rows, counted=counted, lost=commit.samples_lost)
         self._board.update(dropped=dict(self._machine.dropped), waiting_for="")
         self._on_news(entry)
+
+    def _listed_without_ticket(self, row: OwnRow | None) -> Sealed | None:
+        """Return what was sealed, if a row shows that it is in a table: the ticket for it was overtaken by the commit."""
+        sealed = self._machine.sealed
+        if row is None or sealed is None or self._machine.phase is not Phase.SEALED or sealed.claim not in row.contribution.claims:
+            return None
+        self._machine.listed()
+        return sealed
 
     def _opened(self, left_ms: int) -> None:
         """Headers for the round after the newest commit have so much time from now on; then bodies may be shown to others."""

@@ -33,6 +33,8 @@ def listed(scene: Scene, round_: int) -> list[tuple[Contribution, Claim]]:
 async def rounds(scene: Scene, count: int, peers: int) -> None:
     for _ in range(count):
         await scene.log.wait_for(peers)
+        # Who learns of the run's last commit before the answer to its hand-in would say that its work is lost.
+        await until(lambda: all(member.loop.machine.phase is not Phase.SEALED for member in scene.members))
         scene.log.commit()
 
 

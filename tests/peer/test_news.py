@@ -50,7 +50,8 @@ class Script:
         self._meetings = iter(meetings or [])
         self._neighbours = neighbours or {}
         self.asked: list[tuple[int, int | None, float]] = []  # of the log: the round known, how long is left, and when
-        self.met: list[bool] = []
+        self.meetings: list[bool] = []
+        self.was_met: list[bytes] = []
         self.taken: list[Told] = []
         self.shown: list[bool] = []
         self.pushed: list[tuple[PublicKey, bytes]] = []
@@ -90,8 +91,8 @@ class Script:
     # As the node.
 
     async def meet_again(self, _key: PublicKey) -> None:
-        self.met.append(next(self._meetings, True))
-        if not self.met[-1]:
+        self.meetings.append(next(self._meetings, True))
+        if not self.meetings[-1]:
             raise AWAY
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
@@ -107,6 +108,9 @@ class Script:
         return [PublicKey(key) for key in self._neighbours][:count]
 
     mixed = some
+
+    def met(self, key: PublicKey) -> None:
+        self.was_met.append(key)
 
     def forget(self, key: PublicKey) -> None:
         self.forgotten.append(key)
@@ -163,7 +167,7 @@ def test_a_commit_that_a_neighbour_told_first_is_no_reason_to_pause() -> None:
 
 def test_a_log_that_was_away_is_met_again_asked_for_the_time_and_only_then_waited_for() -> None:
     script = hear(Script([told(1), AWAY, AWAY, nothing(), told(2)], meetings=[False, False, True]))
-    assert script.met == [False, False, True]
+    assert script.meetings == [False, False, True]
     assert [(known, left_ms) for known, left_ms, _ in script.asked] == [(0, 250), (1, 250), (1, None), (1, None), (1, 250), (2, 250)]
     assert [at for *_, at in script.asked] == [0, 0, 0.5, 1.5, 1.5, 1.5]
     assert (script.shown.count(True), script.shown[-1]) == (2, False)
@@ -171,6 +175,7 @@ def test_a_log_that_was_away_is_met_again_asked_for_the_time_and_only_then_waite
 
 def test_while_the_log_is_away_a_neighbour_may_know() -> None:
     script = hear(Script([AWAY, nothing()], neighbours={OTHERS[0]: told(3)}))
+    assert OTHERS[0] in script.was_met
     assert rounds(script) == [3]
     assert script.asked[1][0] == 3
 
