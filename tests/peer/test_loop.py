@@ -102,6 +102,27 @@ def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Pat
     play(tmp_path, story)
 
 
+def test_the_last_commit_may_overtake_the_ticket_and_nothing_is_said_to_be_lost(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        answer, may_answer = scene.log.endpoint.handlers["body"], asyncio.Event()
+
+        async def hold_back(caller: PublicKey, request: bytes) -> bytes:
+            ticket = await answer(caller, request)
+            await may_answer.wait()
+            return ticket
+
+        await scene.log.endpoint.serve("body", hold_back)
+        member = scene.join(0)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: member.status.rounds_counted == 1)
+        may_answer.set()
+        await member.ends()
+        assert has_gone_well(scene, member, 1)
+
+    play(tmp_path, story, num_rounds=1)
+
+
 def test_a_lot_that_makes_no_sense_is_in_no_contribution(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0, prepare=lambda member: setattr(member.worker, "makes_no_sense", True))
