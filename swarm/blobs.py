@@ -31,7 +31,7 @@ NOT_YET = "not here yet"  # some of this blob, but not this piece
 _MAX_CALLS = 8  # of one key, answered at the same time
 _MAX_SENDING_BYTES = 64 * 1024 * 1024
 _KEPT = 2  # of each kind, whatever the others take
-_MOST = {"state": 8, "mean": 8}  # each round has one, and a commit leads to the newest: older ones are for who began to get them then
+_MOST = {"state": 32, "mean": 32}  # each round has one, and a commit leads to the newest: older ones are for who began to get them then
 
 
 @dataclass(frozen=True, slots=True)

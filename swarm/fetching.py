@@ -22,7 +22,7 @@ from protocol.signing import Digest, PublicKey
 from swarm import waits
 from swarm.blobs import BUSY, HASHES, MAX_PIECE_BYTES, MAX_PIECES, METHOD, NOT_YET, Ask, Blob, Growing, ProvenPiece, Shelf
 from swarm.rpc import LARGE_BYTES, Endpoint, Refused
-from swarm.sources import NOT_ASKED, Call, Source, Sources
+from swarm.sources import GAVE, NOT_ASKED, Call, Source, Sources
 
 PIECES_AT_ONCE = 8
 EXTRA_CALLS = 2  # asked beside another source, and not overdue themselves: where the own line is slow, more of them would not help it
@@ -240,7 +240,7 @@ class _Calls:
         self._sizes, self._waiting = sizes, list(sizes)
         while self._waiting or self._open:
             now = self._loop.time()
-            if not self._calls and self._is_hopeless():
+            if self._is_hopeless(now):
                 raise Unreachable(self.story("and nobody is left who could"))
             self._ask_beside(now)
             self._ask_more(now)
@@ -260,11 +260,16 @@ class _Calls:
         missing = f"{len(self._waiting) + len(self._open)} of {len(self._sizes)}"
         return f"nobody gave {self.root.hex()[:16]}... {why}: {missing} pieces are missing ({answers or 'nobody to ask'})"
 
-    def _is_hopeless(self) -> bool:
-        """Whether nobody is left to ask, nor to be waited for."""
+    def _is_hopeless(self, now: float) -> bool:
+        """Whether nobody is left to ask, nor to be waited for: whoever does not answer at all is not, but for the decisive source."""
         if self._known.may_grow and not any(source.is_spare for source in self._sources):
             return False
-        return all(source.is_wrong or self._is_given_up(source) for source in self._sources)
+        if any(call.due > now for call in self._calls.values()):
+            return False
+        return all(source.is_wrong or self._is_given_up(source) or self._is_mute(source, now) for source in self._sources)
+
+    def _is_mute(self, source: Source, now: float) -> bool:
+        return self._tries is not None and source is not self._decisive and source.is_slow(now)
 
     def _is_given_up(self, source: Source) -> bool:
         return self._tries is not None and source.times_without >= self._tries
@@ -281,22 +286,31 @@ class _Calls:
                 extra = sum(call.due > now for each in self._open.values() for call in each[1:])
                 if extra >= EXTRA_CALLS:
                     return
-                self._ask_for(place, self._sources, now)
+                self._ask_for(place, self._sources, now, is_overdue=True)
 
     def _ask_more(self, now: float) -> None:
         free = [source for source in self._sources if source.is_free(None, now)]
         if free:
             self._waiting = [place for place in self._waiting if len(self._open) >= self._at_once or not self._ask_for(place, free, now)]
 
-    def _ask_for(self, place: int, sources: Sequence[Source], now: float) -> bool:
-        """Ask the best of ``sources`` for a piece; whether there is one."""
+    def _ask_for(self, place: int, sources: Sequence[Source], now: float, *, is_overdue: bool = False) -> bool:
+        """Ask the best of ``sources`` for a piece; whether there is one.
+
+        For what is overdue a spare source is asked before one that has given nothing yet: else a few who never answer, one after the other,
+        would keep what it has from coming.
+        """
         calls = self._open.get(place, [])
         free = [source for source in sources if source.is_free(place, now) and all(call.source is not source for call in calls)]
-        if any(source.is_ready(place, now) for source in self._sources if not source.is_spare):
+        if not is_overdue and any(source.is_ready(place, now) for source in self._sources if not source.is_spare):
             free = [source for source in free if not source.is_spare]
         if not free:
             return False
-        source = min(free, key=lambda each: (each.is_doubtful or each.is_slow(now), len(each.calls)))  # of equal ones the first
+
+        def rank(source: Source) -> tuple[bool, bool, int]:
+            is_unknown = is_overdue and not source.is_spare and source.said != GAVE
+            return source.is_doubtful or source.is_slow(now), is_unknown, len(source.calls)
+
+        source = min(free, key=rank)  # of equal ones the first
         call = Call(place, source, now, now + self._patience_s(place) * 2 ** len(calls))
         request = pack(Ask(self.root, place))
         timeout_s = max(min(waits.PIECE_S, self._ends - now), 0.001)
@@ -358,7 +372,7 @@ class _Calls:
             self._rest(source, None, waits.AWAY_S, str(error))
             self._give_up(call)
         else:
-            source.said, source.is_doubtful, source.times_without = "gave pieces", False, 0
+            source.said, source.is_doubtful, source.times_without = GAVE, False, 0
             source.rests.pop(None, None)
             self._at_once = min(self._at_once + 1, PIECES_AT_ONCE)
             self._close(place)

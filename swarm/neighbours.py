@@ -151,14 +151,14 @@ class Neighbours:
         return self._drawn([key for key in self.members() if key not in without and not self.is_near(key)], count)
 
     def _drawn(self, keys: list[PublicKey], count: int) -> list[PublicKey]:
-        """Return at most so many random ones of these, most of them such as were met."""
+        """Return at most so many random ones of these, most of them such as were met, and those in front."""
         self._rng.shuffle(keys)
         pools = {is_met: [key for key in keys if self._known[key].is_met == is_met] for is_met in (True, False)}
         drawn: list[PublicKey] = []
         while len(drawn) < min(count, len(keys)):
             is_met = bool(pools[True]) and (not pools[False] or self._rng.random() < _MET)
             drawn.append(pools[is_met].pop())
-        return drawn
+        return sorted(drawn, key=lambda key: not self._known[key].is_met)
 
     def is_near(self, key: PublicKey) -> bool:
         """Return whether a peer stands where the own cohort meets, and is of it as far as is known."""

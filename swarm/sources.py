@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from protocol.signing import PublicKey
 
 CALLS_A_SOURCE = 4
-NOT_ASKED = "not asked"
+NOT_ASKED, GAVE = "not asked", "gave pieces"
 
 _OnSource = Callable[[PublicKey, bool, float], None]
 

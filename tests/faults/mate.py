@@ -61,8 +61,9 @@ class Mate:
             round_ = self.base.round
             self._ends_ms = now_ms() + told.left_ms
             self.seat = await self.cohort.convene(self.base, LOT_MS, 0.75 * told.left_ms)
-            # As a founder: they come until its first step is over.
-            while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.mates()) and now_ms() < self._ends_ms:  # noqa: ASYNC110
+            # As a founder: they come until its first step is over. Who does not come soon is not waited for.
+            until_ms = now_ms() + told.left_ms / 4
+            while self.seat.is_founder and len(self.seat.members) <= len(self.cohort.mates()) and now_ms() < until_ms:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             if not self.seat.is_alone:
                 return self.seat

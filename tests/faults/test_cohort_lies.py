@@ -153,7 +153,8 @@ def test_who_does_not_hold_the_token_is_no_mate(scene: Scene) -> None:
 
 async def as_founder(mate: Mate) -> list[Made]:
     """Take the honest through all steps as their founder; return the contribution of all, and that of the founder and the first of them."""
-    await mate.take_seat()
+    while len((await mate.take_seat()).members) < 1 + len(HONEST):
+        pass  # in some rounds one of them is late
     assert mate.seat.is_founder
     await mate.steps()
     gathered = await mate.gather()
@@ -206,7 +207,10 @@ def test_a_founder_that_hands_all_in_and_says_it_did_not_costs_nobody_anything(s
 def test_a_second_founder_gets_nowhere_with_claims_that_name_the_first(scene: Scene) -> None:
     async def story(mate: Mate, other: Mate) -> None:
         first, second = sorted((mate, other), key=lambda each: each.key)
-        places = await asyncio.gather(first.take_seat(), second.take_seat())
+        while True:  # in some rounds one of all is late
+            places = await asyncio.gather(first.take_seat(), second.take_seat())
+            if first.base == second.base and len(first.seat.members) == 2 + len(HONEST) and second.seat.founder == first.key:
+                break
         assert [place.is_founder for place in places] == [True, False]
         await asyncio.gather(
             *(each.steps(scale=2e-2) for each in (first, second))

@@ -82,13 +82,13 @@ def test_within_the_budget_age_alone_decides() -> None:
 
 def test_of_states_and_means_the_newest_few_stay_however_much_room_there_is() -> None:
     shelf = Shelf(max_bytes=10**6)
-    blobs = {kind: [blob_of(b"%s %d" % (kind.encode(), i)) for i in range(12)] for kind in ("state", "mean", "body")}
+    blobs = {kind: [blob_of(b"%s %d" % (kind.encode(), i)) for i in range(36)] for kind in ("state", "mean", "body")}
     for kind, own in blobs.items():
         for blob in own:
             shelf.put(blob, kind)
     kept = {kind: [shelf.get(blob.root) is not None for blob in own] for kind, own in blobs.items()}
-    newest = [False] * 4 + [True] * 8
-    assert kept == {"state": newest, "mean": newest, "body": [True] * 12}
+    newest = [False] * 4 + [True] * 32
+    assert kept == {"state": newest, "mean": newest, "body": [True] * 36}
 
 
 def test_what_is_pinned_stays_whatever_comes_after_it() -> None:
