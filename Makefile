@@ -7,7 +7,7 @@ BIN := .venv/bin
 STAMP := .venv/installed
 DEMO_ARGS ?=
 
-.PHONY: demo test check fast swarm install format clean
+.PHONY: demo test check fast swarm faults install format clean
 .DEFAULT_GOAL := demo
 .NOTPARALLEL:
 
@@ -26,7 +26,10 @@ fast: $(STAMP)
 	$(BIN)/pytest -m "not swarm"
 
 swarm: $(STAMP)
-	$(BIN)/pytest -m swarm
+	$(BIN)/pytest -m "swarm and not faults"
+
+faults: $(STAMP)
+	$(BIN)/pytest -m faults
 
 format: $(STAMP)
 	$(BIN)/ruff format

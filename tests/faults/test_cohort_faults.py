@@ -8,7 +8,7 @@ import pytest
 from protocol.signing import Identity
 from tests.faults.scene import Scene, cohort_run, ordered_identities
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.faults]
 
 DYING = ("dies-joining", "dies-in-step", "dies-gathering", "dies-with-header", "dies-untold")
 SITE = "site"

@@ -79,6 +79,7 @@ def test_a_log_that_is_killed_at_any_stage_of_a_round_keeps_every_promise(tmp_pa
         assert [line.split()[1] for line in said] == ["round=1", "open", "closed", "unsigned", "committed", "saving"]
 
 
+@pytest.mark.faults
 def test_a_log_that_commits_a_wrong_mean_is_found_out_and_there_is_a_proof_of_it(tmp_path: Path) -> None:
     with Scene(tmp_path, quick_run()) as scene:
         scene.start_strange_log("wrong-mean")
@@ -98,6 +99,7 @@ def test_a_log_that_commits_a_wrong_mean_is_found_out_and_there_is_a_proof_of_it
         assert (other.exit_code, "a proof about another run" in other.output) == (2, True)
 
 
+@pytest.mark.faults
 def test_who_stands_still_or_is_cut_off_for_a_while_goes_on_where_the_run_is_then(tmp_path: Path) -> None:
     honest = ["one", "two"]
     with Scene(tmp_path, quick_run()) as scene:
@@ -145,6 +147,7 @@ def fill_disk(scene: Scene, name: str) -> None:
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (45_000, most))
 
 
+@pytest.mark.faults
 def test_a_slow_line_costs_nobody_else_anything(tmp_path: Path) -> None:
     config = quick_run(target_batch=4096, weight_cap=512, max_claim_samples=4096, first_open_s=8.0, min_open_s=8.0, max_open_s=8.0)
     config = config.model_copy(update={"exchange": ExchangeSection(codec="int8")})
@@ -166,6 +169,7 @@ def test_a_slow_line_costs_nobody_else_anything(tmp_path: Path) -> None:
             assert len(with_it) > len(rounds) // 2
 
 
+@pytest.mark.faults
 def test_a_peer_that_is_started_again_while_the_log_is_away_waits_for_it(tmp_path: Path) -> None:
     with Scene(tmp_path, quick_run()) as scene:
         scene.start_aggregator()

@@ -41,7 +41,7 @@ from tests.faults.scene import Scene, quick_run
 from tests.swarm.processes import DEADLINE_S
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
-pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
+pytestmark = [pytest.mark.swarm, pytest.mark.faults, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
 
 HONEST = ("one", "two")
 LIMIT = 32_767  # of int16
