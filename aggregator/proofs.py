@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from automl.course import RunCourse
+from automl.files import read_bounded
 from automl.networks import build
 from automl.space import space_named
 from protocol.errors import RemoteFault, UserError
@@ -24,13 +25,7 @@ def check_proof(path: Path, run: str | None = None) -> Finding:
     """
     if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
         raise UserError(f"a run's id is 64 hexadecimal digits in lower case, not {run[:80]!r}")
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_PROOF_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror}") from error
-    if len(data) > MAX_PROOF_BYTES:
-        raise UserError(f"{path} is no proof: it is larger than any")
+    data = read_bounded(path, MAX_PROOF_BYTES)
     try:
         return verify_wrong_group(data, _measure, None if run is None else bytes.fromhex(run))
     except RemoteFault as error:

@@ -75,7 +75,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
         identity = load_identity(store.identity_path)
         last = store.last_run()
         addresses, expected_run = find_addresses(config, last)
-        was_joined = last is not None and expected_run == last[0]
+        was_joined = last is not None and expected_run == last[0] and not set(addresses).isdisjoint(last[1])
         node, signed = await _enter(config, identity, store, addresses, expected_run, is_patient=was_joined)
         try:
             await _take_part(config, node, identity, store, signed, addresses, make_worker)

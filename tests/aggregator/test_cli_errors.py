@@ -141,7 +141,7 @@ def test_a_run_file_that_makes_no_run(home: Home, run_file: Path, directory: Pat
 def test_a_file_that_proves_nothing(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "wrong-group-3-0.proof"
     command = ("aggregator.cli", "ledger", "check-proof", path)
-    assert_refused(home.run(*command), str(path), "cannot be read")
+    assert_refused(home.run(*command), str(path), "cannot read", "check the name")
     path.write_bytes(b"no proof")
     assert_refused(home.run(*command), str(path), "proves nothing")
     assert_refused(home.run(*command, "--run", "me"), "64 hexadecimal digits", "'me'")
