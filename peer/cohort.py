@@ -97,7 +97,7 @@ class Cohort:
             self._desk.vectors.close()
 
     async def meet(self) -> None:
-        """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look for neighbours."""
+        """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
         if self._desk is not None:
             await self._desk.mates.meet(self._neighbours.at_meeting())
 
