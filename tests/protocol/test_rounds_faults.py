@@ -429,17 +429,20 @@ class Swarm(RuleBasedStateMachine):
     def tables_are_as_they_should(self) -> None:
         """What is in the log does not change: it is looked at when there is more of it."""
         if len(self.log.tables) > self.num_checked:
-            self.a_key_s_work_on_a_base_and_a_body_are_in_the_log_once_and_a_key_in_a_table()
+            self.a_key_s_work_on_a_base_is_in_the_log_once_a_key_in_a_table_and_a_body_of_one_roster()
             self.every_claim_of_what_has_a_ticket_is_in_the_table_that_the_ticket_names()
             self.residuals_follow_each_other()
             self.num_checked = len(self.log.tables)
 
-    def a_key_s_work_on_a_base_and_a_body_are_in_the_log_once_and_a_key_in_a_table(self) -> None:
+    def a_key_s_work_on_a_base_is_in_the_log_once_a_key_in_a_table_and_a_body_of_one_roster(self) -> None:
         tables = [[claim for header in table.values() for claim in claims_in(header)] for table in self.log.tables]
-        bodies = [opened(header).body for table in self.log.tables for header in table.values()]
+        rosters: dict[bytes, set[tuple[int, bytes]]] = {}
+        for header in (header for table in self.log.tables for header in table.values()):
+            claim = claims_in(header)[0]
+            rosters.setdefault(opened(header).body, set()).add((claim.round, claim.founder))
         assert all(count == 1 for count in Counter((claim.key, claim.base) for table in tables for claim in table).values())
         assert all(count == 1 for table in tables for count in Counter(claim.key for claim in table).values())
-        assert all(count == 1 for count in Counter(bodies).values())
+        assert all(len(each) == 1 for each in rosters.values())
 
     def every_claim_of_what_has_a_ticket_is_in_the_table_that_the_ticket_names(self) -> None:
         for contribution, rounds in self.log.books.tickets.items():
