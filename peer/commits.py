@@ -8,8 +8,7 @@ from peer.promises import Promises
 from peer.residuals import Residuals
 from peer.spread import Spread
 from peer.status import StatusBoard
-from peer.work import Lap
-from peer.workbench import now_ms
+from peer.work import Lap, now_ms
 from protocol.exchange import MAX_AGE, codec_named
 from protocol.pace import Pace
 from protocol.records import Manifest, Round

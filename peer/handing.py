@@ -18,8 +18,7 @@ from peer.cohort import Accepted, Gathered, Seat
 from peer.residuals import Residual, Residuals
 from peer.spread import Spread
 from peer.store import PeerStore
-from peer.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of
-from peer.workbench import now_ms
+from peer.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
 from protocol.records import Header, Manifest, SignedClaim, SignedContribution

@@ -8,12 +8,12 @@ import asyncio
 import logging
 
 from automl.course import RunCourse
-from automl.training import Worker
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
 from peer.check import Checker
 from peer.cohort import Cohort, Seat
 from peer.commits import Commits
+from peer.crew import Crew
 from peer.handing import Handing
 from peer.news import Ear
 from peer.residuals import Residuals
@@ -21,8 +21,8 @@ from peer.spread import Spread
 from peer.states import States
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from peer.work import ComputeThread, Lap, Learnt
-from peer.workbench import Workbench, now_ms
+from peer.work import ComputeThread, Lap, Learnt, now_ms
+from peer.workbench import Workbench
 from protocol.cohorts import meeting_secret
 from protocol.errors import MantaError, Unreachable
 from protocol.exchange import codec_named, grace_ms
@@ -54,14 +54,18 @@ class PeerLoop:
         node: OwnNode,
         identity: Identity,
         signed: SignedManifest,
-        worker: Worker,
+        crew: Crew,
         cohort: str,
         store: PeerStore,
         board: StatusBoard,
         shelf: Shelf,
+        compute: ComputeThread,
         token: bytes | None = None,
     ) -> None:
-        """Prepare; ``run`` does the rest. ``token`` is what the members of the cohort share; without one this peer is alone."""
+        """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
+
+        ``token`` is what the members of the cohort share; without one this peer is alone.
+        """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
         self.plan = self.course.plan
@@ -76,8 +80,9 @@ class PeerLoop:
         self._pace = Pace()
         secret = b"" if token is None else meeting_secret(token, self.run_id)
         self._neighbours = Neighbours(node, self.run_id, is_near=lambda key: key in self._cohort.mates(), secret=secret)
-        self._compute = ComputeThread()
-        count = worker.num_weights
+        self._compute = compute
+        self._crew = crew
+        count = crew.num_weights
         self._spread = Spread(
             node,
             self.log,
@@ -99,8 +104,8 @@ class PeerLoop:
             sources=self._spread.sources,
             on_wrong=self._spread.distrust,
         )
-        self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, worker, self._compute, self.machine, self._pace)
-        self._residuals = Residuals(store, self.run_id, worker.num_weights, self.course.sorts_after)
+        self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, crew, compute, self.machine, self._pace)
+        self._residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
             self.manifest,
             self.run_id,
@@ -135,14 +140,31 @@ class PeerLoop:
 
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """What decides what this peer does has changed."""
         self._changed.set()
+        self._bench.look_again()
 
     # The person's side.
 
     def leave(self) -> None:
         """Hand in what is trained, then end."""
         self._leaving.set()
-        self._changed.set()
+        self._look_again()
+
+    async def pause(self) -> None:
+        """Compute nothing until ``resume``; what is done is handed in. Returns once the workers' memory is free."""
+        await self._crew.pause()
+        self._board.pause(is_paused=True)
+        self._look_again()
+
+    async def resume(self) -> None:
+        """Go on after ``pause``."""
+        await self._crew.resume()
+        self._board.pause(is_paused=False)
+        self._look_again()
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return the members of this peer's cohort who are there, but for itself."""
@@ -158,6 +180,7 @@ class PeerLoop:
             self._tasks = tasks
             background = [tasks.create_task(self.node.watch_daemon())]
             try:
+                await self._crew.start()
                 await unless(self._leaving, self._ear.first_look())
                 if self._leaving.is_set():
                     return
@@ -172,6 +195,7 @@ class PeerLoop:
                 await self._cohort.close()
                 await self._spread.close()
                 await self._ear.close()
+                await self._crew.close()
                 self._compute.close()
 
     def _show_log(self, is_away: bool) -> None:
@@ -196,6 +220,8 @@ class PeerLoop:
                 return
             elif phase is Phase.BEHIND:
                 await self._catch_up()
+            elif self._crew.is_paused:
+                await self._changed.wait()
             elif phase is Phase.WORKING or self._works_ahead():
                 await self._work()
             elif self._may_work_ahead():
@@ -311,16 +337,23 @@ class PeerLoop:
                 return False
         return True
 
-    def _may_start_lot(self, step: int, lots: int, ends: float | None) -> bool:
-        """Return whether another lot of a local step is to be started; steps that were begun are finished, with one lot each at least."""
-        machine = self.machine
+    def _may_start_lot(self, step: int, lots: int, ends: float | None, worker: int) -> bool:
+        """Return whether a worker is to start another lot of a local step; steps that were begun are finished, with a lot each at least."""
+        machine, is_leaving = self.machine, self._leaving.is_set()
         if step and not lots:
-            return machine.samples > 0
-        if self._leaving.is_set() or machine.is_overdue or not (machine.phase is Phase.WORKING or self._works_ahead()):
+            return machine.samples > 0 and not (is_leaving and not self._crew.present())
+        if is_leaving or self._crew.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self._works_ahead()):
             return False
         is_awaited = self._commits.listed_in == machine.newest.round > 0
         return self._pace.may_start_lot(
-            now_ms(), lots, is_awaited=is_awaited, step=step, steps=self.manifest.exchange.local_steps, ends=ends
+            now_ms(),
+            lots,
+            is_awaited=is_awaited,
+            step=step,
+            steps=self.manifest.exchange.local_steps,
+            ends=ends,
+            worker=worker,
+            workers=self._crew.present(),
         )
 
     async def _load_weights(self, base: Standing) -> bool:

@@ -19,11 +19,13 @@ from automl.training import Worker
 from automl.update import self_test
 from peer.cohort_token import load_token
 from peer.config import PeerConfig
+from peer.crew import InProcess
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
+from peer.work import ComputeThread
 from protocol.cohorts import cohort_name
 from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
@@ -183,7 +185,9 @@ async def _take_part(
     with StatusBoard(store, status) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
         board.say(f"computes on {device.description}")
-        loop = PeerLoop(node, identity, signed, worker, cohort, store, board, shelf, token)
+        compute = ComputeThread()
+        crew = InProcess(worker, compute)
+        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token)
         await _until_told_to_stop(loop, board)
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")

@@ -43,6 +43,7 @@ class PeerStatus:
     promises_broken: int = 0  # tickets that the log gave and did not keep
     joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
     finished: bool = False
+    paused: bool = False  # by the person: nothing is computed
 
 
 class StatusBoard:
@@ -78,6 +79,14 @@ class StatusBoard:
             if self.status.waiting_for and self._spinner is None:
                 self.say(f"waiting for {self.status.waiting_for}")
 
+    def pause(self, *, is_paused: bool) -> None:
+        """Show that the person paused the peer, or that it goes on."""
+        if is_paused == self.status.paused:
+            return
+        self.update(paused=is_paused)
+        self.write()
+        self.say("paused: nothing is computed until manta-peer resume" if is_paused else "resumed")
+
     def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int) -> None:
         """Show that a round was committed, ``lost`` samples of this peer not in it."""
         if self._spinner is not None:
@@ -100,7 +109,7 @@ class StatusBoard:
 
     def _line(self) -> str:
         status = self.status
-        parts = [f"round {status.round}/{status.num_rounds}", status.phase, f"{status.members} peers"]
+        parts = [f"round {status.round}/{status.num_rounds}", "paused" if status.paused else status.phase, f"{status.members} peers"]
         if status.loss is not None:
             parts.append(f"loss {status.loss:.3f}")
         parts.append(f"{status.samples_counted} samples counted")

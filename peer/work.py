@@ -29,6 +29,11 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 
+def now_ms() -> float:
+    """Return the time by a clock that does not go back."""
+    return time.monotonic_ns() / 1e6
+
+
 class Pile:
     """The lots of one base at one peer: local step after local step, and what a claim says of them all."""
 

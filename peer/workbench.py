@@ -3,9 +3,8 @@
 How many lots there is time for is decided by the caller; what is done with what was learnt is as well.
 """
 
+import asyncio
 import logging
-import time
-from collections.abc import Awaitable, Callable
 
 import numpy as np
 import torch
@@ -14,29 +13,22 @@ from torch import Tensor
 from automl.course import RunCourse
 from automl.local import LocalSteps
 from automl.schedule import place_of_lot
-from automl.training import Lot, Worker
+from automl.training import Lot
 from automl.update import State
 from exact.residuals import vector_digest
 from peer.cohort import Seat
+from peer.crew import Crew
+from peer.shift import MayStart, Shift, Task
 from peer.work import ComputeThread, Learnt, Pile, Vector
 from protocol.pace import Pace
 from protocol.records import Manifest
 from protocol.rounds import RoundMachine, Standing
 
-_FAILURES = 3  # lots in a row whose gradient is not finite, before a step is given up
-
-MayStart = Callable[[int, int, float | None], bool]  # local step, its lots so far, when it ends as its cohort says
-
 logger = logging.getLogger("manta.peer")
 
 
-def now_ms() -> float:
-    """Return the time by a clock that does not go back."""
-    return time.monotonic_ns() / 1e6
-
-
 class Workbench:
-    """One peer's device and its lots."""
+    """One peer's crew and its lots."""
 
     def __init__(
         self,
@@ -44,7 +36,7 @@ class Workbench:
         course: RunCourse,
         cohort: str,
         key: bytes,
-        worker: Worker,
+        crew: Crew,
         compute: ComputeThread,
         machine: RoundMachine,
         pace: Pace,
@@ -54,17 +46,25 @@ class Workbench:
         self._course = course
         self._cohort = cohort
         self._key = key
-        self._worker = worker
+        self._crew = crew
         self._compute = compute
         self._machine = machine
         self._pace = pace
-        self._loaded: bytes | None = None  # digest of the state that the worker has
+        self._shift: Shift | None = None  # under way
+        self._loaded: bytes | None = None  # digest of the state that the crew has
+        self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
+        crew.watch(self.look_again)
+
+    def look_again(self) -> None:
+        """What decides whether lots are started has changed."""
+        if self._shift is not None:
+            self._shift.look_again()
 
     @property
     def num_weights(self) -> int:
         """N."""
-        return self._worker.num_weights
+        return self._crew.num_weights
 
     def take_dropped(self) -> int:
         """Return how many samples were trained too late to be of use since this was asked last."""
@@ -72,75 +72,66 @@ class Workbench:
         return dropped
 
     def has(self, state: bytes) -> bool:
-        """Return whether the worker has the weights of this state."""
+        """Return whether the crew has the weights of this state."""
         return self._loaded == state
 
     async def load(self, digest: bytes, state: State, teacher: Tensor | None) -> None:
-        """Give the worker a state, and the parameters of its teacher where it has one."""
-        await self._compute.run(self._worker.teach, teacher)
-        await self._compute.run(self._worker.load, state.parameters)
+        """Give the crew a state, and the parameters of its teacher where it has one."""
+        self._teacher = teacher
+        await self._crew.load(state.parameters, teacher)
         self._loaded = digest
 
-    async def train(self, base: Standing, state: State, seat: Awaitable[Seat], may_start: MayStart) -> tuple[Learnt, Seat] | None:
+    async def train(self, base: Standing, state: State, seat: "asyncio.Future[Seat]", may_start: MayStart) -> tuple[Learnt, Seat] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
         None: there was no time for a lot, or what was trained is of no use by now.
 
         Args:
             base: the commit.
-            state: its state, which the worker has.
+            state: its state, which the crew has.
             seat: this peer's place in its cohort; it is waited for once the first lot is done.
             may_start: whether another lot is to be started.
         """
         plan, steps = self._course.plan, self._manifest.exchange.local_steps
-        pile = Pile(self._worker.num_weights, plan.architectures(base.round + 1, self._cohort))
+        pile = Pile(self._crew.num_weights, plan.architectures(base.round + 1, self._cohort))
         local = LocalSteps(state, plan) if steps > 1 else None
-        place: Seat | None = None
         index = 0
         for step in range(steps):
             if local is not None and step:
                 self._loaded = None
-                await self._compute.run(self._worker.load, local.weights)
-            failures = 0
-            most = self._manifest.exchange.max_claim_samples // self._manifest.lot_samples - (steps - 1 - step)
-            ends = place.step_ends(step) if place is not None else None
-            while len(pile) < most and failures < _FAILURES and may_start(step, pile.step_lots, ends):
-                failures = 0 if await self._train_lot(base, step, index, pile) else failures + 1
-                index += 1
-                if place is None:
-                    place = await seat
-                    ends = place.step_ends(step)
-            if not pile.step_lots or place is None:
+                await self._crew.load(local.weights, self._teacher)
+            index = await self._train_step(base, step, index, pile, seat, may_start)
+            if not pile.step_lots:
                 return None
             if local is not None:
-                await self._take_step(local, step, pile, place)
-        assert place is not None
+                await self._take_step(local, step, pile, seat.result())
         vector = pile.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
         if not bool(np.isfinite(vector).all()):
             logger.error("lots dropped: what they taught is not finite round=%d", base.round + 1)
             return None
-        return Learnt(base, pile, vector, self._course.coverage(base.round + 1, self._cohort)), place
+        return Learnt(base, pile, vector, self._course.coverage(base.round + 1, self._cohort)), seat.result()
 
-    async def _train_lot(self, base: Standing, step: int, index: int, pile: Pile) -> bool:
-        """Train a lot and add it; False: it is of no use."""
-        manifest, plan = self._manifest, self._course.plan
-        architectures = plan.architectures(base.round + 1, self._cohort)
-        place = place_of_lot(len(architectures), base.commit, self._key, index)
-        lot = Lot(manifest.seed, base.commit, step, self._key, index, architectures[place], manifest.lot_samples)
-        self._machine.lot_started(to_finish=step > 0)
-        started_ms = now_ms()
-        result = await self._compute.run(self._worker.train, lot)
-        self._pace.lot_took(now_ms() - started_ms)
-        if not bool(result.gradient.isfinite().all()):
-            logger.error("lot dropped: its gradient is not finite round=%d index=%d", base.round + 1, lot.index)
-            self._machine.lot_trained(0)
-            return False
-        if not self._machine.lot_trained(result.samples):
-            self._samples_dropped += result.samples
-            return False
-        pile.add(lot, place, result)
-        return True
+    async def _train_step(
+        self, base: Standing, step: int, first: int, pile: Pile, seat: "asyncio.Future[Seat]", may_start: MayStart
+    ) -> int:
+        """Train the lots of a local step, the first one of which has the index ``first``; return that of the next step's."""
+        manifest, steps = self._manifest, self._manifest.exchange.local_steps
+        architectures = self._course.plan.architectures(base.round + 1, self._cohort)
+
+        def lot_at(index: int) -> tuple[Lot, int]:
+            place = place_of_lot(len(architectures), base.commit, self._key, index)
+            return Lot(manifest.seed, base.commit, step, self._key, index, architectures[place], manifest.lot_samples), place
+
+        most = manifest.exchange.max_claim_samples // manifest.lot_samples - (steps - 1 - step)
+        task = Task(step, most, lot_at)
+        shift = self._shift = Shift(task, first, pile, self._crew, self._machine, self._pace, seat, may_start)
+        try:
+            await shift.run()
+        finally:
+            self._shift = None
+            self._samples_dropped += shift.samples_dropped
+        return shift.next_index
 
     async def _take_step(self, local: LocalSteps, step: int, pile: Pile, seat: Seat) -> None:
         """Average a step's gradient with the cohort, and take the exact update that it leads to."""

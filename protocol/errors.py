@@ -16,7 +16,8 @@ MantaError
 │   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
-│   └── Unreachable           a node does not answer, or not in time
+│   ├── Unreachable           a node does not answer, or not in time
+│   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.check)
 ├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local_swarm)
 └── OwnFault              ours: stop, and say what to do

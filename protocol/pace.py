@@ -1,6 +1,7 @@
 """How long a peer works in a round: a pure estimate from what it measured, so that its contribution is in by the deadline."""
 
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Sequence
 
 from protocol.exchange import MAX_LOT_MS
 
@@ -9,13 +10,17 @@ _FIRST_PART = 8  # of the round's time, for handing in, before anything was meas
 
 
 class Pace:
-    """One peer's durations. Times are milliseconds of any clock that does not go back."""
+    """One peer's durations. Times are milliseconds of any clock that does not go back.
+
+    A peer may have several workers, each with a lot at a time, and each as fast as it is; they are numbered.
+    """
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self._deadline: float = 0.0
         self._open_ms: float = 0.0
         self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
+        self._by_worker: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._headers_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self._tickets_ms: deque[float] = deque(maxlen=_REMEMBERED)
 
@@ -23,9 +28,18 @@ class Pace:
         """Note that headers for the round have ``left_ms`` from ``now`` on."""
         self._deadline, self._open_ms = now + left_ms, left_ms
 
-    def lot_took(self, duration_ms: float) -> None:
-        """Note how long a lot took."""
+    def lot_took(self, duration_ms: float, worker: int = 0) -> None:
+        """Note how long a lot took a worker."""
         self._lots_ms.append(duration_ms)
+        self._by_worker[worker].append(duration_ms)
+
+    def usual_ms(self, worker: int) -> float:
+        """Return the median duration of a worker's lots; 0 before it had one."""
+        return _median(self._by_worker[worker]) if worker in self._by_worker else 0.0
+
+    def longest_ms(self, worker: int) -> float:
+        """Return the longest of a worker's last lots; 0 before it had one."""
+        return max(self._by_worker[worker]) if worker in self._by_worker else 0.0
 
     def header_took(self, duration_ms: float) -> None:
         """Note how long it took from the last lot until the log had the header."""
@@ -44,35 +58,55 @@ class Pace:
         """Return how long headers still have."""
         return self._deadline - now
 
-    def may_start_lot(self, now: float, lots: int, *, is_awaited: bool, step: int = 0, steps: int = 1, ends: float | None = None) -> bool:
-        """Return whether another lot of a local step can be done; the first one always may.
+    def may_start_lot(
+        self,
+        now: float,
+        lots: int,
+        *,
+        is_awaited: bool,
+        step: int = 0,
+        steps: int = 1,
+        ends: float | None = None,
+        worker: int = 0,
+        workers: Sequence[int] = (0,),
+    ) -> bool:
+        """Return whether another lot of a local step can be done by a worker; the first one always may.
 
-        It has to be done before it is time to hand in, and there has to be time left for as many median lots in each of the steps to come:
+        It has to be done before it is time to hand in, and there has to be time left for as many usual lots in each of the steps to come:
         so the steps share the time evenly. In a cohort the step's end is the founder's word.
 
         Args:
             now: the time.
-            lots: of this step, done so far.
+            lots: of this step, done and under way.
             is_awaited: the log waits for this peer's body after the deadline, so that only the header has to be there by then.
             step: from 0.
             steps: of the round.
             ends: when this step ends in the peer's cohort; None: the peer divides its time itself.
+            worker: whose lot it would be.
+            workers: all that are there.
         """
         if lots == 0:
             return True
         work_ends = self._deadline - 2 * self._hand_in_ms(is_awaited)
         if ends is None:
-            ends = work_ends - (steps - 1 - step) * (lots + 1) * self._lot_ms
-        return now + self._long_lot_ms <= min(ends, work_ends)
+            ends = work_ends - (steps - 1 - step) * self._step_ms(lots + 1, workers)
+        return now + self._long_lot_ms(worker) <= min(ends, work_ends)
 
     @property
     def _lot_ms(self) -> float:
         return _median(self._lots_ms) if self._lots_ms else 0.0
 
-    @property
-    def _long_lot_ms(self) -> float:
+    def _step_ms(self, lots: int, workers: Sequence[int]) -> float:
+        """Return how long these workers together take for so many lots: each as many as it can, and none of them less than a whole one."""
+        usual_ms = [self.usual_ms(worker) for worker in workers if self.usual_ms(worker) > 0]
+        if not usual_ms:
+            return lots * self._lot_ms
+        in_turns_ms = -(-lots // len(usual_ms)) * min(usual_ms)
+        return max(in_turns_ms, lots / sum(1 / each for each in usual_ms)) if len(usual_ms) > 1 else in_turns_ms
+
+    def _long_lot_ms(self, worker: int) -> float:
         """The third longest lot, and at least the median: whoever is late waits for a whole round, and architectures differ in size."""
-        longest_last = sorted(self._lots_ms)
+        longest_last = sorted(self._by_worker.get(worker, self._lots_ms))
         return longest_last[max(len(longest_last) // 2, len(longest_last) - 3)] if longest_last else 0.0
 
     def _hand_in_ms(self, is_awaited: bool) -> float:

@@ -102,7 +102,7 @@ class RoundMachine:
         self._missing: tuple[Standing, ...] = () if held else (Standing.start(manifest, run),)  # commits after ``held``, oldest first
         self._base: Standing | None = held  # of the work under way
         self._samples = 0
-        self._is_busy = False
+        self._under_way = 0  # lots that were started and have not come back
         self._begun_at = 0  # the newest round when that work began
         self._fetch_took_long = False  # so long that there are newer commits than the one held: work on that one before the next fetch
         self._least_base = 0  # the round of a commit that the next contribution may stand on
@@ -162,7 +162,7 @@ class RoundMachine:
     @property
     def is_overdue(self) -> bool:
         """Is there work, or a lot on its way, from before the newest commit: to be sealed once it is whole and no other one waits."""
-        return self._begun_at < self.newest.round and (self._samples > 0 or self._is_busy)
+        return self._begun_at < self.newest.round and (self._samples > 0 or self._under_way > 0)
 
     @property
     def sealed(self) -> Sealed | None:
@@ -185,6 +185,8 @@ class RoundMachine:
     def lot_started(self, *, to_finish: bool = False) -> Standing:
         """WORKING, or working ahead: return the commit whose state the lot is to be trained on, or the first local step was.
 
+        Several may be under way, of the same work.
+
         Args:
             to_finish: work is under way that is not whole without this lot, for each local step has one: it may be started in any phase.
 
@@ -194,15 +196,15 @@ class RoundMachine:
         may_begin = (self.phase is Phase.WORKING or self.may_work_ahead) and not self.is_overdue
         if not may_begin and not (to_finish and self._samples > 0):
             raise RuntimeError(f"no lot is to be started while {self.phase.value}")
-        if self._samples == 0:
+        if self._samples == 0 and self._under_way == 0:
             self._base, self._begun_at = self._held, self.newest.round
-        self._is_busy = True
+        self._under_way += 1
         assert self._base is not None
         return self._base
 
     def lot_trained(self, samples: int) -> bool:
-        """Count the lot that was started; False: its base is too old by now, and its gradient must be dropped. ``samples`` 0: it failed."""
-        self._is_busy = False
+        """Count a lot that was started; False: its base is too old by now, and its gradient must be dropped. ``samples`` 0: it failed."""
+        self._under_way = max(0, self._under_way - 1)
         if self._base is None or (self._samples == 0 and not self._fits(self._base.round + 1)):
             return False
         self._samples += samples
@@ -225,7 +227,7 @@ class RoundMachine:
         sealed = self._of(header)
         if self._sealed is not None:
             raise RuntimeError("a contribution waits already")
-        if self._is_busy:
+        if self._under_way:
             raise RuntimeError("a lot is under way")
         if self._base is None or self._samples == 0:
             return False

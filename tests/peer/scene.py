@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from automl.training import Lot, LotResult
+from peer.crew import InProcess
 from peer.loop import PeerLoop
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
+from peer.work import ComputeThread
 from protocol.records import SignedManifest
 from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
@@ -123,7 +125,9 @@ class Scene:
         board: StatusBoard,
         token: bytes | None,
     ) -> PeerLoop:
-        return PeerLoop(endpoint, identity, signed, worker, "here", store, board, Shelf(max_bytes=2**28), token)
+        compute = ComputeThread()
+        crew = InProcess(worker, compute)
+        return PeerLoop(endpoint, identity, signed, crew, "here", store, board, Shelf(max_bytes=2**28), compute, token)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

@@ -2,6 +2,7 @@
 
 from statistics import median_high
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,6 +97,59 @@ def lots_of_steps(pace: Pace, now: float, lot_ms: float, *, steps: int) -> list[
         while pace.may_start_lot(now, lots, is_awaited=False, step=step, steps=steps):
             lots, now = lots + 1, now + lot_ms
         counts.append(lots)
+    return counts
+
+
+def test_each_worker_starts_a_lot_only_if_its_own_are_done_in_time() -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[], hand_ins_ms=[0])
+    for worker, lot_ms in ((0, 50.0), (1, 600.0)):
+        for _ in range(5):
+            pace.lot_took(lot_ms, worker)
+    assert (pace.usual_ms(0), pace.usual_ms(1), pace.longest_ms(1), pace.usual_ms(2)) == (50.0, 600.0, 600.0, 0.0)
+
+    def starts_at(now: float, worker: int) -> bool:
+        return pace.may_start_lot(now, 3, is_awaited=False, worker=worker, workers=(0, 1))
+
+    assert starts_at(1_400.0, 1)
+    assert not starts_at(1_400.1, 1)
+    assert starts_at(1_950.0, 0)
+    assert not starts_at(1_950.1, 0)
+
+
+@pytest.mark.parametrize(("lots_ms", "each"), [({0: 100.0}, 2), ({0: 100.0, 1: 100.0}, 4), ({0: 100.0, 1: 100.0, 2: 100.0}, 6)])
+def test_equal_workers_do_a_step_s_lots_side_by_side_and_the_steps_share_the_time(lots_ms: dict[int, float], each: int) -> None:
+    pace = pace_of(left_ms=1_000, lots_ms=[], hand_ins_ms=[0])
+    for worker, lot_ms in lots_ms.items():
+        pace.lot_took(lot_ms, worker)
+    assert steps_of_workers(pace, lots_ms, steps=5) == [each] * 5
+
+
+def test_a_slow_worker_adds_what_it_can_and_makes_no_step_late() -> None:
+    lots_ms = {0: 10.0, 1: 100.0}
+    pace = pace_of(left_ms=1_000, lots_ms=[], hand_ins_ms=[0])
+    for worker, lot_ms in lots_ms.items():
+        pace.lot_took(lot_ms, worker)
+    steps = steps_of_workers(pace, lots_ms, steps=4)
+    assert max(steps) - min(steps) <= 3
+    assert 100 <= sum(steps) <= 110
+
+
+def steps_of_workers(pace: Pace, lots_ms: dict[int, float], *, steps: int) -> list[int]:
+    """How many lots workers train in each step, alone, from 1000 on; no step ends after 2000."""
+    now, counts = 1_000.0, []
+    workers = tuple(lots_ms)
+    for step in range(steps):
+        started, until = 0, dict.fromkeys(workers, now)
+        waiting = set(workers)
+        while waiting:
+            worker = min(waiting, key=lambda each: (until[each], lots_ms[each]))
+            if pace.may_start_lot(until[worker], started, is_awaited=False, step=step, steps=steps, worker=worker, workers=workers):
+                started, until[worker] = started + 1, until[worker] + lots_ms[worker]
+            else:
+                waiting.discard(worker)
+        counts.append(started)
+        now = max(until.values())
+    assert now <= 2_000.0
     return counts
 
 

@@ -110,6 +110,31 @@ def test_a_lot_that_failed_counts_nothing() -> None:
     assert (one.phase, one.samples) == (Phase.WORKING, LOT)
 
 
+def test_several_lots_may_be_under_way_and_come_back_in_any_order_and_nothing_is_sealed_before() -> None:
+    one = machine()
+    assert [one.lot_started() for _ in range(3)] == [START] * 3
+    assert one.lot_trained(LOT)
+    assert not one.lot_trained(0)
+    with pytest.raises(RuntimeError, match="under way"):
+        one.seal(header_of(lots=1))
+    assert one.lot_trained(LOT)
+    assert one.samples == 2 * LOT
+    assert one.seal(header_of(lots=2))
+
+
+def test_work_is_overdue_until_the_last_lot_from_before_the_commit_is_back() -> None:
+    one = machine()
+    one.lot_started()
+    one.lot_started()
+    learn(one, 1)
+    assert not one.lot_trained(0)
+    assert (one.is_overdue, one.phase) == (True, Phase.WORKING)
+    with pytest.raises(RuntimeError, match="no lot"):
+        one.lot_started()
+    assert not one.lot_trained(0)
+    assert (one.is_overdue, one.phase) == (False, Phase.BEHIND)
+
+
 def test_lots_can_be_given_up() -> None:
     one = trained(2)
     assert (one.discard(), one.discard(), one.samples) == (2 * LOT, 0, 0)
