@@ -41,6 +41,10 @@ class RunSection(_Section):
         default="sandwich",
         description="sandwich: all sizes at once; shrinking: first the full network, then smaller ones join and learn from it too",
     )
+    cohorts: Literal["consent", "affinity"] = Field(
+        default="consent",
+        description="consent: who shares a token averages before handing in; affinity: whoever is near, for people who know each other",
+    )
     seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
     rounds: int = Field(
         default=_USUAL.num_rounds,
@@ -264,6 +268,7 @@ class RunConfig(_Section):
                 reward_pool=self.rewards.pool,
                 costs=cost_table(plan.space),
                 operators=(operator.public_key,),
+                cohorts=self.run.cohorts,
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error

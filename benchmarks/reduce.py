@@ -137,6 +137,7 @@ def manifest_of(operator: PublicKey) -> Manifest:
         reward_pool=1,
         costs=(),
         operators=(operator,),
+        cohorts="consent",
     )
 
 

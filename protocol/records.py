@@ -26,6 +26,7 @@ MAX_GENE_TEXT = 40
 TASKS = ("classification", "stereo")
 ALGORITHMS = ("data-parallel", "model-parallel")
 SCHEDULES = ("sandwich", "shrinking")
+COHORTS = ("consent", "affinity")
 
 _DECIMAL = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,12})?")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
@@ -98,11 +99,12 @@ class Manifest:
     reward_pool: int  # credit units shared out each round
     costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
     operators: tuple[bytes, ...]  # Ed25519 keys; the first one's log decides
+    cohorts: str  # one of COHORTS: who may be a mate of a peer without a label, those who share its token, or whoever of the run is near
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):
             check_name(getattr(self, what), what)
-        for what, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("schedule", SCHEDULES)):
+        for what, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("schedule", SCHEDULES), ("cohorts", COHORTS)):
             _require(getattr(self, what) in known, f"{what} must be one of {', '.join(known)}")
         check_digest(self.data_digest, "data_digest")
         check_digest(self.initial_state, "initial_state")

@@ -81,6 +81,7 @@ MANIFEST = Manifest(
     reward_pool=1000,
     costs=(("r32", 10), ("k3", 5)),
     operators=(KEY.public_key,),
+    cohorts="consent",
 )
 SIGNED_MANIFEST = SignedManifest.sign(MANIFEST, KEY)
 RUN = SIGNED_MANIFEST.run
@@ -192,7 +193,7 @@ def rows() -> Iterator[tuple[str, str]]:
     yield (
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
-        '[["r32", 10], ["k3", 5]], [key]]`: its id, *run*',
+        '[["r32", 10], ["k3", 5]], [key], "consent"]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"

@@ -23,7 +23,8 @@ OPERATOR = Identity(b"\x01" * 32)
 STATE = sha256(b"state 0")
 
 CHANGED: dict[str, dict[str, Any]] = {
-    "run": {"name": "my-run.2", "algorithm": "model-parallel", "schedule": "shrinking", "seed": 2**63 - 1, "rounds": 7},
+    "run": {"name": "my-run.2", "algorithm": "model-parallel", "schedule": "shrinking", "seed": 2**63 - 1, "rounds": 7}
+    | {"cohorts": "affinity"},
     "data": {"dataset": "stereo-garden", "supernet": "stereo-base"},
     "round": {
         "target_batch": 33,
@@ -136,6 +137,7 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
     [
         ("run", "algorithm", '"parallel"'),
         ("run", "schedule", '"growing"'),
+        ("run", "cohorts", '"labels"'),
         ("run", "seed", "-1"),
         ("run", "seed", "0.5"),
         ("run", "rounds", "0"),
@@ -216,10 +218,11 @@ ON_DIGITS = RunConfig.model_validate({name: values for name, values in CHANGED.i
 @pytest.mark.parametrize("config", [RunConfig(), ON_DIGITS], ids=["defaults", "changed"])
 def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, digits()), OPERATOR).open()
-    assert (manifest.name, manifest.algorithm, manifest.schedule, manifest.seed, manifest.num_rounds) == (
+    assert (manifest.name, manifest.algorithm, manifest.schedule, manifest.cohorts, manifest.seed, manifest.num_rounds) == (
         config.run.name,
         config.run.algorithm,
         config.run.schedule,
+        config.run.cohorts,
         config.run.seed,
         config.run.rounds,
     )

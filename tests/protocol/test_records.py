@@ -195,6 +195,7 @@ def refused(record: Any, change: dict[str, Any]) -> None:
         {"task": "speech"},
         {"algorithm": "magic"},
         {"schedule": "growing"},
+        {"cohorts": "whoever"},
         {"data_digest": b"short"},
         {"initial_state": b"d" * 33},
         {"seed": -1},
