@@ -8,6 +8,7 @@ text ("0.002"): a float has no canonical form.
 import re
 from dataclasses import dataclass
 
+from protocol.affinity import NOWHERE, Position
 from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
@@ -16,6 +17,7 @@ from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 MAX_ENTRY_BYTES = 4096
 MAX_PAYLOAD_BYTES = MAX_ENTRY_BYTES - 96  # of what an entry holds: its kind, a signature and the framing of all are fewer bytes
 MAX_MANIFEST_BYTES = 262_144
+MAX_ANNOUNCEMENT_BYTES = 512
 MAX_ROUND = 2**40
 MAX_ARCHITECTURES = 32  # that a round asks of a cohort
 MAX_ROLES = 8
@@ -173,13 +175,14 @@ class SignedManifest(_Signed):
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """What a peer says of itself in the DHT, again and again: that it is there, and whose state it can hand out."""
+    """What a peer says of itself in the DHT, again and again: that it is there, whose state it can hand out, and who is near it."""
 
     run: bytes
     key: bytes
     cohort: str
     round: int  # whose state it holds
     sequence: int  # grows with every announcement of this key: milliseconds since 1970
+    position: Position = NOWHERE
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")

@@ -101,6 +101,7 @@ class Gossip:
         self.bytes_out = 0  # of pushes; of blobs the shelf counts them
         self._heard = asyncio.Event()  # of somebody who has something
         book.on_source = self._on_source
+        book.distance_us = neighbours.distance_us
 
     async def start(self) -> None:
         """Take what links tell."""

@@ -17,9 +17,10 @@ from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from protocol.affinity import FAR, NOWHERE, Placed, Position, distance_us
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault
-from protocol.records import Announcement
+from protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from protocol.signing import PublicKey, sha256
 from swarm import waits
 from swarm.rpc import Endpoint
@@ -34,7 +35,6 @@ _MET = 0.75  # of those who are drawn, as long as there are any who were met
 _FEW = 16  # announcements are enough to tell a run's size from
 _S_A_NEIGHBOUR = 2.0  # what is read at a look grows with a small run: so the time from look to look does, too
 _PERIODS_PUBLISHED, _PERIODS_KNOWN = 6, 3  # how long an announcement lives: in the DHT, and at those who read it
-_MAX_ANNOUNCEMENT_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,21 @@ class Neighbours:
         self._secret = secret
         self._rng = rng or random.Random()
         self._known: dict[PublicKey, _Known] = {}
-        self._cohort: str | None = None  # that was announced
+        self._own: Placed | None = None  # as this node announced itself
+        self._distances: dict[PublicKey, int] = {}  # as far as they were asked for since the last look
         self._sequence = 0
         self._bits = 0  # of the own bucket
         self._size: float | None = None  # of the run, about; None: not known yet
         self.malformed = 0
 
-    async def announce(self, *, cohort: str, round_: int) -> None:
-        """Say in the DHT that this node is there, and whose round's state it holds."""
-        self._cohort = cohort
+    async def announce(self, *, cohort: str, round_: int, position: Position = NOWHERE) -> None:
+        """Say in the DHT that this node is there, whose round's state it holds, of which cohort it is, and where."""
+        if cohort != self._cohort:  # whoever stood where the last one meets is no mate for that any more
+            self._known = {key: replace(known, is_mate=False) for key, known in self._known.items()}
+        self._own = Placed(self._endpoint.key, cohort, position)
+        self._distances.clear()
         self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
-        data = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence))
+        data = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence, position))
         names = [*(self._bucket(bits) for bits in self._own_levels()), self._meeting(cohort)]
         await together(*(self._endpoint.publish(name, data, ttl_s=_PERIODS_PUBLISHED * self.period_s) for name in names))
 
@@ -127,6 +131,21 @@ class Neighbours:
         now = self._clock()
         return [key for key, known in self._known.items() if known.forgotten_s > now]
 
+    def placed(self) -> list[Placed]:
+        """Return who announced itself lately and where it is, this node as others see it first, if it did."""
+        others = [self._known[key].announcement for key in self.members()]
+        own = [] if self._own is None else [self._own]
+        return own + [Placed(PublicKey(each.key), each.cohort, each.position) for each in others]
+
+    def distance_us(self, key: PublicKey) -> int:
+        """Return the least bound that is known on the round trip to a peer, see ``protocol.affinity``; ``FAR`` where there is none."""
+        known = self._known.get(key)
+        if known is None or self._own is None:
+            return FAR
+        if key not in self._distances:
+            self._distances[key] = distance_us(self._own, Placed(key, known.announcement.cohort, known.announcement.position))
+        return self._distances[key]
+
     def at_meeting(self) -> list[PublicKey]:
         """Return those of them that stand where the own cohort meets."""
         return [key for key in self.members() if self._known[key].is_mate]
@@ -136,29 +155,29 @@ class Neighbours:
         return self._drawn(self.members(), count)
 
     def mixed(self, count: int) -> list[PublicKey]:
-        """Return at most so many: half of them near ones, if there are any, then others."""
+        """Return at most so many: half of them near ones, if there are any, then others; those it met and the nearest in front."""
         near = self.near()[: (count + 1) // 2]
         far = self.far(count - len(near))
         return near + far + [key for key in self.near() if key not in near][: count - len(near) - len(far)]
 
     def near(self) -> list[PublicKey]:
-        """Return the near ones of them, in random order."""
+        """Return the near ones of them, the nearest first, in random order as far as these are as near."""
         near = [key for key in self.members() if self.is_near(key)]
-        return self._rng.sample(near, len(near))
+        return sorted(self._rng.sample(near, len(near)), key=self.distance_us)
 
     def far(self, count: int, *, without: Container[PublicKey] = ()) -> list[PublicKey]:
         """Return at most so many random ones of them that are not near."""
         return self._drawn([key for key in self.members() if key not in without and not self.is_near(key)], count)
 
     def _drawn(self, keys: list[PublicKey], count: int) -> list[PublicKey]:
-        """Return at most so many random ones of these, most of them such as were met, and those in front."""
+        """Return at most so many random ones of these, most of them such as were met, and those in front; of them the nearest first."""
         self._rng.shuffle(keys)
         pools = {is_met: [key for key in keys if self._known[key].is_met == is_met] for is_met in (True, False)}
         drawn: list[PublicKey] = []
         while len(drawn) < min(count, len(keys)):
             is_met = bool(pools[True]) and (not pools[False] or self._rng.random() < _MET)
             drawn.append(pools[is_met].pop())
-        return sorted(drawn, key=lambda key: not self._known[key].is_met)
+        return sorted(drawn, key=lambda key: (not self._known[key].is_met, self.distance_us(key)))
 
     def is_near(self, key: PublicKey) -> bool:
         """Return whether a peer stands where the own cohort meets, and is of it as far as is known."""
@@ -176,6 +195,10 @@ class Neighbours:
         known = self._known.get(key)
         if known is not None:
             self._known[key] = _Known(known.announcement, self._clock())
+
+    @property
+    def _cohort(self) -> str | None:
+        return None if self._own is None else self._own.cohort
 
     # Names. The hash of a key says its buckets, and whether it stands in the sample.
 
@@ -229,6 +252,7 @@ class Neighbours:
                 del self._known[key]
 
     def _take_all(self, found: Mapping[PublicKey, bytes], *, of_cohort: bool = False) -> None:
+        self._distances.clear()
         keys = list(found)
         self._rng.shuffle(keys)
         for key in keys:
@@ -245,7 +269,7 @@ class Neighbours:
         if key == self._endpoint.key or (known is None and not self._has_room(key, of_cohort)):
             return
         try:
-            announcement = unpack(Announcement, data, max_bytes=_MAX_ANNOUNCEMENT_BYTES)
+            announcement = unpack(Announcement, data, max_bytes=MAX_ANNOUNCEMENT_BYTES)
             if (announcement.key, announcement.run) != (key, self._run):
                 raise EncodingError("an announcement in another's name, or for another run")
             if of_cohort and announcement.cohort != self._cohort:

@@ -10,6 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from protocol.affinity import FAR
 from protocol.encoding import pack
 from protocol.records import Contribution, Ticket
 from protocol.signing import PublicKey
@@ -75,6 +76,7 @@ class Book:
         self.operator = operator
         self.budget_bytes = 0  # of bodies of one round that are got from others
         self.on_source: Callable[[bytes, PublicKey], None] = lambda _root, _key: None  # is told who says that it has what
+        self.distance_us: Callable[[PublicKey], int] = lambda _key: FAR  # of a peer: of several that have a body the nearest is asked first
         self.outside: Counter[str] = Counter()  # offers that came to nothing, though nobody did wrong
         self.hops: Counter[int] = Counter()  # of the bodies that were got
         self._max_rows = max_rows
@@ -173,10 +175,10 @@ class Book:
         return item is not None and item.round <= self._closed
 
     def sources(self, root: bytes) -> list[PublicKey]:
-        """Return who said that it has a blob: near ones first."""
+        """Return who said that it has a blob: near ones first, then the others by their distance."""
         item = self._items.get(root)
         found = {key for key, link in self._links.items() if root in link.holds} | set(item.sources if item is not None else ())
-        return sorted(found, key=lambda key: (not self._is_near(key), key))
+        return sorted(found, key=lambda key: (not self._is_near(key), self.distance_us(key), key))
 
     def next_pull(self, now: float) -> Pull | None:
         """Return a body to get next, if there is one; it counts as being got until ``hold`` or ``failed``."""
@@ -189,10 +191,10 @@ class Book:
             near = [key for key in item.sources if self._is_near(key)]
             if not near and self._coming.get(root, now) > now:
                 continue
-            front = min(near or item.sources, key=lambda key: self._asked[key], default=None)
+            front = min(near or item.sources, key=lambda key: (self._asked[key], self.distance_us(key)), default=None)
             if front is None or self._asked[front] >= _PULLS_OF_ONE:
                 continue
-            far = [key for key in item.sources if key not in near]
+            far = sorted((key for key in item.sources if key not in near), key=self.distance_us)
             del self._missing[root]
             item.asked = front
             self._asked[front] += 1
@@ -201,7 +203,7 @@ class Book:
                 for key, link in self._links.items():
                     if link.is_near and root not in link.has:
                         link.coming[root] = self._to_tell[key] = None
-            by_load = sorted(near or far, key=lambda key: key != front)
+            by_load = sorted(near or far, key=lambda key: (key != front, self.distance_us(key)))
             return Pull(root, tuple(by_load), tuple(far)) if near else Pull(root, (), tuple(by_load))
         return None
 

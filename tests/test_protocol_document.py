@@ -20,6 +20,7 @@ from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
+from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.encoding import encode as encode_value
 from protocol.encoding import pack
@@ -226,8 +227,10 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "header of both: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
     ticket = SignedTicket.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
     yield "signature of the ticket `[run, 1, that contribution's digest]`", f"`{ticket.signature.hex()}`"
-    announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5)
-    yield 'announcement `[run, key, "cohort-0", 1, 5]`: SHA-256 of it packed', f"`{sha256(pack(announcement)).hex()}`"
+    position = Position(1, b"h" * 16, b"", ((tag_of(MATE.public_key), 3),))
+    announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position)
+    what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]]]`: SHA-256 of it packed'
+    yield what, f"`{sha256(pack(announcement)).hex()}`"
     offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (
@@ -300,6 +303,16 @@ def near_rows() -> Iterator[tuple[str, str]]:
     endpoint = MemoryNetwork().endpoint(KEY.public_key)
     meeting = Neighbours(endpoint, ZEROS, secret=meeting_secret(b"\xaa" * 32, ZEROS))._meeting("cohort-0")
     yield "where that cohort meets: the last part of the name (section 8)", f"`{meeting.rpartition('-')[2]}`"
+    near = [((tag_of(MATE.public_key), 3),), ()]
+    placed = [
+        Placed(who.public_key, first_name(who.public_key), Position(1, b"", b"", at)) for who, at in zip((KEY, MATE), near, strict=True)
+    ]
+    yield "tag of *key*; its cohort while it knows nobody", f"`{tag_of(KEY.public_key).hex()}`; `{placed[0].cohort}`"
+    mate = first_name(MATE.public_key)
+    names = cohorts(placed)
+    what = f"the cohort of both, where *key* names the tag of *mate* with step 3, *mate*'s first one being `{mate}`"
+    assert len(set(names.values())) == 1
+    yield what, f"`{names[MATE.public_key]}`"
 
 
 def search_space_row(space: SearchSpace) -> str:

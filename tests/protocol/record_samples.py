@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.records import (
     MAX_ARCHITECTURES,
@@ -57,7 +58,8 @@ ROUND = Round(
     floor=-31,
     open_ms=60_000,
 )
-ANNOUNCEMENT = Announcement(RUN, ALICE.public_key, "east", 3, 5)
+POSITION = Position(1, b"h" * 16, b"s" * 8, ((b"a" * 8, 0), (b"b" * 8, 7)))
+ANNOUNCEMENT = Announcement(RUN, ALICE.public_key, "east", 3, 5, POSITION)
 LOT = LotRecord(0, 2, "r32 u0.0:k3e2", 16, "0.693147", b"p" * 32)
 STEP = StepRecord(1, 32, sha256(b"weights"), sha256(b"gradient"), sha256(b"mean"))
 
@@ -71,6 +73,13 @@ LARGEST_CLAIM = replace(
     steps_root=sha256(b"steps"),
     residual=sha256(b"residual"),
     lot_ms=MAX_LOT_MS,
+)
+LARGEST_ANNOUNCEMENT = replace(
+    ANNOUNCEMENT,
+    cohort="c" * 63,
+    round=MAX_ROUND,
+    sequence=2**62 - 1,
+    position=replace(POSITION, distances=tuple((bytes([tag]) * 8, NUM_STEPS - 1) for tag in range(MAX_DISTANCES))),
 )
 LARGEST_CONTRIBUTION = replace(CONTRIBUTION, round=MAX_ROUND, claims=(sha256(b"claim"),) * MAX_COHORT, residual=sha256(b"residual"))
 LARGEST_ROUND = replace(

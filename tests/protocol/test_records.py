@@ -8,10 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
 from protocol.encoding import encode, pack, to_value, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.records import (
+    MAX_ANNOUNCEMENT_BYTES,
     MAX_ARCHITECTURES,
     MAX_COSTS,
     MAX_ENTRY_BYTES,
@@ -47,10 +49,12 @@ from tests.protocol.record_samples import (
     BOB,
     CLAIM,
     CONTRIBUTION,
+    LARGEST_ANNOUNCEMENT,
     LARGEST_CLAIM,
     LARGEST_CONTRIBUTION,
     LARGEST_ROUND,
     LOT,
+    POSITION,
     ROUND,
     RUN,
     SIGNED_CLAIM,
@@ -77,6 +81,7 @@ RECORDS: list[Any] = [
     ROUND,
     LARGEST_ROUND,
     ANNOUNCEMENT,
+    LARGEST_ANNOUNCEMENT,
     LOT,
     STEP,
     LARGEST_CONTRIBUTION,
@@ -148,9 +153,17 @@ committed = st.builds(
     floor=st.integers(MIN_FLOOR, MAX_FLOOR),
     open_ms=st.integers(1, MAX_OPEN_MS),
 )
+tags = st.binary(min_size=8, max_size=8)
+positions = st.builds(
+    Position,
+    st.integers(0, 1),
+    st.one_of(st.just(b""), st.binary(min_size=16, max_size=16)),
+    st.one_of(st.just(b""), tags),
+    st.dictionaries(tags, st.integers(0, NUM_STEPS - 1), max_size=MAX_DISTANCES).map(lambda found: tuple(sorted(found.items()))),
+)
 others = st.one_of(
     st.builds(Ticket, run=digests, round=rounds, contribution=digests),
-    st.builds(Announcement, digests, digests, names, st.integers(0, MAX_ROUND), st.integers(0, 2**62 - 1)),
+    st.builds(Announcement, digests, digests, names, st.integers(0, MAX_ROUND), st.integers(0, 2**62 - 1), positions),
 )
 
 
@@ -166,6 +179,10 @@ def test_entries_open_as_what_they_are(claim: Claim, contribution: Contribution,
     for record in (SignedClaim(pack(claim), bytes(64)), SignedContribution(pack(contribution), bytes(64)), round_):
         assert open_entry(entry_of(record)) == record
     assert commit_digest(entry_of(round_)) == sha256(entry_of(round_))
+
+
+def test_the_largest_announcement_fits() -> None:
+    assert unpack(Announcement, pack(LARGEST_ANNOUNCEMENT), max_bytes=MAX_ANNOUNCEMENT_BYTES) == LARGEST_ANNOUNCEMENT
 
 
 def test_a_claim_counts_its_lots_over_all_architectures() -> None:
@@ -319,6 +336,12 @@ OUT_OF_RANGE: list[tuple[Any, dict[str, Any]]] = [
     (ANNOUNCEMENT, {"round": MAX_ROUND + 1}),
     (ANNOUNCEMENT, {"sequence": -1}),
     (ANNOUNCEMENT, {"sequence": 2**62}),
+    (POSITION, {"is_grouped": 2}),
+    (POSITION, {"host": SHORT}),
+    (POSITION, {"site": SHORT}),
+    (POSITION, {"distances": ((b"t" * 8, NUM_STEPS),)}),
+    (POSITION, {"distances": ((b"t" * 7, 0),)}),
+    (POSITION, {"distances": ((b"t" * 8, 0), (b"s" * 8, 0))}),
 ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.affinity import FAR, NOWHERE, STEPS_US, Placed, Position, tag_of
 from protocol.encoding import pack
 from protocol.records import Announcement
 from protocol.signing import PublicKey, sha256
@@ -434,3 +435,51 @@ def test_liars_in_the_sample_do_not_hide_a_run_s_size() -> None:
         assert newcomer.size > 100
 
     run(go())
+
+
+def test_who_is_nearest_is_in_front_of_those_that_are_drawn() -> None:
+    async def draw() -> None:
+        here, *others = endpoints(5)
+        known = Neighbours(here, RUN)
+        for step, other in enumerate(others):
+            position = Position(0, b"", b"", ((tag_of(here.key), 20 - step),))
+            await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
+        await known.announce(cohort="here", round_=1)
+        await known.look()
+        nearest_first = [other.key for other in reversed(others)]
+        assert known.mixed(4) == nearest_first
+        known.met(others[0].key)  # that it is there counts more
+        assert known.far(4) == [others[0].key, *nearest_first[:-1]]
+        assert known.distance_us(others[1].key) == STEPS_US[19]
+        assert known.distance_us(sha256(b"nobody")) == FAR
+
+    run(draw())
+
+
+def test_what_was_announced_is_known_with_its_place_the_own_first() -> None:
+    async def meet() -> None:
+        here, other = endpoints(2)
+        known = Neighbours(here, RUN)
+        position = Position(1, b"h" * 16, b"", ())
+        await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
+        await known.look()
+        assert known.placed() == [Placed(other.key, "there", position)]
+        await known.announce(cohort="here", round_=1)
+        assert known.placed() == [Placed(here.key, "here", NOWHERE), Placed(other.key, "there", position)]
+
+    run(meet())
+
+
+def test_who_changes_its_cohort_has_its_mates_at_the_new_meeting() -> None:
+    async def change() -> None:
+        here, old, new = endpoints(3)
+        known = Neighbours(here, RUN, secret=b"secret")
+        for endpoint, cohort in ((old, "old"), (new, "new")):
+            await Neighbours(endpoint, RUN, secret=b"secret").announce(cohort=cohort, round_=1)
+        for cohort, mate in (("old", old), ("new", new)):
+            await known.announce(cohort=cohort, round_=1)
+            await known.look()
+            assert known.at_meeting() == known.near() == [mate.key]
+        assert known.malformed == 0
+
+    run(change())

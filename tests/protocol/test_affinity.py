@@ -1,0 +1,323 @@
+"""Cohorts by affinity: a pure function of what peers announce, bounded, with nobody left out, and sticky from round to round."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from protocol.affinity import (
+    FAR,
+    JOIN_US,
+    MAX_DISTANCES,
+    MAX_GROUP,
+    NUM_STEPS,
+    SAME_HOST,
+    SAME_SITE,
+    STAY_US,
+    STEPS_US,
+    Placed,
+    Position,
+    cohorts,
+    distance_us,
+    first_name,
+    step_of,
+    tag_of,
+)
+from protocol.exchange import MAX_COHORT
+from protocol.records import check_name
+from protocol.signing import sha256
+
+NOWHERE = Position(1, b"", b"", ())
+
+
+def key_of(number: int) -> bytes:
+    return sha256(b"peer %d" % number)
+
+
+def host(name: int) -> bytes:
+    return sha256(b"host %d" % name)[:16]
+
+
+def site(name: int) -> bytes:
+    return sha256(b"site %d" % name)[:8]
+
+
+def placed(number: int, cohort: str = "", **values: Any) -> Placed:
+    """Return a peer; the steps to others are given by their numbers."""
+    steps: Mapping[int, int] = values.pop("steps", {})
+    distances = tuple(sorted((tag_of(key_of(other)), step) for other, step in steps.items()))
+    return Placed(key_of(number), cohort or first_name(key_of(number)), replace(NOWHERE, distances=distances, **values))
+
+
+def under(peers: Sequence[Placed], names: Mapping[bytes, str]) -> list[Placed]:
+    """Return the peers once they have announced these names."""
+    return [replace(peer, cohort=names[peer.key]) for peer in peers]
+
+
+def parts(names: Mapping[bytes, str]) -> set[frozenset[bytes]]:
+    return {frozenset(key for key in names if names[key] == name) for name in names.values()}
+
+
+def sizes(names: Mapping[bytes, str]) -> list[int]:
+    return sorted(Counter(names.values()).values())
+
+
+# Peers of a few hosts and sites, with some round trips to each other and to a few landmarks, under any names.
+landmarks = st.integers(100, 103)
+hosts = st.one_of(st.just(b""), st.integers(0, 4).map(host))
+sites = st.one_of(st.just(b""), st.integers(0, 2).map(site))
+steps = st.dictionaries(st.one_of(st.integers(0, 12), landmarks), st.integers(0, 8), max_size=6)
+anybody = st.builds(
+    lambda number, name, host, site, steps: placed(number, name, host=host, site=site, steps=steps),
+    st.integers(0, 40),
+    st.one_of(st.just(""), st.sampled_from(["east", "west", "north"])),
+    hosts,
+    sites,
+    steps,
+)
+crowds = st.lists(anybody, max_size=24, unique_by=lambda peer: peer.key)
+
+
+def crowd_of(strategy: st.SearchStrategy[Placed]) -> st.SearchStrategy[list[Placed]]:
+    return st.lists(strategy, min_size=1, max_size=20, unique_by=lambda peer: peer.key)
+
+
+by_round_trips = crowd_of(st.builds(lambda number, steps: placed(number, steps=steps), st.integers(0, 40), steps))
+
+
+@settings(deadline=None)
+@given(crowds, st.randoms(use_true_random=False))
+def test_the_order_in_which_announcements_come_changes_nothing(peers: list[Placed], random: Any) -> None:
+    shuffled = list(peers)
+    random.shuffle(shuffled)
+    assert cohorts(shuffled) == cohorts(peers)
+
+
+@settings(deadline=None)
+@given(crowds)
+def test_everybody_is_in_one_cohort_that_is_bounded_and_all_near_to_each_other(peers: list[Placed]) -> None:
+    names = cohorts(peers)
+    assert names.keys() == {peer.key for peer in peers}
+    assert not peers or max(sizes(names)) <= MAX_GROUP <= MAX_COHORT
+    for one, other in combinations(peers, 2):
+        if names[one.key] == names[other.key]:
+            assert distance_us(one, other) <= STAY_US
+    for name in names.values():
+        check_name(name, "cohort")
+
+
+@settings(deadline=None)
+@given(crowds)
+def test_nobody_is_alone_beside_somebody_near_who_is_alone_or_has_room(peers: list[Placed]) -> None:
+    names = cohorts(peers)
+    by_key = {peer.key: peer for peer in peers}
+    found = parts(names)
+    for (lone,) in [part for part in found if len(part) == 1]:
+        for part in found - {frozenset({lone})}:
+            near = all(distance_us(by_key[lone], by_key[key]) <= JOIN_US for key in part)
+            assert not near or len(part) == MAX_GROUP
+
+
+@settings(deadline=None)
+@given(crowds)
+def test_what_was_found_is_found_again_once_all_have_announced_it(peers: list[Placed]) -> None:
+    names = cohorts(peers)
+    assert cohorts(under(peers, names)) == names
+
+
+@settings(deadline=None)
+@given(crowds, st.sets(st.integers(0, 23)))
+def test_it_is_found_while_some_have_announced_it_and_others_not_yet(peers: list[Placed], told: set[int]) -> None:
+    """From first names on, as after a start; who is in an established cohort then is in it by name already."""
+    fresh = [replace(peer, cohort=first_name(peer.key)) for peer in peers]
+    names = cohorts(fresh)
+    half = [replace(peer, cohort=names[peer.key]) if place in told else peer for place, peer in enumerate(fresh)]
+    mixed = cohorts(half)
+    settled = cohorts(under(half, mixed))
+    assert settled == mixed
+    assert max(sizes(mixed), default=0) <= MAX_GROUP
+
+
+@settings(deadline=None)
+@given(by_round_trips, st.randoms(use_true_random=False))
+def test_round_trips_that_grow_by_a_step_move_nobody(peers: list[Placed], random: Any) -> None:
+    names = cohorts(peers)
+    grown = [
+        replace(
+            peer,
+            position=replace(peer.position, distances=tuple((tag, step + random.randint(0, 1)) for tag, step in peer.position.distances)),
+        )
+        for peer in under(peers, names)
+    ]
+    assert cohorts(grown) == names
+
+
+@settings(deadline=None)
+@given(st.integers(1, 30), st.integers(0, 30), st.sampled_from([{"host": host(1)}, {"site": site(1)}, {"steps": {100: 1}}]))
+def test_who_comes_moves_one_other_at_most(count: int, newcomer: int, where: dict[str, Any]) -> None:
+    peers = [placed(number, **where) for number in range(31) if number != newcomer][:count]
+    names = cohorts(peers)
+    after = cohorts([*under(peers, names), placed(newcomer, **where)])
+    assert sum(names[key] != after[key] for key in names) <= 1
+    assert min(sizes(after)) > 1
+
+
+@settings(deadline=None)
+@given(st.integers(2, 31), st.integers(0, 30), st.sampled_from([{"host": host(1)}, {"site": site(1)}, {"steps": {100: 1}}]))
+def test_who_goes_moves_one_other_at_most_and_those_of_a_cohort_that_is_small_by_now(
+    count: int, leaver: int, where: dict[str, Any]
+) -> None:
+    peers = [placed(number, **where) for number in range(count)]
+    names = cohorts(peers)
+    left = [peer for peer in under(peers, names) if peer.key != key_of(leaver)]
+    after = cohorts(left)
+    before = Counter(names.values())
+    moved = [before[peer.cohort] for peer in left if names[peer.key] != after[peer.key]]
+    assert len(moved) <= MAX_GROUP // 2
+    assert sum(size > MAX_GROUP // 2 for size in moved) <= 1  # whom somebody takes along who would be alone
+
+
+@pytest.mark.parametrize("count", range(1, 34))
+def test_on_one_host_nobody_is_alone_whoever_comes_one_by_one(count: int) -> None:
+    peers: list[Placed] = []
+    for number in range(count):
+        peers = [*peers, placed(number, host=host(1))]
+        peers = under(peers, cohorts(peers))
+    found = sizes({peer.key: peer.cohort for peer in peers})
+    assert sum(found) == count
+    assert max(found) <= MAX_GROUP
+    assert count == 1 or min(found) > 1
+
+
+def test_hosts_come_first_then_sites_then_round_trips() -> None:
+    on_a_host = [placed(number, host=host(1), site=site(1)) for number in range(5)]
+    beside = [placed(number, host=host(2), site=site(1)) for number in range(5, 10)]
+    far = [placed(number, steps={100: 2}) for number in range(10, 13)]
+    names = cohorts([*on_a_host, *beside, *far])
+    assert parts(names) == {frozenset(peer.key for peer in part) for part in (on_a_host, beside, far)}
+
+
+def test_hosts_of_one_site_are_one_cohort_where_there_is_room() -> None:
+    peers = [placed(number, host=host(number), site=site(1)) for number in range(4)]
+    assert len(parts(cohorts(peers))) == 1
+
+
+def test_who_is_nearer_to_others_moves_to_them() -> None:
+    crowd = [placed(number, "east", host=host(number), site=site(1)) for number in range(6)]
+    mates = [placed(number, "west", host=host(0), site=site(1)) for number in range(10, 14)]
+    names = cohorts([*crowd, *mates])
+    assert names[crowd[0].key] == "west"
+    assert {names[peer.key] for peer in crowd[1:]} == {"east"}
+
+
+def test_whoever_is_not_near_any_more_is_alone_under_a_name_of_its_own() -> None:
+    peers = [placed(number, "east", steps={100: 2}) for number in range(4)]
+    gone = replace(peers[1], position=replace(peers[1].position, distances=((tag_of(key_of(100)), 12),)))
+    names = cohorts([peers[0], gone, *peers[2:]])
+    assert names[gone.key] not in ("east", *(first_name(peer.key) for peer in peers if peer.key != gone.key))
+    assert {names[peer.key] for peer in peers if peer.key != gone.key} == {"east"}
+
+
+def test_who_left_a_cohort_that_has_its_own_first_name_gets_another_one() -> None:
+    name = first_name(key_of(0))
+    peers = [placed(number, name, host=host(min(number, 1))) for number in range(4)]
+    names = cohorts(peers)
+    assert {names[key_of(number)] for number in range(1, 4)} == {name}
+    assert names[key_of(0)] != name
+
+
+def test_those_in_between_of_joining_and_staying_stay_and_do_not_come() -> None:
+    between = {100: STEPS_US.index(JOIN_US)}  # twice that far from each other, by way of the landmark
+    assert JOIN_US < distance_us(placed(0, steps=between), placed(1, steps=between)) <= STAY_US
+    assert sizes(cohorts([placed(number, "east", steps=between) for number in range(3)])) == [3]
+    assert sizes(cohorts([placed(number, steps=between) for number in range(3)])) == [1, 1, 1]
+
+
+# Distances.
+
+
+@settings(deadline=None)
+@given(anybody, anybody)
+def test_distances_are_the_same_from_both_sides(one: Placed, other: Placed) -> None:
+    assert distance_us(one, other) == distance_us(other, one)
+    assert distance_us(one, one) == SAME_HOST
+
+
+def test_what_is_known_best_decides() -> None:
+    ways = {"steps": {100: 2, 101: 6}}
+    assert distance_us(placed(0, host=host(1), site=site(1), **ways), placed(1, host=host(1), site=site(2), **ways)) == SAME_HOST
+    assert distance_us(placed(0, host=host(1), site=site(1), **ways), placed(1, host=host(2), site=site(1), **ways)) == SAME_SITE
+    assert distance_us(placed(0, **ways), placed(1, **ways)) == 2 * STEPS_US[2]
+    assert distance_us(placed(0, steps={100: 2, 1: 0}), placed(1, **ways)) == STEPS_US[0]
+    assert distance_us(placed(0, steps={100: 2}), placed(1, steps={101: 2})) == FAR
+    assert distance_us(placed(0), placed(1)) == FAR  # who says nothing of its host or site shares none
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 60_000)), min_size=3, max_size=6))
+def test_a_bound_by_landmarks_is_never_less_than_the_truth(points: list[tuple[int, int]]) -> None:
+    """In a plane where calls take as long as the way there and back: all measure the first point."""
+
+    def apart_us(one: tuple[int, int], other: tuple[int, int]) -> int:
+        return abs(one[0] - other[0]) + abs(one[1] - other[1])
+
+    found = [step_of(apart_us(point, points[0])) for point in points]
+    peers = [placed(place, steps={100: step}) for place, step in enumerate(found) if step is not None]
+    for one, other in combinations(range(len(points)), 2):
+        assert distance_us(peers[one], peers[other]) >= apart_us(points[one], points[other])
+
+
+@pytest.mark.parametrize(
+    ("round_trip_us", "before", "step"),
+    [
+        (0, None, 0),
+        (1_000, None, 0),
+        (1_001, None, 1),
+        (4_000, None, 4),
+        (STEPS_US[-1], None, NUM_STEPS - 1),
+        (STEPS_US[-1] + 1, None, None),
+        (1_100, 0, 0),
+        (1_300, 0, 1),
+        (3_500, 3, 4),
+        (3_300, 3, 3),
+        (900, 1, 1),
+        (700, 1, 0),
+        (5_000, NUM_STEPS, 5),
+    ],
+)
+def test_a_round_trip_has_a_step_that_noise_does_not_change(round_trip_us: int, before: int | None, step: int | None) -> None:
+    assert step_of(round_trip_us, before) == step
+
+
+@settings(deadline=None)
+@given(st.integers(0, 2 * STEPS_US[-1]), st.integers(0, NUM_STEPS - 1))
+def test_a_step_is_kept_once_it_is_found(round_trip_us: int, before: int) -> None:
+    step = step_of(round_trip_us, before)
+    assume(step is not None)
+    assert step is not None
+    assert step_of(round_trip_us, step) == step
+    assert round_trip_us <= STEPS_US[step] * 1.19 + 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: replace(NOWHERE, is_grouped=2),
+        lambda: replace(NOWHERE, host=b"h" * 15),
+        lambda: replace(NOWHERE, site=b"s" * 9),
+        lambda: replace(NOWHERE, distances=((b"t" * 7, 0),)),
+        lambda: replace(NOWHERE, distances=((b"t" * 8, NUM_STEPS),)),
+        lambda: replace(NOWHERE, distances=((b"t" * 8, -1),)),
+        lambda: replace(NOWHERE, distances=((b"t" * 8, 0), (b"t" * 8, 1))),
+        lambda: replace(NOWHERE, distances=((b"u" * 8, 0), (b"t" * 8, 1))),
+        lambda: replace(NOWHERE, distances=tuple((bytes([tag]) * 8, 0) for tag in range(MAX_DISTANCES + 1))),
+    ],
+)
+def test_what_is_no_position_is_refused(make: Callable[[], Position]) -> None:
+    with pytest.raises(ValueError, match=r"a position|a distance"):
+        make()
