@@ -99,8 +99,11 @@ def verify(directory: Path) -> None:
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")
+        mark = " unaudited" if found.is_unaudited else ""
         for key, amount in sorted(found.credits.items(), key=lambda item: -item[1]):
-            click.echo(f"credit {amount} {peer_name(key)}")
+            click.echo(f"credit {amount} {peer_name(key)}{mark}")
+        if found.is_unaudited:
+            click.echo("unaudited: the data are private, so nobody but a peer can compute its lots again; its share of a round was capped")
         click.echo(f"root {found.root.hex()}")
 
 

@@ -14,11 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from automl.cost import cost_table
 from automl.data.dataset import Dataset
+from automl.data.images import ImageDataset
 from automl.schedule import Plan
 from automl.settings import Settings, first_floor, thin, usual
 from automl.space import fitted_name, space_named
 from protocol.errors import UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, Exchange, codec_named
+from protocol.private import PRIVATE, PrivateData
 from protocol.records import Manifest, Optimizer, check_name
 from protocol.signing import Identity
 
@@ -45,6 +47,10 @@ class RunSection(_Section):
         default="consent",
         description="consent: who shares a token averages before handing in; affinity: whoever is near, for people who know each other",
     )
+    data: Literal["shared", "private"] = Field(
+        default="shared",
+        description="shared: everybody trains on the data set; private: each peer on labelled images of its own, which stay where they are",
+    )
     seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
     rounds: int = Field(
         default=_USUAL.num_rounds,
@@ -62,6 +68,10 @@ class DataSection(_Section):
     supernet: str = Field(
         default=_USUAL.supernet,
         description="the weights that all subnets share: classifier-tiny, classifier-base, stereo-tiny or stereo-base; fitted to the data",
+    )
+    classes: tuple[str, ...] = Field(
+        default=(),
+        description="private data: the names of the classes' folders at the peers, in the order of the labels; [] for the data set's own",
     )
 
     @field_validator("dataset")
@@ -154,6 +164,12 @@ class RewardsSection(_Section):
     """[rewards]"""
 
     pool: int = Field(default=1_000_000, ge=1, description="credit units shared out each round")
+    unaudited_percent: int = Field(
+        default=25,
+        ge=1,
+        le=100,
+        description="private data, whose lots nobody can compute again: of a round's pool, what one key earns at most",
+    )
 
 
 class FollowerSection(_Section):
@@ -243,6 +259,28 @@ class RunConfig(_Section):
             local_steps=self.exchange.local_steps,
         )
 
+    def private_data(self, dataset: Dataset) -> tuple[PrivateData, ...]:
+        """Return what the images of the peers have to be, none where data are shared; ``dataset`` is the operator's, of the same kind.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        if self.run.data != PRIVATE:
+            if self.data.classes:
+                raise UserError(
+                    '[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out'
+                )
+            return ()
+        if not isinstance(dataset, ImageDataset):
+            raise UserError(f'[run]: data = "private" is for labelled images; {dataset.name} is a set for {dataset.task}')
+        classes = self.data.classes or dataset.class_names
+        if len(classes) != dataset.num_classes:
+            raise UserError(f"[data]: {len(classes)} classes are named, the data set {dataset.name} has {dataset.num_classes}")
+        try:
+            return (PrivateData(tuple(classes), int(dataset.flips), self.rewards.unaudited_percent),)
+        except ValueError as error:
+            raise UserError(f"[data]: classes: {error}") from error
+
     def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset) -> Manifest:
         """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
 
@@ -269,6 +307,8 @@ class RunConfig(_Section):
                 costs=cost_table(plan.space),
                 operators=(operator.public_key,),
                 cohorts=self.run.cohorts,
+                data=self.run.data,
+                private=self.private_data(dataset),
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
@@ -340,7 +380,7 @@ def template(settings: RunConfig) -> str:
 
 
 def _toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | tuple) else repr(value)
 
 
 def write_run_file(path: Path, settings: RunConfig) -> None:

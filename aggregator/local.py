@@ -41,8 +41,8 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--peers", type=int, default=4, show_default=True, metavar="N", help="Peers to start.")
-@click.option("--cohorts", type=int, default=2, show_default=True, metavar="N", help="Cohorts to spread them over; N peers: all alone.")
+@click.option("--peers", type=int, metavar="N", help="Peers to start.  [default: 4, or a peer for each folder of --private]")
+@click.option("--cohorts", type=int, metavar="N", help="Cohorts to spread them over; N peers: all alone.  [default: 2; with --private N]")
 @click.option("--rounds", type=int, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
 @click.option("--local-steps", type=int, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
 @click.option("--codec", default="int16", show_default=True, metavar="NAME", help="What is exchanged: int16, int8 or topk-KEPT-BITS.")
@@ -51,6 +51,12 @@ def main() -> None:
 @click.option("--schedule", default=SCHEDULES[0], show_default=True, metavar="|".join(SCHEDULES), help="How the sizes are trained.")
 @click.option("--data", metavar="NAME", help="What to train on; see: manta-search data.  [default: digits, or layers for stereo]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
+@click.option(
+    "--private",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Each folder in DIR is a peer's own data, which stay with it; --data is the aggregator's, to measure by.",
+)
 @click.option("--supernet", metavar="NAME", help="Which family of supernets, fitted to the data.  [default: the task's tiny one]")
 @click.option("--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="New or empty.  [default: a temporary one, kept]")
 @click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Everything random in the run follows from it.")

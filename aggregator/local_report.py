@@ -17,6 +17,7 @@ from rich.text import Text
 
 from aggregator.config import RunConfig
 from aggregator.sizes import in_words
+from protocol.private import SHARED
 
 _AIMS = {"digits": (97.0, 93.0)}  # percent on held-out data: what the largest and the smallest are meant to reach in a full schedule
 
@@ -52,6 +53,7 @@ class AggregatorStatus(_Status):
     task: str = ""
     dataset: str = ""
     supernet: str = ""
+    data: str = SHARED
     num_rounds: int
     addresses: tuple[str, ...] = ()
     round: int = 0
@@ -157,6 +159,7 @@ class Report(_Status):
     name: str
     task: str
     dataset: str
+    data: str  # "shared" | "private": then credits are unaudited
     supernet: str
     algorithm: str
     schedule: str
@@ -202,7 +205,7 @@ def make_report(
         *_check_quality("largest", limits, limits.min_largest, status.quality, status.quality.largest if status.quality else None),
         *_check_quality("smallest", limits, limits.min_smallest, status.quality, status.quality.smallest if status.quality else None),
     )
-    aim_largest, aim_smallest = _AIMS.get(status.dataset) or (None, None)
+    aim_largest, aim_smallest = (_AIMS.get(status.dataset) if status.data == SHARED else None) or (None, None)
     return Report(
         succeeded=all(check.passed for check in checks),
         checks=checks,
@@ -210,6 +213,7 @@ def make_report(
         name=status.name,
         task=status.task,
         dataset=status.dataset,
+        data=status.data,
         supernet=status.supernet,
         algorithm=run.run.algorithm,
         schedule=run.run.schedule,
@@ -301,7 +305,7 @@ def show(report: Report, console: Console) -> None:
 
 def _peers_table(report: Report) -> Table:
     table = Table("peer", "cohort", "end", "state", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("rounds", "samples", "lost", "credits"):
+    for heading in ("rounds", "samples", "lost", "credits" if report.data == SHARED else "unaudited credits"):
         table.add_column(heading, justify="right")
     for peer in report.peers:
         counts = (peer.rounds_counted, peer.samples_counted, peer.samples_lost, peer.credits)

@@ -11,9 +11,11 @@ from automl.settings import usual
 from automl.space import fitted_name, space_named
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, codec_named
+from protocol.private import PRIVATE
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 from swarm.disk import make_directory
 
+_PEERS, _COHORTS = 4, 2
 _MAX_PEERS = 256
 _MAX_SEED = 2**63 - 1
 _MAX_NAME = 63
@@ -26,8 +28,8 @@ _MIN_OPEN_S, _MAX_OPEN_S = 0.2, 120.0
 class Wishes:
     """The options of ``manta-swarm up`` as they were given; None: the default depends on others."""
 
-    peers: int = 4
-    cohorts: int = 2
+    peers: int | None = None
+    cohorts: int | None = None
     rounds: int | None = None
     local_steps: int = 1
     codec: str = usual(TASKS[0]).codec
@@ -36,6 +38,7 @@ class Wishes:
     schedule: str = SCHEDULES[0]
     data: str | None = None
     data_root: Path | None = None
+    private: Path | None = None  # its folders are the peers' own data
     supernet: str | None = None
     directory: Path | None = None
     seed: int = 0
@@ -54,6 +57,7 @@ class Settings:
     data_root: Path | None
     directory: Path
     limits: Limits
+    private: tuple[Path, ...] = ()  # each peer's own data, where they are private
 
     def cohort(self, index: int) -> str:
         """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone."""
@@ -66,19 +70,55 @@ def make_settings(wishes: Wishes) -> Settings:
     Raises:
         UserError: a value that cannot be, data that is not there, or a directory that holds something.
     """
+    private = _private_folders(wishes)
+    wishes = replace(wishes, peers=_number_of_peers(wishes, private))
+    wishes = replace(wishes, cohorts=_number_of_cohorts(wishes))
+    assert wishes.peers is not None
+    assert wishes.cohorts is not None
     _check(wishes)
     root = None if wishes.data_root is None else wishes.data_root.expanduser().absolute()
     task, dataset = _find_data(wishes, root)
+    if private and task != "classification":
+        raise UserError(f"--private is for labelled images: the task is classification, not {task}")
     supernet = wishes.supernet or usual(task).supernet
     fitted_name(supernet, 1, 10)  # refuses all but families
     if space_named(supernet).task != task:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
     limits = _make_limits(wishes, task, dataset)
     run = _run_config(wishes, task, dataset, supernet, root)
-    return Settings(wishes.peers, wishes.cohorts, run, root, _make_directory(wishes.directory), limits)
+    return Settings(wishes.peers, wishes.cohorts, run, root, _make_directory(wishes.directory), limits, private)
+
+
+def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
+    """Return the folders that are each peer's own data, in the order of their names."""
+    if wishes.private is None:
+        return ()
+    folder = wishes.private.expanduser().absolute()
+    try:
+        found = tuple(sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    except OSError as error:
+        raise UserError(f"--private: cannot read {folder}: {error.strerror}") from error
+    if not found:
+        raise UserError(f"--private: {folder} has no folders: make one for each peer, or let manta-search split make them")
+    return found
+
+
+def _number_of_peers(wishes: Wishes, private: tuple[Path, ...]) -> int:
+    if private and wishes.peers not in (None, len(private)):
+        raise UserError(f"--peers is {wishes.peers}, and {wishes.private} has {len(private)} folders: leave --peers out")
+    return len(private) or (_PEERS if wishes.peers is None else wishes.peers)
+
+
+def _number_of_cohorts(wishes: Wishes) -> int:
+    """Return how many there are; who has data of its own is alone if nothing else is said."""
+    if wishes.cohorts is None:
+        return wishes.peers or _PEERS if wishes.private is not None else _COHORTS
+    return wishes.cohorts
 
 
 def _check(wishes: Wishes) -> None:
+    assert wishes.peers is not None
+    assert wishes.cohorts is not None
     if not 1 <= wishes.peers <= _MAX_PEERS:
         raise UserError(f"--peers takes a number from 1 to {_MAX_PEERS}, not {wishes.peers}")
     if not 1 <= wishes.cohorts <= wishes.peers:
@@ -126,7 +166,7 @@ def _make_limits(wishes: Wishes, task: str, dataset: str) -> Limits:
         return Limits(max_epe=wishes.max_epe, beats_constant=is_full)
     if wishes.max_epe is not None:
         raise UserError("--max-epe is an error in pixels, of stereo; for classification give --min-largest and --min-smallest")
-    minima = _MINIMA.get(dataset) if is_full else None
+    minima = _MINIMA.get(dataset) if is_full and wishes.private is None else None
     largest, smallest = minima or (None, None)
     return Limits(
         min_largest=largest if wishes.min_largest is None else wishes.min_largest,
@@ -142,6 +182,8 @@ def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Pa
     values["run"] |= {"name": name, "algorithm": wishes.algorithm, "schedule": wishes.schedule, "seed": wishes.seed}
     if wishes.rounds is not None:
         values["run"]["rounds"] = wishes.rounds
+    if wishes.private is not None:
+        values["run"]["data"] = PRIVATE
     values["data"] = {"dataset": dataset, "supernet": supernet}
     values["round"] |= {"first_open_s": _FIRST_OPEN_S[task], "min_open_s": _MIN_OPEN_S, "max_open_s": _MAX_OPEN_S}
     values["follower"]["data_root"] = "" if root is None else str(root)

@@ -123,9 +123,11 @@ class LocalSwarm:
             name = f"peer-{index}"
             where = ("--listen", _LISTEN, "--dir", str(self._settings.directory / name))
             what = ("--initial-peers", address, "--run", status.run, "--cohort", self._settings.cohort(index), "--gpus", "all")
-            self._start(name, "peer.cli", "join", *what, *data, *where, environment=self._of_peers)
+            own = ("--private-data", str(self._settings.private[index])) if self._settings.private else data
+            self._start(name, "peer.cli", "join", *what, *own, *where, environment=self._of_peers)
         self._console.print("another peer may join while it runs:")
-        line = " ".join(("manta-peer join --gpus all --initial-peers", address, "--run", status.run, *data))
+        shown = ("--private-data", "DIR") if self._settings.private else data
+        line = " ".join(("manta-peer join --gpus all --initial-peers", address, "--run", status.run, *shown))
         self._console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
 
     def _tick(self) -> None:

@@ -38,6 +38,7 @@ from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
+from protocol.private import SHARED
 from protocol.records import SignedManifest
 from protocol.signing import Identity, peer_name
 from swarm.blobs import Blob, Shelf
@@ -63,6 +64,7 @@ class OperatorStatus:
     dataset: str
     supernet: str
     num_rounds: int
+    data: str = SHARED
     pid: int = field(default_factory=os.getpid)
     addresses: tuple[str, ...] = ()
     round: int = 0
@@ -220,7 +222,7 @@ class Operator:
             self._log, self._follower, signed = self._run.log, self._run.follower, self._run.signed
             manifest = signed.open()
             self.status = OperatorStatus(
-                signed.run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds
+                signed.run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
             )
             with self._log:
                 shelf = filled_shelf(self._log, self._follower)
@@ -251,9 +253,10 @@ class Operator:
         self._say(f"run {self.status.name} id {self.status.run}")
         self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
         self._say_sizes()
+        own_data = " --private-data DIR" if self._log.ledger.manifest.is_private else ""
         self._say("volunteers join with:")
         for address in _best_first(addresses):
-            self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}")
+            self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}")
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             background = [asyncio.create_task(work) for work in (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds())]
             try:

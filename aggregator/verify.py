@@ -33,6 +33,7 @@ class Verification:
     rounds: int  # committed
     finished: bool  # the manifest's last round among them
     credits: dict[bytes, int]  # key -> earned; who earned nothing is not in it
+    is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
 
@@ -76,6 +77,7 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         rounds=log.ledger.round,
         finished=log.ledger.finished,
         credits=log.ledger.credits(),
+        is_unaudited=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,
     )

@@ -8,7 +8,7 @@ import signal
 
 import click
 
-_COMMANDS = ("data", "space", "train", "evaluate", "profile", "find", "export")
+_COMMANDS = ("data", "split", "space", "train", "evaluate", "profile", "find", "export")
 
 
 class _Commands(click.Group):

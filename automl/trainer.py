@@ -12,7 +12,7 @@ DIR/round-00000040.safetensors      the newest state, and the teacher's where th
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -68,6 +68,7 @@ class Trainer:
         cohorts: int = 1,
         codec: str | None = None,
         residual_percent: int = 100,
+        parts: Sequence[Dataset] = (),
     ) -> None:
         """Begin with the plan's first state.
 
@@ -80,20 +81,24 @@ class Trainer:
             cohorts: how many there are.
             codec: of what they exchange; None: int16, but with one cohort and one local step nothing is coded.
             residual_percent: of a residual that comes with the next contribution.
+            parts: what each cohort trains on in place of the data set, as where data are private; empty: all on the data set.
 
         Raises:
-            ValueError: no or too many cohorts, an unknown codec or a percentage out of range.
+            ValueError: no or too many cohorts, not a part for each, an unknown codec or a percentage out of range.
         """
         if not 1 <= cohorts <= MAX_COHORTS or not 0 <= residual_percent <= 100:
             raise ValueError(f"there are 1 to {MAX_COHORTS} cohorts and 0 to 100 percent of a residual")
+        if parts and len(parts) != cohorts:
+            raise ValueError(f"{len(parts)} parts of the data for {cohorts} cohorts")
         self.plan = plan
         self.state = initial_state(plan)
-        self._dataset = dataset
         self._lot_samples = lot_samples
         self._num_lots = -(-target_batch // (lot_samples * cohorts * plan.local_steps))
         self._worker = Worker(plan.supernet, dataset, device)
         self._teacher: State | None = None
         self._cohorts = [Cohort.numbered(number) for number in range(cohorts)]
+        own = {cohort.name: Worker(plan.supernet, part, device) for cohort, part in zip(self._cohorts, parts, strict=False)}
+        self._workers = own or {cohort.name: self._worker for cohort in self._cohorts}
         self._exchange: LocalExchange | None = None
         if codec is not None or cohorts > 1 or plan.local_steps > 1:
             self._exchange = LocalExchange(codec or "int16", residual_percent, self._worker.num_weights, cohorts)
@@ -148,12 +153,13 @@ class Trainer:
 
     def _gradient(self, cohort: Cohort, base: bytes, step: int, weights_N: Tensor, losses: list[float]) -> Tensor:
         """Return a cohort's mean gradient in one local step; the lots' losses are added to ``losses``."""
-        self._worker.load(weights_N)
+        worker = self._workers[cohort.name]
+        worker.load(weights_N)
         architectures = self.plan.architectures(self.state.round + 1, cohort.name)
         total = torch.zeros(self._worker.num_weights)
         for index in range(self._num_lots * step, self._num_lots * (step + 1)):
             architecture = architectures[place_of_lot(len(architectures), base, cohort.key, index)]
-            result = self._worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self._lot_samples))
+            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self._lot_samples))
             total += result.gradient
             losses.append(result.loss)
         return total / self._num_lots
@@ -187,7 +193,7 @@ class Trainer:
                 raise ValueError("the exchange was one of other cohorts")
             self._exchange.memory = memory
         self.state, self._teacher = state, teacher
-        self._worker.teach(None)
+        self._teach(None)
 
     @property
     def teacher(self) -> State | None:
@@ -200,7 +206,11 @@ class Trainer:
             return
         if self._teacher is None:
             self._teacher = self.state  # the round before was the last one of the full phase
-        self._worker.teach(self._teacher.parameters)
+        self._teach(self._teacher.parameters)
+
+    def _teach(self, parameters: Tensor | None) -> None:
+        for worker in self._workers.values():
+            worker.teach(parameters)
 
 
 class TrainingDirectory:

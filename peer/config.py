@@ -33,6 +33,9 @@ class PeerConfig(BaseModel):
     )
     gpus: str = Field(default="all", description="all, none, or how many GPUs to use")
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
+    private_data: Path | None = Field(
+        default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
+    )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
 
@@ -60,7 +63,7 @@ class PeerConfig(BaseModel):
     def _check_cohort(cls, cohort: str | None) -> str | None:
         return None if cohort is None else cohort_name(cohort, "")
 
-    @field_validator("data_root", "latency_table")
+    @field_validator("data_root", "private_data", "latency_table")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser()

@@ -14,6 +14,7 @@ import torch
 
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
+from automl.data.images import ImageDataset
 from automl.space import space_named
 from automl.training import Worker
 from automl.update import self_test
@@ -22,6 +23,7 @@ from peer.config import PeerConfig
 from peer.crew import InProcess
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
+from peer.private import described, load_private, refuse_private
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
@@ -151,6 +153,14 @@ def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
     return dataset
 
 
+def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
+    """Return what this peer trains on: the run's data set, or where its data are private images of its own."""
+    if manifest.is_private:
+        return load_private(manifest, config.private_data)
+    refuse_private(config.private_data)
+    return load_checked(manifest, config.data_root)
+
+
 async def _take_part(
     config: PeerConfig,
     node: Node,
@@ -163,7 +173,7 @@ async def _take_part(
     manifest = signed.open()
     _check_supported(manifest)
     device = choose_device(config.gpus)
-    dataset = await asyncio.to_thread(load_checked, manifest, config.data_root)
+    dataset = await asyncio.to_thread(_load_data, manifest, config)
     worker = await asyncio.to_thread(make_worker, manifest.supernet, dataset, device.name)
     cohort = cohort_name(config.cohort, socket.gethostname())
     token = None if config.alone else load_token()
@@ -185,6 +195,8 @@ async def _take_part(
     with StatusBoard(store, status) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
         board.say(f"computes on {device.description}")
+        if isinstance(dataset, ImageDataset) and manifest.is_private:
+            board.say(f"trains on images of its own, which stay here: {described(dataset)}")
         compute = ComputeThread()
         crew = InProcess(worker, compute)
         loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token)

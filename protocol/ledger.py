@@ -284,7 +284,8 @@ class Ledger:
             raise LedgerError("the round counts other samples than its claims do, or opens the next for another time than they give")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
-        self._credits.update(share_out(self.manifest.reward_pool, dict(pair for one in listed for pair in one.rewards)))
+        rewards = dict(pair for one in listed for pair in one.rewards)
+        self._credits.update(share_out(self.manifest.reward_pool, rewards, self.manifest.credit_cap))
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._bodies.append(frozenset(row.body for row in rows))
         self._known_bodies |= self._table.bodies

@@ -12,6 +12,7 @@ from protocol.affinity import NOWHERE, Position
 from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
+from protocol.private import DATA, PRIVATE, SHARED, PrivateData
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 
 MAX_ENTRY_BYTES = 4096
@@ -87,7 +88,7 @@ class Manifest:
 
     name: str
     task: str  # one of TASKS
-    dataset: str  # a name that automl.data knows
+    dataset: str  # a name that automl.data knows; where data are private the operator's own, which nobody trains on
     data_digest: bytes
     supernet: str  # a name that automl knows: "classifier-tiny", "classifier-tiny-3x100"
     seed: int
@@ -102,11 +103,13 @@ class Manifest:
     costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
     operators: tuple[bytes, ...]  # Ed25519 keys; the first one's log decides
     cohorts: str  # one of COHORTS: who may be a mate of a peer without a label, those who share its token, or whoever of the run is near
+    data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
+    private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):
             check_name(getattr(self, what), what)
-        for what, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("schedule", SCHEDULES), ("cohorts", COHORTS)):
+        for what, known in (("task", TASKS), ("algorithm", ALGORITHMS), ("schedule", SCHEDULES), ("cohorts", COHORTS), ("data", DATA)):
             _require(getattr(self, what) in known, f"{what} must be one of {', '.join(known)}")
         check_digest(self.data_digest, "data_digest")
         check_digest(self.initial_state, "initial_state")
@@ -127,6 +130,18 @@ class Manifest:
                 check_public_key(key)
             except SignatureError as error:
                 raise ValueError(f"operators: {error}") from error
+        _require(len(self.private) == int(self.is_private), "what private images have to be is said once where data are private, else not")
+        _require(self.task == "classification" or not self.is_private, "private data are labelled images: the task is classification")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether each peer trains on images of its own: nobody can compute its lots again, so credits are unaudited."""
+        return self.data == PRIVATE
+
+    @property
+    def credit_cap(self) -> int:
+        """What one key earns in a round at most: the pool, or where data are private a part of it, rounded up."""
+        return -(-self.reward_pool * self.private[0].credit_percent // 100) if self.is_private else self.reward_pool
 
     def cost_table(self) -> dict[str, int]:
         """Return price key -> MACs."""

@@ -54,10 +54,11 @@ def claim_weight(work: Sequence[int], costs: Sequence[int], lot_samples: int, ma
     return weight if samples <= max_samples else weight * max_samples // samples
 
 
-def share_out(pool: int, weights: Mapping[bytes, int]) -> dict[bytes, int]:
+def share_out(pool: int, weights: Mapping[bytes, int], cap: int | None = None) -> dict[bytes, int]:
     """Return ``pool`` in shares in proportion to ``weights``: rounded down, then one more each by largest remainder, ties by key.
 
-    A round in which nobody's work weighs anything pays nothing.
+    A round in which nobody's work weighs anything pays nothing. What a share has beyond ``cap`` is paid to nobody: were it given to the
+    others, a second key would be a way around the cap of the first.
     """
     total = sum(weights.values())
     if not total:
@@ -66,4 +67,4 @@ def share_out(pool: int, weights: Mapping[bytes, int]) -> dict[bytes, int]:
     by_remainder = sorted(weights, key=lambda key: (-(pool * weights[key] % total), key))
     for key in by_remainder[: pool - sum(shares.values())]:
         shares[key] += 1
-    return shares
+    return shares if cap is None else {key: min(share, cap) for key, share in shares.items()}

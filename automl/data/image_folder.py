@@ -32,7 +32,7 @@ def image_folder(name: str, folder: Path, side: int = DEFAULT_SIDE) -> ImageData
     held_out_folder = next((folder / part for part in _HELD_OUT if (folder / part).is_dir()), None)
     if (folder / _TRAIN).is_dir() and held_out_folder is not None:
         return _from_parts(name, folder / _TRAIN, held_out_folder, side)
-    files = _class_files(folder)
+    files = class_files(folder)
     for label, paths in files.items():
         if len(paths) < 2:
             raise UserError(f"{folder / label} has one image: add a second one, to be held out, or remove the class")
@@ -41,11 +41,11 @@ def image_folder(name: str, folder: Path, side: int = DEFAULT_SIDE) -> ImageData
     labels = _labels(files)
     held_out = held_out_fifth(images, labels)
     parts = (images[~held_out], labels[~held_out], images[held_out], labels[held_out])
-    return ImageDataset(name, _WHITE, len(files), *parts, flips=images.shape[1] == 3)
+    return ImageDataset(name, _WHITE, len(files), *parts, flips=images.shape[1] == 3, names=tuple(files))
 
 
 def _from_parts(name: str, train_folder: Path, held_out_folder: Path, side: int) -> ImageDataset:
-    train, held_out = _class_files(train_folder), _class_files(held_out_folder)
+    train, held_out = class_files(train_folder), class_files(held_out_folder)
     odd = sorted(set(train) ^ set(held_out))
     if odd:
         here, there = (train_folder, held_out_folder) if odd[0] in train else (held_out_folder, train_folder)
@@ -55,14 +55,27 @@ def _from_parts(name: str, train_folder: Path, held_out_folder: Path, side: int)
     channels = 3 if has_colours([*train_pictures, *held_out_pictures]) else 1
     stored = side_of(train_pictures)
     images = [of_one_size(pictures, stored, channels) for pictures in (train_pictures, held_out_pictures)]
-    return ImageDataset(name, _WHITE, len(train), images[0], _labels(train), images[1], _labels(held_out), flips=channels == 3)
+    parts = (images[0], _labels(train), images[1], _labels(held_out))
+    return ImageDataset(name, _WHITE, len(train), *parts, flips=channels == 3, names=tuple(train))
 
 
-def _class_files(folder: Path) -> ClassFiles:
-    """Return the files of each class; what starts with a dot is not looked at, nor are files beside the classes' folders."""
+def class_files(folder: Path, least: int = 2) -> ClassFiles:
+    """Return the files of each class; what starts with a dot is not looked at, nor are files beside the classes' folders.
+
+    Raises:
+        UserError: it cannot be read, there are less than ``least`` classes, an empty one, or a folder in one.
+    """
+    try:
+        return _class_files(folder, least)
+    except OSError as error:
+        raise UserError(f"cannot read {error.filename}: {error.strerror}") from error
+
+
+def _class_files(folder: Path, least: int) -> ClassFiles:
     classes = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if len(classes) < 2:
-        raise UserError(f"{folder} has {len(classes)} class folders: at least 2 are needed, with the images of a class in each")
+    if len(classes) < least:
+        needed = "at least 2 are needed" if least == 2 else f"at least {least} is needed"
+        raise UserError(f"{folder} has {len(classes)} class folders: {needed}, with the images of a class in each")
     files = {path.name: sorted(file for file in path.iterdir() if not file.name.startswith(".")) for path in classes}
     for label, paths in files.items():
         if not paths:

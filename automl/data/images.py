@@ -35,11 +35,17 @@ class ImageDataset:
     held_out_images: Pixels = field(repr=False)
     held_out_labels: Indices = field(repr=False)
     flips: bool = False  # a mirrored image is of the same class: true of most photographs, not of digits and letters
+    names: tuple[str, ...] = ()  # of the classes, where the set has them; no part of the digest
 
     @property
     def task(self) -> str:
         """Classification."""
         return CLASSIFICATION
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the classes are called, in the order of their labels; their numbers where the set has no names for them."""
+        return self.names or tuple(map(str, range(self.num_classes)))
 
     @property
     def image_channels(self) -> int:

@@ -15,6 +15,7 @@ from automl.settings import thin, usual
 from automl.space import TINY, space_named
 from protocol.errors import UserError
 from protocol.exchange import Exchange, codec_named
+from protocol.private import PrivateData
 from protocol.records import TASKS, SignedManifest
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
@@ -24,8 +25,8 @@ STATE = sha256(b"state 0")
 
 CHANGED: dict[str, dict[str, Any]] = {
     "run": {"name": "my-run.2", "algorithm": "model-parallel", "schedule": "shrinking", "seed": 2**63 - 1, "rounds": 7}
-    | {"cohorts": "affinity"},
-    "data": {"dataset": "stereo-garden", "supernet": "stereo-base"},
+    | {"cohorts": "affinity", "data": "private"},
+    "data": {"dataset": "folder-garden", "supernet": "classifier-base", "classes": ("rose", 't"lip', "über")},
     "round": {
         "target_batch": 33,
         "lot_samples": 3,
@@ -47,7 +48,7 @@ CHANGED: dict[str, dict[str, Any]] = {
         "outer_momentum": "0",
     },
     "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
-    "rewards": {"pool": 1},
+    "rewards": {"pool": 1, "unaudited_percent": 100},
     "follower": {"evaluate_every": 5, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
 }
 
@@ -341,3 +342,38 @@ def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str
     with pytest.raises(UserError, match=words) as caught:
         config.manifest(OPERATOR, STATE, digits())
     assert "\n" not in str(caught.value)
+
+
+def private(**sections: dict[str, Any]) -> RunConfig:
+    run = {"data": "private", **sections.pop("run", {})}
+    return RunConfig.model_validate({"run": run, **sections})
+
+
+def test_where_data_are_private_the_manifest_names_their_classes_and_caps_their_credit() -> None:
+    manifest = SignedManifest.sign(private().manifest(OPERATOR, STATE, digits()), OPERATOR).open()
+    assert (manifest.data, manifest.private) == ("private", (PrivateData(tuple("0123456789"), 0, 25),))
+    assert manifest.data_digest == digits().digest  # what the operator measures by
+    named = private(data={"classes": list("jihgfedcba")}, rewards={"unaudited_percent": 7})
+    photographs = replace(digits(), flips=True)
+    assert named.manifest(OPERATOR, STATE, photographs).private == (PrivateData(tuple("jihgfedcba"), 1, 7),)
+    assert RunConfig().manifest(OPERATOR, STATE, digits()).private == ()
+
+
+def test_classes_that_do_not_fit_are_a_users_mistake() -> None:
+    for config, dataset, says in (
+        (private(data={"classes": ["a", "b"]}), digits(), "2 classes are named, the data set digits has 10"),
+        (
+            private(data={"classes": list("abcdefghi/")}),
+            digits(),
+            r"\[data\]: classes: a class needs a name that a folder can have, not '/'",
+        ),
+        (private(data={"classes": list("aacdefghij")}), digits(), "two classes have one name"),
+        (RunConfig.model_validate({"data": {"classes": ["a", "b"]}}), digits(), 'write data = "private" in \\[run\\]'),
+        (
+            private(data={"dataset": "layers", "supernet": "stereo-tiny"}),
+            load_dataset("layers"),
+            "is for labelled images; layers is a set for stereo",
+        ),
+    ):
+        with pytest.raises(UserError, match=says):
+            config.manifest(OPERATOR, STATE, dataset)

@@ -31,6 +31,7 @@ from aggregator.local_settings import Settings, Wishes, make_settings
 from aggregator.local_swarm import LocalSwarm
 from automl.data.digits import digits
 from automl.settings import usual
+from protocol.errors import UserError
 from protocol.signing import Identity
 
 NO_LIMITS = Limits()
@@ -125,6 +126,8 @@ def failed(made: Report) -> list[str]:
         (["--seed", "-1"], "--seed takes a number from 0"),
         (["--min-largest", "101"], "--min-largest takes percent"),
         (["--min-smallest", "nan"], "--min-smallest takes percent"),
+        (["--private", "/nowhere"], "--private: cannot read /nowhere"),
+        (["--private", "/nowhere", "--task", "stereo"], "--private: cannot read /nowhere"),
     ],
 )
 def test_a_value_that_cannot_be_is_one_line_and_exit_code_2(arguments: list[str], says: str, tmp_path: Path) -> None:
@@ -201,6 +204,24 @@ def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes:
     made = Settings(peers, cohorts, RunConfig(), None, tmp_path, Limits())
     names = [made.cohort(index) for index in range(peers)]
     assert [names.count(f"cohort-{index}") for index in range(cohorts)] == sizes
+
+
+def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp_path: Path) -> None:
+    for name in ("b", "a", "c", ".hidden"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+    (tmp_path / "own" / "notes.txt").touch()
+    made = make_settings(Wishes(directory=tmp_path / "1", private=tmp_path / "own"))
+    assert [path.name for path in made.private] == ["a", "b", "c"]
+    assert (made.peers, made.cohorts, made.limits, made.run.run.data) == (3, 3, Limits(), "private")
+    together = make_settings(Wishes(directory=tmp_path / "2", private=tmp_path / "own", cohorts=1, peers=3))
+    assert (together.peers, together.cohorts) == (3, 1)
+    for wishes, says in (
+        (Wishes(private=tmp_path / "own", peers=2), "--peers is 2, and .* has 3 folders"),
+        (Wishes(private=tmp_path / "own" / "a"), "has no folders"),
+        (Wishes(private=tmp_path / "own", task="stereo"), "is for labelled images"),
+    ):
+        with pytest.raises(UserError, match=says):
+            make_settings(wishes)
 
 
 def test_peers_share_a_token_of_their_swarm_which_no_command_line_and_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

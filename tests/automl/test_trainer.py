@@ -1,10 +1,15 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
+from automl.data.dataset import Batch
 from automl.data.images import ImageDataset
+from automl.data.splitting import part_of
 from automl.schedule import Plan
 from automl.settings import usual
 from automl.trainer import Step, Trainer, TrainingDirectory
@@ -146,3 +151,31 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, few: ImageDatas
     (tmp_path / "round-00000000.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match="round-00000000"):
         kept(tmp_path, few)
+
+
+class Watched:
+    """A data set that remembers which of its samples were trained on."""
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self._dataset = dataset
+        self.seen: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+        """Remember."""
+        self.seen |= set(indices)
+        return self._dataset.training_batch(indices, seed, resolution)
+
+
+def test_each_cohort_trains_on_its_own_part_of_the_data_where_there_are_parts(few: ImageDataset) -> None:
+    parts = [Watched(part_of(few, np.arange(first, first + 8), np.arange(0))) for first in (0, 20, 40)]
+    plan = replace(PLAN, num_rounds=2, schedule="sandwich")
+    trainer = Trainer(plan, few, lot_samples=4, target_batch=48, cohorts=3, parts=parts)
+    trainer.step()
+    assert all(part.seen and part.seen <= set(range(8)) for part in parts)
+    same = [Trainer(plan, few, lot_samples=4, target_batch=12, cohorts=2, parts=each) for each in ((), (few, few))]
+    assert len({trainer.step().loss for trainer in same}) == 1
+    with pytest.raises(ValueError, match="2 parts of the data for 3 cohorts"):
+        Trainer(plan, few, lot_samples=4, target_batch=12, cohorts=3, parts=(few, few))

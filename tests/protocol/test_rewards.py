@@ -127,3 +127,10 @@ def test_who_weighs_more_is_not_paid_less(round_weights: dict[bytes, int], pool:
 def test_the_order_of_a_table_does_not_matter(round_weights: dict[bytes, int], pool: int) -> None:
     turned = dict(sorted(round_weights.items(), reverse=True))
     assert share_out(pool, round_weights) == share_out(pool, turned)
+
+
+@given(st.integers(1, 10**6), weights, st.integers(1, 10**6))
+def test_a_cap_takes_from_who_is_above_it_and_gives_to_nobody(pool: int, found: dict[bytes, int], cap: int) -> None:
+    uncapped = share_out(pool, found)
+    assert share_out(pool, found, cap) == {key: min(share, cap) for key, share in uncapped.items()}
+    assert share_out(pool, found, pool) == uncapped

@@ -1,0 +1,46 @@
+"""manta-search split: a data set in parts, each in class folders, as owners who keep their images at home would have it."""
+
+from pathlib import Path
+
+import click
+
+from automl.commands import clear_errors
+from automl.data.catalog import load_dataset
+from automl.data.images import ImageDataset
+from automl.data.splitting import MAX_PARTS, dirichlet_split, write_class_folders
+from protocol.errors import UserError
+
+_LEAST = 50  # images that a part has, of which a fifth will be held out: more than a usual lot
+
+
+@click.command()
+@click.argument("name")
+@click.option("--parts", type=click.IntRange(1, MAX_PARTS), default=4, show_default=True, metavar="N", help="How many.")
+@click.option(
+    "--alpha", type=float, default=0.3, show_default=True, help="How alike the parts are: 0.1 hardly (a class or two each), 100 very."
+)
+@click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="New; gets a folder a part.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Another one gives another split.")
+@click.option(
+    "--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the data that no library brings along."
+)
+def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path | None) -> None:
+    """Split the training images of the data set NAME by class: DIR/part-0/CLASS/0000042.png, ...
+
+    Each part's share of a class is drawn (Dirichlet), so parts have different classes. To try a run with private data on this computer:
+    manta-swarm up --private DIR.
+    """
+    with clear_errors():
+        if not alpha > 0:
+            raise UserError(f"--alpha takes a number above 0, not {alpha:g}")
+        dataset = load_dataset(name, root)
+        if not isinstance(dataset, ImageDataset):
+            raise UserError(f"{name} is a set for {dataset.task}: only labelled images can be split by class")
+        if out.exists():
+            raise UserError(f"{out} is there already; it is left as it is: choose another name with --out")
+        split_N = dirichlet_split(dataset.train_labels, parts, alpha, seed, _LEAST)
+        for number, chosen in enumerate(split_N):
+            folder = out / f"part-{number:0{len(str(parts - 1))}}"
+            write_class_folders(dataset, chosen.tolist(), folder)
+            classes = len(set(dataset.train_labels[chosen].tolist()))
+            click.echo(f"{folder}: {len(chosen)} images of {classes} classes")
