@@ -45,16 +45,16 @@ def private_folder(folder: Path, classes: Sequence[str], *, channels: int, side:
         raise UserError(f"{folder} is no folder: put the images there, in a folder for each class")
     files = _by_label(folder, classes)
     pictures = squares(_pictures(files, channels), sum(map(len, files.values())), side, str(folder))
-    is_held_out = np.array([_is_held_out(picture) for picture in pictures], dtype=bool)
+    held_out = np.array([is_held_out(picture) for picture in pictures], dtype=bool)
     labels = np.repeat([classes.index(name) for name in files], [len(paths) for paths in files.values()]).astype(np.int64)
-    num_train = len(labels) - int(is_held_out.sum())
+    num_train = len(labels) - int(held_out.sum())
     if num_train < least:
         raise UserError(
             f"{folder} has {num_train} images to train with, beside {len(labels) - num_train} that are held out to measure by; "
             f"a lot of this run has {least}: add images"
         )
     images = of_one_size(pictures, side_of(pictures), channels)
-    parts = (images[~is_held_out], labels[~is_held_out], images[is_held_out], labels[is_held_out])
+    parts = (images[~held_out], labels[~held_out], images[held_out], labels[held_out])
     return ImageDataset(PRIVATE_NAME, _WHITE, len(classes), *parts, flips=mirrored, names=tuple(classes))
 
 
@@ -77,5 +77,6 @@ def _pictures(files: ClassFiles, channels: int) -> Iterator[Pixels]:
             yield picture
 
 
-def _is_held_out(picture: Pixels) -> bool:
+def is_held_out(picture: Pixels) -> bool:
+    """Return whether a picture, as it is kept, is one that its owner measures by and never trains on: one in five, by its digest."""
     return int.from_bytes(hashlib.sha256(np.ascontiguousarray(picture).data).digest()[:8], "big") % _HELD_OUT == 0

@@ -14,6 +14,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("listen", '["/ip4/1.1.1.1/tcp/1"]', ("/ip4/1.1.1.1/tcp/1",), "/x", ("/x",), ("/y", "/z"), ("/ip4/0.0.0.0/tcp/0",)),
     ("gpus", "1", "1", "none", "none", "all", "all"),
     ("data_root", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
+    ("private_data", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("alone", "true", True, "no", False, True, False),
     ("threads", "1", 1, "2", 2, 3, None),

@@ -1,0 +1,175 @@
+"""What it costs that data stay at home: FashionMNIST split by class over 8 peers, against the same images pooled. In one process.
+
+    .venv/bin/python benchmarks/private.py --data-root DIR --out FILE [--settings pooled private alone ...] [--alpha 0.3] [--peers 8]
+        [--updates 400] [--seed 0]
+
+DIR holds FashionMNIST (manta-search data fashionmnist --root DIR --download). Its 60,000 training images are split over the peers by
+class (Dirichlet), and of each peer's own a fifth is held out. All settings have as many updates, lots and samples, and exchange alike
+(``automl.settings.thin``: 5 local steps, the largest 192 of 4096 values in 4 bits); every peer is a cohort of its own:
+
+- ``pooled``: every peer trains on what all peers have together;
+- ``private``: each on its own;
+- ``alone``: each on its own, and nothing is exchanged: what each would have without the others (only in --settings);
+- ``noise=SIGMA@C``: as private, but each round's vector is clipped to the norm C, and noise of SIGMA times C is added to it (likewise).
+
+Measured: the largest, the smallest and the mean of 8 random subnets on FashionMNIST's 10,000 test images (for ``alone`` the mean over the
+peers), BatchNorm recalibrated, nothing fine-tuned; and on each peer's held-out images, BatchNorm recalibrated on its own, the least, the
+median and the best over the peers. Each setting appends a line of JSON to FILE; what is there already is not run again. One thread; 5 to
+10 minutes a setting.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from automl.cohorts import Cohort
+from automl.data.catalog import load_dataset
+from automl.data.images import ImageDataset
+from automl.data.private_folder import is_held_out
+from automl.data.splitting import dirichlet_split, part_of
+from automl.evaluation import evaluate, quality_report
+from automl.networks import build
+from automl.schedule import Plan
+from automl.settings import thin
+from automl.space import space_named
+from automl.trainer import Trainer
+
+_LEAST = 200  # images of a peer
+_SETTINGS = ("pooled", "private")
+
+Run = dict[str, Any]
+
+
+def parts_of(whole: ImageDataset, peers: int, alpha: float, seed: int) -> list[ImageDataset]:
+    """Return each peer's own images, a fifth of them held out."""
+    held_out = np.array([is_held_out(image) for image in whole.train_images], dtype=bool)
+    split = dirichlet_split(whole.train_labels, peers, alpha, seed, _LEAST)
+    return [part_of(whole, own[~held_out[own]], own[held_out[own]]) for own in split]
+
+
+def pooled(parts: Sequence[ImageDataset]) -> ImageDataset:
+    """Return the training images of all parts together."""
+    images = np.concatenate([part.train_images for part in parts])
+    return replace(parts[0], train_images=images, train_labels=np.concatenate([part.train_labels for part in parts]))
+
+
+def trainer_of(plan: Plan, dataset: ImageDataset, parts: Sequence[ImageDataset], cohorts: int, samples: int) -> Trainer:
+    """Return a training whose cohorts exchange as ``automl.settings.thin`` says."""
+    usual = thin("classification")
+    return Trainer(
+        plan,
+        dataset,
+        lot_samples=usual.lot_samples,
+        target_batch=samples,
+        cohorts=cohorts,
+        codec=usual.codec,
+        residual_percent=usual.residual_percent,
+        parts=parts,
+    )
+
+
+def trained(setting: str, plan: Plan, parts: Sequence[ImageDataset]) -> list[torch.Tensor]:
+    """Return the weights after a training: one vector, or with ``alone`` one for each peer."""
+    lots = thin("classification").lot_samples * plan.local_steps
+    if setting == "alone":
+        alone = [trainer_of(replace(plan, seed=plan.seed + place), part, (), 1, lots) for place, part in enumerate(parts)]
+        return [ended(each) for each in alone]
+    whole = pooled(parts)
+    return [ended(trainer_of(plan, whole, () if setting == "pooled" else parts, len(parts), lots * len(parts)))]
+
+
+def ended(trainer: Trainer) -> torch.Tensor:
+    """Train to the end, and return the weights."""
+    while not trainer.finished:
+        trainer.step()
+    return trainer.state.parameters
+
+
+def measured(setting: str, plan: Plan, test: ImageDataset, parts: Sequence[ImageDataset]) -> Run:
+    """Train once; return the figures."""
+    started_s = time.monotonic()
+    weights = trained(setting, plan, parts)
+    trained_s = time.monotonic() - started_s
+    reports = [quality_report(each, plan.supernet, test) for each in weights]
+    space = space_named(plan.supernet)
+    supernet = build(space)
+    own: dict[str, list[float]] = {"largest": [], "smallest": []}
+    for place, part in enumerate(parts):
+        supernet.load(weights[place % len(weights)])
+        for which, quality in zip(own, evaluate(supernet, part, [space.largest(), space.smallest()]), strict=True):
+            own[which].append(quality["accuracy"])
+    return {
+        "largest": statistics.mean(report["largest"] for report in reports),
+        "smallest": statistics.mean(report["smallest"] for report in reports),
+        "random": statistics.mean(statistics.mean(report["random"]) for report in reports),
+        "own": own,
+        "seconds": round(trained_s),
+    }
+
+
+def show(runs: Sequence[Run], parts: Sequence[ImageDataset]) -> None:
+    """Print what the peers have, and a table for a person."""
+    print("\nimages to train with, held out, classes with at least 1 % of them:")
+    for place, part in enumerate(parts):
+        classes = int((np.bincount(part.train_labels, minlength=part.num_classes) >= part.num_train / 100).sum())
+        print(f"  {Cohort.numbered(place).name:<10} {part.num_train:>7,} {part.num_held_out:>7,} {classes:>3}")
+    print(f"\n{'':<16}{'test images':^36}{'own held-out images: least, median, best peer':^52}")
+    print(f"{'setting':<16}{'largest':>12}{'smallest':>12}{'random':>12}{'largest':>26}{'smallest':>26}{'seconds':>9}")
+    for run in runs:
+        spreads = [
+            " / ".join(f"{100 * each:.1f}" for each in (min(own), statistics.median(own), max(own)))
+            for own in (run["own"]["largest"], run["own"]["smallest"])
+        ]
+        figures = "".join(f"{100 * run[which]:>12.1f}" for which in ("largest", "smallest", "random"))
+        print(f"{run['setting']:<16}{figures}{spreads[0]:>26}{spreads[1]:>26}{run['seconds']:>9}")
+    whole = next((run for run in runs if run["setting"] == "pooled"), None)
+    for run in runs if whole is not None else ():
+        if run is not whole:
+            ratios = ", ".join(f"{which} {run[which] / whole[which]:.3f}" for which in ("largest", "smallest", "random"))
+            print(f"{run['setting']} against pooled: {ratios}")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--settings", nargs="+", default=list(_SETTINGS), metavar="SETTING")
+    parser.add_argument("--alpha", type=float, default=0.3)
+    parser.add_argument("--peers", type=int, default=8, metavar="N")
+    parser.add_argument("--updates", type=int, default=400, metavar="N")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    usual = thin("classification")
+    whole = load_dataset("fashionmnist", arguments.data_root)
+    assert isinstance(whole, ImageDataset)
+    parts = parts_of(whole, arguments.peers, arguments.alpha, arguments.seed)
+    rounds = -(-arguments.updates // usual.local_steps)
+    plan = Plan(usual.supernet, "sandwich", "data-parallel", usual.optimizer, rounds, arguments.seed, usual.local_steps)
+    asked = {"alpha": arguments.alpha, "peers": arguments.peers, "updates": arguments.updates, "seed": arguments.seed}
+    runs = []
+    for setting in arguments.settings:
+        known = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+        place = {"setting": setting, **asked}
+        run = next((one for one in known if one.items() >= place.items()), None)
+        if run is None:
+            run = {**place, **measured(setting, plan, whole, parts)}
+            with arguments.out.open("a") as file:
+                file.write(json.dumps(run) + "\n")
+            print(f"  {setting}: {run['seconds']} s", file=sys.stderr, flush=True)
+        runs.append(run)
+    show(runs, parts)
+
+
+if __name__ == "__main__":
+    main()
