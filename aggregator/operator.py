@@ -46,6 +46,7 @@ from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
+from swarm.reach import DialBackDesk
 
 logger = logging.getLogger("manta.operator")
 
@@ -249,6 +250,7 @@ class Operator:
         await serve_manifest(node, self._run.signed)
         await self._intake.start()
         await self._news.start()
+        await DialBackDesk(node).start()
         self._write_status()
         self._say(f"run {self.status.name} id {self.status.run}")
         self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")

@@ -1,8 +1,10 @@
 """Finding a run: by the addresses that a person gives, by what is remembered, or on this computer; and its manifest, checked."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import PeerConfig
+from peer.store import LastRun
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.records import SignedManifest
 from protocol.signing import Identity
@@ -15,18 +17,18 @@ class NotThere(UserError):
     """Nobody of the run answers now; somebody may later."""
 
 
-def find_addresses(config: PeerConfig, last: tuple[str, tuple[str, ...]] | None) -> tuple[tuple[str, ...], str | None]:
+def find_addresses(config: PeerConfig, last: LastRun | None) -> tuple[tuple[str, ...], str | None]:
     """Return addresses to join by, and the id of the run to expect there, if one is known.
 
-    ``last`` is the run joined last and its addresses, if there is one.
+    ``last`` is the run joined last, if there is one.
 
     Raises:
         UserError: none was given and none is known.
     """
     if config.initial_peers:
         return config.initial_peers, config.run
-    if last is not None and config.run in (None, last[0]):
-        return last[1], last[0]
+    if last is not None and config.run in (None, last.run):
+        return last.addresses, last.run
     for local in local_runs.find():
         if config.run in (None, local.run):
             return local.addresses, local.run
@@ -47,38 +49,40 @@ def _what_to_try(config: PeerConfig, expected_run: str | None) -> str:
 async def start_node(
     config: PeerConfig, identity: Identity, identity_path: Path, addresses: tuple[str, ...], expected_run: str | None
 ) -> Node:
-    """Return a node that has met one of ``addresses``.
+    """Return a node that has met one of ``addresses``; whether others can call it is to be found out.
 
     Raises:
         NotThere: none answers; the message says what to do.
         UserError: it cannot listen where it should; the message says what to do.
     """
     try:
-        return await Node.start(identity, identity_path, listen=config.listen_addresses, initial_peers=addresses)
+        return await Node.start(identity, identity_path, listen=config.listen_addresses, initial_peers=addresses, serves_dht=False)
     except Unreachable as error:
         raise NotThere(f"{error}: {_what_to_try(config, expected_run)}") from error
 
 
-async def fetch_checked_manifest(node: Node, addresses: tuple[str, ...], expected_run: str | None) -> SignedManifest:
-    """Return the manifest that the first of ``addresses`` to answer serves, its signature and the run's id checked.
+async def fetch_checked_manifest(node: Node, given: Sequence[str], expected_run: str | None) -> SignedManifest:
+    """Return the manifest that one of those serves by whom the node entered, its signature and the run's id checked.
 
     Raises:
-        NotThere: none answers.
-        UserError: what is served is not to be believed, or not the run that was meant.
+        NotThere: none answers, or has the run.
+        UserError: what is served at an address that was ``given`` is not to be believed, or not the run that was meant.
     """
     problems = []
-    for address in addresses:
+    for address in node.entered_by:
         try:
             signed = await fetch_manifest(node, parse_address(address)[0])
             signed.open()
+            if expected_run is None or signed.run.hex() == expected_run:
+                return signed
+            problem = f"{address} serves run {signed.run.hex()}, not {expected_run}"
+            advice = "check --run, or give the address of that run's aggregator"
         except Unreachable as error:
             problems.append(str(error))
             continue
         except RemoteFault as error:
-            raise UserError(f"the manifest that {address} serves is refused ({error}); ask the operator for the right address") from error
-        if expected_run is not None and signed.run.hex() != expected_run:
-            raise UserError(
-                f"{address} serves run {signed.run.hex()}, not {expected_run}; check --run, or give the address of that run's aggregator"
-            )
-        return signed
+            problem, advice = f"the manifest that {address} serves is refused ({error})", "ask the operator for the right address"
+        if address in given:
+            raise UserError(f"{problem}; {advice}")
+        problems.append(problem)
     raise NotThere(f"no manifest could be fetched ({'; '.join(problems)}); ask the operator whether the run is up")

@@ -10,12 +10,14 @@ import logging
 from automl.course import RunCourse
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
+from peer.absence import Absences
 from peer.check import Checker
 from peer.cohort import Cohort, Seat
 from peer.commits import Commits
 from peer.crew import Crew
 from peer.handing import Handing
 from peer.news import Ear
+from peer.presence import Presence
 from peer.residuals import Residuals
 from peer.spread import Spread
 from peer.states import States
@@ -32,6 +34,7 @@ from protocol.rounds import Phase, RoundMachine, Sealed, Standing
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Shelf
+from swarm.lan import LocalNetwork
 from swarm.log_client import HandedIn, LogClient
 from swarm.messages import HandIn
 from swarm.neighbours import Neighbours
@@ -120,6 +123,17 @@ class PeerLoop:
             self._states.keep_body,
         )
         self._cohort = Cohort(node, identity, self.manifest, self.run_id, cohort, token, self._neighbours)
+        self._presence = Presence(
+            node,
+            self.log.operator,
+            cohort,
+            self._cohort,
+            self._neighbours,
+            None if token is None else LocalNetwork(node, self.run_id, secret, cohort),
+            store,
+            board,
+            round=lambda: 0 if self.machine.held is None else self.machine.held.round,
+        )
         self._sealing_ms: float | None = None  # when that began, until it has a ticket
         self._checking: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
@@ -176,6 +190,7 @@ class PeerLoop:
         await self._ear.start()
         await self._cohort.start()
         await self._spread.start()
+        await self._presence.start()
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             background = [tasks.create_task(self.node.watch_daemon())]
@@ -184,7 +199,15 @@ class PeerLoop:
                 await unless(self._leaving, self._ear.first_look())
                 if self._leaving.is_set():
                     return
-                background += [tasks.create_task(watch) for watch in (self._meet(), self._ear.listen())]
+                background += [
+                    tasks.create_task(watch)
+                    for watch in (
+                        self._presence.meet(),
+                        self._presence.watch(),
+                        self._ear.listen(),
+                        Absences(self._returned).watch(),
+                    )
+                ]
                 self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
                 await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
@@ -245,25 +268,13 @@ class PeerLoop:
         newest = self.machine.newest.entry
         return newest.open_ms if newest is not None else self.manifest.exchange.first_open_ms
 
+    def _returned(self, absent_s: float) -> None:
+        """This computer was away for a while: rounds went by without it, and it may be on another network now."""
+        self._board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
+        self._ear.wake()
+        self._presence.network_changed()
+
     # Joining and catching up.
-
-    async def _meet(self) -> None:
-        """Announce this peer, and look for others, again and again. The DHT may be away: a round needs none of it.
-
-        At first it looks more often, for mates that come at the same time.
-        """
-        pause_s = waits.FIRST_LOOKS_S
-        while True:
-            held = self.machine.held
-            try:
-                await self._neighbours.announce(cohort=self.cohort, round_=held.round if held else 0)
-                await self._neighbours.look()
-                await self._cohort.meet()
-            except MantaError as error:
-                logger.info("no neighbours reason=%s", error)
-            self._board.update(members=self._neighbours.size, mates=len(self._cohort.mates()))
-            pause_s = min(2 * pause_s, self._neighbours.period_s)
-            await asyncio.sleep(pause_s)
 
     async def _catch_up(self) -> None:
         """Fetch what leads to the newest commit, check it, and make it the state."""

@@ -16,6 +16,7 @@ from swarm.log_client import Commitment, LogClient, Told
 from swarm.messages import AfterRound, News
 from swarm.neighbours import Neighbours
 from swarm.rpc import OwnNode
+from swarm.tasks import unless
 
 _PUSHES = 2  # neighbours that are told of a commit, near ones and others
 _MAX_REQUEST_BYTES = 128
@@ -54,6 +55,7 @@ class Ear:
         self._show = show
         self._newest: Commitment | None = None
         self._pushing: set[asyncio.Task[None]] = set()
+        self._woken = asyncio.Event()
 
     @property
     def newest(self) -> Commitment | None:
@@ -72,6 +74,10 @@ class Ear:
             task.cancel()
         await asyncio.gather(*pushing, return_exceptions=True)
 
+    def wake(self) -> None:
+        """This computer was away: whatever is waited for may have come long ago, over a connection that is no more."""
+        self._woken.set()
+
     async def first_look(self) -> None:
         """Find out where the run stands, however long the log takes to come back."""
         pause_s = waits.LOG_AGAIN_S[0]
@@ -81,6 +87,8 @@ class Ear:
             except Unreachable as error:
                 logger.info("log not heard reason=%s", error)
                 self._show(True)
+                with contextlib.suppress(Unreachable):
+                    await self._node.meet_again(self._log.operator)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
                 continue
@@ -103,7 +111,11 @@ class Ear:
                 # A log that was away may have its round open for longer than was known here: it is asked for that before it is waited for.
                 left_ms = max(0, round(self._left_ms())) if knows_time else None
                 asked = self._round()
-                told = await self._log.news(self._log.operator, asked, left_ms=left_ms)
+                told = await unless(self._woken, self._log.news(self._log.operator, asked, left_ms=left_ms))
+                if told is None:
+                    self._woken.clear()
+                    has_met, knows_time = False, False
+                    continue
                 self._heard(told)
                 is_news = told.commitment is not None and told.commitment.proven.round.round > asked
                 if is_news or not knows_time:

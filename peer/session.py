@@ -79,8 +79,8 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
         identity = load_identity(store.identity_path)
         last = store.last_run()
         addresses, expected_run = find_addresses(config, last)
-        was_joined = last is not None and expected_run == last[0] and not set(addresses).isdisjoint(last[1])
-        node, signed = await _enter(config, identity, store, addresses, expected_run, is_patient=was_joined)
+        peers = last.peers if last is not None and expected_run == last.run else ()
+        node, signed = await _enter(config, identity, store, addresses, peers, expected_run)
         try:
             await _take_part(config, node, identity, store, signed, addresses, make_worker)
         finally:
@@ -88,30 +88,32 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
 
 
 async def _enter(
-    config: PeerConfig, identity: Identity, store: PeerStore, addresses: tuple[str, ...], expected_run: str | None, *, is_patient: bool
+    config: PeerConfig,
+    identity: Identity,
+    store: PeerStore,
+    addresses: tuple[str, ...],
+    peers: tuple[str, ...],
+    expected_run: str | None,
 ) -> tuple[Node, SignedManifest]:
-    """Return a node that has met the run, and the run's manifest.
+    """Return a node that has met the run, and the run's manifest; while nobody is there, wait until somebody is.
 
-    Args:
-        is_patient: the addresses are right, for they led to this run before: where nobody is there, wait until somebody is.
+    ``addresses`` lead to it, as somebody says; ``peers`` did when this peer was in it last.
 
     Raises:
         UserError: see ``peer.finding``.
     """
-    pause_s, is_said = waits.RUN_AGAIN_S[0], False
+    pause_s, said = waits.RUN_AGAIN_S[0], ""
     while True:
         try:
-            node = await start_node(config, identity, store.identity_path, addresses, expected_run)
+            node = await start_node(config, identity, store.identity_path, (*addresses, *peers), expected_run)
             try:
                 return node, await fetch_checked_manifest(node, addresses, expected_run)
             except BaseException:
                 await node.close()
                 raise
         except NotThere as error:
-            if not is_patient:
-                raise
-            if not is_said:
-                is_said = True
+            if str(error) != said:
+                said = str(error)
                 click.echo(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])

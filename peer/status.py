@@ -34,6 +34,8 @@ class PeerStatus:
     waiting_for: str = ""
     members: int = 0
     mates: int = 0  # others of its cohort that are there
+    reachable: str = "unknown"  # whether others can call this peer: unknown, local, public, outbound
+    reach: str = ""  # the same in words
     loss: float | None = None
     samples_counted: int = 0
     samples_lost: int = 0

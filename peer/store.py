@@ -3,7 +3,7 @@
 identity.key          the Ed25519 key, mode 0600
 peer.toml             the person's settings (see ``peer.config``); only read
 lock                  locked while a peer (or an aggregator) runs on the directory
-last.json             the run joined last, and where it was found
+last.json             the run joined last, where it was found, and some of its peers
 runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
@@ -11,7 +11,8 @@ status.json           where the peer stands
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.records import Header
 from protocol.signing import sha256
 from swarm.disk import make_directory, replace_file, write_durably
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The run joined last."""
+
+    run: str  # its id in hex
+    addresses: tuple[str, ...]  # that led to it
+    peers: tuple[str, ...] = ()  # addresses of some of its peers
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +74,30 @@ class PeerStore:
         self.directory = directory
         self.identity_path = directory / "identity.key"
 
-    def last_run(self) -> tuple[str, tuple[str, ...]] | None:
-        """Return the id of the run joined last and the addresses that led to it."""
+    def last_run(self) -> LastRun | None:
+        """Return the run joined last; None: none was, or somebody edited the file, and the person is asked for an address."""
         try:
             entry = json.loads((self.directory / "last.json").read_text())
-            run, addresses = entry["run"], entry["initial_peers"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None  # never joined, or somebody edited the file: the person is asked for an address
-        if type(run) is not str or type(addresses) is not list or not addresses or any(type(each) is not str for each in addresses):
+            last = LastRun(entry["run"], _texts(entry["initial_peers"]), _texts(entry.get("peers", [])))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        return run, tuple(addresses)
+        return last if type(last.run) is str and last.addresses else None
 
-    def remember_run(self, run: bytes, initial_peers: tuple[str, ...]) -> None:
-        """Keep what ``last_run`` returns."""
-        write_durably(self.directory / "last.json", json.dumps({"run": run.hex(), "initial_peers": initial_peers}).encode())
+    def remember_run(self, run: bytes, initial_peers: Sequence[str]) -> None:
+        """Keep what ``last_run`` returns; peers of the same run that were remembered stay."""
+        last = self.last_run()
+        peers = last.peers if last is not None and last.run == run.hex() else ()
+        self._write_last(LastRun(run.hex(), tuple(initial_peers), peers))
+
+    def remember_peers(self, peers: Sequence[str]) -> None:
+        """Keep addresses of peers of the run that is joined."""
+        last = self.last_run()
+        if last is not None and set(last.peers) != set(peers):
+            self._write_last(replace(last, peers=tuple(peers)))
+
+    def _write_last(self, last: LastRun) -> None:
+        entry = {"run": last.run, "initial_peers": last.addresses, "peers": last.peers}
+        write_durably(self.directory / "last.json", json.dumps(entry).encode())
 
     def save_sealed(self, run: bytes, header: Header, body: bytes) -> None:
         """Keep a contribution in place of the one before; durable when this returns.
@@ -183,3 +203,14 @@ def _read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}; check the disk and the permissions, then start again") from error
+
+
+def _texts(values: list[str]) -> tuple[str, ...]:
+    """Return a list of texts as a tuple.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if type(values) is not list or any(type(each) is not str for each in values):
+        raise TypeError("not a list of texts")
+    return tuple(values)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from protocol.errors import MantaError, OwnFault, Unreachable
 from protocol.signing import PublicKey
@@ -40,6 +40,9 @@ class MemoryEndpoint:
         self.handlers: dict[str, Handler] = {}
         self.met: Counter[PublicKey] = Counter()
         self.broken = asyncio.Event()
+        self.listens_at: list[str] = []
+        self.hosts: list[str] = []  # from which all others see it
+        self.serves_dht = False
 
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
@@ -88,6 +91,29 @@ class MemoryEndpoint:
         if key not in self._network.endpoints:
             raise Unreachable(f"{key.hex()[:8]} is away")
         self.met[key] += 1
+
+    async def addresses(self) -> list[str]:
+        """See ``OwnNode.addresses``."""
+        return list(self.listens_at)
+
+    async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
+        """See ``OwnNode.introduce``; here everybody is connected already, or is not there."""
+        del maddrs
+        await self.meet_again(key)
+
+    async def whereabouts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.whereabouts``."""
+        if key not in self._network.endpoints:
+            raise Unreachable(f"nobody knows {key.hex()[:8]}")
+        return await self._network.endpoints[key].addresses()
+
+    async def remote_hosts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.remote_hosts``."""
+        return list(self._network.endpoints[key].hosts) if key in self._network.endpoints else []
+
+    async def serve_dht(self, is_served: bool) -> None:
+        """See ``OwnNode.serve_dht``."""
+        self.serves_dht = is_served
 
     async def watch_daemon(self) -> None:
         """See ``OwnNode.watch_daemon``."""

@@ -9,22 +9,22 @@ import contextlib
 import logging
 import shutil
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from hivemind.dht.node import DHTNode
-from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
-from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
-from hivemind.proto import p2pd_pb2
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
+from hivemind.proto import dht_pb2
 from hivemind.utils import get_dht_time
+from hivemind.utils.auth import AuthRole, AuthRPCWrapper
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
 from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable, UserError
 from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
 from swarm import waits
-from swarm.daemon import HangUps, ask, make_socket_dir, start_daemon
+from swarm.connections import answer_of, connect, connect_some, remote_hosts, whereabouts
+from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
 from swarm.streams import MIN_REQUEST_BYTES, Streams
@@ -69,15 +69,26 @@ class Node:
         self._socket_dir = socket_dir
         self._hang_ups = hang_ups
         self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
+        self.entered_by: tuple[str, ...] = ()  # the addresses of those who answered at the start
 
     @classmethod
-    async def start(cls, identity: Identity, identity_path: Path, *, listen: Sequence[str], initial_peers: Sequence[str] = ()) -> "Node":
+    async def start(
+        cls,
+        identity: Identity,
+        identity_path: Path,
+        *,
+        listen: Sequence[str],
+        initial_peers: Sequence[str] = (),
+        serves_dht: bool = True,
+    ) -> "Node":
         """Start the daemon and join the DHT of ``initial_peers`` (start one where there are none).
 
         Args:
             identity_path: the file that holds ``identity`` in libp2p's form; the daemon reads it.
             listen: multiaddresses to listen on; port 0 is a free one. Without any, this node only dials out: others call it over
                 the connections that it opened, and it keeps nothing for them.
+            initial_peers: addresses of nodes to join by; those that answer are joined by.
+            serves_dht: keep records for others, if it listens; who is not reached by them should not (``serve_dht`` changes it).
 
         Raises:
             UserError: a bad address, a port in use, or none of the initial peers answers.
@@ -90,10 +101,10 @@ class Node:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
                 unary = UnaryCalls(p2p, busy=_BUSY)
-                await _connect(p2p, list(zip(keys, initial_peers, strict=True)))
+                there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
                 dht = await DHTNode.create(
                     p2p=p2p,
-                    initial_peers=list(initial_peers),
+                    initial_peers=[maddr for _, maddr in there],
                     record_validator=OwnedRecords(identity),
                     num_workers=4,
                     cache_locally=False,  # a cached list of peers is an old one
@@ -102,7 +113,7 @@ class Node:
                     wait_timeout=5,
                     strict=False,
                     ensure_bootstrap_success=False,
-                    client_mode=not listen,
+                    client_mode=not (listen and serves_dht),
                 )
                 guard(dht)
             except BaseException:
@@ -114,6 +125,7 @@ class Node:
         node = cls(identity, p2p, dht, unary, hang_ups, socket_dir)
         for key, maddr in zip(keys, initial_peers, strict=True):
             node._addresses.setdefault(key, []).append(maddr)
+        node.entered_by = tuple(maddr for _, maddr in there)
         return node
 
     @property
@@ -165,7 +177,7 @@ class Node:
             calling = self._unary.call(PeerID(peer_id(key)), f"manta.{method}", request)
         else:
             calling = self._streams.call(PeerID(peer_id(key)), f"manta.{method}.stream", request)
-        response: bytes = await _answer_of(calling, f"{short_name(key)} ({method})", timeout_s)
+        response: bytes = await answer_of(calling, f"{short_name(key)} ({method})", timeout_s)
         if response[:1] == _BUSY:
             raise Unreachable(f"{short_name(key)} ({method}) is busy with the calls of others")
         if response[:1] == _REFUSAL:
@@ -179,9 +191,36 @@ class Node:
         Raises:
             Unreachable: it is still away.
         """
-        await _connect(self._p2p, [(key, maddr) for maddr in self._addresses.get(key, [])])
+        await connect(self._p2p, key, self._addresses.get(key, []), f"{short_name(key)} again")
         if await self._dht.protocol.call_ping(PeerID(peer_id(key))) is None:
             raise Unreachable(f"{short_name(key)} is away")
+
+    async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
+        """See ``OwnNode.introduce``."""
+        await connect(self._p2p, key, maddrs, short_name(key))
+
+    async def whereabouts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.whereabouts``."""
+        return await whereabouts(self._p2p, key)
+
+    async def remote_hosts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.remote_hosts``."""
+        return await remote_hosts(self._p2p, key)
+
+    async def serve_dht(self, is_served: bool) -> None:
+        """See ``OwnNode.serve_dht``."""
+        protocol = self._dht.protocol
+        if protocol.client_mode != is_served:
+            return
+        protocol.client_mode = not is_served
+        if not is_served:
+            protocol.node_info = dht_pb2.NodeInfo()  # nobody is asked any more to enter this node in a routing table
+            await protocol.remove_p2p_handlers(self._p2p)
+            return
+        await protocol.add_p2p_handlers(self._p2p, AuthRPCWrapper(protocol, AuthRole.SERVICER, None))
+        protocol.node_info = dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
+        for peer in list(protocol.routing_table.peer_id_to_uid):
+            await protocol.call_ping(peer)  # which enters this node in theirs; who is away is struck from ours
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
         """See ``Endpoint.publish``."""
@@ -227,36 +266,3 @@ class Node:
         await self._p2p.shutdown()
         await self._streams.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)
-
-
-async def _answer_of(calling: Awaitable[Any], what: str, timeout_s: float) -> Any:
-    try:
-        async with asyncio.timeout(timeout_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
-            return await calling
-    except TimeoutError as error:
-        raise Unreachable(f"{what} did not answer within {timeout_s:g} s") from error
-    except (P2PDaemonError, P2PHandlerError, ControlFailure, ConnectionError, asyncio.IncompleteReadError) as error:
-        raise Unreachable(f"{what} could not be reached: {error}") from error
-
-
-async def _connect(p2p: P2P, nodes: Sequence[tuple[PublicKey, str]]) -> None:
-    """Connect to the nodes, at least to one.
-
-    Raises:
-        Unreachable: none answered.
-    """
-
-    async def one(key: PublicKey, maddr: str) -> None:
-        address = Multiaddr(maddr).decapsulate(Multiaddr(f"/p2p/{peer_name(key)}"))
-        connecting = p2pd_pb2.ConnectRequest(peer=peer_id(key), addrs=[address.to_bytes()])
-        request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connecting)
-        _, _, writer = await _answer_of(ask(p2p, request), maddr, waits.CONNECT_S)
-        writer.close()
-
-    results = await asyncio.gather(*(one(key, maddr) for key, maddr in nodes), return_exceptions=True)
-    failures = [result for result in results if isinstance(result, BaseException)]
-    for failure in failures:
-        if not isinstance(failure, Unreachable):
-            raise failure
-    if nodes and len(failures) == len(nodes):
-        raise Unreachable(f"no answer from {', '.join(maddr for _, maddr in nodes)}")

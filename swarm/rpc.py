@@ -4,7 +4,7 @@
 libp2p, and ``swarm.memory.MemoryEndpoint`` its twin for tests.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from protocol.errors import RemoteFault
@@ -62,6 +62,38 @@ class OwnNode(Endpoint, Protocol):
         Raises:
             Unreachable: it is still away.
         """
+        ...
+
+    async def addresses(self) -> list[str]:
+        """Return the multiaddresses at which this node listens, as far as it knows them; none where it only dials out."""
+        ...
+
+    async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
+        """Connect to a node by these addresses, beside what is known of it.
+
+        Raises:
+            Unreachable: it is not there.
+        """
+        ...
+
+    async def whereabouts(self, key: PublicKey) -> list[str]:
+        """Return addresses under which others call a node; none where nobody says.
+
+        Raises:
+            Unreachable: nobody knows it.
+        """
+        ...
+
+    async def remote_hosts(self, key: PublicKey) -> list[str]:
+        """Return the IP addresses from which a node is connected to this one, or at which it was called.
+
+        Raises:
+            Unreachable: it cannot be found out now.
+        """
+        ...
+
+    async def serve_dht(self, is_served: bool) -> None:
+        """Keep records of the DHT for others from now on, or no more."""
         ...
 
     async def watch_daemon(self) -> None:

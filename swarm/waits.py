@@ -7,12 +7,16 @@ bounds around it. Each is longer than what it waits for may take by its own boun
 # A node: its daemon, others, and the DHT.
 DAEMON_S = 60.0  # until the daemon listens, and has asked the router for its port
 CONNECT_S = 15.0  # to one address
+OTHERS_S = 2.0  # once one of several addresses answered: for the others
+FIND_S = 10.0  # until other nodes say where a node is
 GOODBYE_S = 5.0  # to leave the DHT
 DHT_S = 60.0  # a search: hivemind asks dozens of nodes, a few at a time, and waits 5 s for each
 STREAM_S = 60.0  # of a large call: for the caller to write its request, and again for it to take the answer
 
 # One call of another node, by what it asks for; it may have to be connected to first.
 CALL_S = 20.0  # a short answer from memory: a manifest, a row, a table
+DIAL_BACK_S = 5.0  # a connection to a caller's own port, to see whether others reach it
+REACH_S = 15.0  # the answer of who was asked to dial back
 OFFER_S = 10.0  # a latency table: its offer, and again the table; who is slower is done without
 PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
 PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
@@ -42,6 +46,12 @@ RUN_AGAIN_S = (1.0, 30.0)  # the same of a peer that starts, with a new node eac
 ANNOUNCE_S = (10.0, 300.0)  # shortest and longest pause: the larger the run, the longer
 FIRST_LOOKS_S = 0.5  # the first pauses are twice this, and twice as long each time up to those
 ANNOUNCED_S = 60.0  # an announcement counts so long at least
+
+REACH_AGAIN_S = (30.0, 600.0)  # from one look at whether others reach this node to the next: where nobody could say, and else
+
+# This computer may sleep.
+LOOK_AT_CLOCK_S = 2.0  # between two looks at the clock
+ABSENT_S = 8.0  # so much more than that went by: nothing ran here
 
 # In a cohort. Beside these its founder's timetable decides, which follows from the time that a round leaves.
 HELLO_S = 10.0  # a proof for a proof, from memory

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.store import Kept, PeerStore
+from peer.store import Kept, LastRun, PeerStore
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.records import Header, SignedManifest
@@ -84,7 +84,7 @@ def test_the_last_run_is_remembered(store: PeerStore) -> None:
     assert store.last_run() is None
     store.remember_run(OTHER_RUN, ("/ip4/10.0.0.1/tcp/1",))
     store.remember_run(RUN, ("/ip4/10.0.0.2/tcp/2", "/ip4/10.0.0.3/tcp/3"))
-    assert PeerStore(store.directory).last_run() == (RUN.hex(), ("/ip4/10.0.0.2/tcp/2", "/ip4/10.0.0.3/tcp/3"))
+    assert PeerStore(store.directory).last_run() == LastRun(RUN.hex(), ("/ip4/10.0.0.2/tcp/2", "/ip4/10.0.0.3/tcp/3"))
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,9 @@ class Programs:
         """Start the aggregator, or start it again; return its status once it listens."""
         directory = self.directory / "aggregator"
         (directory / "status.json").unlink(missing_ok=True)
-        self._start("aggregator", "aggregator.cli", "start", str(self._run_file), "--dir", str(directory), "--listen", LISTEN)
+        self._start(
+            "aggregator", "aggregator.cli", "start", str(self._run_file), "--dir", str(directory), "--listen", self.listen("aggregator")
+        )
         self.wait_until(lambda: bool(self.status("aggregator").get("addresses")), "the aggregator listens")
         return self.status("aggregator")
 
@@ -84,14 +86,24 @@ class Programs:
         """Start a peer, or start it again, with more arguments if there are any; it joins the aggregator's run."""
         aggregator = self.status("aggregator")
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
-        own = ("--cohort", cohort, "--listen", LISTEN, "--dir", str(self.directory / name), "--gpus", "none")
+        own = ("--cohort", cohort, "--listen", self.listen(name), "--dir", str(self.directory / name), "--gpus", "none")
         self._start(name, "peer.cli", "join", *where, *own, *arguments, environment=environment)
 
     def start_command(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """Start ``python ARGUMENTS``, for example a peer of the test's own that lies."""
         settings = {"MANTA_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(environment or {})}
         self._meant_to_end.discard(name)
-        self._children[name] = Child.start(name, [sys.executable, *arguments], self.directory / f"{name}.log", settings)
+        self._children[name] = Child.start(name, self.command(name, *arguments), self.directory / f"{name}.log", settings)
+
+    def listen(self, name: str) -> str:
+        """Return where a program listens."""
+        del name
+        return LISTEN
+
+    def command(self, name: str, *arguments: str) -> list[str]:
+        """Return the command that runs ``python ARGUMENTS`` as the program ``name``."""
+        del name
+        return [sys.executable, *arguments]
 
     def _start(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.start_command(name, "-P", "-m", *arguments, environment=environment)

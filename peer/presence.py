@@ -1,0 +1,136 @@
+"""A peer's presence in its run: it announces itself, meets its mates, finds out whether others can call it, and remembers some who can be.
+
+A round needs none of it: the DHT may be away, and nobody may be reached but the log.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+from collections.abc import Callable
+
+from peer.cohort import Cohort
+from peer.status import StatusBoard
+from peer.store import PeerStore
+from protocol.errors import MantaError
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.connections import host_of
+from swarm.lan import LocalNetwork
+from swarm.neighbours import Neighbours
+from swarm.reach import ASKED, DialBackDesk, Reach, Reachable, measure
+from swarm.rpc import OwnNode
+from swarm.tasks import within
+
+_REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
+_PERIODS_PUBLISHED = 6
+
+logger = logging.getLogger("manta.peer")
+
+
+class Presence:
+    """One peer's, in one run."""
+
+    def __init__(
+        self,
+        node: OwnNode,
+        operator: PublicKey,
+        name: str,
+        cohort: Cohort,
+        neighbours: Neighbours,
+        local: LocalNetwork | None,
+        store: PeerStore,
+        board: StatusBoard,
+        *,
+        round: Callable[[], int],
+    ) -> None:
+        """Prepare; ``start`` answers others from then on.
+
+        Args:
+            node: this peer's.
+            operator: the key of the run's log.
+            name: the cohort's.
+            cohort: this peer's part in it.
+            neighbours: the others of the run.
+            local: its mates on the local network; None: it has no mates.
+            store: where peers of the run are remembered.
+            board: where it shows what it finds.
+            round: returns whose state this peer holds.
+        """
+        self._node = node
+        self._operator = operator
+        self._name = name
+        self._cohort = cohort
+        self._neighbours = neighbours
+        self._local = local
+        self._store = store
+        self._board = board
+        self._round = round
+        self._desk = DialBackDesk(node)
+        self._reach = Reach()
+        self._listens_at: list[str] = []  # when the reach was measured
+        self._again = asyncio.Event()  # the reach may be another one
+
+    async def start(self) -> None:
+        """Dial back those who ask, from now on."""
+        await self._desk.start()
+
+    def network_changed(self) -> None:
+        """This computer may be on another network than before: measure again."""
+        self._again.set()
+
+    async def meet(self) -> None:
+        """Announce this peer, and look for others, again and again; at first more often, for mates that come at the same time."""
+        pause_s = waits.FIRST_LOOKS_S
+        while True:
+            try:
+                await self._neighbours.announce(cohort=self._name, round_=self._round())
+                await self._neighbours.look()
+                if self._local is not None:
+                    await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
+                    await self._local.meet(self._cohort.mates())
+                await self._cohort.meet()
+            except MantaError as error:
+                logger.info("no neighbours reason=%s", error)
+            self._board.update(members=self._neighbours.size, mates=len(self._cohort.mates()))
+            if await self._node.addresses() != self._listens_at:
+                self._again.set()
+            pause_s = min(2 * pause_s, self._neighbours.period_s)
+            await asyncio.sleep(pause_s)
+
+    async def watch(self) -> None:
+        """Measure whether others can call this peer, again and again, and remember who of the run can be called."""
+        while True:
+            self._again.clear()
+            self._listens_at = await self._node.addresses()
+            reach = await measure(self._node, [self._operator, *self._neighbours.some(ASKED - 1)])
+            if reach.reachable is not Reachable.UNKNOWN or self._reach.reachable is Reachable.UNKNOWN:
+                await self._show(reach)
+            with contextlib.suppress(MantaError):
+                await self._remember()
+            known = self._reach.reachable is not Reachable.UNKNOWN
+            await within(self._again, waits.REACH_AGAIN_S[1] if known else waits.REACH_AGAIN_S[0])
+
+    async def _show(self, reach: Reach) -> None:
+        before, self._reach = self._reach, reach
+        try:
+            await self._node.serve_dht(reach.serves_others)
+        except MantaError as error:
+            logger.info("the DHT is not served reason=%s", error)
+        self._board.update(reachable=reach.reachable.value, reach=reach.words)
+        if reach.reachable is not before.reachable:
+            self._board.say(reach.words)
+            self._board.write()
+
+    async def _remember(self) -> None:
+        """Keep addresses of some peers of the run that others can call, for a start at which its aggregator is away."""
+        found = []
+        for key in self._neighbours.some(_REMEMBERED):
+            with contextlib.suppress(MantaError):
+                maddrs = await self._node.whereabouts(key)
+                found += [maddr for maddr in maddrs if self._may_be_called(host_of(maddr))][:1]
+        if found:
+            self._store.remember_peers(found)
+
+    def _may_be_called(self, host: str | None) -> bool:
+        return host is not None and (ipaddress.ip_address(host).is_global or self._reach.reachable is Reachable.LOCAL)

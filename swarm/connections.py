@@ -1,0 +1,130 @@
+"""What a node's daemon knows of connections: opening one to addresses that are known, where a node stands, and whence it called.
+
+Addresses are libp2p's multiaddresses, as text; those of others come from strangers, and are only ever dialled.
+"""
+
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
+from hivemind.proto import p2pd_pb2
+from hivemind.utils.multiaddr import Multiaddr
+
+from protocol.errors import Unreachable
+from protocol.signing import PublicKey, peer_id, peer_name
+from swarm import waits
+from swarm.daemon import ask
+
+_MAX_ADDRESSES = 8  # of one node that are looked at
+
+
+async def answer_of(calling: Awaitable[Any], what: str, timeout_s: float) -> Any:
+    """Return what a call by the daemon returns.
+
+    Raises:
+        Unreachable: it failed, or took too long.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):  # not wait_for, which in Python 3.11 can swallow a cancellation
+            return await calling
+    except TimeoutError as error:
+        raise Unreachable(f"{what} did not answer within {timeout_s:g} s") from error
+    except (P2PDaemonError, P2PHandlerError, ControlFailure, ConnectionError, asyncio.IncompleteReadError) as error:
+        raise Unreachable(f"{what} could not be reached: {error}") from error
+
+
+async def connect(p2p: P2P, key: PublicKey, maddrs: Sequence[str], what: str) -> None:
+    """Connect to a node by addresses of it, or by what else is known of it; where there is a connection it stays.
+
+    Raises:
+        Unreachable: there is no way to it.
+    """
+    bare = [Multiaddr(maddr).decapsulate(Multiaddr(f"/p2p/{peer_name(key)}")).to_bytes() for maddr in maddrs]
+    connecting = p2pd_pb2.ConnectRequest(peer=peer_id(key), addrs=bare)
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connecting)
+    _, _, writer = await answer_of(ask(p2p, request), what, waits.CONNECT_S)
+    writer.close()
+
+
+async def connect_some(p2p: P2P, nodes: Sequence[tuple[PublicKey, str]]) -> list[tuple[PublicKey, str]]:
+    """Connect to the nodes, at least to one; return those that answered, soon after the first of them did.
+
+    Raises:
+        Unreachable: none answered.
+    """
+    trying = {asyncio.create_task(connect(p2p, key, [maddr], maddr)): (key, maddr) for key, maddr in nodes}
+    waiting, answered = set(trying), False
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, timeout=waits.OTHERS_S if answered else None, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                error = task.exception()
+                if error is not None and not isinstance(error, Unreachable):
+                    raise error
+                answered = answered or error is None
+            if answered and not done:
+                break
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+    there = [node for task, node in trying.items() if task.done() and not task.cancelled() and task.exception() is None]
+    if nodes and not there:
+        raise Unreachable(f"no answer from {', '.join(maddr for _, maddr in nodes)}")
+    return there
+
+
+async def whereabouts(p2p: P2P, key: PublicKey) -> list[str]:
+    """Return addresses under which a node can be called, as other nodes know them; none where nobody says.
+
+    Raises:
+        Unreachable: nobody knows the node.
+    """
+    finding = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=peer_id(key), timeout=round(waits.FIND_S))
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.DHT, dht=finding)
+    response, _, writer = await answer_of(ask(p2p, request), f"{peer_name(key)[-8:]}'s address", waits.FIND_S + waits.CONNECT_S)
+    writer.close()
+    return [f"{maddr}/p2p/{peer_name(key)}" for maddr in _parsed(response.dht.peer.addrs)]
+
+
+async def remote_hosts(p2p: P2P, key: PublicKey) -> list[str]:
+    """Return the IP addresses at the other end of a node's connections to this one, as they are seen here.
+
+    Raises:
+        Unreachable: the daemon does not answer.
+    """
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
+    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", waits.CONNECT_S)
+    writer.close()
+    maddrs = [maddr for peer in response.peers if peer.id == peer_id(key) for maddr in _parsed(peer.addrs)]
+    return sorted({host for host in map(host_of, maddrs) if host is not None})
+
+
+def host_of(maddr: str) -> str | None:
+    """Return the IP address that a multiaddress begins with; None: it begins with none, or goes by way of a relay."""
+    parts = maddr.split("/")
+    if len(parts) < 3 or parts[1] not in ("ip4", "ip6") or "p2p-circuit" in parts:
+        return None
+    try:
+        return str(ipaddress.ip_address(parts[2]))
+    except ValueError:
+        return None
+
+
+def tcp_port_of(maddr: str) -> int | None:
+    """Return the TCP port of a multiaddress that begins with an IP address and a port."""
+    parts = maddr.split("/")
+    return int(parts[4]) if len(parts) > 4 and parts[3] == "tcp" and parts[4].isdecimal() and host_of(maddr) is not None else None
+
+
+def _parsed(addresses: Sequence[bytes]) -> list[str]:
+    found = []
+    for data in list(addresses)[:_MAX_ADDRESSES]:
+        try:
+            found.append(str(Multiaddr(data)))
+        except (ValueError, LookupError):
+            continue  # an address of a kind that is not known here
+    return found

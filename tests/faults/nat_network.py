@@ -1,0 +1,218 @@
+"""A little internet in network namespaces of this computer (Linux, root, iptables): hosts with a public address, behind routers that
+translate theirs, and behind walls.
+
+Addresses on the "internet" look public, so that programs take them for such; nothing is connected to this computer's own network. Kinds:
+
+    public       an address of its own, everybody can call it
+    firewalled   an address of its own, and a wall that lets in only what belongs to a connection that it opened
+    cone         behind a router that keeps ports: what it sends from a port has the same port outside, whomever it calls
+    symmetric    behind a router that draws another port for each call
+
+Each translated host has a router and a LAN of its own; ``behind`` puts another one on the LAN of a host that is there.
+"""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from types import TracebackType
+
+KINDS = ("public", "cone", "symmetric", "firewalled")
+PREFIX = "manta-nat-"
+_SWITCH = f"{PREFIX}internet"
+_NET = "5.5.5"  # looks public, and exists only here
+_END_S = 20.0
+_DEVICE, _OUTSIDE, _INSIDE = "eth", "wan", "lan"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A computer of the network."""
+
+    name: str
+    kind: str
+    address: str  # its own; a private one behind a router
+    router: str = ""  # the namespace of its router
+
+    @property
+    def namespace(self) -> str:
+        """Where it runs."""
+        return f"{PREFIX}{self.name}"
+
+    def command(self, *words: str) -> list[str]:
+        """Return the command that runs ``words`` on it."""
+        return ["ip", "netns", "exec", self.namespace, *words]
+
+
+def why_not() -> str | None:
+    """Return why this computer cannot have such a network, in one line; None: it can."""
+    if sys.platform != "linux" or shutil.which("ip") is None or shutil.which("iptables") is None:
+        return "needs Linux with ip and iptables (Debian: iproute2, iptables)"
+    if os.geteuid() != 0:
+        return "makes network namespaces, which only root can"
+    probe = f"{PREFIX}probe"
+    tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if tried.returncode:
+        return f"cannot make a network namespace: {tried.stderr.strip()}"
+    try:
+        masquerade = ("iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-o", "lo", "-j", "MASQUERADE")
+        tried = subprocess.run(["ip", "netns", "exec", probe, *masquerade], capture_output=True, text=True)
+        return f"cannot translate addresses: {tried.stderr.strip().splitlines()[0]}" if tried.returncode else None
+    finally:
+        _run("ip", "netns", "del", probe)
+
+
+class Internet:
+    """The network. Use with ``with``: at the end its hosts and all that runs on them are gone. One such network at a time."""
+
+    def __init__(self) -> None:
+        """Make it with ``with``."""
+        self.hosts: dict[str, Host] = {}
+        self._held = ExitStack()
+        self._last_public = 0
+        self._last_lan = 0
+
+    def __enter__(self) -> "Internet":
+        try:
+            self._lock()
+            self._held.callback(self._clean)
+            self._clean()
+            _make(_SWITCH)
+            _run("ip", "-n", _SWITCH, "link", "add", "bridge", "type", "bridge")
+            _run("ip", "-n", _SWITCH, "link", "set", "bridge", "up")
+        except BaseException:
+            self._held.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._held.close()
+
+    def add(self, name: str, kind: str) -> Host:
+        """Add a host of ``kind``, with a router of its own where it needs one."""
+        if kind in ("public", "firewalled"):
+            host = Host(name, kind, self._next_public())
+            _make(host.namespace)
+            self._connect(host.namespace, _DEVICE, host.address)
+            if kind == "firewalled":
+                _wall(host.namespace, _DEVICE)
+        else:
+            router = f"{PREFIX}router-{name}"
+            self._make_router(router, kind)
+            host = self._on_lan(name, kind, router, 2)
+        self.hosts[name] = host
+        return host
+
+    def behind(self, name: str, other: Host) -> Host:
+        """Add a host on the LAN of another one, behind the same router."""
+        used = sum(host.router == other.router for host in self.hosts.values())
+        host = self.hosts[name] = self._on_lan(name, other.kind, other.router, 2 + used)
+        return host
+
+    # Building.
+
+    def _next_public(self) -> str:
+        self._last_public += 1
+        return f"{_NET}.{self._last_public}"
+
+    def _connect(self, namespace: str, device: str, address: str) -> None:
+        """Plug a namespace into the internet."""
+        port = f"port{address.rpartition('.')[2]}"
+        _run("ip", "link", "add", port, "netns", _SWITCH, "type", "veth", "peer", "name", device, "netns", namespace)
+        _run("ip", "-n", _SWITCH, "link", "set", "dev", port, "master", "bridge", "up")
+        _give_address(namespace, device, address)
+
+    def _make_router(self, router: str, kind: str) -> None:
+        _make(router)
+        self._connect(router, _OUTSIDE, self._next_public())
+        _run("ip", "netns", "exec", router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        _run("ip", "-n", router, "link", "add", _INSIDE, "type", "bridge")
+        self._last_lan += 1
+        _give_address(router, _INSIDE, f"192.168.{self._last_lan}.1")
+        random = ("--random-fully",) if kind == "symmetric" else ()
+        _iptables(router, "-t", "nat", "-A", "POSTROUTING", "-o", _OUTSIDE, "-j", "MASQUERADE", *random)
+        _iptables(router, "-P", "FORWARD", "DROP")
+        _iptables(router, "-A", "FORWARD", "-m", "state", "--state", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+        _iptables(router, "-A", "FORWARD", "-i", _INSIDE, "-j", "ACCEPT")
+        _wall(router, _OUTSIDE)
+
+    def _on_lan(self, name: str, kind: str, router: str, place: int) -> Host:
+        lan = next(
+            each["addr_info"][0]["local"] for each in json.loads(_run("ip", "-n", router, "-j", "-4", "addr", "show", "dev", _INSIDE))
+        )
+        host = Host(name, kind, f"{lan.rpartition('.')[0]}.{place}", router)
+        _make(host.namespace)
+        port = f"port{place}"
+        _run("ip", "link", "add", port, "netns", router, "type", "veth", "peer", "name", _DEVICE, "netns", host.namespace)
+        _run("ip", "-n", router, "link", "set", "dev", port, "master", _INSIDE, "up")
+        _give_address(host.namespace, _DEVICE, host.address, gateway=lan)
+        return host
+
+    # Cleaning up.
+
+    def _lock(self) -> None:
+        name = self._held.enter_context(socket.socket(socket.AF_UNIX))
+        try:
+            name.bind(f"\0{PREFIX}network")  # a name without a file, which is free again when its process is gone
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            raise RuntimeError("such a network is in use already: wait until that test is over") from None
+
+    def _clean(self) -> None:
+        """Remove all that such a network leaves, this one's or an earlier one's."""
+        left = [each["name"] for each in json.loads(_run("ip", "-j", "netns", "list") or "[]") if each["name"].startswith(PREFIX)]
+        end_s = time.monotonic() + _END_S
+        while pids := [int(pid) for namespace in left for pid in _run("ip", "netns", "pids", namespace).split()]:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if time.monotonic() > end_s:
+                raise RuntimeError(f"processes {pids} do not end")
+            time.sleep(0.1)
+        for namespace in left:
+            _run("ip", "netns", "del", namespace)
+        self.hosts.clear()
+
+
+def _make(namespace: str) -> None:
+    _run("ip", "netns", "add", namespace)
+    _run("ip", "-n", namespace, "link", "set", "lo", "up")
+
+
+def _give_address(namespace: str, device: str, address: str, gateway: str | None = None) -> None:
+    _run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", device)
+    _run("ip", "-n", namespace, "link", "set", "dev", device, "up")
+    if gateway is not None:
+        _run("ip", "-n", namespace, "route", "add", "default", "via", gateway)
+
+
+def _wall(namespace: str, device: str) -> None:
+    """Drop what comes in by a device, but for what belongs to connections that were opened from inside."""
+    _iptables(namespace, "-A", "INPUT", "-i", device, "-m", "state", "--state", "ESTABLISHED,RELATED", "-j", "ACCEPT")
+    _iptables(namespace, "-A", "INPUT", "-i", device, "-j", "DROP")
+
+
+def _iptables(namespace: str, *words: str) -> None:
+    _run("ip", "netns", "exec", namespace, "iptables", "-w", *words)
+
+
+def _run(*words: str) -> str:
+    """Return what a command prints."""
+    done: subprocess.CompletedProcess[str] = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def namespaces(hosts: Sequence[Host]) -> list[str]:
+    """Return where hosts run."""
+    return [host.namespace for host in hosts]
