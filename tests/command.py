@@ -132,12 +132,12 @@ def home(environment: Path) -> Iterator[Home]:
         yield home
 
 
-def wait_for_line(process: "subprocess.Popen[str]", words: str) -> None:
-    """Return once ``process`` has printed a line with ``words``; the lines up to it are read."""
+def wait_for_line(process: "subprocess.Popen[str]", words: str) -> str:
+    """Return the first line with ``words`` that ``process`` prints; the lines up to it are read."""
     assert process.stdout is not None
     for line in process.stdout:
         if words in line:
-            return
+            return line
     assert process.stderr is not None
     raise AssertionError(f"it ended without {words!r}: {process.stderr.read()}")
 

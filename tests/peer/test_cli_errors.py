@@ -71,6 +71,17 @@ def join_run_of(home: Home, directory: Path, signed: SignedManifest, *arguments:
     return asyncio.run(served())
 
 
+def assert_waits(home: Home, directory: Path, address: str, *words: str) -> None:
+    """Check that a peer says why nobody is there, once and in one line, and goes on trying until the person ends it."""
+    process = home.start("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+    line = wait_for_line(process, "it is tried again until somebody answers")
+    assert all(word in line for word in words), line
+    ended = home.interrupted(process)
+    assert_ended_by_hand(ended, (130,))
+    assert "tried again" not in ended.output
+    assert not (directory / "last.json").exists()
+
+
 @contextlib.contextmanager
 def listening() -> Iterator[socket.socket]:
     """Yield a socket that listens, and neither accepts nor answers."""
@@ -154,25 +165,23 @@ def test_an_identity_that_is_garbage(home: Home, directory: Path) -> None:
 # Mistakes that show once the network is there.
 
 
-def test_an_unreachable_address(home: Home, directory: Path) -> None:
-    assert_refused(join(home, directory, "--initial-peers", NOBODY), NOBODY, "no answer", "check the address")
-    assert not (directory / "last.json").exists()
+def test_an_unreachable_address_is_tried_until_somebody_answers(home: Home, directory: Path) -> None:
+    assert_waits(home, directory, NOBODY, NOBODY, "no answer", "check the address")
 
 
 def test_an_address_where_something_listens_that_does_not_answer(home: Home, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
-        assert_refused(join(home, directory, "--initial-peers", address), address, "no answer", "check the address")
+        assert_waits(home, directory, address, address, "no answer", "check the address")
 
 
 def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
-    async def served() -> tuple[Ended, str]:
+    async def served() -> None:
         async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
             wrong = address.replace(peer_name(OPERATOR.public_key), peer_name(STRANGER.public_key))
-            return await asyncio.to_thread(join, home, directory, "--initial-peers", wrong), wrong
+            await asyncio.to_thread(assert_waits, home, directory, wrong, wrong, "no answer", "check the address")
 
-    ended, wrong = asyncio.run(served())
-    assert_refused(ended, wrong, "no answer", "check the address")
+    asyncio.run(served())
 
 
 def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None:
@@ -215,16 +224,16 @@ def test_a_run_that_this_computer_cannot_train(home: Home, directory: Path, chan
 
 
 def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path) -> None:
-    async def served() -> Ended:
+    async def served() -> None:
         path = home.directory / "operator.key"
         node = await Node.start(load_identity(path), path, listen=[LISTEN])
         try:
             address = (await node.addresses())[0]
-            return await asyncio.to_thread(join, home, directory, "--initial-peers", address)
+            await asyncio.to_thread(assert_waits, home, directory, address, "no manifest could be fetched", "ask the operator")
         finally:
             await node.close()
 
-    assert_refused(asyncio.run(served()), "no manifest could be fetched", "ask the operator")
+    asyncio.run(served())
 
 
 # Ctrl-C.
