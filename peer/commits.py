@@ -15,7 +15,7 @@ from protocol.records import Manifest, Round
 from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm.log_client import Commitment, LogClient, OwnRow, Told
 
-_KEPT = MAX_AGE + 4  # commits: back to the oldest base of a table, and some that may come while it is fetched
+_KEPT = MAX_AGE + 32  # commits: back to the oldest base of a table, and some that may come while a state is fetched over a slow line
 
 logger = logging.getLogger("manta.peer")
 

@@ -277,14 +277,15 @@ class PeerLoop:
     # Joining and catching up.
 
     async def _catch_up(self) -> None:
-        """Fetch what leads to the newest commit, check it, and make it the state."""
-        target = self.machine.missing
-        assert target is not None
+        """Fetch what leads to the newest commit, or a step towards it, check it, and make it the state."""
+        target = self._states.next_stop(self.machine.path, self.machine.held, self._commits.floors)
         started_ms = now_ms()
         try:
             mean = await unless(self._leaving, self._states.reach(target, self.machine.held, self._commits.floors))
         except Unreachable as error:
             logger.info("catching up failed round=%d reason=%s", target.round, error)
+            if target is not self.machine.missing:
+                return  # there is the newest one's state as well
             self._board.update(waiting_for=f"somebody who has the state of round {target.round}")
             await within(self._changed, waits.LOG_AGAIN_S[0])
             return

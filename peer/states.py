@@ -7,7 +7,7 @@ the right one.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +21,6 @@ from exact.vectors import joined, vector_group_sizes
 from peer.spread import Spread
 from peer.work import ComputeThread
 from protocol.errors import EncodingError, MantaError, Unreachable
-from protocol.exchange import MAX_AGE
 from protocol.records import Manifest
 from protocol.rounds import Standing
 from protocol.table import Row
@@ -52,7 +51,7 @@ def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Ma
         bodies_here: how many bodies of the target's table are here, this peer's own and those that others told of.
         manifest: of the run.
         num_weights: N.
-        knows_floors: whether the exponent floors of the commits before are known here, which bodies need.
+        knows_floors: whether the exponent floor of the commit before is known here, which bodies need; older ones need those before it.
     """
     found = [Way("state", sum(state_piece_sizes(num_weights, manifest.optimizer, manifest.exchange.local_steps)))]
     if target.entry is not None and held is not None and held.round + 1 == target.round:
@@ -62,6 +61,28 @@ def ways(target: Standing, held: Standing | None, bodies_here: int, manifest: Ma
             body = body_num_bytes(manifest.exchange.codec, num_weights)
             found.append(Way("bodies", max(rows - bodies_here, 0) * body + rows * _ROW_BYTES))
     return sorted(found, key=lambda way: way.num_bytes)
+
+
+def next_stop(path: Sequence[Standing], held: Standing | None, manifest: Manifest, num_weights: int, floors: Container[int]) -> Standing:
+    """Return the commit to reach next: the newest one, or the next one where going on round by round takes fewer bytes than its state.
+
+    So a newcomer whose line is so slow that rounds go by while it fetches the state fetches that once.
+
+    Args:
+        path: the commits after the one held that are known, oldest first.
+        held: where the state stands that is held.
+        manifest: of the run.
+        num_weights: N.
+        floors: the rounds whose exponent floors are known.
+    """
+    newest = path[-1]
+    if held is None or [each.round for each in path] != list(range(held.round + 1, newest.round + 1)):
+        return newest
+    befores = (held, *path[:-1])
+    steps = [ways(each, before, 0, manifest, num_weights, before.round in floors) for each, before in zip(path, befores, strict=True)]
+    num_bytes = sum(min(way.num_bytes for way in step if way.name != "state") for step in steps)
+    state = next(way for way in steps[-1] if way.name == "state")
+    return path[0] if num_bytes < state.num_bytes else newest
 
 
 class States:
@@ -87,6 +108,7 @@ class States:
         self._held: State | None = None
         self._teacher: tuple[bytes, Tensor] | None = None  # the digest of its state, and its parameters
         self._own_bodies: dict[bytes, tuple[Blob, Body]] = {}  # by root, the newest few
+        self._no_way_to = 0  # the newest round that could not be reached from the one before
 
     @property
     def held(self) -> State:
@@ -99,6 +121,11 @@ class States:
         self._own_bodies[blob.root] = blob, body
         while len(self._own_bodies) > 2:
             del self._own_bodies[next(iter(self._own_bodies))]
+
+    def next_stop(self, path: Sequence[Standing], held: Standing | None, floors: Container[int]) -> Standing:
+        """Return the commit of ``path`` to reach next; see the function of this name."""
+        stop = next_stop(path, held, self._manifest, self._num_weights, floors)
+        return path[-1] if stop.round <= self._no_way_to else stop
 
     async def reach(self, target: Standing, held: Standing | None, floors: Mapping[int, int]) -> Blob | None:
         """Make the state of the commit ``target`` the state, checked against its digest.
@@ -116,7 +143,7 @@ class States:
         """
         # The own one is most likely in the table, and if not, it is asked for.
         bodies_here = max(bool(self._own_bodies), self._spread.num_bodies(target.round))
-        knows_floors = all(round_ in floors for round_ in range(max(0, target.round - 1 - MAX_AGE), target.round))
+        knows_floors = target.round - 1 in floors
         problems = []
         try:
             async with asyncio.timeout(waits.FETCH_S):
@@ -135,6 +162,7 @@ class States:
                     problems.append(f"by {way.name}: it leads to another state")
         except TimeoutError:
             problems.append(f"not within {waits.FETCH_S:g} s")
+        self._no_way_to = max(self._no_way_to, target.round)
         raise Unreachable("; ".join(problems))
 
     async def teacher(self) -> tuple[bytes, Tensor] | None:
@@ -172,6 +200,8 @@ class States:
             blob = await self._spread.blob(target.entry.mean, vector_group_sizes(self._num_weights), "mean")
             return await self._compute.run(self._after, self.held, blob), blob
         rows, _ = await self._spread.table(target.entry)
+        if any(held.round - row.age not in floors for row in rows):
+            raise Unreachable("contributions on bases from before this peer came")
         at_once = asyncio.Semaphore(_BODIES_AT_ONCE)
         bodies = await together(*(self._body(row, at_once) for row in rows))
         return await self._compute.run(self._after_bodies, self.held, target, held, rows, bodies, floors), None

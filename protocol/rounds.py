@@ -150,6 +150,11 @@ class RoundMachine:
         return self._missing[-1] if self._missing else None
 
     @property
+    def path(self) -> tuple[Standing, ...]:
+        """The commits after the one held, as far as they are known, oldest first: the last one is ``missing``."""
+        return self._missing
+
+    @property
     def samples(self) -> int:
         """Samples trained and not sealed yet."""
         return self._samples

@@ -12,7 +12,7 @@ from automl.update import State, state_digest, state_pieces
 from exact.coding import group_sizes, parse
 from exact.vectors import vector_group_sizes
 from peer.spread import Spread
-from peer.states import States, ways
+from peer.states import States, next_stop, ways
 from peer.work import ComputeThread
 from protocol.encoding import unpack
 from protocol.errors import Unreachable
@@ -88,6 +88,24 @@ def test_where_there_is_less_to_go_by_there_are_fewer_ways(
     target: Standing, held: Standing | None, knows_floors: bool, names: list[str]
 ) -> None:
     assert [way.name for way in ways(target, held, False, MANIFEST, 100_000, knows_floors)] == names
+
+
+SPARSE = replace(MANIFEST, exchange=replace(EXCHANGE, codec="topk-64-4", local_steps=5))
+PATH = tuple(after(2, round_) for round_ in range(10, 30))
+
+
+def test_of_the_newest_state_and_all_rounds_since_the_one_held_what_takes_fewer_bytes_is_taken() -> None:
+    assert next_stop(PATH[:1], START, MANIFEST, 100_000, FLOORS) is PATH[0]
+    assert next_stop(PATH, START, MANIFEST, 100_000, FLOORS) is PATH[-1]  # dense: each body is half a mean
+    assert next_stop(PATH[:2], START, MANIFEST, 100_000, FLOORS) is PATH[0]  # two means are a little less than SGD's state
+    assert next_stop(PATH, START, SPARSE, 100_000, FLOORS) is PATH[0]  # sparse: twenty rounds are less than a state
+    assert next_stop(PATH, START, SPARSE, 100_000, {}) is PATH[-1]  # without floors it would be twenty means
+
+
+def test_where_nothing_is_held_or_commits_between_are_not_known_it_is_the_newest_one() -> None:
+    assert next_stop(PATH, None, SPARSE, 100_000, FLOORS) is PATH[-1]
+    assert next_stop(PATH[1:], START, SPARSE, 100_000, FLOORS) is PATH[-1]
+    assert next_stop((PATH[0], PATH[2]), START, SPARSE, 100_000, FLOORS) is PATH[2]
 
 
 # Going there.
@@ -243,6 +261,39 @@ def test_far_behind_the_state_itself_is_fetched() -> None:
         assert set(scene.asked) == {target.state}
 
     in_scene(story)
+
+
+def test_who_missed_some_rounds_goes_on_by_their_bodies_and_needs_no_state_again() -> None:
+    async def story(scene: Scene) -> None:
+        states, held = await scene.at_the_start(LATE), scene.start
+        path = tuple(scene.commit(rows=2) for _ in range(4))
+        floors = own_floors(scene)
+        for place, expected in enumerate(path):
+            stop = states.next_stop(path[place:], held, floors)
+            assert stop is expected
+            await states.reach(stop, held, floors)
+            assert state_digest(states.held) == stop.state
+            held = stop
+        assert not {standing.state for standing in path} & set(scene.asked)
+
+    in_scene(story, exchange=replace(EXCHANGE, codec="topk-64-4"))
+
+
+def test_if_a_round_between_is_not_to_be_had_any_more_the_newest_state_is() -> None:
+    async def story(scene: Scene) -> None:
+        states, path = await scene.at_the_start(LATE), tuple(scene.commit() for _ in range(3))
+        floors, items = own_floors(scene), scene.log.shelf._items
+        for root in [root for root in items if root != path[-1].state]:
+            del items[root]
+        stop = states.next_stop(path, scene.start, floors)
+        assert stop is path[0]
+        with pytest.raises(Unreachable):
+            await states.reach(stop, scene.start, floors)
+        assert states.next_stop(path, scene.start, floors) is path[-1]
+        await states.reach(path[-1], scene.start, floors)
+        assert state_digest(states.held) == path[-1].state
+
+    in_scene(story, exchange=replace(EXCHANGE, codec="topk-64-4"))
 
 
 def test_what_nobody_has_any_more_is_done_without_soon() -> None:
