@@ -5,10 +5,14 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.config import ExchangeSection
+from automl.networks import build
+from automl.space import space_named
+from automl.update import state_piece_sizes
 from tests.faults.lines import Line
 from tests.faults.scene import ENDLESS, Scene, quick_run
 from tests.swarm.processes import wait_for
@@ -114,9 +118,10 @@ def test_who_stands_still_or_is_cut_off_for_a_while_goes_on_where_the_run_is_the
                 scene.wait_until(lambda name=name: scene.status(name).get("rounds_counted", 0) >= 1, f"{name} takes part")  # type: ignore[misc]
 
             scene.pause("far")
-            scene.rounds_go_on(16)  # 8 seconds
+            scene.rounds_go_on(32)  # 16 seconds
             scene.resume("far")
             scene.counts_again("far")
+            assert "this computer stood still for" in scene.log("far")
             with scene.without_daemon("far"):
                 scene.rounds_go_on(6)
             scene.counts_again("far")
@@ -167,6 +172,29 @@ def test_a_slow_line_costs_nobody_else_anything(tmp_path: Path) -> None:
         for name in ("one", "two"):
             with_it = scene.rounds_with(scene.status(name)["key"])
             assert len(with_it) > len(rounds) // 2
+
+
+@pytest.mark.faults
+def test_a_newcomer_on_a_slow_line_fetches_one_state_and_then_follows_round_by_round(tmp_path: Path) -> None:
+    config = quick_run(target_batch=1024, weight_cap=512, first_open_s=2.0, min_open_s=2.0, max_open_s=4.0)
+    config = config.model_copy(update={"exchange": ExchangeSection(local_steps=2, codec="topk-64-4")})
+    with Scene(tmp_path, config) as scene:
+        address = scene.start_aggregator()["addresses"][0]
+        port = int(address.split("/tcp/")[1].split("/")[0])
+        scene.start_peer("one")
+        scene.start_peer("two")
+        scene.counts_again("one")
+        num_weights = build(space_named(scene.manifest.supernet), torch.device("cpu")).num_weights
+        state_bytes = sum(state_piece_sizes(num_weights, scene.manifest.optimizer, 2))
+        # Half a minute for a state, while a round lasts two seconds.
+        with Line(port, bytes_per_s=state_bytes / 30) as line:
+            scene.start_peer_by("slow", address.replace(f"/tcp/{port}/", f"/tcp/{line.port}/"))
+            scene.wait_until(lambda: scene.status("slow").get("rounds_counted", 0) >= 3, "contributions of the newcomer count")
+            assert state_bytes < line.num_bytes < 2 * state_bytes, "it goes by the line, and one state does"
+            joined = scene.status("slow")["joined_at_round"]
+            assert scene.status("aggregator")["round"] > joined + 8, "rounds went by meanwhile"
+            scene.end("one", "two", "slow")
+        scene.assert_all_agree("one", "two", "slow", lost={"slow": ENDLESS})
 
 
 @pytest.mark.faults
