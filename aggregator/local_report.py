@@ -45,6 +45,25 @@ class Limits(_Status):
     beats_constant: bool = False  # both err less than a constant disparity
 
 
+class OwnSpread(_Status):
+    """Over the peers, of the shares of right images, from 0 to 1."""
+
+    least: float
+    median: float
+    best: float
+
+
+class OwnQuality(_Status):
+    """How good the peers say that subnets are on held-out images of their own, where data are private."""
+
+    peers: int
+    samples: int
+    first_round: int
+    last_round: int
+    largest: OwnSpread
+    smallest: OwnSpread
+
+
 class AggregatorStatus(_Status):
     """What an aggregator writes to its status.json, as far as a report needs it."""
 
@@ -59,6 +78,7 @@ class AggregatorStatus(_Status):
     round: int = 0
     state: str = ""
     quality: Quality | None = None
+    own_quality: OwnQuality | None = None
     finished: bool = False
     refused: dict[str, int] = {}
 
@@ -78,6 +98,8 @@ class PeerStatus(_Status):
     promises_broken: int = 0
     bytes_handed_in: int | None = None
     finished: bool = False
+    own_largest: float | None = None
+    own_smallest: float | None = None
 
 
 class Fate(Enum):
@@ -125,6 +147,8 @@ class PeerReport(_Status):
     dropped: dict[str, int]
     promises_broken: int
     bytes_handed_in: int | None  # headers and bodies that it sent to the log; None: it does not say
+    own_largest: float | None  # share of right ones of its own held-out images, where it has some
+    own_smallest: float | None
     credits: int
 
     @classmethod
@@ -175,6 +199,7 @@ class Report(_Status):
     state: str
     all_peers_agree: bool
     quality: Quality | None
+    own_quality: OwnQuality | None  # by the peers' own word
     aim_largest: float | None
     aim_smallest: float | None
     limits: Limits
@@ -229,6 +254,7 @@ def make_report(
         state=status.state,
         all_peers_agree=_check_states(status, peers).passed,
         quality=status.quality,
+        own_quality=status.own_quality,
         aim_largest=aim_largest,
         aim_smallest=aim_smallest,
         limits=limits,
@@ -330,6 +356,11 @@ def _facts_table(report: Report) -> Table:
     table.add_row("refused by the log", Text(_counted(report.refused)))
     for row in _quality_rows(report):
         table.add_row(*row)
+    if report.own_quality is not None:
+        own = report.own_quality
+        table.add_row("at the peers", f"{own.samples} held-out images of {own.peers} of them, as they say; least, median, best:")
+        for which, spread in (("largest", own.largest), ("smallest", own.smallest)):
+            table.add_row(f"  {which}", ", ".join(shown("accuracy", each) for each in (spread.least, spread.median, spread.best)))
     table.add_row("ledger", f"{report.ledger.size} entries")
     return table
 

@@ -25,6 +25,7 @@ from aggregator.config import RunConfig
 from aggregator.follower import Evaluation, Follower
 from aggregator.intake import Intake
 from aggregator.log import Log
+from aggregator.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.news import NewsDesk
 from aggregator.replay import BODIES, SNAPSHOTS, Tables, replayed
 from aggregator.sizes import held_bytes, in_words
@@ -40,7 +41,7 @@ from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.private import SHARED
 from protocol.records import SignedManifest
-from protocol.signing import Identity, peer_name
+from protocol.signing import Identity, PublicKey, peer_name
 from swarm.blobs import Blob, Shelf
 from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.local_runs import LocalRun, listed
@@ -74,6 +75,7 @@ class OperatorStatus:
     ledger_root: str = ""
     quality: QualityReport | None = None
     quality_round: int | None = None
+    own_quality: OwnQuality | None = None  # where data are private: how good the peers say that it is on their own images
     finished: bool = False
     open_ms: int = 0  # how long the next round is open
     counted: int = 0  # samples of the last table
@@ -242,6 +244,7 @@ class Operator:
         weights = Weights(log, bodies, self._follower.num_weights)
         self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed)
         self._intake = Intake(node, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        self._measures = Measures(self._directory / "measures")
         self._news = NewsDesk(node, log, closing, weights.of)
         self._commits.begin()
         for round_ in (log.ledger.round + 1, log.ledger.round + 2):
@@ -251,6 +254,7 @@ class Operator:
         await self._intake.start()
         await self._news.start()
         await DialBackDesk(node).start()
+        await node.serve("measure", self._on_measure)
         self._write_status()
         self._say(f"run {self.status.name} id {self.status.run}")
         self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
@@ -271,6 +275,13 @@ class Operator:
                 await self._commits.close()
                 await self._intake.close()
                 self._write_status()
+
+    async def _on_measure(self, caller: PublicKey, request: bytes) -> bytes:
+        """Take a peer's word of how good the model is on its own images."""
+        self._measures.take(caller, request, self._log.ledger)
+        self._measures.save()
+        self._write_status()
+        return b""
 
     async def _commit_rounds(self) -> None:
         """Commit rounds to the run's end; then serve on."""
@@ -294,6 +305,8 @@ class Operator:
         for task in background:
             if task in done:
                 task.result()
+        if self.status.own_quality is not None:
+            self._say(own_quality_in_words(self.status.own_quality))
         self._say(f"stopped at round {self._log.ledger.round}; start again with the same run file and --dir to go on")
 
     def _committed(self) -> None:
@@ -325,6 +338,8 @@ class Operator:
         self.status.quality, self.status.quality_round = evaluation.quality, evaluation.round
         self._write_status()
         self._say(f"evaluated round={evaluation.round} {_in_words(evaluation.quality)}")
+        if self.status.own_quality is not None:
+            self._say(own_quality_in_words(self.status.own_quality))
         if self.status.finished:
             self._say("run finished; the aggregator goes on serving its state until it is stopped")
 
@@ -334,6 +349,7 @@ class Operator:
         status.ledger_size, status.ledger_root = self._log.head.size, self._log.head.root.hex()
         status.finished = ledger.finished and status.quality_round == ledger.round
         status.open_ms, status.counted = ledger.open_ms, ledger.newest.counted if ledger.newest else 0
+        status.own_quality = self._measures.summed_up()
         status.refused = dict(self._intake.faults.by_reason)
         status.refused_of = {peer_name(key): reasons for key, reasons in self._intake.faults.by_key().items()}
         try:

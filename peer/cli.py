@@ -36,6 +36,11 @@ def main() -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and sealed work.")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
 @click.option("--private-data", type=click.Path(path_type=Path), metavar="DIR", help="Images of your own, where a run asks for them.")
+@click.option(
+    "--tell-accuracy/--no-tell-accuracy",
+    default=None,
+    help="Tell the operator how good the model is on held-out images of your own, or not.  [default: tell]",
+)
 @click.option("--latency-table", type=click.Path(path_type=Path), metavar="FILE", help="This device's latencies, for whoever asks.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")

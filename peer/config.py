@@ -36,6 +36,9 @@ class PeerConfig(BaseModel):
     private_data: Path | None = Field(
         default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
     )
+    tell_accuracy: bool = Field(
+        default=True, description="private data: tell the operator how good the model is on held-out images of one's own"
+    )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
 

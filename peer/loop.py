@@ -16,6 +16,7 @@ from peer.cohort import Cohort, Seat
 from peer.commits import Commits
 from peer.crew import Crew
 from peer.handing import Handing
+from peer.measuring import Measuring
 from peer.news import Ear
 from peer.presence import Presence
 from peer.residuals import Residuals
@@ -64,10 +65,11 @@ class PeerLoop:
         shelf: Shelf,
         compute: ComputeThread,
         token: bytes | None = None,
+        measuring: Measuring | None = None,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
-        ``token`` is what the members of the cohort share; without one this peer is alone.
+        ``token`` is what the members of the cohort share; without one this peer is alone. ``measuring`` is for data of its own.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -85,6 +87,7 @@ class PeerLoop:
         self._neighbours = Neighbours(node, self.run_id, is_near=lambda key: key in self._cohort.mates(), secret=secret)
         self._compute = compute
         self._crew = crew
+        self._measuring = measuring
         count = crew.num_weights
         self._spread = Spread(
             node,
@@ -237,6 +240,7 @@ class PeerLoop:
                 if not await self._hand_in():
                     return
             elif phase is Phase.FINISHED:
+                await self._measure(is_last=True)
                 self._board.update(finished=True)
                 return
             elif self._leaving.is_set():
@@ -246,6 +250,7 @@ class PeerLoop:
             elif self._crew.is_paused:
                 await self._changed.wait()
             elif phase is Phase.WORKING or self._works_ahead():
+                await self._measure()
                 await self._work()
             elif self._may_work_ahead():
                 await within(self._changed, (self._pace.left_ms(now_ms()) - self._pace.lot_ms) / 1000)
@@ -303,6 +308,12 @@ class PeerLoop:
         if first:
             self._board.update(joined_at_round=target.round)
             self._board.say(f"state fetched and checked round={target.round} state={target.state.hex()[:12]}")
+
+    async def _measure(self, *, is_last: bool = False) -> None:
+        """See how good the held state is on images of this peer's own, where it has some, every so often and at the end."""
+        held = self.machine.held
+        if self._measuring is not None and held is not None and not self._leaving.is_set():
+            await self._measuring.measure(held.round, self._states.held.parameters, is_last=is_last)
 
     # A round.
 

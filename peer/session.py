@@ -23,6 +23,7 @@ from peer.config import PeerConfig
 from peer.crew import InProcess
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
+from peer.measuring import Measuring
 from peer.private import described, load_private, refuse_private
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
@@ -35,7 +36,7 @@ from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.blobs import Shelf
 from swarm.disk import load_identity, only_process
-from swarm.log_client import serve_manifest
+from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
@@ -197,11 +198,15 @@ async def _take_part(
     with StatusBoard(store, status) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
         board.say(f"computes on {device.description}")
+        compute = ComputeThread()
+        measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
             board.say(f"trains on images of its own, which stay here: {described(dataset)}")
-        compute = ComputeThread()
+            log = LogClient(node, manifest, signed.run)
+            told = config.tell_accuracy
+            measuring = Measuring(manifest.supernet, signed.run, identity, dataset, device.name, compute, log, board, is_told=told)
         crew = InProcess(worker, compute)
-        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token)
+        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring)
         await _until_told_to_stop(loop, board)
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")

@@ -45,6 +45,10 @@ class PeerStatus:
     promises_broken: int = 0  # tickets that the log gave and did not keep
     joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
     finished: bool = False
+    own_round: int | None = None  # whose state was measured last on held-out images of its own, where data are private
+    own_samples: int = 0  # such images
+    own_largest: float | None = None  # share of them that the largest subnet gets right
+    own_smallest: float | None = None
     paused: bool = False  # by the person: nothing is computed
 
 

@@ -197,6 +197,10 @@ class Ledger:
         """Return the digest of the residual that a key's last listed contribution left it; empty: of zeros."""
         return self._residuals.get(key, b"")
 
+    def has_earned(self, key: bytes) -> bool:
+        """Return whether a committed table has a claim of ``key``."""
+        return key in self._credits
+
     def credits(self) -> dict[bytes, int]:
         """Return key -> what it has earned over all committed rounds; keys in order, who earned nothing is not in it."""
         return {key: self._credits[key] for key in sorted(self._credits) if self._credits[key]}

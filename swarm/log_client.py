@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
+from protocol.measures import SignedMeasure
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import MAX_MANIFEST_BYTES, Contribution, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
 from protocol.signing import PublicKey
@@ -200,6 +201,15 @@ class LogClient:
         """
         answer = await self._endpoint.call(source, "table", pack(AskTable(entry.round)), timeout_s=waits.CALL_S)
         return open_table(answer, entry)
+
+    async def tell_measure(self, signed: SignedMeasure) -> None:
+        """Tell the operator how good this peer finds the model.
+
+        Raises:
+            Unreachable: no answer.
+            Refused: the log does not take it.
+        """
+        await self._endpoint.call(self.operator, "measure", pack(signed), timeout_s=waits.CALL_S)
 
     def open(self, data: bytes) -> Commitment:
         """Return the commit whose packed receipt is ``data``, from wherever it came.

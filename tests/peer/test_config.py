@@ -15,6 +15,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("gpus", "1", "1", "none", "none", "all", "all"),
     ("data_root", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("private_data", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
+    ("tell_accuracy", "false", False, "yes", True, False, True),
     ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("alone", "true", True, "no", False, True, False),
     ("threads", "1", 1, "2", 2, 3, None),

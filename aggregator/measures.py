@@ -1,0 +1,109 @@
+"""What peers with private data say of the model on their own held-out images: taken, kept, summed up. Nobody can check it.
+
+The newest word of each key that is in the log is kept, ``MAX_KEPT`` at most; on the disk too, in a file that nothing depends on.
+"""
+
+import logging
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypedDict
+
+from protocol.encoding import pack, unpack
+from protocol.errors import LedgerError, RemoteFault, StorageError
+from protocol.ledger import Ledger
+from protocol.measures import MAX_SIGNED_BYTES, Measure, SignedMeasure, Spread
+from protocol.signing import PublicKey
+from swarm.disk import replace_file
+
+MAX_KEPT = 8192
+
+logger = logging.getLogger("manta.operator")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    measures: tuple[SignedMeasure, ...]
+
+
+class OwnQuality(TypedDict):
+    """How good the largest and the smallest subnet are at the peers, as they say: shares of right images from 0 to 1."""
+
+    peers: int
+    samples: int  # held-out images of all of them
+    first_round: int  # of the states that were measured
+    last_round: int
+    largest: dict[str, float]  # "least", "median", "best"
+    smallest: dict[str, float]
+
+
+def own_quality_in_words(quality: OwnQuality) -> str:
+    """Return what peers say of the model in one line."""
+
+    def shown(which: dict[str, float]) -> str:
+        return " / ".join(f"{which[name]:.1%}" for name in ("least", "median", "best"))
+
+    where = f"{quality['samples']} held-out images of {quality['peers']} peers, as they say"
+    return f"on {where} (least / median / best): largest={shown(quality['largest'])} smallest={shown(quality['smallest'])}"
+
+
+class Measures:
+    """The newest measure of each peer."""
+
+    def __init__(self, path: Path) -> None:
+        """Take up what the file has; one that is damaged is passed over, for peers measure again."""
+        self._path = path
+        self._kept: dict[bytes, tuple[SignedMeasure, Measure]] = {}
+        try:
+            data = path.read_bytes()
+            for signed in unpack(_File, data, max_bytes=len(data)).measures:
+                measure = signed.open()
+                self._kept[measure.key] = (signed, measure)
+        except FileNotFoundError:
+            pass
+        except (OSError, RemoteFault) as error:
+            logger.warning("measures not read reason=%s", error)
+
+    def take(self, caller: PublicKey, data: bytes, ledger: Ledger) -> None:
+        """Keep the measure in ``data``, which ``caller`` sent, in place of that peer's last one.
+
+        Raises:
+            EncodingError, SignatureError: it is no measure, or not signed.
+            LedgerError: it is not the caller's, of another run or of a state that is not committed, or its key has earned nothing here.
+        """
+        signed = unpack(SignedMeasure, data, max_bytes=MAX_SIGNED_BYTES)
+        measure = signed.open()
+        if (measure.run, measure.key) != (ledger.run, caller):
+            raise LedgerError("a measure of another run, or in another's name")
+        if not ledger.manifest.is_private:
+            raise LedgerError("nobody has data of its own in this run")
+        if measure.round > ledger.round:
+            raise LedgerError("a measure of a state that is not committed")
+        if not ledger.has_earned(measure.key):
+            raise LedgerError("a measure by who has earned nothing")
+        before = self._kept.get(measure.key)
+        if before is not None and before[1].round > measure.round:
+            return
+        if before is None and len(self._kept) >= MAX_KEPT:
+            raise LedgerError("too many have measured")
+        self._kept[measure.key] = (signed, measure)
+
+    def save(self) -> None:
+        """Write the file. A disk that refuses it stops nothing here: where it matters, the log's own writes fail."""
+        try:
+            replace_file(self._path, pack(_File(tuple(signed for signed, _ in self._kept.values()))))
+        except StorageError as error:
+            logger.error("measures not written reason=%s", error)
+
+    def summed_up(self) -> OwnQuality | None:
+        """Return what they come to; None: nobody has measured."""
+        measures = [measure for _, measure in self._kept.values()]
+        if not measures:
+            return None
+        return OwnQuality(
+            peers=len(measures),
+            samples=sum(each.samples for each in measures),
+            first_round=min(each.round for each in measures),
+            last_round=max(each.round for each in measures),
+            largest=asdict(Spread.of([each.largest / each.samples for each in measures])),
+            smallest=asdict(Spread.of([each.smallest / each.samples for each in measures])),
+        )
