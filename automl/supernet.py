@@ -53,11 +53,17 @@ class Supernet(nn.Module, ABC):
         """Make every weight and gradient a view into two flat vectors."""
         self.to(device)
         count = sum(parameter.numel() for parameter in self.parameters())
-        self.flat_weights_N, self.flat_gradient_N = torch.zeros(count, device=device), torch.zeros(count, device=device)
+        self.flat_gradient_N = torch.zeros(count, device=device)
+        self._view(torch.zeros(count, device=device))
         parameters = dict(self.named_parameters())
         for name, (start, stop) in self.slices().items():
-            parameters[name].data = self.flat_weights_N[start:stop].view(parameters[name].shape)
             parameters[name].grad = self.flat_gradient_N[start:stop].view(parameters[name].shape)
+
+    def _view(self, weights_N: Tensor) -> None:
+        self.flat_weights_N = weights_N
+        parameters = dict(self.named_parameters())
+        for name, (start, stop) in self.slices().items():
+            parameters[name].data = weights_N[start:stop].view(parameters[name].shape)
 
     def slices(self) -> dict[str, tuple[int, int]]:
         """Return name -> (start, stop) in the flat vector, for every parameter, in the order of the state.
@@ -79,9 +85,22 @@ class Supernet(nn.Module, ABC):
 
     def load(self, weights_N: Tensor) -> None:
         """Copy a state's parameters in."""
+        self._check(weights_N)
+        self.flat_weights_N.copy_(weights_N)
+
+    def adopt(self, weights_N: Tensor) -> None:
+        """Use a state's parameters where they lie, without a copy: whoever changes them, changes this network.
+
+        They lie on its device, aligned to 64 bytes, and may be read-only.
+        """
+        self._check(weights_N)
+        if weights_N.device != self.flat_weights_N.device or weights_N.data_ptr() % (4 * _ALIGNED):
+            raise ValueError("weights are adopted on the network's own device, and aligned")
+        self._view(weights_N)
+
+    def _check(self, weights_N: Tensor) -> None:
         if weights_N.shape != self.flat_weights_N.shape:
             raise ValueError(f"{self.space.name} has {self.num_weights} weights, not {tuple(weights_N.shape)}")
-        self.flat_weights_N.copy_(weights_N)
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:

@@ -74,18 +74,18 @@ class Worker:
         """N: the length of the gradients."""
         return self._supernet.num_weights
 
-    def load(self, parameters: Tensor) -> None:
-        """Take over a state's parameters (N,) for the lots to come."""
-        self._supernet.load(parameters)
+    def load(self, parameters: Tensor, *, in_place: bool = False) -> None:
+        """Take over a state's parameters (N,) for the lots to come; ``in_place``, on the CPU: where they lie, see ``Supernet.adopt``."""
+        (self._supernet.adopt if in_place else self._supernet.load)(parameters)
 
-    def teach(self, parameters: Tensor | None) -> None:
+    def teach(self, parameters: Tensor | None, *, in_place: bool = False) -> None:
         """Let the lots to come learn from the largest network of these parameters (N,) too; None: from the samples alone."""
         if parameters is None:
             self._teacher = None
             return
         if self._teacher is None:
             self._teacher = build(self._space, self._device)
-        self._teacher.load(parameters)
+        (self._teacher.adopt if in_place else self._teacher.load)(parameters)
 
     def train(self, lot: Lot) -> LotResult:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""

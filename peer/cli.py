@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from peer.config import PeerConfig, load_config
+from peer.config import PeerConfig, directory_of, load_config
+from peer.control import PAUSE, RESUME, tell
 from protocol.errors import MantaError, UserError
 from swarm.loading import ending_at_ctrl_c
 
@@ -23,7 +24,8 @@ def main() -> None:
 
 
 @main.command(name="join")
-@click.option("--gpus", metavar="all|none|N", help="GPUs to use; without one the CPU computes.  [default: all]")
+@click.option("--gpus", metavar="all|none|0,2", help="GPUs to use, by index; without one the CPU computes.  [default: all]")
+@click.option("--workers", type=int, metavar="N", help="Share the CPU's threads among N processes.")
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
 @click.option(
@@ -69,6 +71,22 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
             conditions = found.table.conditions
             how = f"{conditions.device}, {conditions.threads} threads, {conditions.dtype}, batches of {conditions.batch}"
             click.echo(f"{path}: {conditions.name} ({how})")
+
+
+@main.command(name="pause")
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+def pause_command(**options: Any) -> None:
+    """Let the peer of a directory compute nothing until resume: what is trained is handed in, GPUs are free at once."""
+    with _clear_errors():
+        click.echo(tell(directory_of(_given(options)), PAUSE))
+
+
+@main.command(name="resume")
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+def resume_command(**options: Any) -> None:
+    """Let a peer that was paused go on."""
+    with _clear_errors():
+        click.echo(tell(directory_of(_given(options)), RESUME))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,10 @@ class PeerConfig(BaseModel):
     listen: tuple[str, ...] = Field(
         default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on, port 0 is a free one; none: only dial out"
     )
-    gpus: str = Field(default="all", description="all, none, or how many GPUs to use")
+    gpus: str = Field(default="all", description="all, none, or the indices of those to use, as 0 or 0,2")
+    workers: int | None = Field(
+        default=None, ge=1, le=256, description="processes that share the CPU's threads; default: none, the peer's own"
+    )
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
     private_data: Path | None = Field(
         default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
@@ -74,9 +77,16 @@ class PeerConfig(BaseModel):
     @field_validator("gpus")
     @classmethod
     def _check_gpus(cls, gpus: str) -> str:
-        if not re.fullmatch(r"all|none|[0-9]{1,3}", gpus):
-            raise ValueError(f"takes all, none or a number, not {gpus!r}")
-        return gpus
+        gpus = gpus.replace(" ", "")
+        if gpus in ("all", "none"):
+            return gpus
+        if not re.fullmatch(r"[0-9]{1,3}(,[0-9]{1,3})*", gpus):
+            raise ValueError(f"takes all, none, or the indices of GPUs, as 0 or 0,2, not {gpus!r}")
+        indices = [int(index) for index in gpus.split(",")]
+        twice = next((index for index in indices if indices.count(index) > 1), None)
+        if twice is not None:
+            raise ValueError(f"names GPU {twice} twice: a GPU has one worker")
+        return ",".join(map(str, indices))
 
 
 def _variable(name: str) -> str:
@@ -101,6 +111,12 @@ def _settings_file(path: Path) -> dict[str, Any]:
         raise UserError(f"cannot read {path}: {error}; mend it, or move it away") from error
 
 
+def directory_of(flags: dict[str, Any]) -> Path:
+    """Return the peer's directory, by ``flags``, the environment, or the default."""
+    given = {**_environment(), **flags}
+    return Path(os.path.expanduser(given["dir"])) if "dir" in given else PeerConfig().dir
+
+
 def load_config(flags: dict[str, Any]) -> PeerConfig:
     """Return the settings of ``flags`` (those that were given) over the environment, the TOML file and the defaults.
 
@@ -109,7 +125,7 @@ def load_config(flags: dict[str, Any]) -> PeerConfig:
     """
     environment = _environment()
     given = {**environment, **flags}
-    directory = Path(os.path.expanduser(given["dir"])) if "dir" in given else PeerConfig().dir
+    directory = directory_of(flags)
     path = directory / "peer.toml"
     settings = _settings_file(path)
 

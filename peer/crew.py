@@ -49,8 +49,8 @@ class Crew(Protocol):
     def free(self) -> Sequence[int]:
         """Return those of them that could take a lot now."""
 
-    def watch(self, on_change: Callable[[], None]) -> None:
-        """Have ``on_change`` called whenever a worker that was not free may be."""
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
+        """Have ``on_change`` called whenever a worker that was not free may be, or is gone; and ``say`` with what a person should read."""
 
     async def start(self) -> None:
         """Begin; workers may come later. For who may be interrupted: ``close`` is called in any case."""
@@ -126,7 +126,7 @@ class InProcess:
         """Return the one worker, unless busy or paused."""
         return () if self._is_busy or self._is_paused else (0,)
 
-    def watch(self, on_change: Callable[[], None]) -> None:
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
         """See ``Crew``."""
         self._on_change = on_change
 

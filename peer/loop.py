@@ -110,6 +110,7 @@ class PeerLoop:
             sources=self._spread.sources,
             on_wrong=self._spread.distrust,
         )
+        crew.watch(self._crew_changed, board.say)
         self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, crew, compute, self.machine, self._pace)
         self._residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
@@ -164,6 +165,12 @@ class PeerLoop:
         self._changed.set()
         self._bench.look_again()
 
+    def _crew_changed(self) -> None:
+        self._bench.look_again()
+        if self._board.status.workers != (there := len(self._crew.present())):
+            self._board.update(workers=there)
+            self._board.write()
+
     # The person's side.
 
     def leave(self) -> None:
@@ -199,6 +206,7 @@ class PeerLoop:
             background = [tasks.create_task(self.node.watch_daemon())]
             try:
                 await self._crew.start()
+                self._crew_changed()
                 await unless(self._leaving, self._ear.first_look())
                 if self._leaving.is_set():
                     return

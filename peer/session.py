@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -20,7 +19,10 @@ from automl.training import Worker
 from automl.update import self_test
 from peer.cohort_token import load_token
 from peer.config import PeerConfig
-from peer.crew import InProcess
+from peer.control import Control
+from peer.crew import Crew, InProcess
+from peer.crew_processes import ProcessCrew
+from peer.devices import Devices, choose_devices
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
 from peer.measuring import Measuring
@@ -29,6 +31,7 @@ from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
 from peer.work import ComputeThread
+from peer.worker_data import WorkerData
 from protocol.cohorts import cohort_name
 from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
@@ -46,27 +49,8 @@ _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and stat
 logger = logging.getLogger("manta.peer")
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
-    """What a peer computes on."""
-
-    name: str  # torch's name
-    description: str
-
-
-def choose_device(gpus: str) -> Device:
-    """Return the device for ``--gpus``: one GPU where there is one and it is wanted, else the CPU."""
-    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if gpus == "none" or gpus == "0" or available == 0:
-        reason = "no GPU was found" if gpus not in ("none", "0") else "as --gpus says"
-        threads = f"{torch.get_num_threads()} thread{'s' if torch.get_num_threads() > 1 else ''}"
-        return Device("cpu", f"the CPU with {threads} ({reason})")
-    more = f"; the other {available - 1} stay idle: several GPUs in one peer are not supported yet" if available > 1 else ""
-    return Device("cuda:0", f"one GPU, {torch.cuda.get_device_name(0)}{more}")
-
-
 async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
-    """Take part in a run until it is finished or the person leaves; ``make_worker`` makes what computes the lots.
+    """Take part in a run until it is finished or the person leaves; ``make_worker`` makes what computes the lots in this process.
 
     Raises:
         UserError: the settings, the run or the data do not fit; the message says what to do.
@@ -74,18 +58,24 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
+    devices = choose_devices(config.gpus, config.workers)
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):
-        identity = load_identity(store.identity_path)
-        last = store.last_run()
-        addresses, expected_run = find_addresses(config, last)
-        peers = last.peers if last is not None and expected_run == last.run else ()
-        node, signed = await _enter(config, identity, store, addresses, peers, expected_run)
-        try:
-            await _take_part(config, node, identity, store, signed, addresses, make_worker)
-        finally:
-            await node.close()
+        async with Control(store.directory) as control:
+            await _join(config, store, devices, control, make_worker)
+
+
+async def _join(config: PeerConfig, store: PeerStore, devices: Devices, control: Control, make_worker: MakeWorker) -> None:
+    identity = load_identity(store.identity_path)
+    last = store.last_run()
+    addresses, expected_run = find_addresses(config, last)
+    peers = last.peers if last is not None and expected_run == last.run else ()
+    node, signed = await _enter(config, identity, store, addresses, peers, expected_run)
+    try:
+        await _take_part(config, node, identity, store, signed, addresses, devices, control, make_worker)
+    finally:
+        await node.close()
 
 
 async def _enter(
@@ -164,6 +154,16 @@ def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
     return load_checked(manifest, config.data_root)
 
 
+def _make_crew(
+    manifest: Manifest, dataset: Dataset, root: Path | None, devices: Devices, compute: ComputeThread, make_worker: MakeWorker
+) -> tuple[Crew, Dataset]:
+    """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
+    if devices.is_in_process:
+        return InProcess(make_worker(manifest.supernet, dataset, devices.name), compute), dataset
+    data = WorkerData.of(dataset, root)
+    return ProcessCrew(manifest.supernet, data, devices.workers), data.here(dataset)
+
+
 async def _take_part(
     config: PeerConfig,
     node: Node,
@@ -171,13 +171,15 @@ async def _take_part(
     store: PeerStore,
     signed: SignedManifest,
     addresses: tuple[str, ...],
+    devices: Devices,
+    control: Control,
     make_worker: MakeWorker,
 ) -> None:
     manifest = signed.open()
     _check_supported(manifest)
-    device = choose_device(config.gpus)
     dataset = await asyncio.to_thread(_load_data, manifest, config)
-    worker = await asyncio.to_thread(make_worker, manifest.supernet, dataset, device.name)
+    compute = ComputeThread()
+    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config.data_root, devices, compute, make_worker)
     cohort = cohort_name(config.cohort, socket.gethostname())
     token = None if config.alone else load_token()
     status = PeerStatus(
@@ -186,10 +188,10 @@ async def _take_part(
         run=signed.run.hex(),
         name=manifest.name,
         cohort=cohort,
-        device=device.name,
+        device=devices.name,
         num_rounds=manifest.num_rounds,
     )
-    shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * worker.num_weights))
+    shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * crew.num_weights))
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
     store.remember_run(signed.run, addresses)
     await serve_manifest(node, signed)
@@ -197,16 +199,16 @@ async def _take_part(
         await publish_table(node, identity, signed.run, shelf, table)
     with StatusBoard(store, status) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
-        board.say(f"computes on {device.description}")
-        compute = ComputeThread()
+        board.say(f"computes on {devices.description}")
         measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
             board.say(f"trains on images of its own, which stay here: {described(dataset)}")
             log = LogClient(node, manifest, signed.run)
             told = config.tell_accuracy
-            measuring = Measuring(manifest.supernet, signed.run, identity, dataset, device.name, compute, log, board, is_told=told)
-        crew = InProcess(worker, compute)
+            # Here and not on a GPU: this process has none, so that a pause frees them all.
+            measuring = Measuring(manifest.supernet, signed.run, identity, dataset, "cpu", compute, log, board, is_told=told)
         loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring)
+        await control.attach(loop)
         await _until_told_to_stop(loop, board)
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")

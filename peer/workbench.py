@@ -54,7 +54,6 @@ class Workbench:
         self._loaded: bytes | None = None  # digest of the state that the crew has
         self._teacher: Tensor | None = None
         self._samples_dropped = 0  # trained, and of no use since
-        crew.watch(self.look_again)
 
     def look_again(self) -> None:
         """What decides whether lots are started has changed."""

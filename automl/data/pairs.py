@@ -28,6 +28,10 @@ class LazyPairs(Sequence[Pair]):
     def __len__(self) -> int:
         return self._count
 
+    def keep(self, kept_bytes: int) -> None:
+        """Keep no more than so many bytes of pairs from now on."""
+        self._kept_bytes = kept_bytes
+
     @overload
     def __getitem__(self, place: int) -> Pair: ...
 

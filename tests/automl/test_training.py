@@ -86,8 +86,33 @@ def test_a_lot_of_one_sample_is_refused() -> None:
 
 
 def test_weights_of_another_supernet_are_refused(worker: Worker) -> None:
-    with pytest.raises(ValueError, match="weights"):
-        worker.load(torch.zeros(10))
+    for in_place in (False, True):
+        with pytest.raises(ValueError, match="weights"):
+            worker.load(torch.zeros(10), in_place=in_place)
+
+
+def test_weights_and_teacher_that_are_used_where_they_lie_give_the_same_bits_and_follow_what_is_written_there(
+    worker: Worker, digits: ImageDataset, supernet: Classifier
+) -> None:
+    weights, teacher = supernet.flat_weights_N.clone(), supernet.flat_weights_N * 0.9
+    there = Worker("classifier-tiny", digits)
+    there.load(weights, in_place=True)
+    for factor in (1.0, 0.5):
+        weights.copy_(factor * supernet.flat_weights_N)
+        worker.load(weights)
+        for taught in (None, teacher):
+            worker.teach(taught)
+            there.teach(taught, in_place=True)
+            one, other = worker.train(LOT), there.train(LOT)
+            assert torch.equal(one.gradient, other.gradient)
+            assert (one.loss, one.projection) == (other.loss, other.projection)
+    assert torch.equal(weights, 0.5 * supernet.flat_weights_N)
+
+
+def test_weights_that_are_not_aligned_are_not_used_where_they_lie(worker: Worker, supernet: Classifier) -> None:
+    crooked = torch.zeros(len(supernet.flat_weights_N) + 1)[1:]
+    with pytest.raises(ValueError, match="aligned"):
+        worker.load(crooked, in_place=True)
 
 
 def test_a_teacher_adds_to_the_loss_and_only_while_it_teaches(worker: Worker, supernet: Classifier) -> None:

@@ -121,6 +121,25 @@ def test_an_unknown_key_in_the_settings_file(home: Home, directory: Path) -> Non
     assert contents(directory) == before
 
 
+@pytest.mark.parametrize("gpus", ["0,0", "two", "0,"])
+def test_gpus_that_cannot_be(home: Home, directory: Path, gpus: str) -> None:
+    ended = home.run("peer.cli", "join", "--gpus", gpus, "--dir", directory, "--initial-peers", NOBODY)
+    assert_refused(ended, "--gpus", "twice" if gpus == "0,0" else "indices of GPUs")
+    assert not directory.exists()
+
+
+def test_a_gpu_that_is_not_there(home: Home, directory: Path) -> None:
+    ended = home.run("peer.cli", "join", "--gpus", "0,99", "--dir", directory, "--initial-peers", NOBODY)
+    assert_refused(ended, "--gpus", "is not there")
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("word", ["pause", "resume"])
+def test_no_peer_to_pause(home: Home, directory: Path, word: str) -> None:
+    assert_refused(home.run("peer.cli", word, "--dir", directory), f"no peer runs on {directory}", "--dir")
+    assert not directory.exists()
+
+
 def test_a_port_in_use(home: Home, directory: Path) -> None:
     with listening() as server:
         listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"

@@ -5,11 +5,10 @@ import signal
 from pathlib import Path
 
 import pytest
-import torch
 
 from peer.config import PeerConfig
 from peer.finding import find_addresses
-from peer.session import Stopped, _until_told_to_stop, choose_device
+from peer.session import Stopped, _until_told_to_stop
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from protocol.errors import StorageError, Unreachable, UserError
@@ -75,42 +74,6 @@ def test_an_aggregator_is_listed_as_long_as_it_runs() -> None:
     with listed(local()):
         assert find() == [local()]
     assert find() == []
-
-
-@pytest.mark.parametrize("gpus", ["none", "0"])
-def test_a_gpu_that_is_not_wanted_is_left_alone(monkeypatch: pytest.MonkeyPatch, gpus: str) -> None:
-    _computer_with(monkeypatch, 2)
-    device = choose_device(gpus)
-    assert device.name == "cpu"
-    assert "as --gpus says" in device.description
-
-
-@pytest.mark.parametrize("gpus", ["all", "1", "4"])
-def test_without_a_gpu_the_cpu_computes_and_the_person_hears_it(monkeypatch: pytest.MonkeyPatch, gpus: str) -> None:
-    _computer_with(monkeypatch, 0)
-    device = choose_device(gpus)
-    assert device.name == "cpu"
-    assert "no GPU was found" in device.description
-
-
-def test_one_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    _computer_with(monkeypatch, 1)
-    device = choose_device("all")
-    assert device.name == "cuda:0"
-    assert device.description == "one GPU, Card 0"
-
-
-def test_of_several_gpus_one_computes_and_the_person_hears_that_the_others_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    _computer_with(monkeypatch, 3)
-    device = choose_device("all")
-    assert device.name == "cuda:0"
-    assert "the other 2 stay idle" in device.description
-
-
-def _computer_with(monkeypatch: pytest.MonkeyPatch, gpus: int) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"Card {index}")
 
 
 # Ctrl-C, and what ends a peer.

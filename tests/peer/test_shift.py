@@ -48,7 +48,7 @@ class HeldCrew:
     def free(self) -> Sequence[int]:
         return [worker for worker in self.present() if worker not in self.busy]
 
-    def watch(self, on_change: Callable[[], None]) -> None:
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
         self._on_change = on_change
 
     async def start(self) -> None: ...
@@ -128,7 +128,7 @@ def play(story: Callable[[Scene], Awaitable[None]], *, workers: int = 2, lots: i
 
         shift = Shift(Task(0, most, lot_at), 0, pile, crew, machine, pace, seat, may_start)
         scene = Scene(crew, pile, machine, pace, seat, shift, lots=lots)
-        crew.watch(shift.look_again)
+        crew.watch(shift.look_again, print)
         running = asyncio.create_task(shift.run())
         async with asyncio.timeout(60):
             try:

@@ -1,0 +1,191 @@
+"""What several workers in one peer gain: samples a second of crews of worker processes, against one worker in one process.
+
+    .venv/bin/python benchmarks/workers.py [--supernet classifier-tiny] [--lots 24] [--turns 4] [--workers 2] [--samples 32] [--gloo]
+
+One worker with one thread, one worker with as many threads as there are workers, and a crew of that many with a thread each train the same
+lots (the largest, the smallest and random architectures, in turn), gradients added in the order of the lots. They take turns, so that a
+machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns, and the ratios; and whether
+the gradients are the same. With --gloo: what it takes to add two gradients of this length by torch.distributed's all_reduce (two ranks on
+loopback), and from shared memory as a peer does.
+"""
+
+import argparse
+import asyncio
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from automl.data.catalog import load_dataset
+from automl.networks import build
+from automl.space import Architecture, SearchSpace, space_named
+from automl.training import Lot, Worker
+from peer.cohort import Seat
+from peer.crew import Crew, InProcess
+from peer.crew_processes import ProcessCrew
+from peer.devices import Device
+from peer.shift import Shift, Task
+from peer.work import ComputeThread, Pile
+from peer.worker_data import WorkerData
+from protocol.errors import UserError
+from protocol.pace import Pace
+
+_KEY, _BASE = b"k" * 32, b"b" * 32
+_ADDED = 50  # gradients, to measure how long adding takes
+
+
+class Counting:
+    """What a shift tells of its lots; here nothing comes of it. Stands where a ``RoundMachine`` does."""
+
+    def lot_started(self, *, to_finish: bool = False) -> None:
+        """Take note of nothing."""
+
+    def lot_trained(self, samples: int) -> bool:
+        """Count every lot."""
+        return samples > 0
+
+
+def architectures_of(space: SearchSpace) -> tuple[Architecture, ...]:
+    """Return what a round of data-parallel trains."""
+    return (space.largest(), space.smallest(), *(space.sample(random.Random(f"workers:{index}")) for index in range(2)))
+
+
+async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: int, first: int) -> tuple[float, Pile]:
+    """Return the seconds that so many lots take from ``first`` on, and their pile."""
+    pile = Pile(crew.num_weights, asked)
+    seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
+    seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
+
+    def lot_at(index: int) -> tuple[Lot, int]:
+        place = index % len(asked)
+        return Lot(1, _BASE, 0, _KEY, index, asked[place], samples), place
+
+    shift = Shift(Task(0, lots, lot_at), first, pile, crew, Counting(), Pace(), seat, lambda *_: True)  # type: ignore[arg-type]
+    crew.watch(shift.look_again, lambda line: print(line, file=sys.stderr))
+    started_s = time.perf_counter()
+    await shift.run()
+    return time.perf_counter() - started_s, pile
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    """Print what the module says."""
+    space, many = space_named(arguments.supernet), arguments.workers
+    dataset = load_dataset("layers" if space.task == "stereo" else "digits")
+    supernet = build(space)
+    supernet.initialise(torch.Generator().manual_seed(0))
+    weights, asked = supernet.flat_weights_N, architectures_of(space)
+    compute = ComputeThread()
+    alone = InProcess(Worker(space.name, dataset), compute)
+    crew = ProcessCrew(space.name, WorkerData.of(dataset, None), [Device("cpu", 1)] * many)
+    changed = asyncio.Event()
+    crew.watch(changed.set, lambda line: print(line, file=sys.stderr))
+    try:
+        await crew.start()
+        while len(crew.present()) < many:
+            await changed.wait()
+            changed.clear()
+        rates: dict[str, list[float]] = {}
+        for each in (alone, crew):
+            await each.load(weights, None)
+        for turn in range(-1, arguments.turns):  # the first turn warms up
+            gradients: list[Tensor] = []
+            for name, who, threads in (
+                ("one worker, 1 thread", alone, 1),
+                (f"one worker, {many} threads", alone, many),
+                (f"{many} workers, 1 thread each", crew, 1),
+            ):
+                await compute.run(torch.set_num_threads, threads)  # they are a thread's own
+                seconds, pile = await timed(who, asked, arguments.lots, arguments.samples, arguments.lots * turn if turn > 0 else 0)
+                gradients.append(torch.from_numpy(pile.gradient()))
+                if turn >= 0:
+                    rates.setdefault(name, []).append(arguments.lots * arguments.samples / seconds)
+    finally:
+        await crew.close()
+        compute.close()
+    show(rates, gradients)
+
+
+def show(rates: dict[str, list[float]], gradients: Sequence[Tensor]) -> None:
+    """Print rates, ratios and differences."""
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    for name, some in rates.items():
+        print(f"  {name:<28} {statistics.median(some):8.1f} samples/s   {min(some):.1f} to {max(some):.1f}")
+    one, threads, workers = rates.values()
+    for name, other in (("one worker with one thread", one), ("one worker with as many threads", threads)):
+        ratio = statistics.median(mine / theirs for mine, theirs in zip(workers, other, strict=True))
+        print(f"workers against {name}: {ratio:.2f} times")
+    for name, gradient in (("other threads", gradients[1]), ("workers", gradients[2])):
+        difference = float((gradient - gradients[0]).norm() / gradients[0].norm())
+        print(f"gradient of {name} against one worker with one thread: relative difference {difference:.1e}")
+
+
+_RANK = """
+import sys, time, torch
+import torch.distributed as dist
+rank, count, times, store = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+values = torch.ones(count)
+dist.all_reduce(values)
+taken = []
+for _ in range(times):
+    dist.barrier()
+    started = time.perf_counter()
+    dist.all_reduce(values)
+    taken.append(time.perf_counter() - started)
+if rank == 0:
+    print(sorted(taken)[times // 2])
+dist.destroy_process_group()
+"""
+
+
+def compare_with_gloo(count: int, store: str) -> None:
+    """Print what adding two gradients takes, either way."""
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", _RANK, str(rank), str(count), str(_ADDED), store], stdout=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    said = [rank.communicate(timeout=120)[0] for rank in ranks]
+    gloo_s = float(said[0])
+    torch.set_num_threads(1)
+    total, lot, slot = torch.zeros(count), torch.ones(count), torch.zeros(count)
+    taken = []
+    for _ in range(_ADDED):
+        started_s = time.perf_counter()
+        for _ in range(2):
+            slot.copy_(lot)  # the worker's part
+            total.add_(slot, alpha=32)  # the peer's part
+        taken.append(time.perf_counter() - started_s)
+    memory_s = statistics.median(taken)
+    print(f"two gradients of {count} values: gloo {1000 * gloo_s:.2f} ms, from shared memory {1000 * memory_s:.2f} ms")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--supernet", default="classifier-tiny", metavar="NAME", help="one that fits the digits, or a stereo one")
+    parser.add_argument("--lots", type=int, default=24, metavar="N")
+    parser.add_argument("--turns", type=int, default=4, metavar="N")
+    parser.add_argument("--workers", type=int, default=2, metavar="N")
+    parser.add_argument("--samples", type=int, default=32, metavar="N", help="of a lot")
+    parser.add_argument("--gloo", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        space = space_named(arguments.supernet)
+    except UserError as error:
+        parser.error(str(error))
+    asyncio.run(measure(arguments))
+    if arguments.gloo:
+        with tempfile.TemporaryDirectory() as folder:
+            compare_with_gloo(build(space, "meta").num_weights, f"{folder}/store")
+
+
+if __name__ == "__main__":
+    main()

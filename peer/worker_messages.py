@@ -1,0 +1,129 @@
+"""What a peer and its worker processes say to each other: small records, each after its length (4 bytes, big-endian) and its kind (1).
+
+Vectors and data travel in shared memory (``automl.shared``); a message says where. Whatever is not exactly what is expected is refused.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from automl.data.shared import ImagesIn
+from automl.training import NUM_PROJECTIONS
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+
+MAX_BYTES = 65_536
+HEAD_BYTES = 5
+MAX_REASON = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PairsOf:
+    """A stereo data set, which each worker opens by its name: its pairs are read or made when they are asked for, and kept for all."""
+
+    name: str
+    root: str  # folder; empty: it needs none
+    place_bytes: int  # see ``automl.data.shared_pairs``
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """To a worker, first of all: what it is."""
+
+    supernet: str
+    device: str  # torch's name
+    threads: int
+    slots: int  # gradients that have a place in shared memory
+    images: tuple[ImagesIn, ...]  # one, in shared memory, or none
+    pairs: tuple[PairsOf, ...]  # one, kept in shared memory, or none
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """From a worker: it waits for lots."""
+
+    device: str  # in words
+    num_weights: int
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """To a worker: train this lot."""
+
+    state: int  # counts up with each state that is put into shared memory
+    teaches: int  # 1: there is a teacher beside it
+    slot: int  # where the gradient goes
+    run_seed: int
+    base: bytes
+    step: int
+    key: bytes
+    index: int
+    architecture: str
+    samples: int
+
+    def __post_init__(self) -> None:
+        if self.teaches not in (0, 1) or self.slot < 0 or self.samples < 1:
+            raise ValueError("no task")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """From a worker: the gradient is in its slot."""
+
+    slot: int
+    index: int
+    loss: bytes  # binary64, big-endian
+    projection: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.loss) != 8 or len(self.projection) != 4 * NUM_PROJECTIONS:
+            raise ValueError("no answer")
+
+    @property
+    def loss_value(self) -> float:
+        """The loss."""
+        (loss,) = struct.unpack(">d", self.loss)
+        return float(loss)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """From a worker, last of all: why it ends."""
+
+    reason: str
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > MAX_REASON:
+            raise ValueError("a reason that is too long")
+
+
+Message: TypeAlias = Setup | Ready | Task | Answer | Failed
+
+_KINDS: tuple[type[Message], ...] = (Setup, Ready, Task, Answer, Failed)
+
+
+def framed(message: Message) -> bytes:
+    """Return the bytes of a message, with its head."""
+    data = pack(message)
+    return struct.pack(">IB", len(data), _KINDS.index(type(message))) + data
+
+
+def head(data: bytes) -> tuple[int, int]:
+    """Return the length and the kind of the message that comes after these ``HEAD_BYTES``.
+
+    Raises:
+        EncodingError: there is no such kind, or it is too long.
+    """
+    length, kind = struct.unpack(">IB", data)
+    if kind >= len(_KINDS) or length > MAX_BYTES:
+        raise EncodingError(f"no message: kind {kind}, {length} bytes")
+    return length, kind
+
+
+def message_of(kind: int, data: bytes) -> Message:
+    """Return the message of a kind.
+
+    Raises:
+        EncodingError: it is not one.
+    """
+    return unpack(_KINDS[kind], data, max_bytes=MAX_BYTES)

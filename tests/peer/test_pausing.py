@@ -1,0 +1,94 @@
+"""A peer that is paused and goes on, over a network in memory, with a worker in its own process."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from protocol.rounds import Phase
+from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.peer.scene import Member, Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+STEPS = 3
+STEPPED = replace(SMALL_EXCHANGE, local_steps=STEPS, max_claim_samples=STEPS * LOT, weight_cap=STEPS * LOT)
+
+
+async def at_its_first_lot(scene: Scene) -> Member:
+    """Return a peer in the middle of its first lot, which goes on when its worker may."""
+    member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
+    await until(lambda: len(member.worker.lots) == 1)
+    return member
+
+
+def test_what_is_done_by_then_is_handed_in_and_no_further_lot_is_started_until_it_resumes(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = await at_its_first_lot(scene)
+        await member.loop.pause()
+        member.worker.may_go_on.set()
+        await scene.log.wait_for(1)
+        assert scene.log.headers[0].claims[0].open().lots == 1
+        scene.log.commit()
+        await member.reaches(1)
+        other = scene.join(1)
+        for round_ in (2, 3):  # it follows the run
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await member.reaches(round_)
+        written = json.loads((member.store.directory / "status.json").read_text())
+        assert (written["paused"], written["workers"]) == (True, 0)
+        assert len(member.worker.lots) == 1
+        await other.leaves()  # with what it has in this round
+        await member.loop.resume()
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await member.reaches(4)
+        assert (member.status.paused, member.status.workers) == (False, 1)
+        assert (member.status.samples_counted, member.status.samples_lost) == (LOT + LOTS * LOT, 0)
+
+    play(tmp_path, story)
+
+
+def test_steps_that_were_begun_wait_for_the_end_of_the_pause_and_count_then(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = await at_its_first_lot(scene)
+        await member.loop.pause()
+        member.worker.may_go_on.set()
+        await until(lambda: member.loop.machine.samples == LOT)
+        other = scene.join(1)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await other.reaches(1)
+        await member.loop.resume()
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await member.reaches(2)
+        assert [lot.step for lot in member.worker.lots[:STEPS]] == [0, 1, 2]
+        assert (member.status.samples_counted, member.status.samples_lost) == (STEPS * LOT, 0)
+
+    play(tmp_path, story, exchange=STEPPED)
+
+
+def test_who_leaves_during_a_pause_leaves_at_once_though_its_steps_are_not_done(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = await at_its_first_lot(scene)
+        await member.loop.pause()
+        member.worker.may_go_on.set()
+        await until(lambda: member.loop.machine.samples == LOT)
+        await member.leaves()
+        assert (member.status.samples_counted, member.status.samples_lost) == (0, LOT)
+
+    play(tmp_path, story, exchange=STEPPED)
+
+
+def test_who_begins_paused_trains_nothing_and_leaves_when_told(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await member.loop.pause()
+        await until(lambda: member.phase is Phase.WORKING)
+        await member.leaves()
+        assert member.worker.lots == []
+
+    play(tmp_path, story)
