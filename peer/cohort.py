@@ -87,6 +87,11 @@ class Cohort:
             for method, answer in ((JOIN, self._on_join), (GIVE, self._on_give), (HAND_OVER, self._on_hand_over)):
                 await self._calls.serve(method, self._for_mates(self._desk, answer))
 
+    async def leave(self) -> None:
+        """Tell the mates that this peer leaves."""
+        if self._desk is not None:
+            await self._desk.mates.leave()
+
     async def close(self) -> None:
         """Give up what is under way; mates go on alone."""
         self._seat.close()

@@ -222,6 +222,9 @@ class PeerLoop:
                 self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
                 await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
+                for task in background:
+                    task.cancel()
+                await self._presence.withdraw()
             finally:
                 for task in (*background, *self._checking):
                     task.cancel()

@@ -20,7 +20,7 @@ from swarm.lan import LocalNetwork
 from swarm.neighbours import Neighbours
 from swarm.reach import ASKED, DialBackDesk, Reach, Reachable, measure
 from swarm.rpc import OwnNode
-from swarm.tasks import within
+from swarm.tasks import together, within
 
 _REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
 _PERIODS_PUBLISHED = 6
@@ -97,6 +97,12 @@ class Presence:
                 self._again.set()
             pause_s = min(2 * pause_s, self._neighbours.period_s)
             await asyncio.sleep(pause_s)
+
+    async def withdraw(self) -> None:
+        """Tell the mates and the DHT that this peer leaves; what cannot be told in a moment expires."""
+        with contextlib.suppress(MantaError, TimeoutError):
+            async with asyncio.timeout(waits.LEAVE_S):
+                await together(self._cohort.leave(), self._neighbours.withdraw())
 
     async def watch(self) -> None:
         """Measure whether others can call this peer, again and again, and remember who of the run can be called."""

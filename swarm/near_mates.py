@@ -23,8 +23,9 @@ from swarm import waits
 from swarm.handles import ID_BYTES, Handle, Memory, read
 from swarm.near_calls import Door, NearCalls
 from swarm.rpc import Endpoint
+from swarm.tasks import together
 
-METHOD = "near.hello"
+METHOD, GOODBYE = "near.hello", "near.goodbye"
 MAX_MATES = 4 * MAX_COHORT  # that are known at a time; a roster has MAX_COHORT members at most
 _PROOF_BYTES = _NONCE_BYTES = 32
 _MAX_MESSAGE_BYTES = 256
@@ -92,6 +93,21 @@ class Mates:
     async def start(self) -> None:
         """Answer those who say hello."""
         await self._endpoint.serve(METHOD, self._answer)
+        await self._endpoint.serve(GOODBYE, self._on_goodbye)
+
+    async def leave(self) -> None:
+        """Tell the mates that this peer leaves: none waits for it any more. Who does not hear of it finds out."""
+
+        async def tell(key: PublicKey) -> None:
+            with contextlib.suppress(MantaError):
+                await self._endpoint.call(key, GOODBYE, b"", timeout_s=waits.LEAVE_S)
+
+        await together(*(tell(key) for key in self.fresh()))
+
+    async def _on_goodbye(self, caller: PublicKey, _request: bytes) -> bytes:
+        self._proven.pop(caller, None)
+        self._sharing.discard(caller)
+        return b""
 
     async def close(self) -> None:
         """End what is under way."""

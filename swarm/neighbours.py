@@ -35,6 +35,7 @@ _MET = 0.75  # of those who are drawn, as long as there are any who were met
 _FEW = 16  # announcements are enough to tell a run's size from
 _S_A_NEIGHBOUR = 2.0  # what is read at a look grows with a small run: so the time from look to look does, too
 _PERIODS_PUBLISHED, _PERIODS_KNOWN = 6, 3  # how long an announcement lives: in the DHT, and at those who read it
+_LEFT = b""  # in the place of an announcement
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +94,40 @@ class Neighbours:
         names = [*(self._bucket(bits) for bits in self._own_levels()), self._meeting(cohort)]
         await together(*(self._endpoint.publish(name, data, ttl_s=_PERIODS_PUBLISHED * self.period_s) for name in names))
 
+    async def withdraw(self) -> None:
+        """Say that this node leaves: nothing is expected of it any more."""
+        if self._own is not None:
+            names = [*(self._bucket(bits) for bits in self._own_levels()), self._meeting(self._own.cohort)]
+            await together(*(self._endpoint.publish(name, _LEFT, ttl_s=_PERIODS_PUBLISHED * self.period_s) for name in names))
+
     async def look(self) -> None:
         """Read announcements in the DHT."""
         if self._size is None:
-            self._judge_by_sample(await self._endpoint.lookup(self._bucket(0)))
+            self._judge_by_sample(await self._read(self._bucket(0)))
         own = _first_bits(self._endpoint.key, self._bits)
         others = [own ^ self._rng.randrange(1, 2**self._bits)] if self._bits else []
         names = [self._name_of(self._bits, prefix) for prefix in (own, *others)]
         meetings = [self._meeting(self._cohort)] if self._cohort is not None else []
-        found = await together(*(self._endpoint.lookup(name) for name in (*names, *meetings)))
+        found = await together(*(self._read(name) for name in (*names, *meetings)))
         self._make_room()
         if meetings:
             self._take_all(found.pop(), of_cohort=True)
         self._take_all({key: data for records in found for key, data in records.items()})
         counts = [len(records) for records in found]
         if self._bits and min(counts) < _FEW:  # others may see a smaller run
-            sample = await self._endpoint.lookup(self._bucket(0))
+            sample = await self._read(self._bucket(0))
             self._take_all(sample)
             self._judge_by_sample(sample)
         else:
             self._judge(sum(counts) / len(counts) * 2**self._bits)
+
+    async def _read(self, name: str) -> dict[PublicKey, bytes]:
+        """Return the announcements under a name; who withdrew its own is forgotten."""
+        found = await self._endpoint.lookup(name)
+        for key in [key for key, data in found.items() if data == _LEFT]:
+            del found[key]
+            self._known.pop(key, None)
+        return found
 
     @property
     def period_s(self) -> float:

@@ -54,6 +54,7 @@ LOOK_AT_CLOCK_S = 2.0  # between two looks at the clock
 ABSENT_S = 8.0  # so much more than that went by: nothing ran here
 
 # In a cohort. Beside these its founder's timetable decides, which follows from the time that a round leaves.
+LEAVE_S = 2.0  # to tell the others that this peer leaves
 HELLO_S = 10.0  # a proof for a proof, from memory
 NEAR_S = 1.0  # on top of what the other side takes by its own bounds, for the way and a busy machine
 

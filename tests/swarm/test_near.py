@@ -552,6 +552,19 @@ def test_a_mate_that_is_silent_is_forgotten_after_a_while() -> None:
     with_club(story)
 
 
+def test_who_says_goodbye_is_no_mate_any_more_and_may_come_back() -> None:
+    async def story(club: Club) -> None:
+        await club.mates[ANNA].meet([BOB, CAROL])
+        del club.network.endpoints[CAROL]  # who is gone already is no harm
+        await club.mates[ANNA].leave()
+        assert club.mates[BOB].fresh() == ()
+        assert not club.mates[BOB].share_host(ANNA)
+        await club.mates[ANNA].meet([BOB])
+        assert club.mates[BOB].fresh() == (ANNA,)
+
+    with_club(story, anna=TOKEN, bob=TOKEN, carol=TOKEN)
+
+
 def test_a_mate_is_met_again_without_being_announced() -> None:
     async def story(club: Club) -> None:
         await club.mates[ANNA].meet([BOB])

@@ -71,6 +71,28 @@ def test_an_announcement_in_another_s_name_for_another_run_or_malformed_is_count
     run(lie())
 
 
+def test_who_withdraws_is_forgotten_at_the_next_look_and_may_come_back() -> None:
+    async def leave() -> None:
+        here, there, third = endpoints(3)
+        known, leaving = Neighbours(here, RUN), Neighbours(there, RUN)
+        await leaving.withdraw()  # it never announced itself: there is nothing to withdraw
+        assert records_of(here) == {}
+        for one in (leaving, Neighbours(third, RUN)):
+            await one.announce(cohort="here", round_=1)
+        await known.announce(cohort="here", round_=1)
+        await known.look()
+        assert set(known.members()) == {there.key, third.key}
+        await leaving.withdraw()
+        await known.look()
+        assert known.members() == known.at_meeting() == [third.key]
+        assert known.malformed == 0
+        await leaving.announce(cohort="here", round_=2)
+        await known.look()
+        assert set(known.members()) == {there.key, third.key}
+
+    run(leave())
+
+
 def test_an_older_announcement_changes_nothing() -> None:
     async def replay() -> None:
         here, other = endpoints(2)
