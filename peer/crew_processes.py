@@ -29,6 +29,7 @@ from swarm.tasks import within
 _SLOTS = 32  # gradients under way for each worker: as many lots a fast one may be ahead of the slowest
 _REMEMBERED = 16  # lots
 _PAUSED = "paused"  # why a worker ended that the person does not want now
+_DOUBLINGS = 16  # of a pause
 _ALARMING = 3  # ends in a row, of every worker, that the person is told of
 
 logger = logging.getLogger("manta.peer")
@@ -42,7 +43,12 @@ class Patience:
     first_s: float = 600.0  # for its first lot
     least_s: float = 30.0  # for any other one
     lots: int = 20  # and at least so many times the longest of its last ones
-    again_s: tuple[float, float] = (0.5, 60.0)  # before one that ended is started again: the first time, and at most
+    again_s: tuple[float, float] = (0.5, 60.0)  # before one that ended twice in a row is started again, and at most
+
+    def rest_s(self, ends: int) -> float:
+        """Return how long to wait after so many ends in a row: not at all after one, then longer and longer."""
+        first_s, longest_s = self.again_s
+        return 0.0 if ends < 2 else min(first_s * 2.0 ** min(ends - 2, _DOUBLINGS), longest_s)
 
 
 @dataclass
@@ -231,8 +237,7 @@ class ProcessCrew:
             if reason == _PAUSED:
                 continue
             post.ends += 1
-            first_s, longest_s = self._patience.again_s
-            pause_s = 0.0 if post.ends == 1 else min(first_s * 2 ** (post.ends - 2), longest_s)
+            pause_s = self._patience.rest_s(post.ends)
             again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
             logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
             if post.ends == 1:

@@ -1,12 +1,13 @@
 """The lots of one local step, side by side: started one after the other, by whoever is free, and added in the order of their indices.
 
 So the sum is the same whoever was faster. A lot whose worker was lost is done again, under the same index, as long as there is time; where
-there is none it is dropped, and the others count without it.
+there is none, or if it takes worker after worker with it, it is dropped, and the others count without it.
 """
 
 import asyncio
 import heapq
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,7 +20,8 @@ from protocol.rounds import RoundMachine
 
 MayStart = Callable[[int, int, float | None, int], bool]  # local step, its lots so far, when it ends as its cohort says, the worker
 
-_FAILURES = 3  # lots in a row whose gradient is not finite, before a step is given up
+_FAILURES = 3  # lots in a row whose gradient is not finite, or that nobody could train, before a step is given up
+_LOSSES = 3  # workers that were lost with a lot, before it is dropped: it may be what ends them
 _LOOK_AGAIN_S = 0.25  # while no worker is there: whether there is still time for a lot
 
 logger = logging.getLogger("manta.peer")
@@ -61,6 +63,7 @@ class Shift:
         self._may_start = may_start
         self._next = self._to_add = first
         self._again: list[int] = []  # indices of lots whose worker was lost, the least first
+        self._losses: Counter[int] = Counter()  # by index
         self._under_way: dict[asyncio.Task[Done], tuple[int, int]] = {}  # index and worker
         self._ready: dict[int, Done | None] = {}  # by index; None: dropped
         self._failures = 0
@@ -150,19 +153,28 @@ class Shift:
             except WorkerLost as error:
                 logger.info("lot to be done again index=%d worker=%d reason=%s", index, worker, error)
                 self._machine.lot_trained(0)
-                heapq.heappush(self._again, index)
+                self._lose(index)
                 continue
             self._pace.lot_took(done.took_ms, worker)
             self._ready[index] = done
             self._has_first = True
         self._add_ready()
 
+    def _lose(self, index: int) -> None:
+        """A worker was lost with this lot."""
+        self._losses[index] += 1
+        if self._losses[index] < _LOSSES:
+            heapq.heappush(self._again, index)
+            return
+        logger.error("lot dropped: %d workers were lost with it index=%d", _LOSSES, index)
+        self._ready[index] = None
+
     def _add_ready(self) -> None:
         while self._to_add in self._ready:
             done = self._ready.pop(self._to_add)
+            is_good = done is not None and self._add(self._to_add, done)
+            self._failures = 0 if is_good else self._failures + 1
             if done is not None:
-                is_good = self._add(self._to_add, done)
-                self._failures = 0 if is_good else self._failures + 1
                 done.release()
             self._to_add += 1
 

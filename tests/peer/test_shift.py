@@ -224,6 +224,33 @@ def test_where_no_worker_comes_back_in_time_there_is_no_lot() -> None:
     assert (len(scene.pile), scene.machine.samples) == (0, 0)
 
 
+def test_a_lot_that_takes_worker_after_worker_with_it_is_dropped_and_the_others_count() -> None:
+    async def story(scene: Scene) -> None:
+        for _ in range(3):
+            await scene.at(w0=0)
+            scene.crew.dies(0)
+            await until(lambda: scene.crew.busy == {})
+            scene.crew.comes_back(0)
+        await scene.at(w0=1)
+        scene.lots = 1
+        scene.crew.ends(0)
+
+    scene = play(story, workers=1)
+    assert (scene.pile.samples, scene.machine.samples, scene.crew.released) == (LOT, LOT, [1])
+
+
+def test_a_step_in_which_every_lot_ends_its_worker_is_given_up() -> None:
+    async def story(scene: Scene) -> None:
+        for index in (0, 0, 0, 1, 1, 1, 2, 2, 2):
+            await scene.at(w0=index)
+            scene.crew.dies(0)
+            await until(lambda: scene.crew.busy == {})
+            scene.crew.comes_back(0)
+
+    scene = play(story, workers=1)
+    assert (len(scene.pile), scene.machine.samples) == (0, 0)
+
+
 def test_no_more_lots_are_under_way_than_a_claim_may_have() -> None:
     async def story(scene: Scene) -> None:
         await scene.at(w0=0, w1=1, w2=2)
