@@ -15,6 +15,7 @@ from peer.check import Checker
 from peer.cohort import Cohort, Seat
 from peer.commits import Commits
 from peer.crew import Crew
+from peer.delivery import LAST_PART, Delivery, open_ms
 from peer.handing import Handing
 from peer.measuring import Measuring
 from peer.news import Ear
@@ -24,27 +25,24 @@ from peer.spread import Spread
 from peer.states import States
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from peer.work import ComputeThread, Lap, Learnt, now_ms
+from peer.work import ComputeThread, Lap, now_ms
 from peer.workbench import Workbench
 from protocol.cohorts import meeting_secret
 from protocol.errors import MantaError, Unreachable
-from protocol.exchange import codec_named, grace_ms
+from protocol.exchange import grace_ms
 from protocol.pace import Pace
 from protocol.records import Manifest, Round, SignedManifest
-from protocol.rounds import Phase, RoundMachine, Sealed, Standing
+from protocol.rounds import Phase, RoundMachine, Standing
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Shelf
 from swarm.lan import LocalNetwork
-from swarm.log_client import HandedIn, LogClient
-from swarm.messages import HandIn
+from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
-from swarm.rpc import OwnNode, Refused
+from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
-_REFUSED_BEFORE_DROPPED = 2  # times that the log says no to a contribution
-_LAST_PART = 16  # of a round's time is kept by a member of a cohort for handing in alone
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
@@ -138,13 +136,25 @@ class PeerLoop:
             board,
             round=lambda: 0 if self.machine.held is None else self.machine.held.round,
         )
-        self._sealing_ms: float | None = None  # when that began, until it has a ticket
         self._checking: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self._lap = Lap()
         self._commits = Commits(
             self.manifest, self.log, self.machine, self._pace, self._spread, self._residuals, board, self._lap, on_news=self._on_news
+        )
+        self._delivery = Delivery(
+            self.manifest,
+            self.machine,
+            self._handing,
+            self._residuals,
+            self._commits,
+            self._pace,
+            board,
+            self._lap,
+            self._changed,
+            self._leaving,
+            self._show_log,
         )
         self._ear = Ear(
             node,
@@ -248,7 +258,7 @@ class PeerLoop:
             phase = self.machine.phase
             self._board.update(phase=phase.value)
             if phase is Phase.SEALED:
-                if not await self._hand_in():
+                if not await self._delivery.hand_in():
                     return
             elif phase is Phase.FINISHED:
                 await self._measure(is_last=True)
@@ -281,8 +291,7 @@ class PeerLoop:
     @property
     def _open_ms(self) -> int:
         """How long the round after the newest commit is open."""
-        newest = self.machine.newest.entry
-        return newest.open_ms if newest is not None else self.manifest.exchange.first_open_ms
+        return open_ms(self.machine, self.manifest)
 
     def _returned(self, absent_s: float) -> None:
         """This computer was away for a while: rounds went by without it, and it may be on another network now."""
@@ -346,7 +355,7 @@ class PeerLoop:
         if done is None:
             self._board.status.samples_lost += self.machine.discard()
         elif await self._is_through() and self.machine.samples:
-            await self._seal(*done)
+            await self._delivery.seal(*done)
 
     async def _take_seat(self, base: Standing) -> Seat:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
@@ -354,7 +363,7 @@ class PeerLoop:
             return Seat(self.identity.public_key)
         # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
         took_ms = self._handing.took_ms
-        kept_ms = self._open_ms / _LAST_PART + (self._open_ms / _LAST_PART if took_ms is None else took_ms)
+        kept_ms = self._open_ms / LAST_PART + (self._open_ms / LAST_PART if took_ms is None else took_ms)
         return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - kept_ms)
 
     async def _is_through(self) -> bool:
@@ -406,85 +415,3 @@ class PeerLoop:
         self._board.update(waiting_for="", teacher=teacher[0].hex() if teacher else "")
         await self._bench.load(base.state, self._states.held, teacher[1] if teacher else None)
         return True
-
-    async def _seal(self, learnt: Learnt, seat: Seat) -> None:
-        """Make a contribution of what was learnt; durable when this returns, for nobody may see its header before that."""
-        self._sealing_ms = now_ms()
-        await self._commits.settle_residual()
-        if await self._handing.seal(learnt, seat, lot_ms=self._pace.lot_ms, newest=self.machine.newest.round):
-            self._board.status.loss = learnt.pile.loss
-        else:
-            self._board.status.samples_lost += self.machine.discard()
-
-    async def _hand_in(self) -> bool:
-        """Hand the sealed contribution in until it has a ticket, is in a table, or can never be; False: the person leaves without it."""
-        if await self._hand_in_with_cohort():
-            return True
-        pause_s, refused = waits.HAND_IN_AGAIN_S[0], 0
-        while (sealed := self.machine.sealed) is not None and self.machine.phase is Phase.SEALED:
-            self._changed.clear()
-            try:
-                answer = await self._handing.alone(self._header_in)
-            except Refused as error:
-                logger.info("header refused round=%d reason=%s", sealed.opened.round, error)
-                refused += 1
-                if refused >= _REFUSED_BEFORE_DROPPED:
-                    await self._drop(str(error))
-                    return True
-            except MantaError as error:  # it is away, or says what no log says
-                logger.info("not handed in round=%d reason=%s", sealed.opened.round, error)
-                self._show_log(is_away=True)
-                if self._leaving.is_set():
-                    self._board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")
-                    return False
-            else:
-                self._show_log(is_away=False)
-                if answer.status is not HandIn.LATER:
-                    self._handed_in(sealed, answer)
-                    return True
-            await within(self._changed, pause_s)
-            pause_s = min(2 * pause_s, waits.HAND_IN_AGAIN_S[1])
-        return True
-
-    async def _hand_in_with_cohort(self) -> bool:
-        """Hand in together with the cohort, if this peer has one in this round; False: alone."""
-        sealed = self.machine.sealed
-        assert sealed is not None
-        until_ms = now_ms() + self._pace.left_ms(now_ms()) - self._open_ms / _LAST_PART
-        self._changed.clear()
-        answer = await self._handing.with_cohort(until_ms, self._changed, self._header_in)
-        if answer is None:
-            return False
-        self._handed_in(sealed, answer)
-        return True
-
-    def _handed_in(self, sealed: Sealed, answer: HandedIn) -> None:
-        """The log has the contribution: on its disk, or in a table already."""
-        if answer.status is HandIn.LISTED:
-            self.machine.listed()
-            self._commits.promises.expect(answer.round, sealed)
-            self._commits.promises.look()
-            return
-        ticket = answer.ticket
-        assert ticket is not None
-        self._board.status.bytes_handed_in = self._handing.bytes_handed_in
-        if self._sealing_ms is not None and ticket.round == sealed.opened.round:  # else it waited for a round, or for the log
-            self._pace.ticket_took(now_ms() - self._sealing_ms)
-        self._sealing_ms = None
-        self.machine.ticketed(ticket)  # where the cohort handed in, the machine knows already
-        self._lap.mark("hand_in")
-
-    def _header_in(self) -> None:
-        """The log has the header of what is being handed in."""
-        sealed = self.machine.sealed
-        if self._sealing_ms is not None and sealed is not None and sealed.opened.round == self.machine.round:
-            self._pace.header_took(now_ms() - self._sealing_ms)
-
-    async def _drop(self, reason: str) -> None:
-        # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
-        if codec_named(self.manifest.exchange.codec).is_sparse:
-            await self._residuals.forget()
-        lost = self.machine.refused("refused by the log")
-        self._board.status.samples_lost += lost
-        self._board.update(dropped=dict(self.machine.dropped))
-        self._board.say(f"{lost} samples do not count: the log refuses them ({reason})")
