@@ -20,7 +20,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -30,6 +29,7 @@ PREFIX = "manta-nat-"
 _SWITCH = f"{PREFIX}internet"
 _NET = "5.5.5"  # looks public, and exists only here
 _END_S = 20.0
+_IN_USE_S = 600.0
 _DEVICE, _OUTSIDE, _INSIDE = "eth", "wan", "lan"
 
 
@@ -58,7 +58,7 @@ def why_not() -> str | None:
         return "needs Linux with ip and iptables (Debian: iproute2, iptables)"
     if os.geteuid() != 0:
         return "makes network namespaces, which only root can"
-    probe = f"{PREFIX}probe"
+    probe = f"manta-probe-{os.getpid()}"
     tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
     if tried.returncode:
         return f"cannot make a network namespace: {tried.stderr.strip()}"
@@ -159,13 +159,17 @@ class Internet:
     # Cleaning up.
 
     def _lock(self) -> None:
+        """Wait until no other test has such a network."""
         name = self._held.enter_context(socket.socket(socket.AF_UNIX))
-        try:
-            name.bind(f"\0{PREFIX}network")  # a name without a file, which is free again when its process is gone
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise RuntimeError("such a network is in use already: wait until that test is over") from None
+        end_s = time.monotonic() + _IN_USE_S
+        while True:
+            try:
+                name.bind(f"\0{PREFIX}network")  # a name without a file, which is free again when its process is gone
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() > end_s:
+                    raise
+            time.sleep(0.5)
 
     def _clean(self) -> None:
         """Remove all that such a network leaves, this one's or an earlier one's."""
@@ -211,8 +215,3 @@ def _run(*words: str) -> str:
     if done.returncode:
         raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
-
-
-def namespaces(hosts: Sequence[Host]) -> list[str]:
-    """Return where hosts run."""
-    return [host.namespace for host in hosts]

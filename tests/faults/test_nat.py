@@ -13,11 +13,7 @@ from aggregator.config import RunConfig
 from tests.faults.nat_network import KINDS, Host, Internet, why_not
 from tests.faults.scene import ENDLESS, Scene, cohort_run, quick_run
 
-pytestmark = [
-    pytest.mark.swarm,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(why_not() is not None, reason=f"no network namespaces: {why_not()}"),
-]
+pytestmark = [pytest.mark.swarm, pytest.mark.timeout(1200)]
 
 PORT = 31000
 PAIRS = [(one, other) for one in KINDS for other in KINDS]
@@ -26,6 +22,8 @@ WORDS = {"public": "public", "cone": "outbound", "symmetric": "outbound", "firew
 
 @pytest.fixture
 def internet() -> Iterator[Internet]:
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
     with Internet() as network:
         yield network
 
