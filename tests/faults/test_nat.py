@@ -53,6 +53,7 @@ class Abroad(Scene):
     def start_again(self, name: str, cohort: str | None = None) -> None:
         """Start a peer where it was."""
         self._started_s[name] = time.monotonic()
+        (self.directory / name / "status.json").unlink(missing_ok=True)  # of its life before
         # Where the aggregator is on no list of this computer: each host is another person's.
         self.start_peer(name, cohort, environment={"MANTA_STATE_DIR": str(self.directory / f"{name}-state")})
 
