@@ -44,6 +44,7 @@ from protocol.records import SignedManifest
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm.blobs import Blob, Shelf
 from swarm.disk import load_identity, make_directory, only_process, replace_file
+from swarm.distances import serve_pings
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
@@ -251,6 +252,7 @@ class Operator:
             self._intake.restore(bodies.read(round_, mend=True), round_)
         await shelf.serve(node)
         await serve_manifest(node, self._run.signed)
+        await serve_pings(node)
         await self._intake.start()
         await self._news.start()
         await DialBackDesk(node).start()

@@ -21,6 +21,7 @@ from peer.cohort_messages import (
 )
 from peer.cohort_roster import Rosters
 from peer.cohort_seat import GONE, Accepted, Desk, Gathered, Seat
+from protocol.cohorts import Group
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
 from protocol.records import Manifest
@@ -53,6 +54,7 @@ class Cohort:
         token: bytes | None,
         neighbours: Neighbours,
         *,
+        group: Callable[[], Group] | None = None,
         now_ms: Callable[[], float] = _monotonic_ms,
     ) -> None:
         """Know nobody yet.
@@ -62,20 +64,21 @@ class Cohort:
             identity: its key.
             manifest: the run's.
             run: its id.
-            name: the cohort's.
+            name: the cohort's, or ``protocol.cohorts.AFFINITY``, which its members prove to each other.
             token: what its members prove to each other (32 bytes); None: this peer is always alone.
             neighbours: where those who announce the cohort are found.
+            group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
             now_ms: the time by a clock that does not go back.
         """
         self._key = identity.public_key
-        self._name = name
+        self._group = group or (lambda: Group(name))
         self._neighbours = neighbours
         self._seat = Seat(self._key)
         self._desk: Desk | None = None
         if token is not None:
             self._calls = NearCalls(node)
             mates = Mates(node, self._calls, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
-            self._desk = Desk(self._calls, manifest, run, name, mates, Vectors(node), Silence(), now_ms)
+            self._desk = Desk(self._calls, manifest, run, mates, Vectors(node), Silence(), now_ms)
             self._rosters = Rosters(self._desk)
 
     async def start(self) -> None:
@@ -104,25 +107,29 @@ class Cohort:
     async def meet(self) -> None:
         """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
         if self._desk is not None:
-            await self._desk.mates.meet(self._neighbours.at_meeting())
+            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group().members or ())))
 
     def mates(self) -> tuple[PublicKey, ...]:
-        """Return those who proved the token lately, in the order of their keys."""
-        return self._desk.mates.fresh() if self._desk is not None else ()
+        """Return those of the cohort at present who proved the token lately, in the order of their keys."""
+        if self._desk is None:
+            return ()
+        members = self._group().members
+        return tuple(key for key in self._desk.mates.fresh() if members is None or key in members)
 
-    async def convene(self, base: Standing, lot_ms: int, left_ms: float) -> Seat:
+    async def convene(self, base: Standing, lot_ms: int, left_ms: float, group: Group | None = None) -> Seat:
         """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
 
         Args:
             base: whose state this peer holds.
             lot_ms: median duration of its lots; 0 or 1: not known.
             left_ms: until what was learnt has to be gathered, to be coded and handed in.
+            group: the cohort, for all of this work; None: that at present.
         """
         self._seat.close()
         self._seat = before = Seat(self._key)
         if self._desk is None or left_ms <= 0:
             return before
-        seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)))
+        seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group())
         if self._seat is before:
             self._seat = seat
         else:

@@ -65,13 +65,21 @@ class FounderSeat(Seat):
     """The place of the member who convened the roster."""
 
     def __init__(
-        self, desk: Desk, base: Standing, expected: Iterable[PublicKey], until_ms: float, timetable: Timetable, durations: Durations
+        self,
+        desk: Desk,
+        base: Standing,
+        cohort: str,
+        expected: Iterable[PublicKey],
+        until_ms: float,
+        timetable: Timetable,
+        durations: Durations,
     ) -> None:
         """Begin with the first step.
 
         Args:
             desk: this peer's.
             base: of the work.
+            cohort: its name, which the claims are to have.
             expected: mates who are waited for ...
             until_ms: ... so long at the end of the first step.
             timetable: of the steps.
@@ -79,6 +87,7 @@ class FounderSeat(Seat):
         """
         super().__init__(desk.calls.key)
         self.base = base
+        self.cohort = cohort
         self.timetable = timetable
         self._desk = desk
         self._durations = durations
@@ -277,9 +286,9 @@ class FounderSeat(Seat):
             RemoteFault: it is not one that this founder's contribution may list.
         """
         desk, exchange, claim = self._desk, self._desk.manifest.exchange, signed.open()
-        expected = (desk.run, self.base.round + 1, self.base.commit, caller, self.key, desk.cohort, exchange.local_steps)
+        expected = (desk.run, self.base.round + 1, self.base.commit, caller, self.key, self.cohort, exchange.local_steps)
         if (claim.run, claim.round, claim.base, claim.key, claim.founder, claim.cohort, claim.local_steps) != expected:
-            raise EncodingError("a claim of another base, another's, or for another founder")
+            raise EncodingError("a claim of another base or cohort, another's, or for another founder")
         samples = claim.lots * desk.manifest.lot_samples
         if samples > exchange.max_claim_samples:
             raise EncodingError(f"a claim of {samples} samples")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
-from protocol.records import MAX_ENTRY_BYTES, MAX_ROUND, SignedClaim, SignedContribution, SignedTicket, check_digest
+from protocol.records import MAX_ENTRY_BYTES, MAX_ROUND, SignedClaim, SignedContribution, SignedTicket, check_digest, check_name
 from swarm.near import Offer
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods
@@ -25,6 +25,7 @@ class Place(IntEnum):
     NO_FOUNDER = 3  # it is alone itself
     LATE = 4  # the roster is closed, or full, or it works on something newer
     NOT_YET = 5  # it does not work on that base yet, and the asker's patience is over
+    OTHER_COHORT = 6  # its own is another one on that base
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,11 @@ class Join:
     round: int  # the one after the base
     lot_ms: int  # median duration of a lot
     patience_ms: int  # the asker waits so long
+    cohort: str  # that its claim will name
 
     def __post_init__(self) -> None:
         check_digest(self.base, "base")
+        check_name(self.cohort, "cohort")
         if not (1 <= self.round <= MAX_ROUND and 0 <= self.lot_ms <= MAX_LOT_MS and 0 <= self.patience_ms <= MAX_OPEN_MS):
             raise ValueError("round, duration or patience out of range")
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from peer.cohort_founder import FounderSeat
 from peer.cohort_messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
 from peer.cohort_seat import TROUBLE, Desk, MemberSeat, Seat
+from protocol.cohorts import Group
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.rosters import MAX_CONVENING_MS, Durations, Timetable, choose_founder, convening_ms, fits
@@ -18,7 +19,7 @@ from protocol.signing import PublicKey
 from swarm import waits
 
 _TRIES = 3  # founders that are asked for a place
-_LATE, _NOT_YET = JoinAnswer(int(Place.LATE)), JoinAnswer(int(Place.NOT_YET))
+_LATE, _NOT_YET, _OTHER_COHORT = (JoinAnswer(int(place)) for place in (Place.LATE, Place.NOT_YET, Place.OTHER_COHORT))
 
 logger = logging.getLogger("manta.cohort")
 
@@ -47,6 +48,7 @@ class Rosters:
         self._search = object()  # for a place, the newest
         self._round = 0  # of the work that a place is held for, or looked for
         self._base = b""
+        self._group = Group("")  # the cohort on that base
         self._founder: PublicKey | None = None  # who is being asked
         self._roster: FounderSeat | None = None  # this peer's own
         self._settled: Place | None = None  # what mates are told where there is neither
@@ -58,10 +60,10 @@ class Rosters:
         for asking in list(self._asking.values()):
             asking.say(_LATE)
 
-    async def find(self, base: Standing, lot_ms: int, left_ms: float) -> Seat:
+    async def find(self, base: Standing, lot_ms: int, left_ms: float, group: Group) -> Seat:
         """Return this peer's place for work on ``base``; see ``Cohort.convene``. When it is called again the one before is over."""
         search = self._search = object()
-        self._round, self._base = base.round + 1, base.commit
+        self._round, self._base, self._group = base.round + 1, base.commit, group
         self._founder, self._roster, self._settled = None, None, None
         seat: Seat | None = None
         try:
@@ -74,22 +76,31 @@ class Rosters:
                 self._answer_all()
         return seat or Seat(self._key)
 
+    def _mates(self) -> set[PublicKey]:
+        """Return who proved that it is a mate and is in this peer's cohort, as far as is known."""
+        fresh = set(self._desk.mates.fresh())
+        return fresh if self._group.members is None else fresh & self._group.members
+
     # Asking a founder.
 
     async def _look(self, search: object, base: Standing, lot_ms: int, left_ms: float, until_ms: float) -> Seat | None:
         desk = self._desk
-        founder = choose_founder(self._key, desk.mates.fresh(), desk.silence, self._round)
+        others: set[PublicKey] = set()  # who are of another cohort, as they say
+        founder = choose_founder(self._key, self._mates(), desk.silence, self._round)
         for _ in range(_TRIES):
             if founder == self._key:
                 return self._found(base, lot_ms, left_ms, until_ms)
             answer = await self._ask(founder, base, lot_ms, until_ms)
             if self._search is not search:
                 return None
-            if answer is None or answer.place == Place.NO_FOUNDER:
-                desk.silence.note(founder, self._round)
+            if answer is None or answer.place in (Place.NO_FOUNDER, Place.OTHER_COHORT):
+                if answer is None or answer.place == Place.NO_FOUNDER:
+                    desk.silence.note(founder, self._round)
+                else:
+                    others.add(founder)
                 if desk.now_ms() >= until_ms:
                     return None
-                founder = choose_founder(self._key, desk.mates.fresh(), desk.silence, self._round)
+                founder = choose_founder(self._key, self._mates() - others, desk.silence, self._round)
             elif answer.place == Place.ELSEWHERE:
                 founder = PublicKey(answer.founder[0])
                 if founder != self._key and not desk.mates.knows(founder):
@@ -103,7 +114,7 @@ class Rosters:
         self._founder = founder
         self._answer_all()
         patience_ms = max(0, round(until_ms - self._desk.now_ms()))
-        request = pack(Join(base.commit, base.round + 1, lot_ms, patience_ms))
+        request = pack(Join(base.commit, base.round + 1, lot_ms, patience_ms, self._group.name))
         try:
             answer = await self._desk.calls.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
             return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
@@ -131,9 +142,9 @@ class Rosters:
         if not fits(lot_ms, left_ms, steps):
             self._settled = Place.NO_FOUNDER
             return None
-        expected = {key for key in desk.mates.fresh() if not desk.silence.covers(key, self._round)}
+        expected = {key for key in self._mates() if not desk.silence.covers(key, self._round)}
         timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
-        self._roster = FounderSeat(desk, base, expected, until_ms, timetable, self._durations)
+        self._roster = FounderSeat(desk, base, self._group.name, expected, until_ms, timetable, self._durations)
         return self._roster
 
     async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:
@@ -163,6 +174,8 @@ class Rosters:
             return  # this peer will be there in a moment, perhaps
         if (join.round, join.base) != (self._round, self._base):
             asking.say(_LATE)
+        elif join.cohort != self._group.name:
+            asking.say(_OTHER_COHORT)
         elif self._roster is not None:
             if not asking.answer.done():
                 asking.say(self._roster.admit(asking.key, join.lot_ms))

@@ -81,7 +81,6 @@ class Desk:
     calls: NearCalls
     manifest: Manifest
     run: bytes
-    cohort: str
     mates: Mates
     vectors: Vectors
     silence: Silence

@@ -57,7 +57,6 @@ class Handing:
         manifest: Manifest,
         run: bytes,
         identity: Identity,
-        cohort: str,
         machine: RoundMachine,
         log: LogClient,
         store: PeerStore,
@@ -71,7 +70,6 @@ class Handing:
         self._codec = codec_named(manifest.exchange.codec)
         self._run = run
         self._identity = identity
-        self._cohort = cohort
         self._machine = machine
         self._log = log
         self._store = store
@@ -132,7 +130,6 @@ class Handing:
             learnt,
             self._identity,
             self._run,
-            self._cohort,
             founder=seat.founder,
             local_steps=self._manifest.exchange.local_steps,
             residual=residual.digest,

@@ -14,6 +14,7 @@ from peer.absence import Absences
 from peer.check import Checker
 from peer.cohort import Cohort, Seat
 from peer.commits import Commits
+from peer.company import Choice, Company
 from peer.crew import Crew
 from peer.delivery import LAST_PART, Delivery, open_ms
 from peer.handing import Handing
@@ -27,7 +28,7 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread, Lap, now_ms
 from peer.workbench import Workbench
-from protocol.cohorts import meeting_secret
+from protocol.cohorts import AFFINITY, Group, meeting_secret
 from protocol.errors import MantaError, Unreachable
 from protocol.exchange import grace_ms
 from protocol.pace import Pace
@@ -36,6 +37,8 @@ from protocol.rounds import Phase, RoundMachine, Standing
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Shelf
+from swarm.distances import Distances, serve_pings
+from swarm.host import host_digest
 from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
@@ -64,10 +67,12 @@ class PeerLoop:
         compute: ComputeThread,
         token: bytes | None = None,
         measuring: Measuring | None = None,
+        choice: Choice = Choice.LABEL,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
-        ``token`` is what the members of the cohort share; without one this peer is alone. ``measuring`` is for data of its own.
+        ``token`` is what the members of the cohort share; without one this peer is alone. ``measuring`` is for data of its own. ``choice``
+        says what decides which cohort it is of.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -75,7 +80,6 @@ class PeerLoop:
         self.node = node
         self.identity = identity
         self.run_id = signed.run
-        self.cohort = cohort
         self.machine = RoundMachine(self.manifest, self.run_id, identity.public_key, self.course)
         self.log = LogClient(node, self.manifest, self.run_id)
         self._board = board
@@ -109,13 +113,12 @@ class PeerLoop:
             on_wrong=self._spread.distrust,
         )
         crew.watch(self._crew_changed, board.say)
-        self._bench = Workbench(self.manifest, self.course, cohort, identity.public_key, crew, compute, self.machine, self._pace)
+        self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace)
         self._residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
             self.manifest,
             self.run_id,
             identity,
-            cohort,
             self.machine,
             self.log,
             store,
@@ -124,14 +127,19 @@ class PeerLoop:
             self._spread,
             self._states.keep_body,
         )
-        self._cohort = Cohort(node, identity, self.manifest, self.run_id, cohort, token, self._neighbours)
+        distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
+        self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.log.operator)
+        proven = AFFINITY if choice is Choice.AFFINITY else cohort
+        self._cohort = Cohort(
+            node, identity, self.manifest, self.run_id, proven, token, self._neighbours, group=lambda: self._company.group
+        )
         self._presence = Presence(
             node,
             self.log.operator,
-            cohort,
+            self._company,
             self._cohort,
             self._neighbours,
-            None if token is None else LocalNetwork(node, self.run_id, secret, cohort),
+            None if token is None else LocalNetwork(node, self.run_id, secret, proven),
             store,
             board,
             round=lambda: 0 if self.machine.held is None else self.machine.held.round,
@@ -208,6 +216,7 @@ class PeerLoop:
         """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""
         await self._shelf.serve(self.node)
         await self._ear.start()
+        await serve_pings(self.node)
         await self._cohort.start()
         await self._spread.start()
         await self._presence.start()
@@ -343,9 +352,10 @@ class PeerLoop:
         assert base is not None
         if not await self._load_weights(base):
             return
-        seat = asyncio.create_task(self._take_seat(base))
+        group = self._company.group  # for all of this work, whatever it will be by its end
+        seat = asyncio.create_task(self._take_seat(base, group))
         try:
-            done = await self._bench.train(base, self._states.held, seat, self._may_start_lot)
+            done = await self._bench.train(base, self._states.held, group.name, seat, self._may_start_lot)
         finally:
             seat.cancel()
         if done is None and seat.done() and not seat.cancelled():
@@ -357,14 +367,14 @@ class PeerLoop:
         elif await self._is_through() and self.machine.samples:
             await self._delivery.seal(*done)
 
-    async def _take_seat(self, base: Standing) -> Seat:
+    async def _take_seat(self, base: Standing, group: Group) -> Seat:
         """Return this peer's place in its cohort for the work on a base; work that is done ahead is done alone."""
         if self.machine.phase is not Phase.WORKING or base.round < self.machine.newest.round:
             return Seat(self.identity.public_key)
         # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
         took_ms = self._handing.took_ms
         kept_ms = self._open_ms / LAST_PART + (self._open_ms / LAST_PART if took_ms is None else took_ms)
-        return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - kept_ms)
+        return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - kept_ms, group)
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""

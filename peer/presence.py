@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from peer.cohort import Cohort
+from peer.company import Company
 from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.errors import MantaError
@@ -35,7 +36,7 @@ class Presence:
         self,
         node: OwnNode,
         operator: PublicKey,
-        name: str,
+        company: Company,
         cohort: Cohort,
         neighbours: Neighbours,
         local: LocalNetwork | None,
@@ -49,7 +50,7 @@ class Presence:
         Args:
             node: this peer's.
             operator: the key of the run's log.
-            name: the cohort's.
+            company: says which cohort it is of.
             cohort: this peer's part in it.
             neighbours: the others of the run.
             local: its mates on the local network; None: it has no mates.
@@ -59,7 +60,7 @@ class Presence:
         """
         self._node = node
         self._operator = operator
-        self._name = name
+        self._company = company
         self._cohort = cohort
         self._neighbours = neighbours
         self._local = local
@@ -80,22 +81,28 @@ class Presence:
         self._again.set()
 
     async def meet(self) -> None:
-        """Announce this peer, and look for others, again and again; at first more often, for mates that come at the same time."""
+        """Announce this peer, and look for others, again and again.
+
+        At first that is more often, for mates that come at the same time; and where the own cohort is another one by now.
+        """
         pause_s = waits.FIRST_LOOKS_S
         while True:
+            is_new = False
             try:
-                await self._neighbours.announce(cohort=self._name, round_=self._round())
+                await self._company.measure()
                 await self._neighbours.look()
+                is_new = self._company.regroup()
+                await self._neighbours.announce(cohort=self._company.name, round_=self._round(), position=self._company.position())
                 if self._local is not None:
                     await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
                     await self._local.meet(self._cohort.mates())
                 await self._cohort.meet()
             except MantaError as error:
                 logger.info("no neighbours reason=%s", error)
-            self._board.update(members=self._neighbours.size, mates=len(self._cohort.mates()))
+            self._show_company(is_new)
             if await self._node.addresses() != self._listens_at:
                 self._again.set()
-            pause_s = min(2 * pause_s, self._neighbours.period_s)
+            pause_s = waits.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
             await asyncio.sleep(pause_s)
 
     async def withdraw(self) -> None:
@@ -103,6 +110,19 @@ class Presence:
         with contextlib.suppress(MantaError, TimeoutError):
             async with asyncio.timeout(waits.LEAVE_S):
                 await together(self._cohort.leave(), self._neighbours.withdraw())
+
+    def _show_company(self, is_new: bool) -> None:
+        company, mates = self._company, self._cohort.mates()
+        self._board.update(
+            members=self._neighbours.size,
+            mates=len(mates),
+            cohort=company.name,
+            why=company.why(mates),
+            near=company.suggestion(),
+            round_trips=company.round_trips(),
+        )
+        if is_new:
+            self._board.say(f"cohort {company.name}: {self._board.status.why}")
 
     async def watch(self) -> None:
         """Measure whether others can call this peer, again and again, and remember who of the run can be called."""

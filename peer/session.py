@@ -18,6 +18,7 @@ from automl.space import space_named
 from automl.training import Worker
 from automl.update import self_test
 from peer.cohort_token import load_token
+from peer.company import Choice
 from peer.config import PeerConfig
 from peer.control import Control
 from peer.crew import Crew, InProcess
@@ -32,7 +33,7 @@ from peer.store import PeerStore
 from peer.tables import load_table, publish_table
 from peer.work import ComputeThread
 from peer.worker_data import WorkerData
-from protocol.cohorts import cohort_name
+from protocol.cohorts import affinity_token, cohort_name
 from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
@@ -180,8 +181,7 @@ async def _take_part(
     dataset = await asyncio.to_thread(_load_data, manifest, config)
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config.data_root, devices, compute, make_worker)
-    cohort = cohort_name(config.cohort, socket.gethostname())
-    token = None if config.alone else load_token()
+    choice, cohort, token = _cohort_of(config, manifest, signed.run)
     status = PeerStatus(
         peer=peer_name(identity.public_key),
         key=identity.public_key.hex(),
@@ -198,7 +198,7 @@ async def _take_part(
     if table is not None:
         await publish_table(node, identity, signed.run, shelf, table)
     with StatusBoard(store, status) as board:
-        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} in cohort {cohort}")
+        board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
         measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
@@ -207,11 +207,32 @@ async def _take_part(
             told = config.tell_accuracy
             # Here and not on a GPU: this process has none, so that a pause frees them all.
             measuring = Measuring(manifest.supernet, signed.run, identity, dataset, "cpu", compute, log, board, is_told=told)
-        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring)
+        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice)
         await control.attach(loop)
         await _until_told_to_stop(loop, board)
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
+
+
+def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes) -> tuple[Choice, str, bytes | None]:
+    """Return what decides this peer's cohort, its label, and the token that its members prove to each other; None: it is alone.
+
+    Raises:
+        UserError: see ``load_token``.
+    """
+    label = cohort_name(config.cohort, socket.gethostname())
+    if config.alone:
+        return Choice.ALONE, label, None
+    if config.cohort is not None:
+        return Choice.LABEL, label, load_token()
+    if manifest.cohorts == "affinity":
+        return Choice.AFFINITY, label, affinity_token(run)
+    return Choice.HOST, label, load_token()
+
+
+def _in_cohort(choice: Choice, cohort: str) -> str:
+    words = {Choice.ALONE: "alone", Choice.AFFINITY: "in a cohort with whoever of the run is near"}
+    return words.get(choice, f"in cohort {cohort}")
 
 
 async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard) -> None:

@@ -34,6 +34,9 @@ class PeerStatus:
     waiting_for: str = ""
     members: int = 0
     mates: int = 0  # others of its cohort that are there
+    why: str = ""  # it is in that cohort, in words
+    near: str = ""  # who is near and no mate, in words
+    round_trips: str = ""  # to the landmarks, in words
     reachable: str = "unknown"  # whether others can call this peer: unknown, local, public, outbound
     reach: str = ""  # the same in words
     loss: float | None = None

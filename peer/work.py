@@ -111,6 +111,7 @@ class Learnt:
     """What the lots of a base taught a peer."""
 
     base: Standing
+    cohort: str  # that the claim names
     pile: Pile
     vector: Vector  # (N,): the mean gradient, or the change of the weights over the local steps
     coverage: NDArray[np.bool_] | None  # (N,): the weights that it is about; None: all
@@ -127,7 +128,7 @@ class Made:
 
 
 def claim_of(
-    learnt: Learnt, identity: Identity, run: bytes, cohort: str, *, founder: PublicKey, local_steps: int, residual: bytes, lot_ms: int
+    learnt: Learnt, identity: Identity, run: bytes, *, founder: PublicKey, local_steps: int, residual: bytes, lot_ms: int
 ) -> SignedClaim:
     """Return the claim of what was learnt, for a contribution of ``founder`` or one alone; ``residual`` is the digest of the one used."""
     pile = learnt.pile
@@ -137,7 +138,7 @@ def claim_of(
         base=learnt.base.commit,
         key=identity.public_key,
         founder=founder,
-        cohort=cohort,
+        cohort=learnt.cohort,
         local_steps=local_steps,
         work=pile.work,
         lots_root=pile.lots_root(),

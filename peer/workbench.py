@@ -5,6 +5,7 @@ How many lots there is time for is decided by the caller; what is done with what
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from automl.course import RunCourse
 from automl.local import LocalSteps
 from automl.schedule import place_of_lot
+from automl.space import Architecture
 from automl.training import Lot
 from automl.update import State
 from exact.residuals import vector_digest
@@ -34,7 +36,6 @@ class Workbench:
         self,
         manifest: Manifest,
         course: RunCourse,
-        cohort: str,
         key: bytes,
         crew: Crew,
         compute: ComputeThread,
@@ -44,7 +45,6 @@ class Workbench:
         """Prepare; ``machine`` and ``pace`` are told of each lot."""
         self._manifest = manifest
         self._course = course
-        self._cohort = cohort
         self._key = key
         self._crew = crew
         self._compute = compute
@@ -80,7 +80,9 @@ class Workbench:
         await self._crew.load(state.parameters, teacher)
         self._loaded = digest
 
-    async def train(self, base: Standing, state: State, seat: "asyncio.Future[Seat]", may_start: MayStart) -> tuple[Learnt, Seat] | None:
+    async def train(
+        self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]", may_start: MayStart
+    ) -> tuple[Learnt, Seat] | None:
         """Train on ``state``, that of ``base``; return what was learnt, and the place in the cohort that it was learnt in.
 
         None: there was no time for a lot, or what was trained is of no use by now.
@@ -88,18 +90,20 @@ class Workbench:
         Args:
             base: the commit.
             state: its state, which the crew has.
+            cohort: the name that model-parallel's architectures follow from, for all of this work.
             seat: this peer's place in its cohort; it is waited for once the first lot is done.
             may_start: whether another lot is to be started.
         """
         plan, steps = self._course.plan, self._manifest.exchange.local_steps
-        pile = Pile(self._crew.num_weights, plan.architectures(base.round + 1, self._cohort))
+        architectures = plan.architectures(base.round + 1, cohort)
+        pile = Pile(self._crew.num_weights, architectures)
         local = LocalSteps(state, plan) if steps > 1 else None
         index = 0
         for step in range(steps):
             if local is not None and step:
                 self._loaded = None
                 await self._crew.load(local.weights, self._teacher)
-            index = await self._train_step(base, step, index, pile, seat, may_start)
+            index = await self._train_step(base, step, index, architectures, pile, seat, may_start)
             if not pile.step_lots:
                 return None
             if local is not None:
@@ -109,14 +113,20 @@ class Workbench:
         if not bool(np.isfinite(vector).all()):
             logger.error("lots dropped: what they taught is not finite round=%d", base.round + 1)
             return None
-        return Learnt(base, pile, vector, self._course.coverage(base.round + 1, self._cohort)), seat.result()
+        return Learnt(base, cohort, pile, vector, self._course.coverage(base.round + 1, cohort)), seat.result()
 
     async def _train_step(
-        self, base: Standing, step: int, first: int, pile: Pile, seat: "asyncio.Future[Seat]", may_start: MayStart
+        self,
+        base: Standing,
+        step: int,
+        first: int,
+        architectures: Sequence[Architecture],
+        pile: Pile,
+        seat: "asyncio.Future[Seat]",
+        may_start: MayStart,
     ) -> int:
         """Train the lots of a local step, the first one of which has the index ``first``; return that of the next step's."""
         manifest, steps = self._manifest, self._manifest.exchange.local_steps
-        architectures = self._course.plan.architectures(base.round + 1, self._cohort)
 
         def lot_at(index: int) -> tuple[Lot, int]:
             place = place_of_lot(len(architectures), base.commit, self._key, index)

@@ -1,15 +1,26 @@
-"""Which cohort a peer belongs to, and how two peers show each other that they hold its token. Distances are not measured: a label decides,
-else the host.
+"""What a cohort is called, and how two peers show each other that they hold its token.
+
+A label names it, else the host, or where the manifest says so whoever is near (``protocol.affinity``).
 """
 
 import hmac
 import re
+from dataclasses import dataclass
 
 from protocol.errors import UserError
 from protocol.records import check_name
 from protocol.signing import PublicKey, sha256
 
 TOKEN_BYTES = 32
+AFFINITY = "affinity"  # stands in the proofs of peers whose cohort may change from round to round
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A cohort as one of its members sees it: what it goes by for all of its work on a base."""
+
+    name: str
+    members: frozenset[PublicKey] | None = None  # the others that are known to be in it; None: whoever proves its token is
 
 
 def cohort_name(label: str | None, host: str) -> str:
@@ -34,6 +45,11 @@ def cohort_name(label: str | None, host: str) -> str:
 def meeting_secret(token: bytes, run: bytes) -> bytes:
     """Return what those who hold a token go by to find each other in a run (32 bytes): nobody else can tell where, or crowd them out."""
     return hmac.digest(token, b"manta/meeting/v1" + run, "sha256")
+
+
+def affinity_token(run: bytes) -> bytes:
+    """Return what those whose cohorts come of affinity prove to each other (32 bytes): no more than that they are of the same run."""
+    return sha256(b"manta/affinity/v1" + run)
 
 
 def mate_proof(token: bytes, run: bytes, cohort: str, caller: PublicKey, callee: PublicKey) -> bytes:

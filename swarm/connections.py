@@ -4,6 +4,7 @@ Addresses are libp2p's multiaddresses, as text; those of others come from strang
 """
 
 import asyncio
+import contextlib
 import ipaddress
 from collections.abc import Awaitable, Sequence
 from typing import Any
@@ -13,8 +14,8 @@ from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from protocol.errors import Unreachable
-from protocol.signing import PublicKey, peer_id, peer_name
+from protocol.errors import SignatureError, Unreachable
+from protocol.signing import PublicKey, peer_id, peer_name, public_key_of
 from swarm import waits
 from swarm.daemon import ask
 
@@ -101,6 +102,23 @@ async def remote_hosts(p2p: P2P, key: PublicKey) -> list[str]:
     writer.close()
     maddrs = [maddr for peer in response.peers if peer.id == peer_id(key) for maddr in _parsed(peer.addrs)]
     return sorted({host for host in map(host_of, maddrs) if host is not None})
+
+
+async def connected_hosts(p2p: P2P) -> dict[PublicKey, list[str]]:
+    """Return all nodes that this one is connected to, with the IP addresses at the other ends.
+
+    Raises:
+        Unreachable: the daemon does not answer.
+    """
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
+    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", waits.CONNECT_S)
+    writer.close()
+    found: dict[PublicKey, set[str]] = {}
+    for peer in response.peers:
+        with contextlib.suppress(SignatureError):  # a node of another kind
+            hosts = {host for host in map(host_of, _parsed(peer.addrs)) if host is not None}
+            found.setdefault(public_key_of(peer.id), set()).update(hosts)
+    return {key: sorted(hosts) for key, hosts in found.items()}
 
 
 def host_of(maddr: str) -> str | None:

@@ -29,7 +29,7 @@ _MAX_MATES = 128  # whose addresses are looked at
 _MAX_SEALED_BYTES = 1024
 _NONCE_BYTES = 12
 
-_Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
+Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 logger = logging.getLogger("manta.near")
 
@@ -77,13 +77,13 @@ class LocalNetwork:
     async def meet(self, known: Sequence[PublicKey]) -> None:
         """Connect to the mates on this network that are not ``known`` yet; whoever is not there any more is no error."""
         records = await self._node.lookup(self._name)
-        networks, own = _own_networks()
+        networks, own = own_networks()
         places: dict[PublicKey, list[str]] = {}
         for key, data in sorted(records.items())[:_MAX_MATES]:
             if key in known or key == self._node.key:
                 continue
             with contextlib.suppress(RemoteFault):  # counted
-                near = [place for place in self._open(key, data).places if _is_in(place[0], networks) and place[0] not in own]
+                near = [place for place in self._open(key, data).places if is_in(place[0], networks) and place[0] not in own]
                 places[key] = [_maddr(*place, key) for place in near]
         await together(*(self._dial(key, maddrs) for key, maddrs in places.items() if maddrs))
 
@@ -123,9 +123,9 @@ def _maddr(host: str, port: int, key: PublicKey) -> str:
     return f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}/p2p/{peer_name(key)}"
 
 
-def _own_networks() -> tuple[_Networks, set[str]]:
+def own_networks() -> tuple[Networks, set[str]]:
     """Return the networks that this computer has an address in, but for its own loopback, and these addresses."""
-    networks: _Networks = []
+    networks: Networks = []
     own = set()
     for addresses in psutil.net_if_addrs().values():
         for each in addresses:
@@ -140,5 +140,6 @@ def _own_networks() -> tuple[_Networks, set[str]]:
     return networks, own
 
 
-def _is_in(host: str, networks: _Networks) -> bool:
+def is_in(host: str, networks: Networks) -> bool:
+    """Return whether an IP address lies in one of these networks."""
     return any(ipaddress.ip_address(host) in network for network in networks)

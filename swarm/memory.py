@@ -42,6 +42,7 @@ class MemoryEndpoint:
         self.broken = asyncio.Event()
         self.listens_at: list[str] = []
         self.hosts: list[str] = []  # from which all others see it
+        self.ways: dict[PublicKey, list[str]] = {}  # its connections
         self.serves_dht = False
 
     async def serve(self, method: str, handler: Handler) -> None:
@@ -110,6 +111,10 @@ class MemoryEndpoint:
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""
         return list(self._network.endpoints[key].hosts) if key in self._network.endpoints else []
+
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """See ``OwnNode.connected``; a test says it."""
+        return dict(self.ways)
 
     async def serve_dht(self, is_served: bool) -> None:
         """See ``OwnNode.serve_dht``."""

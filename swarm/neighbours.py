@@ -146,11 +146,15 @@ class Neighbours:
         now = self._clock()
         return [key for key, known in self._known.items() if known.forgotten_s > now]
 
-    def placed(self) -> list[Placed]:
-        """Return who announced itself lately and where it is, this node as others see it first, if it did."""
-        others = [self._known[key].announcement for key in self.members()]
-        own = [] if self._own is None else [self._own]
-        return own + [Placed(PublicKey(each.key), each.cohort, each.position) for each in others]
+    def others(self) -> list[Placed]:
+        """Return the others that announced themselves lately, with the cohort that they are of, and where they are."""
+        known = [self._known[key].announcement for key in self.members()]
+        return [Placed(each.key, each.cohort, each.position) for each in known]
+
+    def position(self, key: PublicKey) -> Position:
+        """Return what a peer announced of where it is; ``NOWHERE`` where it is not known."""
+        known = self._known.get(key)
+        return NOWHERE if known is None else known.announcement.position
 
     def distance_us(self, key: PublicKey) -> int:
         """Return the least bound that is known on the round trip to a peer, see ``protocol.affinity``; ``FAR`` where there is none."""

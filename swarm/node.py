@@ -23,7 +23,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable, UserError
 from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
 from swarm import waits
-from swarm.connections import answer_of, connect, connect_some, remote_hosts, whereabouts
+from swarm.connections import answer_of, connect, connect_some, connected_hosts, remote_hosts, whereabouts
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
@@ -206,6 +206,10 @@ class Node:
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""
         return await remote_hosts(self._p2p, key)
+
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """See ``OwnNode.connected``."""
+        return await connected_hosts(self._p2p)
 
     async def serve_dht(self, is_served: bool) -> None:
         """See ``OwnNode.serve_dht``."""

@@ -92,6 +92,14 @@ class OwnNode(Endpoint, Protocol):
         """
         ...
 
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """Return the nodes that this one is connected to, with the IP addresses at the other ends.
+
+        Raises:
+            Unreachable: it cannot be found out now.
+        """
+        ...
+
     async def serve_dht(self, is_served: bool) -> None:
         """Keep records of the DHT for others from now on, or no more."""
         ...

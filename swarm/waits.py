@@ -18,6 +18,7 @@ CALL_S = 20.0  # a short answer from memory: a manifest, a row, a table
 DIAL_BACK_S = 5.0  # a connection to a caller's own port, to see whether others reach it
 REACH_S = 15.0  # the answer of who was asked to dial back
 OFFER_S = 10.0  # a latency table: its offer, and again the table; who is slower is done without
+PING_S = 2.0  # measuring how far a node is; whoever takes longer is far
 PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
 PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from peer.cohort import Accepted, Cohort, Gathered, Seat
+from protocol.cohorts import Group
 from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
@@ -45,7 +46,18 @@ class Mate:
         self.name = name
         self.endpoint = band.network.endpoint(self.key)
         self.neighbours = Neighbours(self.endpoint, RUN, now)
-        self.cohort = Cohort(self.endpoint, self.identity, band.manifest, RUN, name, token, self.neighbours, now_ms=lambda: now() * 1000)
+        self.group = Group(name)
+        self.cohort = Cohort(
+            self.endpoint,
+            self.identity,
+            band.manifest,
+            RUN,
+            name,
+            token,
+            self.neighbours,
+            group=lambda: self.group,
+            now_ms=lambda: now() * 1000,
+        )
         self.seat = Seat(self.key)
 
     async def meet(self) -> None:

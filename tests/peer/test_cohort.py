@@ -22,6 +22,7 @@ from peer.cohort import Accepted, Cohort, Gathered, Seat
 from peer.cohort_founder import LATE, NOT_FINITE, TOO_LARGE
 from peer.cohort_messages import GIVE, HAND_OVER, JOIN, Give, GiveAnswer, HandOver, Join, JoinAnswer, Place, Word
 from peer.cohort_seat import GONE
+from protocol.cohorts import Group
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.records import SignedClaim, SignedContribution
@@ -138,7 +139,7 @@ def test_a_stranger_that_claims_the_cohort_s_name_is_not_listened_to() -> None:
             await mate.meet()
             assert not mate.cohort._desk or stranger.key not in mate.cohort.mates()
         requests = {
-            JOIN: Join(base_of(0).commit, 1, 1, 1000),
+            JOIN: Join(base_of(0).commit, 1, 1, 1000, "here"),
             GIVE: Give(base_of(0).commit, 0, 1, Offer(b"o" * 16, COUNT, ())),
             HAND_OVER: HandOver(base_of(0).commit, stranger.claim(), b"", Offer(b"o" * 16, COUNT, ())),
         }
@@ -363,6 +364,54 @@ def test_who_is_sent_round_in_circles_gives_up(apart: None) -> None:
 
 
 @pytest.mark.usefixtures("apart")
+def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
+    """Where cohorts may change, mates may see them differently for a moment: the second one believes that the first is of its own."""
+
+    async def story(band: Band) -> None:
+        mates = await band.gather_round(4)
+        first, second, third, fourth = mates
+        everybody = frozenset(mate.key for mate in mates)
+        first.group = Group("elsewhere", everybody - {first.key})
+        for mate in (second, third, fourth):
+            mate.group = Group("here", everybody - {mate.key})
+        seats = await all_of(*(mate.convene() for mate in mates))
+        assert [seat.founder for seat in seats] == [first.key, *[second.key] * 3]
+        await all_of(*(mate.average(0) for mate in mates))
+        assert seats[0].is_alone
+        assert seats[1].members == tuple(mate.key for mate in (second, third, fourth))
+
+    play(story, local_steps=2)
+
+
+def test_only_those_of_the_own_cohort_are_mates_though_others_proved_as_much() -> None:
+    async def story(band: Band) -> None:
+        mates = await band.gather_round(3)
+        for mate, others in zip(mates, (mates[1:2], mates[:1], ()), strict=True):
+            mate.group = Group("lone" if mate is mates[2] else "here", frozenset(other.key for other in others))
+        assert [mate.cohort.mates() for mate in mates] == [(mates[1].key,), (mates[0].key,), ()]
+        assert not any(mate.neighbours.is_near(mates[2].key) for mate in mates)
+        seats = await all_of(*(mate.convene() for mate in mates))
+        await all_of(*(mate.average(0) for mate in mates))
+        assert [seat.is_alone for seat in seats] == [False, False, True]
+
+    play(story, local_steps=2)
+
+
+def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
+    async def story(band: Band) -> None:
+        first, second = await band.gather_round(2)
+        await all_of(first.convene(), second.convene())
+        await all_of(first.average(0), second.average(0))
+        first.group = Group("another", frozenset())  # from the next base on
+        gathered, accepted = await all_of(first.found(), second.hand_over())
+        assert gathered is not None and accepted is not None  # noqa: PT018
+        assert [claim.open().cohort for claim in gathered.claims] == ["here", "here"]
+        seats = await all_of(first.convene(2), second.convene(2))
+        assert [seat.founder for seat in seats] == [first.key, second.key]
+
+    play(story, local_steps=2)
+
+
 def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(4)
@@ -1039,7 +1088,7 @@ def test_rounds_leave_no_files_open() -> None:
 # What strangers send.
 
 messages: list[Any] = [
-    Join(b"b" * 32, 1, 1, 1),
+    Join(b"b" * 32, 1, 1, 1, "here"),
     JoinAnswer(int(Place.TAKEN), (), (b"k" * 32,), 10, 10),
     Give(b"b" * 32, 0, 1, Offer(b"o" * 16, 1, ())),
     GiveAnswer((), "too late", 0),
@@ -1064,10 +1113,11 @@ def test_a_message_has_one_form(message: Any, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Join(b"b", 1, 1, 1),
-        lambda: Join(b"b" * 32, 0, 1, 1),
-        lambda: Join(b"b" * 32, 1, -1, 1),
-        lambda: Join(b"b" * 32, 1, 1, 2**40),
+        lambda: Join(b"b", 1, 1, 1, "here"),
+        lambda: Join(b"b" * 32, 0, 1, 1, "here"),
+        lambda: Join(b"b" * 32, 1, -1, 1, "here"),
+        lambda: Join(b"b" * 32, 1, 1, 2**40, "here"),
+        lambda: Join(b"b" * 32, 1, 1, 1, "Two words"),
         lambda: JoinAnswer(9),
         lambda: JoinAnswer(int(Place.ELSEWHERE)),
         lambda: JoinAnswer(int(Place.TAKEN), (), (b"b" * 32, b"a" * 32)),

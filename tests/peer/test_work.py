@@ -103,7 +103,7 @@ RUN = sha256(b"run")
 
 def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
     settings = {"founder": PEER.public_key, "local_steps": 1, "residual": b"", "lot_ms": 12, **changes}
-    return claim_of(Learnt(BASE, pile, vector, None), PEER, RUN, "home", **settings)
+    return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, **settings)
 
 
 def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
@@ -128,7 +128,7 @@ def test_a_contribution_has_the_body_of_what_is_given() -> None:
     pile = three_lots()
     vector = pile.gradient()
     signed = claimed(pile, vector)
-    made = made_of([signed], vector, Learnt(BASE, pile, vector, None), PEER, RUN, "int16")
+    made = made_of([signed], vector, Learnt(BASE, "home", pile, vector, None), PEER, RUN, "int16")
     contribution = made.header.contribution.open()
     assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
     assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
@@ -143,7 +143,7 @@ def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_o
     given = np.array([0.5, -2.0, 8.0, 0.25], np.float32)
     coverage = np.array([True, True, False, True])
     pile = three_lots()
-    made = made_of([claimed(pile, given)], given, Learnt(BASE, pile, given, coverage), PEER, RUN, "topk-1024-4")
+    made = made_of([claimed(pile, given)], given, Learnt(BASE, "home", pile, given, coverage), PEER, RUN, "topk-1024-4")
     assert made.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
     assert made.left is not None
     assert made.left.tolist() == [0.5, 0.0, 8.0, 0.25]
@@ -152,7 +152,7 @@ def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_o
 
 def test_a_sparse_contribution_that_leaves_nothing_out_leaves_no_residual() -> None:
     given = np.array([0.0, -2.0, 0.0, 0.0], np.float32)
-    made = made_of([claimed(three_lots(), given)], given, Learnt(BASE, three_lots(), given, None), PEER, RUN, "topk-1024-4")
+    made = made_of([claimed(three_lots(), given)], given, Learnt(BASE, "home", three_lots(), given, None), PEER, RUN, "topk-1024-4")
     assert (made.left, made.header.contribution.open().residual) == (None, b"")
 
 

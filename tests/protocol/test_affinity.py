@@ -143,6 +143,27 @@ def test_it_is_found_while_some_have_announced_it_and_others_not_yet(peers: list
     assert max(sizes(mixed), default=0) <= MAX_GROUP
 
 
+@settings(deadline=None, max_examples=20)
+@given(st.lists(st.tuples(st.one_of(st.just(b""), st.integers(0, 2).map(host)), st.integers(0, 4)), min_size=2, max_size=8), st.randoms())
+def test_all_agree_before_long_though_each_hears_of_the_others_late(where: list[tuple[bytes, int]], random: Any) -> None:
+    """One after the other finds its cohort by what it has heard: of each of the others one of the newest three announcements."""
+    told = [[placed(number, host=found, steps={100: step})] for number, (found, step) in enumerate(where)]
+
+    def look(number: int) -> None:
+        heard = [told[other][-1 - min(random.randint(0, 2), len(told[other]) - 1)] for other in range(len(told)) if other != number]
+        own = told[number][-1]
+        told[number].append(replace(own, cohort=cohorts([own, *heard])[own.key]))
+
+    for _ in range(12):
+        for number in random.sample(range(len(told)), len(told)):
+            look(number)
+    settled = {each[-1].key: each[-1].cohort for each in told}
+    assert cohorts([each[-1] for each in told]) == settled
+    for number in range(len(told)):
+        look(number)
+        assert told[number][-1].cohort == settled[told[number][-1].key]
+
+
 @settings(deadline=None)
 @given(by_round_trips, st.randoms(use_true_random=False))
 def test_round_trips_that_grow_by_a_step_move_nobody(peers: list[Placed], random: Any) -> None:

@@ -478,16 +478,15 @@ def test_who_is_nearest_is_in_front_of_those_that_are_drawn() -> None:
     run(draw())
 
 
-def test_what_was_announced_is_known_with_its_place_the_own_first() -> None:
+def test_what_was_announced_is_known_with_its_place() -> None:
     async def meet() -> None:
         here, other = endpoints(2)
         known = Neighbours(here, RUN)
         position = Position(1, b"h" * 16, b"", ())
         await Neighbours(other, RUN).announce(cohort="there", round_=1, position=position)
         await known.look()
-        assert known.placed() == [Placed(other.key, "there", position)]
-        await known.announce(cohort="here", round_=1)
-        assert known.placed() == [Placed(here.key, "here", NOWHERE), Placed(other.key, "there", position)]
+        assert known.others() == [Placed(other.key, "there", position)]
+        assert (known.position(other.key), known.position(here.key)) == (position, NOWHERE)
 
     run(meet())
 

@@ -1,0 +1,150 @@
+"""Which cohort a peer is of, and why, among peers that measure, announce themselves and look, in memory and virtual time."""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from peer.company import Choice, Company
+from protocol.affinity import MAX_GROUP, first_name
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.distances import Distances, serve_pings
+from swarm.memory import MemoryNetwork
+from swarm.neighbours import Neighbours
+from tests.swarm.virtual_time import now, run_virtual
+
+RUN = sha256(b"run")
+OPERATOR = Identity(sha256(b"operator")).public_key
+PEERS = [Identity(sha256(b"company %d" % i)).public_key for i in range(12)]
+
+
+class Crowd:
+    """Peers whose hosts and ways are given by number; the operator is -1."""
+
+    def __init__(
+        self,
+        choices: Sequence[Choice],
+        *,
+        hosts: Sequence[bytes] = (),
+        one_way_ms: Callable[[int, int], float] = lambda *_: 20.0,
+    ) -> None:
+        keys = {OPERATOR: -1, **{key: number for number, key in enumerate(PEERS)}}
+        network = MemoryNetwork(delay_s=lambda one, other, _method: 2 * one_way_ms(*sorted((keys[one], keys[other]))) / 1000)
+        self.endpoints = [network.endpoint(OPERATOR)]
+        self.neighbours: list[Neighbours] = []
+        self.companies: list[Company] = []
+        for number, choice in enumerate(choices):
+            endpoint = network.endpoint(PEERS[number])
+            host = hosts[number] if hosts else b""
+            neighbours = Neighbours(endpoint, RUN, now, is_near=lambda _key: False)  # nobody has proved anything
+            distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=now, networks=list, rng=random.Random(number))
+            self.endpoints.append(endpoint)
+            self.neighbours.append(neighbours)
+            self.companies.append(Company(PEERS[number], choice, "lab", neighbours, distances, OPERATOR))
+
+    async def look(self, numbers: Sequence[int] | None = None) -> None:
+        """Let these, or all, do once what peers do again and again."""
+        for number in range(len(self.companies)) if numbers is None else numbers:
+            company, neighbours = self.companies[number], self.neighbours[number]
+            await company.measure()
+            await neighbours.look()
+            company.regroup()
+            await neighbours.announce(cohort=company.name, round_=0, position=company.position())
+
+    def names(self) -> list[str]:
+        return [company.name for company in self.companies]
+
+
+def play(crowd: Crowd, story: Callable[[Crowd], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        for endpoint in crowd.endpoints:
+            await serve_pings(endpoint)
+        await story(crowd)
+
+    run_virtual(whole())
+
+
+OPEN = Choice.AFFINITY
+EAST, WEST = b"e" * 16, b"w" * 16
+
+
+def test_those_of_a_host_find_each_other_without_a_label_and_stay() -> None:
+    async def story(crowd: Crowd) -> None:
+        assert crowd.names() == [first_name(key) for key in PEERS[:6]]
+        for _ in range(3):
+            await crowd.look()
+        names = crowd.names()
+        assert len(set(names)) == 2
+        assert len({*names[:3]}) == len({*names[3:]}) == 1
+        for number, company in enumerate(crowd.companies):
+            others = range(3) if number < 3 else range(3, 6)
+            assert company.group.members == {PEERS[other] for other in others if other != number}
+        for _ in range(3):
+            await crowd.look()
+            assert crowd.names() == names
+        assert crowd.companies[0].why(()) == "same host as 2 others"
+
+    play(Crowd([OPEN] * 6, hosts=[EAST] * 3 + [WEST] * 3), story)
+
+
+def test_those_a_short_way_apart_are_a_cohort_and_a_far_one_is_alone() -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(4):
+            await crowd.look()
+        names = crowd.names()
+        assert names[0] == names[1] != names[2] == first_name(PEERS[2])
+        assert crowd.companies[0].why(()) == "at most 2.0 ms from 1 other"
+        assert crowd.companies[2].why(()) == "alone: nobody is near enough; the nearest is up to 45 ms away"
+        assert "45 ms from the aggregator" in crowd.companies[2].round_trips()
+
+    play(Crowd([OPEN] * 3, one_way_ms=lambda one, other: 1.0 if (one, other) == (0, 1) else 20.0), story)
+
+
+def test_a_host_full_of_peers_makes_cohorts_of_a_bounded_size() -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(5):
+            await crowd.look()
+        names = crowd.names()
+        assert sorted(names.count(name) for name in set(names))[0] > 1
+        assert max(names.count(name) for name in names) <= MAX_GROUP
+
+    play(Crowd([OPEN] * 12, hosts=[EAST] * 12), story)
+
+
+def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(3):
+            await crowd.look()
+        names = crowd.names()
+        assert names[0] == names[1] != names[2] == names[3] == "lab"
+        assert crowd.companies[0].group.members == {PEERS[1]}
+        assert crowd.companies[2].group.members is None
+        assert crowd.companies[3].group.members == frozenset()
+        assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 mate with its token"
+        assert crowd.companies[3].why(()) == "alone, as --alone says"
+
+    play(Crowd([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4), story)
+
+
+@pytest.mark.parametrize("choice", [Choice.HOST, Choice.LABEL, Choice.ALONE])
+def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Choice) -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(3):
+            await crowd.look()
+        assert set(crowd.names()) == {"lab"}
+        suggestion = crowd.companies[0].suggestion()
+        assert suggestion == "same host as 1 other, at most 2.0 ms from 1 other"
+        assert crowd.companies[3].suggestion() == ""
+
+    near = {(0, 2), (1, 2)}
+    play(Crowd([choice] * 4, hosts=[EAST, EAST, b"", b""], one_way_ms=lambda *pair: 1.0 if pair in near else 20.0), story)
+
+
+def test_a_lone_peer_of_consent_says_why() -> None:
+    async def story(crowd: Crowd) -> None:
+        await crowd.look()
+        assert crowd.companies[0].why(()).startswith("alone: no other peer of this user on this host")
+        assert crowd.companies[0].why([PublicKey(PEERS[1])]) == "1 other peer of the same user on this host"
+        assert crowd.companies[1].why(()) == "alone: nobody else is in the run whose cohort affinity decides"
+
+    play(Crowd([Choice.HOST, OPEN]), story)
