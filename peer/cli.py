@@ -13,6 +13,7 @@ import click
 
 from peer.config import PeerConfig, directory_of, load_config
 from peer.control import PAUSE, RESUME, tell
+from peer.report import lines_of
 from protocol.errors import MantaError, UserError
 from swarm.loading import ending_at_ctrl_c
 
@@ -51,6 +52,15 @@ def join_command(verbose: bool, **options: Any) -> None:
     _set_up_logging(verbose)
     with _clear_errors():
         _join(load_config(_given(options)))
+
+
+@main.command(name="status")
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
+def status_command(**options: Any) -> None:
+    """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
+    with _clear_errors():
+        for line in lines_of(load_config(_given(options)).dir):
+            click.echo(line)
 
 
 @main.command(name="tables")

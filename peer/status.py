@@ -79,15 +79,15 @@ class StatusBoard:
 
     def update(self, **changes: Any) -> None:
         """Change fields and show it."""
-        before = self.status.waiting_for
+        before, company = self.status.waiting_for, (self.status.cohort, self.status.why)
         for name, value in changes.items():
             setattr(self.status, name, value)
         if self._spinner is not None:
             self._spinner.update(self._line())
-        if self.status.waiting_for != before:
+        if self.status.waiting_for != before or (self.status.cohort, self.status.why) != company:
             self.write()
-            if self.status.waiting_for and self._spinner is None:
-                self.say(f"waiting for {self.status.waiting_for}")
+        if self.status.waiting_for not in (before, "") and self._spinner is None:
+            self.say(f"waiting for {self.status.waiting_for}")
 
     def pause(self, *, is_paused: bool) -> None:
         """Show that the person paused the peer, or that it goes on."""

@@ -1,0 +1,84 @@
+"""What ``manta-peer status`` prints: where the peer of a directory stands, and why it is in its cohort, from its status file."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from protocol.errors import UserError
+
+_FILE = "status.json"
+_MAX_BYTES = 1024 * 1024
+
+
+class _Shown(BaseModel):
+    """What is shown of the file; a file of another version may lack some of it, or have more."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    peer: str
+    run: str
+    name: str
+    cohort: str
+    pid: int
+    num_rounds: int
+    round: int = 0
+    phase: str = ""
+    finished: bool = False
+    paused: bool = False
+    waiting_for: str = ""
+    members: int = 0
+    why: str = ""
+    near: str = ""
+    round_trips: str = ""
+    reach: str = ""
+    samples_counted: int = 0
+    rounds_counted: int = 0
+
+
+def lines_of(directory: Path) -> list[str]:
+    """Return the lines for the peer of ``directory``, the running one or the last.
+
+    Raises:
+        UserError: no peer ever ran there, or its file cannot be read; the message says what to do.
+    """
+    path = directory / _FILE
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES)
+        shown = _Shown.model_validate_json(data)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"no peer ever ran in {directory}: name its folder with --dir, or start one with manta-peer join") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    except ValidationError as error:
+        raise UserError(f"{path} is no peer's status: the next manta-peer join writes it anew") from error
+    return list(_lines(shown))
+
+
+def _lines(shown: _Shown) -> Iterator[str]:
+    state = "finished" if shown.finished else "paused" if shown.paused else shown.phase
+    state = state if shown.finished or _is_running(shown.pid) else "not running"
+    yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
+    yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
+    yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
+    if shown.near:
+        yield f"near you: {shown.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
+    if shown.round_trips:
+        yield f"round trips: {shown.round_trips}"
+    if shown.reach:
+        yield f"reach: {shown.reach}"
+    if shown.waiting_for:
+        yield f"waiting for {shown.waiting_for}"
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether that process is there, and is no other one that got its number since."""
+    if pid == os.getpid():
+        return False
+    try:
+        return any("manta-peer" in word or "peer.cli" in word for word in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
