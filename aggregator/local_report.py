@@ -88,6 +88,10 @@ class PeerStatus(_Status):
 
     key: str = ""
     cohort: str = ""
+    why: str = ""  # it is in that cohort
+    near: str = ""
+    members: int = 0
+    mates: int = 0
     round: int = 0
     state: str = ""
     loss: float | None = None

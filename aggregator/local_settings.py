@@ -30,6 +30,7 @@ class Wishes:
 
     peers: int | None = None
     cohorts: int | None = None
+    affinity: bool = False
     rounds: int | None = None
     local_steps: int = 1
     codec: str = usual(TASKS[0]).codec
@@ -58,9 +59,12 @@ class Settings:
     directory: Path
     limits: Limits
     private: tuple[Path, ...] = ()  # each peer's own data, where they are private
+    by_affinity: bool = False  # peers have no labels and find each other
 
-    def cohort(self, index: int) -> str:
-        """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone."""
+    def cohort(self, index: int) -> str | None:
+        """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone. None: affinity decides."""
+        if self.by_affinity:
+            return None
         return f"cohort-{index * self.cohorts // self.peers}"
 
 
@@ -70,6 +74,8 @@ def make_settings(wishes: Wishes) -> Settings:
     Raises:
         UserError: a value that cannot be, data that is not there, or a directory that holds something.
     """
+    if wishes.affinity and wishes.cohorts is not None:
+        raise UserError("--affinity goes without --cohorts: the peers find out themselves how many there are")
     private = _private_folders(wishes)
     wishes = replace(wishes, peers=_number_of_peers(wishes, private))
     wishes = replace(wishes, cohorts=_number_of_cohorts(wishes))
@@ -86,7 +92,7 @@ def make_settings(wishes: Wishes) -> Settings:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
     limits = _make_limits(wishes, task, dataset)
     run = _run_config(wishes, task, dataset, supernet, root)
-    return Settings(wishes.peers, wishes.cohorts, run, root, _make_directory(wishes.directory), limits, private)
+    return Settings(wishes.peers, wishes.cohorts, run, root, _make_directory(wishes.directory), limits, private, wishes.affinity)
 
 
 def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
@@ -123,6 +129,8 @@ def _check(wishes: Wishes) -> None:
         raise UserError(f"--peers takes a number from 1 to {_MAX_PEERS}, not {wishes.peers}")
     if not 1 <= wishes.cohorts <= wishes.peers:
         raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
+    if wishes.affinity and wishes.private is not None:
+        raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
     if wishes.rounds is not None and wishes.rounds < 1:
         raise UserError(f"--rounds takes a number from 1 on, not {wishes.rounds}")
     if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
@@ -180,6 +188,7 @@ def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Pa
     values = RunConfig.of(settings).model_dump()
     name = f"{dataset}-{wishes.algorithm}"[:_MAX_NAME]
     values["run"] |= {"name": name, "algorithm": wishes.algorithm, "schedule": wishes.schedule, "seed": wishes.seed}
+    values["run"]["cohorts"] = "consent" if wishes.private is not None else "affinity"  # of who joins beside: its own peers have labels
     if wishes.rounds is not None:
         values["run"]["rounds"] = wishes.rounds
     if wishes.private is not None:

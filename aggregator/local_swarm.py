@@ -122,9 +122,11 @@ class LocalSwarm:
         for index in range(self._settings.peers):
             name = f"peer-{index}"
             where = ("--listen", _LISTEN, "--dir", str(self._settings.directory / name))
-            what = ("--initial-peers", address, "--run", status.run, "--cohort", self._settings.cohort(index), "--gpus", "all")
+            what = ("--initial-peers", address, "--run", status.run, "--gpus", "all")
+            cohort = self._settings.cohort(index)
+            label = () if cohort is None else ("--cohort", cohort)
             own = ("--private-data", str(self._settings.private[index])) if self._settings.private else data
-            self._start(name, "peer.cli", "join", *what, *own, *where, environment=self._of_peers)
+            self._start(name, "peer.cli", "join", *what, *label, *own, *where, environment=self._of_peers)
         self._console.print("another peer may join while it runs:")
         shown = ("--private-data", "DIR") if self._settings.private else data
         line = " ".join(("manta-peer join --gpus all --initial-peers", address, "--run", status.run, *shown))
@@ -208,7 +210,7 @@ class LocalSwarm:
             tuple(peers),
             ledger,
             run=settings.run,
-            cohorts=settings.cohorts,
+            cohorts=len({peer.cohort for peer in peers}) if settings.by_affinity else settings.cohorts,
             limits=settings.limits,
             wall_time_s=time.monotonic() - self._started_s,
             directory=settings.directory,

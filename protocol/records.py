@@ -113,6 +113,7 @@ class Manifest:
             _require(getattr(self, what) in known, f"{what} must be one of {', '.join(known)}")
         check_digest(self.data_digest, "data_digest")
         check_digest(self.initial_state, "initial_state")
+        _require(self.cohorts == "consent" or not self.is_private, "with private data cohorts come of consent")
         _require(0 <= self.seed < 2**63, "seed is between 0 and 2^63")
         _require(1 <= self.num_rounds <= MAX_ROUND, "num_rounds is at least 1")
         _require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")

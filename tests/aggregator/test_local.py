@@ -108,6 +108,7 @@ def failed(made: Report) -> list[str]:
         (["--peers", "0"], "--peers takes a number from 1"),
         (["--peers", "3", "--cohorts", "4"], "--cohorts takes a number from 1 to that of the peers (3), not 4"),
         (["--cohorts", "0"], "--cohorts takes a number from 1"),
+        (["--cohorts", "2", "--affinity"], "--affinity goes without --cohorts"),
         (["--rounds", "0"], "--rounds takes a number from 1"),
         (["--local-steps", "0"], "--local-steps takes a number from 1 to 1024, not 0"),
         (["--local-steps", "1025"], "--local-steps takes a number from 1 to 1024"),
@@ -179,7 +180,7 @@ def test_the_run_is_the_usual_one_of_the_task_with_what_was_asked_for(tmp_path: 
     assert stereo.optimizer_settings() == usual("stereo").optimizer
     plain = make_settings(Wishes(directory=tmp_path / "b")).run
     quick = RoundSection(first_open_s=0.5, min_open_s=0.2, max_open_s=120)  # rounds adapt by themselves, from a short one on
-    assert plain == RunConfig(run=RunSection(name="digits-data-parallel"), round=quick)
+    assert plain == RunConfig(run=RunSection(name="digits-data-parallel", cohorts="affinity"), round=quick)
 
 
 def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
@@ -204,6 +205,15 @@ def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes:
     made = Settings(peers, cohorts, RunConfig(), None, tmp_path, Limits())
     names = [made.cohort(index) for index in range(peers)]
     assert [names.count(f"cohort-{index}") for index in range(cohorts)] == sizes
+
+
+def test_by_affinity_peers_have_no_label(tmp_path: Path) -> None:
+    made = make_settings(Wishes(directory=tmp_path / "1", affinity=True))
+    assert [made.cohort(index) for index in range(made.peers)] == [None] * made.peers
+    assert made.run.run.cohorts == "affinity"
+    (tmp_path / "own" / "a").mkdir(parents=True)
+    with pytest.raises(UserError, match="--affinity goes without --private"):
+        make_settings(Wishes(private=tmp_path / "own", affinity=True))
 
 
 def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ def test_a_manifest_with_private_data_comes_back_and_says_so(private: Manifest, 
     [
         {"data": "secret"},
         {"data": "shared"},  # and yet it says what private images have to be
+        {"cohorts": "affinity"},  # in a cohort the others see what one's own images taught it
         {"private": ()},
         {"private": (ASKED, ASKED)},
         {"task": "stereo"},
