@@ -38,7 +38,8 @@ GATE_POLL_S = 0.5  # not to be seen in what it costs to be there
 METHODS = ("header", "body", "commit-after", "commit", "blob", "row", "table", "manifest", "latency", "others")
 SENT, RECEIVED = 0, 1
 OTHERS = METHODS.index("others")
-CLONE_NEWNET = 0x40000000
+CLONE_NEWNET, CLONE_NEWNS = 0x40000000, 0x00020000
+MS_REC, MS_PRIVATE, MS_BIND = 0x4000, 0x40000, 0x1000  # of mount(2)
 
 
 def count_traffic(path: Path) -> None:
@@ -124,7 +125,9 @@ class Place:
     directory: Path
     listen: str = LISTEN
     namespace: str | None = None  # of the network, as ``ip netns`` names it; None: this process's
-    cohort: str | None = None  # None: alone
+    cohort: str | None = None  # None: alone, or as ``finds_mates`` says
+    finds_mates: bool = False  # without a cohort's name it is not alone, but in the cohort that the run's manifest leads it to
+    machine: str | None = None  # the id of the computer that it is on; None: this one's
     token: str | None = None  # what the members of the cohort share, 64 hex digits
 
     def enter(self) -> None:
@@ -133,9 +136,20 @@ class Place:
             with open(f"/run/netns/{self.namespace}") as file:
                 if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), CLONE_NEWNET):
                     raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+        if self.machine is not None:
+            _be_machine(self.machine, self.directory / "machine-id")
         if self.token is not None:
             os.environ["MANTA_COHORT_TOKEN"] = self.token
         count_traffic(self.directory / "traffic")
+
+
+def _be_machine(machine: str, path: Path) -> None:
+    """Have this id as a computer has it in /etc/machine-id, in this process alone."""
+    path.write_text(f"{machine}\n")
+    libc = ctypes.CDLL(None, use_errno=True)
+    private, bind = (None, b"/", None, MS_REC | MS_PRIVATE, None), (bytes(path), b"/etc/machine-id", None, MS_BIND, None)
+    if libc.unshare(CLONE_NEWNS) or libc.mount(*private) or libc.mount(*bind):
+        raise OSError(ctypes.get_errno(), "cannot be another machine")
 
 
 def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> None:
@@ -153,7 +167,7 @@ def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> 
         initial_peers=(address,),
         run=run,
         cohort=place.cohort,
-        alone=place.cohort is None,
+        alone=place.cohort is None and not place.finds_mates,
         listen=(place.listen,),
         gpus="none",
         threads=1,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
@@ -301,7 +301,17 @@ class Swarm:
 
 
 def run_config(
-    name: str, num_peers: int, rounds: int, *, lots: int, lot_s: float, supernet: str, local_steps: int, codec: str, dataset: str = "digits"
+    name: str,
+    num_peers: int,
+    rounds: int,
+    *,
+    lots: int,
+    lot_s: float,
+    supernet: str,
+    local_steps: int,
+    codec: str,
+    dataset: str = "digits",
+    cohorts: Literal["consent", "affinity"] = "consent",
 ) -> RunConfig:
     """Return the run file of a run in which each peer has about so many lots, of so many seconds, in each round."""
     usual = RunConfig.usual("classification")
@@ -310,7 +320,7 @@ def run_config(
     first_open_s = lots * lot_s
     return usual.model_copy(
         update={
-            "run": RunSection(name=name, rounds=rounds),
+            "run": RunSection(name=name, rounds=rounds, cohorts=cohorts),
             "data": DataSection(dataset=dataset, supernet=supernet),
             "round": RoundSection(
                 target_batch=target,

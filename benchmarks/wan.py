@@ -6,6 +6,9 @@ that is what each step costs. Manta runs its real programs: with H = 1, dense, a
 vector are trained; those of the large one are pauses of ``--lot-ms``, for eight of them would drown the processors of one computer.
 
 A site is one computer with four processes: its peers pass each other their vectors through memory, not over a network.
+With ``--cohorts
+affinity`` or ``consent`` nobody has a label, and each peer is of somebody else, on a machine with an id of its own: where affinity decides
+those of a site find each other by their local network, where consent does all stay alone.
 
 Run it from the repository, as root: ``.venv/bin/python benchmarks/wan.py --help``.
 """
@@ -18,6 +21,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,7 +33,7 @@ import torch
 import wan_hivemind
 import wan_manta
 from wan_hivemind import Averaged
-from wan_manta import Exchanged, Setting, Vector
+from wan_manta import COHORTS, Exchanged, Setting, Vector
 from wan_network import Network, failed, why_not
 
 from automl.data.catalog import load_dataset
@@ -100,7 +104,7 @@ def measure(arguments: argparse.Namespace) -> tuple[str, dict[str, Any]]:
         "dense": Setting(1, "int16", arguments.lots),
         "sparse": Setting(arguments.local_steps, arguments.codec, arguments.lots * arguments.local_steps),
     }
-    settings = [known[name] for name in arguments.settings]
+    settings = [replace(known[name], cohorts=cohorts) for cohorts in arguments.cohorts for name in arguments.settings]
     averaged: dict[tuple[str, float], Averaged] = {}
     exchanged: dict[tuple[str, Setting, float], Exchanged] = {}
     with Network(HOSTS_A_SITE) as network:
@@ -140,6 +144,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sides", nargs="+", choices=["hivemind", "manta"], default=["hivemind", "manta"], help="(default: both)")
     names = ["dense", "sparse"]
     parser.add_argument("--settings", nargs="+", choices=names, default=names, help="of Manta: H = 1, and several steps (default: both)")
+    parser.add_argument("--cohorts", nargs="+", choices=COHORTS, default=["labels"], help="how sites come to be cohorts (default: labels)")
     parser.add_argument("--json", type=Path, help="file for the figures")
     arguments = parser.parse_args(words)
     if min(arguments.mbit) <= 0 or min(arguments.rounds, arguments.lots, arguments.lot_ms, arguments.local_steps) < 1:

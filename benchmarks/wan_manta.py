@@ -6,6 +6,7 @@ several processes here. What goes between the sites, and to and from the aggrega
 
 import secrets
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from wan_network import SITES, Carried, Network
 
 PORT = 31000
 WARM_UP_ROUNDS = 3  # at each speed: the length of a round settles
+COHORTS = ("labels", "affinity", "consent")  # a label and a token for each site, or neither, and each peer of somebody else
+SETTLED_S = 240.0  # until those of a site have found each other
 ENDLESS = 100_000  # rounds: nobody waits for the last one
 
 
@@ -37,11 +40,12 @@ class Setting:
     local_steps: int
     codec: str
     lots: int  # of a peer and round that the run aims at
+    cohorts: str = "labels"  # one of COHORTS
 
     @property
     def name(self) -> str:
         """What the tables call it."""
-        return f"H = {self.local_steps}, {self.codec}"
+        return f"H = {self.local_steps}, {self.codec}" + ("" if self.cohorts == "labels" else f", {self.cohorts}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +78,14 @@ def measure(
     network: Network, vector: Vector, setting: Setting, mbits: Sequence[float], num_rounds: int, say: Callable[[str], None]
 ) -> dict[float, Exchanged]:
     """Return what one swarm needs at each speed of the links, one after the other; it starts while they are fast."""
-    directory = network.directory / f"{vector.name}-{setting.local_steps}-{setting.codec}"
+    directory = network.directory / f"{vector.name}-{setting.local_steps}-{setting.codec}-{setting.cohorts}"
     directory.mkdir()
     with _swarm(network, vector, setting, directory) as swarm:
         network.shape(None)
         swarm.start(lambda line: None)
         swarm.gate.touch()
+        if setting.cohorts != "labels":
+            say(f"Manta, {vector.name}, {setting.name}: {_found(swarm, network, setting.cohorts)}")
         marks: dict[float, tuple[Mark, Mark]] = {}
         for mbit in mbits:
             network.shape(mbit)
@@ -103,8 +109,10 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
             directory / f"{host.site}{number}",
             listen=f"/ip4/{host.address}/tcp/{PORT}",
             namespace=host.namespace,
-            cohort=f"site-{host.site}",
-            token=tokens[host.site],
+            cohort=f"site-{host.site}" if setting.cohorts == "labels" else None,
+            token=tokens[host.site] if setting.cohorts == "labels" else secrets.token_hex(32),
+            finds_mates=setting.cohorts != "labels",
+            machine=None if setting.cohorts == "labels" else secrets.token_hex(16),
         )
         for number, host in enumerate(network.hosts)
     }
@@ -117,10 +125,31 @@ def _swarm(network: Network, vector: Vector, setting: Setting, directory: Path) 
         supernet=vector.supernet,
         local_steps=setting.local_steps,
         codec=setting.codec,
+        cohorts="affinity" if setting.cohorts == "affinity" else "consent",
     )
     server = network.server
     aggregator = Place(directory / "aggregator", listen=f"/ip4/{server.address}/tcp/{PORT}", namespace=server.namespace)
     return Swarm(directory, config, places, dict.fromkeys(places, vector.lot_s), aggregator)
+
+
+def _found(swarm: Swarm, network: Network, cohorts: str) -> str:
+    """Wait until all know who is near, and those of a site have found each other where they are to; return what they found, in words."""
+    sites = {f"{host.site}{number}": host.site for number, host in enumerate(network.hosts)}
+    mates = len(sites) // len(SITES) - 1 if cohorts == "affinity" else 0
+    started_s = time.monotonic()
+    while time.monotonic() < started_s + SETTLED_S:
+        told = {name: swarm.peer(name) for name in swarm.peers}
+        if all(status.members == len(sites) and status.mates == mates and (mates or status.near) for status in told.values()):
+            break
+        time.sleep(0.5)
+    else:
+        raise SystemExit(f"they did not settle within {SETTLED_S:.0f} s: {told}")
+    groups: dict[str, list[str]] = {}
+    for name, status in told.items():
+        groups.setdefault(status.cohort if mates else name, []).append(name)
+    words = " | ".join(" ".join(names) for names in groups.values())
+    why = "; ".join(sorted({status.why if mates else f"near: {status.near}" for status in told.values()}))
+    return f"after {time.monotonic() - started_s:.0f} s cohorts are {words} ({why})"
 
 
 def _prefixed(say: Callable[[str], None], prefix: str) -> Callable[[str], None]:
