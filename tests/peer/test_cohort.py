@@ -363,7 +363,6 @@ def test_who_is_sent_round_in_circles_gives_up(apart: None) -> None:
     play(story)
 
 
-@pytest.mark.usefixtures("apart")
 def test_a_roster_is_of_one_cohort_and_who_is_of_another_looks_for_one_of_its_own() -> None:
     """Where cohorts may change, mates may see them differently for a moment: the second one believes that the first is of its own."""
 
@@ -412,6 +411,7 @@ def test_a_cohort_keeps_its_name_for_all_of_the_work_on_a_base() -> None:
     play(story, local_steps=2)
 
 
+@pytest.mark.usefixtures("apart")
 def test_a_cohort_that_is_cut_in_halves_makes_two_rosters() -> None:
     async def story(band: Band) -> None:
         mates = await band.gather_round(4)

@@ -19,7 +19,7 @@ HOME = ipaddress.ip_network("192.168.1.0/24")
 
 @pytest.fixture(autouse=True)
 def _at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lan, "_own_networks", lambda: ([HOME], {"192.168.1.2"}))
+    monkeypatch.setattr(lan, "own_networks", lambda: ([HOME], {"192.168.1.2"}))
 
 
 class _Dialling:
