@@ -59,7 +59,7 @@ def join_command(verbose: bool, **options: Any) -> None:
 def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
     with _clear_errors():
-        for line in lines_of(load_config(_given(options)).dir):
+        for line in lines_of(directory_of(_given(options))):
             click.echo(line)
 
 
