@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from protocol.affinity import MAX_DISTANCES, STAY_US, STEPS_US, TAG_BYTES, Position, step_of, tag_of
+from protocol.affinity import MAX_DISTANCES, STEPS_US, TAG_BYTES, Position, step_of, tag_of
 from protocol.errors import EncodingError, MantaError
 from protocol.signing import PublicKey
 from swarm import waits
@@ -25,7 +25,7 @@ _CALLS = 3  # of one node, one after the other
 _KEPT = 16  # round trips of one node
 _OTHERS = 4  # peers that are measured at a look although they are no landmarks and not of the own cohort
 _AT_ONCE = 4
-_SITE_STEP = STEPS_US.index(STAY_US)  # whoever takes longer is not on the local network, but beyond a tunnel
+_SITE_STEP = 8  # 16 ms: whoever takes longer is not on the local network, but beyond a tunnel; a busy computer may take some of it
 
 
 async def serve_pings(endpoint: Endpoint) -> None:

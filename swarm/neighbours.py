@@ -44,6 +44,7 @@ class _Known:
     forgotten_s: float  # the time when it is
     is_met: bool = False
     is_mate: bool = False  # it stands where the own cohort meets
+    data: bytes = b""  # the announcement as it came
 
 
 class Neighbours:
@@ -288,7 +289,8 @@ class Neighbours:
         if key == self._endpoint.key or (known is None and not self._has_room(key, of_cohort)):
             return
         try:
-            announcement = unpack(Announcement, data, max_bytes=MAX_ANNOUNCEMENT_BYTES)
+            is_known = known is not None and known.data == data  # as most are: a look finds what the one before found
+            announcement = known.announcement if known is not None and is_known else _opened(data)
             if (announcement.key, announcement.run) != (key, self._run):
                 raise EncodingError("an announcement in another's name, or for another run")
             if of_cohort and announcement.cohort != self._cohort:
@@ -303,7 +305,9 @@ class Neighbours:
         if known is None and of_cohort and len(self._known) >= MAX_NEIGHBOURS:
             del self._known[self._rng.choice([each for each in self._known if not self._is_mate(each)])]
         is_met = known is not None and known.is_met
-        self._known[key] = _Known(announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s), is_met, is_mate)
+        self._known[key] = _Known(
+            announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s), is_met, is_mate, data
+        )
 
     def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:
         """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""
@@ -320,6 +324,10 @@ class Neighbours:
 
     def _is_mate(self, key: PublicKey) -> bool:
         return self._known[key].is_mate
+
+
+def _opened(data: bytes) -> Announcement:
+    return unpack(Announcement, data, max_bytes=MAX_ANNOUNCEMENT_BYTES)
 
 
 @lru_cache(maxsize=4096)
