@@ -30,7 +30,7 @@ def main() -> None:
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
 @click.option(
-    "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: yours on this host]"
+    "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: as the run says]"
 )
 @click.option("--alone", is_flag=True, default=None, help="Hand in alone, whoever else is near.")
 @click.option(

@@ -25,7 +25,7 @@ class PeerConfig(BaseModel):
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
     cohort: str | None = Field(
         default=None,
-        description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",
+        description="peers with the same name and token average among themselves before they hand in; default: as the run says",
     )
     alone: bool = Field(default=False, description="hand in alone, whoever else is near")
     listen: tuple[str, ...] = Field(

@@ -172,6 +172,7 @@ def test_the_log_says_where_a_caller_calls_from_and_finds_nobody_at_other_ports(
     async def look(log: Node, peer: Node) -> None:
         await DialBackDesk(log).start()
         assert await log.remote_hosts(peer.key) == ["127.0.0.1"]
+        assert (await log.connected())[peer.key] == ["127.0.0.1"]
         found = await peer.call(log.key, METHOD, pack(AskDialBack((tcp_port_of((await log.addresses())[0]) or 0,))), timeout_s=30)
         assert unpack(DialledBack, found, max_bytes=256) == answer("127.0.0.1")  # a port of another node than the caller
 
