@@ -20,6 +20,7 @@ median and the best over the peers. Each setting appends a line of JSON to FILE;
 
 import argparse
 import json
+import re
 import statistics
 import sys
 import time
@@ -42,9 +43,11 @@ from automl.schedule import Plan
 from automl.settings import thin
 from automl.space import space_named
 from automl.trainer import Trainer
+from peer.noise import noisy
 
 _LEAST = 200  # images of a peer
 _SETTINGS = ("pooled", "private")
+_NOISE = re.compile(r"noise=([0-9.]+)@([0-9.]+)")
 
 Run = dict[str, Any]
 
@@ -62,10 +65,22 @@ def pooled(parts: Sequence[ImageDataset]) -> ImageDataset:
     return replace(parts[0], train_images=images, train_labels=np.concatenate([part.train_labels for part in parts]))
 
 
-def trainer_of(plan: Plan, dataset: ImageDataset, parts: Sequence[ImageDataset], cohorts: int, samples: int) -> Trainer:
+class NoisyTrainer(Trainer):
+    """A training whose cohorts add noise to what they learnt, as a peer does that has data of its own."""
+
+    sigma = 0.0
+    clip = 1.0
+
+    def _learn(self, cohort: Cohort, base: bytes, losses: list[float]) -> torch.Tensor:
+        return torch.from_numpy(noisy(super()._learn(cohort, base, losses).numpy(), self.sigma, self.clip))
+
+
+def trainer_of(
+    plan: Plan, dataset: ImageDataset, parts: Sequence[ImageDataset], cohorts: int, samples: int, kind: type[Trainer] = Trainer
+) -> Trainer:
     """Return a training whose cohorts exchange as ``automl.settings.thin`` says."""
     usual = thin("classification")
-    return Trainer(
+    return kind(
         plan,
         dataset,
         lot_samples=usual.lot_samples,
@@ -83,7 +98,12 @@ def trained(setting: str, plan: Plan, parts: Sequence[ImageDataset]) -> list[tor
     if setting == "alone":
         alone = [trainer_of(replace(plan, seed=plan.seed + place), part, (), 1, lots) for place, part in enumerate(parts)]
         return [ended(each) for each in alone]
-    whole = pooled(parts)
+    whole, noise = pooled(parts), _NOISE.fullmatch(setting)
+    if noise is not None:
+        trainer = trainer_of(plan, whole, parts, len(parts), lots * len(parts), NoisyTrainer)
+        assert isinstance(trainer, NoisyTrainer)
+        trainer.sigma, trainer.clip = float(noise[1]), float(noise[2])
+        return [ended(trainer)]
     return [ended(trainer_of(plan, whole, () if setting == "pooled" else parts, len(parts), lots * len(parts)))]
 
 
@@ -149,6 +169,9 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=400, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     arguments = parser.parse_args()
+    for setting in arguments.settings:
+        if setting not in ("pooled", "private", "alone") and _NOISE.fullmatch(setting) is None:
+            parser.error(f"{setting!r} is no setting: pooled, private, alone or noise=SIGMA@C")
     torch.set_num_threads(1)
     usual = thin("classification")
     whole = load_dataset("fashionmnist", arguments.data_root)

@@ -39,10 +39,14 @@ def main() -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and sealed work.")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
 @click.option("--private-data", type=click.Path(path_type=Path), metavar="DIR", help="Images of your own, where a run asks for them.")
+@click.option("--private-noise", type=float, metavar="SIGMA", help="Own images: add noise of SIGMA times the clip to what is handed in.")
+@click.option("--private-clip", type=float, metavar="C", help="Own images, with noise: the norm that what is handed in is clipped to.")
+@click.option("--private-epsilon", type=float, metavar="E", help="Own images, with noise: leave before more than that is given away.")
+@click.option("--private-delta", type=float, metavar="D", help="At which epsilon is meant.  [default: 0.00001]")
 @click.option(
     "--tell-accuracy/--no-tell-accuracy",
     default=None,
-    help="Tell the operator how good the model is on held-out images of your own, or not.  [default: tell]",
+    help="Tell the operator how good the model is on held-out images of your own, or not.  [default: tell; with noise not]",
 )
 @click.option("--latency-table", type=click.Path(path_type=Path), metavar="FILE", help="This device's latencies, for whoever asks.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")

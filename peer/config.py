@@ -39,8 +39,17 @@ class PeerConfig(BaseModel):
     private_data: Path | None = Field(
         default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
     )
-    tell_accuracy: bool = Field(
-        default=True, description="private data: tell the operator how good the model is on held-out images of one's own"
+    private_noise: float | None = Field(
+        default=None, gt=0, le=1e6, description="private data: noise on what is handed in, its deviation as a multiple of private_clip"
+    )
+    private_clip: float | None = Field(default=None, gt=0, le=1e30, description="private data: the norm that it is clipped to before")
+    private_epsilon: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="private data with noise: leave before more than so much was given away"
+    )
+    private_delta: float = Field(default=1e-5, gt=0, lt=1, description="the probability that what epsilon promises does not hold")
+    tell_accuracy: bool | None = Field(
+        default=None,
+        description="private data: tell the operator how good the model is on held-out images of one's own; default: yes, with noise no",
     )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")

@@ -20,6 +20,7 @@ from peer.delivery import LAST_PART, Delivery, open_ms
 from peer.handing import Handing
 from peer.measuring import Measuring
 from peer.news import Ear
+from peer.noise import Noise
 from peer.presence import Presence
 from peer.residuals import Residuals
 from peer.spread import Spread
@@ -68,11 +69,12 @@ class PeerLoop:
         token: bytes | None = None,
         measuring: Measuring | None = None,
         choice: Choice = Choice.LABEL,
+        noise: Noise | None = None,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
-        ``token`` is what the members of the cohort share; without one this peer is alone. ``measuring`` is for data of its own. ``choice``
-        says what decides which cohort it is of.
+        ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
+        it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -90,6 +92,7 @@ class PeerLoop:
         self._compute = compute
         self._crew = crew
         self._measuring = measuring
+        self._noise = noise
         count = crew.num_weights
         self._spread = Spread(
             node,
@@ -113,7 +116,7 @@ class PeerLoop:
             on_wrong=self._spread.distrust,
         )
         crew.watch(self._crew_changed, board.say)
-        self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace)
+        self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise)
         self._residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
             self.manifest,
@@ -350,6 +353,10 @@ class PeerLoop:
         """Train lots until it is time to hand in, or a commit came; then seal what there is."""
         base = self.machine.held
         assert base is not None
+        if self._noise is not None and self._noise.is_spent:
+            self._board.say(f"nothing more is handed in: {self._noise.line()}, and once more would be beyond --private-epsilon")
+            self.leave()
+            return
         if not await self._load_weights(base):
             return
         group = self._company.group  # for all of this work, whatever it will be by its end
@@ -361,6 +368,8 @@ class PeerLoop:
         if done is None and seat.done() and not seat.cancelled():
             seat.result().close("it has nothing to hand in")
         self._lap.mark("train")
+        if self._noise is not None:
+            self._board.update(epsilon=self._noise.epsilon)
         self._board.status.samples_lost += self._bench.take_dropped()
         if done is None:
             self._board.status.samples_lost += self.machine.discard()

@@ -7,6 +7,9 @@ import numpy as np
 from automl.data.images import ImageDataset
 from automl.data.private_folder import private_folder
 from automl.space import space_named
+from peer.account import Account
+from peer.config import PeerConfig
+from peer.noise import Noise
 from protocol.errors import UserError
 from protocol.records import Manifest
 
@@ -43,6 +46,40 @@ def refuse_private(folder: Path | None) -> None:
     """
     if folder is not None:
         raise UserError("in this run everybody trains on the same data, and --private-data would not be used: leave it out")
+
+
+def refuse_noise(config: PeerConfig) -> None:
+    """Refuse settings of noise in a run where everybody trains on the same data.
+
+    Raises:
+        UserError: there are some.
+    """
+    given = [name for name in ("private_noise", "private_clip", "private_epsilon") if getattr(config, name) is not None]
+    if given:
+        raise UserError(f"in this run everybody trains on the same data, and --{given[0].replace('_', '-')} hides nothing: leave it out")
+
+
+def noise_of(config: PeerConfig, path: Path) -> Noise | None:
+    """Return the noise that a person asked for; None: none. Its account is the file at ``path``.
+
+    Raises:
+        UserError: settings that do not go together, or a budget that is spent.
+        StorageError: the account is damaged.
+    """
+    sigma, clip, limit = config.private_noise, config.private_clip, config.private_epsilon
+    if sigma is None or clip is None:
+        if (sigma, clip, limit) != (None, None, None):
+            raise UserError("noise needs both --private-noise SIGMA and --private-clip C; --private-epsilon E is a limit for it")
+        return None
+    if config.tell_accuracy:
+        raise UserError("how good the model is on images of your own has no noise and is in no account: leave out --tell-accuracy or noise")
+    noise = Noise(sigma, clip, Account(path, config.private_delta), limit)
+    if noise.is_spent:
+        raise UserError(
+            f"the budget of privacy is spent: {noise.line()}, and once more would be beyond --private-epsilon {limit:g}; "
+            "raise it, or add more noise"
+        )
+    return noise
 
 
 def described(dataset: ImageDataset) -> str:

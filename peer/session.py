@@ -27,7 +27,7 @@ from peer.devices import Devices, choose_devices
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.loop import PeerLoop
 from peer.measuring import Measuring
-from peer.private import described, load_private, refuse_private
+from peer.private import described, load_private, noise_of, refuse_noise, refuse_private
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
@@ -152,6 +152,7 @@ def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
     if manifest.is_private:
         return load_private(manifest, config.private_data)
     refuse_private(config.private_data)
+    refuse_noise(config)
     return load_checked(manifest, config.data_root)
 
 
@@ -181,7 +182,9 @@ async def _take_part(
     dataset = await asyncio.to_thread(_load_data, manifest, config)
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config.data_root, devices, compute, make_worker)
-    choice, cohort, token = _cohort_of(config, manifest, signed.run)
+    noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
+    whose = config if noise is None else config.model_copy(update={"alone": True})  # mates get what has no noise yet
+    choice, cohort, token = _cohort_of(whose, manifest, signed.run)
     status = PeerStatus(
         peer=peer_name(identity.public_key),
         key=identity.public_key.hex(),
@@ -204,12 +207,17 @@ async def _take_part(
         if isinstance(dataset, ImageDataset) and manifest.is_private:
             board.say(f"trains on images of its own, which stay here: {described(dataset)}")
             log = LogClient(node, manifest, signed.run)
-            told = config.tell_accuracy
+            told = noise is None if config.tell_accuracy is None else config.tell_accuracy
             # Here and not on a GPU: this process has none, so that a pause frees them all.
             measuring = Measuring(manifest.supernet, signed.run, identity, dataset, "cpu", compute, log, board, is_told=told)
-        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice)
+        if noise is not None:
+            board.update(epsilon=noise.epsilon, delta=noise.delta)
+            board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
+        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice, noise)
         await control.attach(loop)
         await _until_told_to_stop(loop, board)
+        if noise is not None:
+            board.say(f"given away of its images: {noise.line()}")
         word = "run finished" if board.status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
 

@@ -9,7 +9,9 @@ import heapq
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import torch
 
 from automl.training import Lot
 from peer.cohort import Seat
@@ -181,7 +183,10 @@ class Shift:
     def _add(self, index: int, done: Done) -> bool:
         """Add a lot that was trained; False: it is of no use."""
         result = done.result
-        if not bool(result.gradient.isfinite().all()):
+        is_finite = bool(result.gradient.isfinite().all())
+        if self._pile.is_blind and not is_finite:  # what is counted must not depend on the samples
+            result, is_finite = replace(result, gradient=torch.zeros_like(result.gradient), loss=0.0), True
+        if not is_finite:
             logger.error("lot dropped: its gradient is not finite index=%d", index)
             self._machine.lot_trained(0)
             return False

@@ -52,6 +52,8 @@ class PeerStatus:
     own_samples: int = 0  # such images
     own_largest: float | None = None  # share of them that the largest subnet gets right
     own_smallest: float | None = None
+    epsilon: float | None = None  # of differential privacy, where noise is added: what was given away so far, at ``delta``
+    delta: float | None = None
     workers: int = 0  # that are there: each computes a lot at a time
     paused: bool = False  # by the person: nothing is computed
 

@@ -25,6 +25,8 @@ from swarm.blobs import Blob
 
 Vector = NDArray[np.float32]
 
+_BLIND = bytes(32)  # in the place of a digest
+
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
@@ -37,8 +39,15 @@ def now_ms() -> float:
 class Pile:
     """The lots of one base at one peer: local step after local step, and what a claim says of them all."""
 
-    def __init__(self, num_weights: int, architectures: Sequence[Architecture]) -> None:
-        """Begin with the first step; ``architectures`` are those that the round asks for, in order."""
+    def __init__(self, num_weights: int, architectures: Sequence[Architecture], *, is_blind: bool = False) -> None:
+        """Begin with the first step.
+
+        Args:
+            num_weights: N.
+            architectures: those that the round asks for, in order.
+            is_blind: the roots in its claim say nothing of what was computed: a digest of it would tell whoever guesses the samples.
+        """
+        self.is_blind = is_blind
         self._sum = torch.zeros(num_weights)
         self._step_samples = 0
         self._step_lots = 0
@@ -84,7 +93,8 @@ class Pile:
         self._step_samples += result.samples
         self._step_lots += 1
         self._counts[place] += 1
-        self._records.append(LotRecord(lot.step, lot.index, lot.architecture.text, result.samples, f"{result.loss:.6g}", result.projection))
+        loss, projection = ("0", b"") if self.is_blind else (f"{result.loss:.6g}", result.projection)
+        self._records.append(LotRecord(lot.step, lot.index, lot.architecture.text, result.samples, loss, projection))
 
     def gradient(self) -> Vector:
         """Return the mean gradient over the samples of the step under way (N,)."""
@@ -93,6 +103,8 @@ class Pile:
 
     def end_step(self, state: bytes, vector: bytes, mean: bytes) -> None:
         """Begin the next step; of the one before it was, by their digests: the weights before it, this peer's gradient, the mean."""
+        if self.is_blind:
+            state = vector = mean = _BLIND
         self._steps.append(StepRecord(len(self._steps), self._step_samples, state, vector, mean))
         self._sum.zero_()
         self._step_samples = self._step_lots = 0

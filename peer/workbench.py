@@ -20,6 +20,7 @@ from automl.update import State
 from exact.residuals import vector_digest
 from peer.cohort import Seat
 from peer.crew import Crew
+from peer.noise import Noise
 from peer.shift import MayStart, Shift, Task
 from peer.work import ComputeThread, Learnt, Pile, Vector
 from protocol.pace import Pace
@@ -41,8 +42,10 @@ class Workbench:
         compute: ComputeThread,
         machine: RoundMachine,
         pace: Pace,
+        noise: Noise | None = None,
     ) -> None:
-        """Prepare; ``machine`` and ``pace`` are told of each lot."""
+        """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any."""
+        self._noise = noise
         self._manifest = manifest
         self._course = course
         self._key = key
@@ -96,7 +99,7 @@ class Workbench:
         """
         plan, steps = self._course.plan, self._manifest.exchange.local_steps
         architectures = plan.architectures(base.round + 1, cohort)
-        pile = Pile(self._crew.num_weights, architectures)
+        pile = Pile(self._crew.num_weights, architectures, is_blind=self._noise is not None)
         local = LocalSteps(state, plan) if steps > 1 else None
         index = 0
         for step in range(steps):
@@ -110,6 +113,8 @@ class Workbench:
                 await self._take_step(local, step, pile, seat.result())
         vector = pile.gradient() if local is None else local.learnt().numpy()
         self._loaded = self._loaded if local is None else None
+        if self._noise is not None:  # nothing has left so far, and nothing leaves but what is made of the noisy vector
+            vector = await self._compute.run(self._noise.add, vector)
         if not bool(np.isfinite(vector).all()):
             logger.error("lots dropped: what they taught is not finite round=%d", base.round + 1)
             return None

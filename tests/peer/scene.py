@@ -15,6 +15,7 @@ from torch import Tensor
 from automl.training import Lot, LotResult
 from peer.crew import InProcess
 from peer.loop import PeerLoop
+from peer.noise import Noise
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread
@@ -102,14 +103,17 @@ class Scene:
         self.log = log
         self.members: list[Member] = []
 
-    def join(self, number: int, *, prepare: Callable[[Member], None] = lambda _: None, token: bytes | None = None) -> Member:
+    def join(
+        self, number: int, *, prepare: Callable[[Member], None] = lambda _: None, token: bytes | None = None, noise: Noise | None = None
+    ) -> Member:
         """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates."""
         identity, signed = PEERS[number], self.log.signed
         store = PeerStore(self.directory / f"peer-{number}")
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        member = Member(identity, endpoint, store, board, worker, self._loop(endpoint, identity, signed, worker, store, board, token))
+        loop = self._loop(endpoint, identity, signed, worker, store, board, token, noise)
+        member = Member(identity, endpoint, store, board, worker, loop)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
         self.members.append(member)
@@ -124,10 +128,11 @@ class Scene:
         store: PeerStore,
         board: StatusBoard,
         token: bytes | None,
+        noise: Noise | None,
     ) -> PeerLoop:
         compute = ComputeThread()
         crew = InProcess(worker, compute)
-        return PeerLoop(endpoint, identity, signed, crew, "here", store, board, Shelf(max_bytes=2**28), compute, token)
+        return PeerLoop(endpoint, identity, signed, crew, "here", store, board, Shelf(max_bytes=2**28), compute, token, noise=noise)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

@@ -163,3 +163,13 @@ def test_times_add_up_by_name_until_the_line_is_told() -> None:
     assert re.fullmatch(r"train_s=\d+\.\d\d wait_s=\d+\.\d\d", lap.line())
     lap.mark("hand_in")
     assert re.fullmatch(r"hand_in_s=\d+\.\d\d", lap.line())
+
+
+def test_a_blind_piles_roots_say_nothing_of_what_was_computed() -> None:
+    roots = []
+    for seed in (1.0, 2.0):
+        pile = Pile(2, ASKED, is_blind=True)
+        pile.add(lot(0, LARGEST, 16), 0, result([seed, seed], 16, seed, bytes([int(seed)])))
+        pile.end_step(bytes([int(seed)]) * 32, bytes([int(seed)]) * 32, bytes([int(seed)]) * 32)
+        roots.append((pile.lots_root(), pile.steps_root()))
+    assert roots[0] == roots[1]
