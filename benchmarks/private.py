@@ -1,21 +1,21 @@
 """What it costs that data stay at home: FashionMNIST split by class over 8 peers, against the same images pooled. In one process.
 
     .venv/bin/python benchmarks/private.py --data-root DIR --out FILE [--settings pooled private alone ...] [--alpha 0.3] [--peers 8]
-        [--updates 400] [--seed 0]
+        [--updates 400] [--seed 0] [--data NAME]
 
-DIR holds FashionMNIST (manta-search data fashionmnist --root DIR --download). Its 60,000 training images are split over the peers by
-class (Dirichlet), and of each peer's own a fifth is held out. All settings have as many updates, lots and samples, and exchange alike
-(``automl.settings.thin``: 5 local steps, the largest 192 of 4096 values in 4 bits); every peer is a cohort of its own:
+DIR holds FashionMNIST (manta-search data fashionmnist --root DIR --download), or NAME is another set. Its training images are split over
+the peers by class (Dirichlet), and of each peer's own a fifth is held out. All settings have as many updates, lots and samples, and
+exchange alike (``automl.settings.thin``: 5 local steps, the largest 192 of 4096 values in 4 bits); every peer is a cohort of its own:
 
 - ``pooled``: every peer trains on what all peers have together;
 - ``private``: each on its own;
 - ``alone``: each on its own, and nothing is exchanged: what each would have without the others (only in --settings);
 - ``noise=SIGMA@C``: as private, but each round's vector is clipped to the norm C, and noise of SIGMA times C is added to it (likewise).
 
-Measured: the largest, the smallest and the mean of 8 random subnets on FashionMNIST's 10,000 test images (for ``alone`` the mean over the
-peers), BatchNorm recalibrated, nothing fine-tuned; and on each peer's held-out images, BatchNorm recalibrated on its own, the least, the
-median and the best over the peers. Each setting appends a line of JSON to FILE; what is there already is not run again. One thread; 5 to
-10 minutes a setting.
+Measured: the largest, the smallest and the mean of 8 random subnets on the set's test images (for ``alone`` the mean over the peers),
+BatchNorm recalibrated, nothing fine-tuned; and on each peer's held-out images, BatchNorm recalibrated on its own: the least, the median and
+the best over the peers. Each setting appends a line of JSON to FILE; what is there already is not run again. One thread; 5 to 10 minutes a
+setting.
 """
 
 import argparse
@@ -41,11 +41,11 @@ from automl.evaluation import evaluate, quality_report
 from automl.networks import build
 from automl.schedule import Plan
 from automl.settings import thin
-from automl.space import space_named
+from automl.space import fitted_name, space_named
 from automl.trainer import Trainer
 from peer.noise import noisy
 
-_LEAST = 200  # images of a peer
+_LEAST = 60  # images of a peer
 _SETTINGS = ("pooled", "private")
 _NOISE = re.compile(r"noise=([0-9.]+)@([0-9.]+)")
 
@@ -161,7 +161,8 @@ def show(runs: Sequence[Run], parts: Sequence[ImageDataset]) -> None:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-root", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--data-root", type=Path, metavar="DIR")
+    parser.add_argument("--data", default="fashionmnist", metavar="NAME")
     parser.add_argument("--out", required=True, type=Path, metavar="FILE")
     parser.add_argument("--settings", nargs="+", default=list(_SETTINGS), metavar="SETTING")
     parser.add_argument("--alpha", type=float, default=0.3)
@@ -174,12 +175,20 @@ def main() -> None:
             parser.error(f"{setting!r} is no setting: pooled, private, alone or noise=SIGMA@C")
     torch.set_num_threads(1)
     usual = thin("classification")
-    whole = load_dataset("fashionmnist", arguments.data_root)
-    assert isinstance(whole, ImageDataset)
+    whole = load_dataset(arguments.data, arguments.data_root)
+    if not isinstance(whole, ImageDataset):
+        parser.error(f"{arguments.data} is a set for {whole.task}")
     parts = parts_of(whole, arguments.peers, arguments.alpha, arguments.seed)
     rounds = -(-arguments.updates // usual.local_steps)
-    plan = Plan(usual.supernet, "sandwich", "data-parallel", usual.optimizer, rounds, arguments.seed, usual.local_steps)
-    asked = {"alpha": arguments.alpha, "peers": arguments.peers, "updates": arguments.updates, "seed": arguments.seed}
+    supernet = fitted_name(usual.supernet, whole.image_channels, whole.num_classes)
+    plan = Plan(supernet, "sandwich", "data-parallel", usual.optimizer, rounds, arguments.seed, usual.local_steps)
+    asked = {
+        "data": arguments.data,
+        "alpha": arguments.alpha,
+        "peers": arguments.peers,
+        "updates": arguments.updates,
+        "seed": arguments.seed,
+    }
     runs = []
     for setting in arguments.settings:
         known = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
