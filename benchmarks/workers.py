@@ -4,9 +4,9 @@
 
 One worker with one thread, one worker with as many threads as there are workers, and a crew of that many with a thread each train the same
 lots (the largest, the smallest and random architectures, in turn), gradients added in the order of the lots. They take turns, so that a
-machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns, and the ratios; and whether
-the gradients are the same. With --gloo: what it takes to add two gradients of this length by torch.distributed's all_reduce (two ranks on
-loopback), and from shared memory as a peer does.
+machine that gets slower does so for all. Prints the median samples a second of each, the spread over the turns, samples a second of CPU
+time (which other programs disturb less), and the ratios; and whether the gradients are the same. With --gloo: what it takes to add two
+gradients of this length by torch.distributed's all_reduce (two ranks on loopback), and from shared memory as a peer does.
 """
 
 import argparse
@@ -19,7 +19,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
+import psutil
 import torch
 from torch import Tensor
 
@@ -41,6 +43,14 @@ _KEY, _BASE = b"k" * 32, b"b" * 32
 _ADDED = 50  # gradients, to measure how long adding takes
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What some lots took."""
+
+    seconds: float
+    cpu_s: float
+
+
 class Counting:
     """What a shift tells of its lots; here nothing comes of it. Stands where a ``RoundMachine`` does."""
 
@@ -57,8 +67,8 @@ def architectures_of(space: SearchSpace) -> tuple[Architecture, ...]:
     return (space.largest(), space.smallest(), *(space.sample(random.Random(f"workers:{index}")) for index in range(2)))
 
 
-async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: int, first: int) -> tuple[float, Pile]:
-    """Return the seconds that so many lots take from ``first`` on, and their pile."""
+async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: int, first: int) -> "tuple[Taken, Pile]":
+    """Return what so many lots take from ``first`` on, and their pile."""
     pile = Pile(crew.num_weights, asked)
     seat: asyncio.Future[Seat] = asyncio.get_running_loop().create_future()
     seat.set_result(Seat(_KEY))  # type: ignore[arg-type]
@@ -69,9 +79,15 @@ async def timed(crew: Crew, asked: Sequence[Architecture], lots: int, samples: i
 
     shift = Shift(Task(0, lots, lot_at), first, pile, crew, Counting(), Pace(), seat, lambda *_: True)  # type: ignore[arg-type]
     crew.watch(shift.look_again, lambda line: print(line, file=sys.stderr))
-    started_s = time.perf_counter()
+    started_s, started_cpu_s = time.perf_counter(), cpu_s(crew)
     await shift.run()
-    return time.perf_counter() - started_s, pile
+    return Taken(time.perf_counter() - started_s, cpu_s(crew) - started_cpu_s), pile
+
+
+def cpu_s(crew: Crew) -> float:
+    """Return the CPU seconds of this process and of a crew's so far."""
+    workers = [psutil.Process(pid).cpu_times() for pid in crew.pids.values()] if isinstance(crew, ProcessCrew) else []
+    return time.process_time() + sum(times.user + times.system for times in workers)
 
 
 async def measure(arguments: argparse.Namespace) -> None:
@@ -91,7 +107,7 @@ async def measure(arguments: argparse.Namespace) -> None:
         while len(crew.present()) < many:
             await changed.wait()
             changed.clear()
-        rates: dict[str, list[float]] = {}
+        taken: dict[str, list[Taken]] = {}
         for each in (alone, crew):
             await each.load(weights, None)
         for turn in range(-1, arguments.turns):  # the first turn warms up
@@ -102,25 +118,29 @@ async def measure(arguments: argparse.Namespace) -> None:
                 (f"{many} workers, 1 thread each", crew, 1),
             ):
                 await compute.run(torch.set_num_threads, threads)  # they are a thread's own
-                seconds, pile = await timed(who, asked, arguments.lots, arguments.samples, arguments.lots * turn if turn > 0 else 0)
+                took, pile = await timed(who, asked, arguments.lots, arguments.samples, arguments.lots * turn if turn > 0 else 0)
                 gradients.append(torch.from_numpy(pile.gradient()))
                 if turn >= 0:
-                    rates.setdefault(name, []).append(arguments.lots * arguments.samples / seconds)
+                    taken.setdefault(name, []).append(took)
     finally:
         await crew.close()
         compute.close()
-    show(rates, gradients)
+    show(taken, gradients, arguments.lots * arguments.samples)
 
 
-def show(rates: dict[str, list[float]], gradients: Sequence[Tensor]) -> None:
-    """Print rates, ratios and differences."""
+def show(taken: dict[str, list[Taken]], gradients: Sequence[Tensor], samples: int) -> None:
+    """Print rates, ratios and differences; ``samples`` are those of a turn."""
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    for name, some in rates.items():
-        print(f"  {name:<28} {statistics.median(some):8.1f} samples/s   {min(some):.1f} to {max(some):.1f}")
-    one, threads, workers = rates.values()
+    for name, some in taken.items():
+        rates, of_cpu = [samples / each.seconds for each in some], statistics.median(samples / each.cpu_s for each in some)
+        spread = f"{min(rates):.1f} to {max(rates):.1f}"
+        print(f"  {name:<28} {statistics.median(rates):8.1f} samples/s   {spread:<18} {of_cpu:8.1f} samples a CPU second")
+    one, threads, workers = taken.values()
     for name, other in (("one worker with one thread", one), ("one worker with as many threads", threads)):
-        ratio = statistics.median(mine / theirs for mine, theirs in zip(workers, other, strict=True))
-        print(f"workers against {name}: {ratio:.2f} times")
+        pairs = list(zip(workers, other, strict=True))
+        ratio = statistics.median(theirs.seconds / mine.seconds for mine, theirs in pairs)
+        of_cpu = statistics.median(theirs.cpu_s / mine.cpu_s for mine, theirs in pairs)
+        print(f"workers against {name}: {ratio:.2f} times, a CPU second {of_cpu:.2f} times")
     for name, gradient in (("other threads", gradients[1]), ("workers", gradients[2])):
         difference = float((gradient - gradients[0]).norm() / gradients[0].norm())
         print(f"gradient of {name} against one worker with one thread: relative difference {difference:.1e}")
