@@ -1,8 +1,15 @@
-"""Ctrl-C while a program loads its libraries, which takes seconds: it just ends. No library is imported here."""
+"""While a program loads its libraries, which takes seconds: Ctrl-C just ends it, and one that is missing is named with its extra.
+
+No library is imported here.
+"""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from protocol.errors import UserError
+
+_OF_SWARM = frozenset({"hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL"})
 
 
 @contextmanager
@@ -10,12 +17,24 @@ def ending_at_ctrl_c() -> Iterator[None]:
     """Let SIGINT end the process as the system does, without an exception; for imports only, when there is nothing to clean up yet.
 
     A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it (numpy: infinite recursion).
+
+    Raises:
+        UserError: a library is missing that the extra "swarm" brings.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # whoever started this program wants it ignored
-        yield
-        return
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Else whoever started this program wants it ignored.
+    is_listened_to = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_listened_to:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _OF_SWARM:
+            raise
+        raise UserError(
+            f"{library} is not installed, which all need but light contributors (manta-peer join --light): "
+            "install Manta with its extra, as in: pip install '.[swarm]'"
+        ) from error
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if is_listened_to:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
