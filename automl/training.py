@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.data.dataset import Batch, Dataset
+from automl.data.dataset import Batch, TrainingSet
 from automl.networks import build
 from automl.objective import classification_loss, stereo_loss
 from automl.space import Architecture, space_named
@@ -56,7 +56,7 @@ class LotResult:
 class Worker:
     """One device that computes lots, with its own supernet; not for several threads at once."""
 
-    def __init__(self, supernet_name: str, dataset: Dataset, device: str = "cpu", threads: int | None = None) -> None:
+    def __init__(self, supernet_name: str, dataset: TrainingSet, device: str = "cpu", threads: int | None = None) -> None:
         """Build the supernet on ``device``; ``threads`` sets torch's threads for the whole process.
 
         On a GPU lots are computed in bfloat16 where that is safe (autocast); weights and gradients are fp32 everywhere.

@@ -31,7 +31,21 @@ class Batch:
     targets: Tensor = field(repr=False)  # classification: int64 (B,); stereo: fp32 (B, H, W) in pixels of the inputs, < 0 where unknown
 
 
-class Dataset(Protocol):
+class TrainingSet(Protocol):
+    """What lots are drawn from."""
+
+    @property
+    def num_train(self) -> int:
+        """What a lot's sample indices are drawn from."""
+
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+        """Return these training samples, augmented: a function of the arguments alone, the same bits on every machine.
+
+        ``seed`` is of 64 bits, see protocol.lots.
+        """
+
+
+class Dataset(TrainingSet, Protocol):
     """A data set for one task, with a fixed held-out part that no training batch touches."""
 
     @property
@@ -51,22 +65,12 @@ class Dataset(Protocol):
         """Classification: labels run from 0 to below it; stereo: 0."""
 
     @property
-    def num_train(self) -> int:
-        """What a lot's sample indices are drawn from."""
-
-    @property
     def num_held_out(self) -> int:
         """Samples that ``held_out_batches`` yields for the part "all"."""
 
     @property
     def digest(self) -> Digest:
         """SHA-256 over name, shapes and raw samples: equal on every machine that has the same data."""
-
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
-        """Return these training samples, augmented: a function of the arguments alone, the same bits on every machine.
-
-        ``seed`` is of 64 bits, see protocol.lots.
-        """
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
         """Yield training inputs (B, C, H, W) without augmentation: a fixed choice spread over the set.

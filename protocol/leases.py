@@ -1,0 +1,219 @@
+"""Who has which lease of a gateway, and for how long: pure bookkeeping, bounded in all that strangers can make it keep. Times are ms.
+
+The lots of a lease follow from its key, so nobody else can do them: what is handed out again, once a lease has expired, is its place in the
+contribution. An address whose leases expire gets fewer of them at a time, and more again with each one that comes back in time.
+"""
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+
+from protocol.exchange import MAX_COHORT
+
+TARGET_MS = 7_500  # that the lots of a lease take: between 5 and 10 s
+MAX_PLACES = MAX_COHORT - 1  # one is the gateway's own
+_SPARE = (5, 4)  # a device may be slower than it was: so many times the time that it says fits into what is left
+_FIRST_MS = 60_000  # the first lease of a device, whose speed nobody knows, is good for so long
+_PATIENCE = 3  # any other for so many times what it should take, and not less than
+_LEAST_GOOD_MS = 5_000
+_AWAY_MS = 1_000  # to ask again, where nothing better is known
+_MAX_ADDRESSES = 1024
+_REMEMBERED = 64  # bases
+_MOST_AN_ADDRESS, _LOST_AN_EXPIRY = 16, 4  # leases at a time
+
+
+@dataclass
+class Leased:
+    """One lease."""
+
+    key: bytes
+    address: str
+    lots_a_step: int
+    until_ms: float
+    given_back: bytes | None = None  # the name of the return that was taken
+
+
+@dataclass(frozen=True, slots=True)
+class No:
+    """Why there is no lease, or why what came back is not taken; and when it may be worth to ask again."""
+
+    reason: str
+    wait_ms: int = 0
+
+
+@dataclass
+class _Address:
+    may_have: int = _MOST_AN_ADDRESS
+    has: int = 0  # leases that are neither back nor expired
+
+
+@dataclass
+class Leases:
+    """The leases of one gateway, base after base."""
+
+    local_steps: int
+    places: int = MAX_PLACES
+    max_lots: int = 0  # of a lease, over all steps; 0 before the first base
+    _base: bytes = b""
+    _due_ms: float = 0.0
+    _is_open: bool = False
+    _next_ms: float = 0.0  # when there may be leases again
+    _before: deque[bytes] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # bases that are over
+    _leases: dict[bytes, Leased] = field(default_factory=dict)  # of this base, by key, those that expired included
+    _addresses: OrderedDict[str, _Address] = field(default_factory=OrderedDict)
+
+    def open(self, base: bytes, *, now_ms: float, due_ms: float, next_ms: float, max_lots: int) -> None:
+        """Hand out leases for work on ``base``; what was leased before is void.
+
+        Args:
+            base: the commit.
+            now_ms: the time.
+            due_ms: when all has to be back.
+            next_ms: when the next base is expected.
+            max_lots: of a lease, over all steps.
+        """
+        self._expire(now_ms)
+        for lease in self._leases.values():
+            self._end(lease, 0)
+        self._leases.clear()
+        if self._base != base:
+            self._before.append(self._base)
+        self._base, self._due_ms, self._next_ms, self.max_lots = base, due_ms, next_ms, max_lots
+        self._is_open = True
+
+    def shut(self) -> None:
+        """Hand out no more leases for this base; what is out may come back."""
+        self._is_open = False
+
+    @property
+    def due_ms(self) -> float:
+        """When all has to be back."""
+        return self._due_ms
+
+    def is_awaited(self, now_ms: float) -> bool:
+        """Return whether a lease is out that may still come back in time."""
+        self._expire(now_ms)
+        return any(lease.given_back is None for lease in self._leases.values() if not self._is_over(lease, now_ms))
+
+    @property
+    def are_any(self) -> bool:
+        """Whether anybody has, or had, a lease on this base."""
+        return bool(self._leases)
+
+    def ask(self, key: bytes, address: str, *, lot_ms: int, way_ms: int, now_ms: float) -> Leased | No:
+        """Return the key's lease on this base, the same one however often it asks, or why it has none."""
+        self._expire(now_ms)
+        later = No("the round's work is over here: there is more after its commit", self._wait_ms(now_ms))
+        if not self._is_open:
+            return later
+        lease = self._leases.get(key)
+        if lease is not None:
+            if lease.given_back is not None:
+                return No("this key's work on this base is done", self._wait_ms(now_ms))
+            return No("this key's lease has expired", self._wait_ms(now_ms)) if self._is_over(lease, now_ms) else lease
+        known = self._addresses.get(address) or _Address()
+        if self._taken(now_ms) >= self.places:
+            return No("all places are taken", _AWAY_MS)
+        if known.has >= known.may_have:
+            return No("too many leases for one address", _AWAY_MS)
+        lots = self._lots(lot_ms, way_ms, self._due_ms - now_ms)
+        if not lots:
+            return No(
+                f"what is left of the round is too short for this device: {self.local_steps} lots of {lot_ms} ms at least, "
+                f"and {way_ms} ms for the way",
+                self._wait_ms(now_ms),
+            )
+        takes_ms = lots * self.local_steps * lot_ms + way_ms
+        good_ms = max(_PATIENCE * takes_ms, _LEAST_GOOD_MS) if lot_ms else _FIRST_MS
+        lease = self._leases[key] = Leased(key, address, lots, min(self._due_ms, now_ms + good_ms))
+        known.has += 1
+        self._addresses[address] = known
+        self._forget_addresses()
+        return lease
+
+    def drop(self, lease: Leased) -> None:
+        """Forget a lease whose work could not be made ready: nobody is to blame."""
+        if self._leases.get(lease.key) is lease:
+            del self._leases[lease.key]
+            self._end(lease, 0)
+
+    def back(self, key: bytes, base: bytes, name: bytes, now_ms: float) -> Leased | No:
+        """Return the lease that a return, by its ``name``, is of, if it may be taken; ``take`` does that once it was looked into."""
+        self._expire(now_ms)
+        if base in self._before:
+            return No("too late: the gateway works on a newer base")
+        lease = self._leases.get(key) if base == self._base else None
+        if lease is None:
+            return No("of no lease that this gateway knows: another base's, another gateway's, or from before its start")
+        if lease.given_back is not None and lease.given_back != name:
+            return No("this lease came back before, as something else")
+        if lease.given_back is None and self._is_over(lease, now_ms):
+            return No("too late: the lease has expired")
+        return lease
+
+    def take(self, lease: Leased, name: bytes) -> bool:
+        """The return of this name is taken; False: it is not, for the lease is void by now, or another one was taken meanwhile."""
+        if self._leases.get(lease.key) is not lease or lease.given_back is not None:
+            return False
+        lease.given_back = name
+        self._end(lease, 1)
+        return True
+
+    def _lots(self, lot_ms: int, way_ms: int, left_ms: float) -> int:
+        """Return how many lots of each step fit; 0: none."""
+        if left_ms <= 0:
+            return 0
+        if not lot_ms:
+            return 1
+        step_ms = lot_ms * self.local_steps
+        fitting = int((left_ms * _SPARE[1] / _SPARE[0] - way_ms) // step_ms)
+        return max(0, min(max(1, TARGET_MS // step_ms), fitting, max(1, self.max_lots // self.local_steps)))
+
+    def _taken(self, now_ms: float) -> int:
+        return sum(lease.given_back is not None or not self._is_over(lease, now_ms) for lease in self._leases.values())
+
+    @staticmethod
+    def _is_over(lease: Leased, now_ms: float) -> bool:
+        return now_ms > lease.until_ms
+
+    def _expire(self, now_ms: float) -> None:
+        for lease in self._leases.values():
+            if lease.given_back is None and lease.address and self._is_over(lease, now_ms):
+                self._end(lease, -_LOST_AN_EXPIRY)
+
+    def _end(self, lease: Leased, more: int) -> None:
+        """Count a lease as its address's no more, once; from then on that may have so many ``more`` at a time."""
+        known = self._addresses.get(lease.address)
+        lease.address = ""
+        if known is not None:
+            known.has -= 1
+            known.may_have = min(max(known.may_have + more, 1), _MOST_AN_ADDRESS)
+
+    def _forget_addresses(self) -> None:
+        while len(self._addresses) > _MAX_ADDRESSES:
+            idle = next((address for address, known in self._addresses.items() if not known.has), None)
+            if idle is None:
+                return  # no more of them than there are leases
+            del self._addresses[idle]
+
+    def _wait_ms(self, now_ms: float) -> int:
+        return max(_AWAY_MS // 4, round(self._next_ms - now_ms))
+
+
+@dataclass
+class Rates:
+    """How many requests an address may make: so many at once, and so many a second from then on. Bounded in memory."""
+
+    a_second: float
+    at_once: float
+    max_addresses: int = _MAX_ADDRESSES
+    _left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # how many it may make, and when that was so
+
+    def may(self, address: str, now_ms: float) -> bool:
+        """Count a request, and return whether it is to be answered."""
+        left, since_ms = self._left.pop(address, (self.at_once, now_ms))
+        left = min(left + (now_ms - since_ms) / 1000 * self.a_second, self.at_once)
+        is_allowed = left >= 1
+        self._left[address] = (left - 1 if is_allowed else left, now_ms)
+        if len(self._left) > self.max_addresses:
+            self._left.popitem(last=False)
+        return is_allowed

@@ -1,0 +1,266 @@
+"""What a light contributor and its gateway say to each other: a lease, and what comes back of it. HTTP carries it; nothing here does.
+
+A *lease* is the whole work of one claim: lots of one architecture on one base, for a key of the contributor's own. With it come the weights
+that this architecture covers and the samples of these lots, both named by digest. Back comes the claim, what was learnt as a body of the
+covered weights, and the two numbers of each lot that nobody else can tell. Requests and leases are signed, so that it does not matter
+through whose hands they go.
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from protocol.encoding import pack, unpack
+from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
+from protocol.records import (
+    MAX_ENTRY_BYTES,
+    MAX_MANIFEST_BYTES,
+    MAX_ROUND,
+    LotRecord,
+    SignedClaim,
+    SignedContribution,
+    SignedManifest,
+    SignedTicket,
+    StepRecord,
+    check_digest,
+    check_name,
+)
+from protocol.signing import Digest, Identity, sha256, verify
+
+PREFIX = "/light/v1"
+WELCOME, LEASES, BLOBS, RETURNS, WORDS = (f"{PREFIX}/{name}" for name in ("welcome", "leases", "blobs", "returns", "words"))
+
+CODEC = "int16"  # of what comes back, whatever the run's
+
+MAX_REQUEST_BYTES = 512
+MAX_WELCOME_BYTES = MAX_MANIFEST_BYTES + 256
+MAX_LEASE_BYTES = 4096
+MAX_WORD_BYTES = 2 * MAX_ENTRY_BYTES + 1024
+MAX_LEASE_LOTS = 4096  # over all steps
+MAX_ARCHITECTURE_TEXT = 1024
+MAX_BLOB_BYTES = 2**26  # weights, or samples: 64 MiB
+
+_MAX_LOSS_TEXT = 16
+_PROJECTION_BYTES = 32
+_MAX_REASON = 200
+_RECORD_BYTES = 128  # of a lot's or a step's part of a return, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What a gateway says of itself to anybody."""
+
+    gateway: bytes  # its key, which its leases are signed with
+    manifest: SignedManifest
+
+    def __post_init__(self) -> None:
+        check_digest(self.gateway, "gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest:
+    """Asks a gateway for work."""
+
+    run: bytes
+    gateway: bytes  # its key
+    key: bytes
+    lot_ms: int  # how long a lot takes lately; 0: not known yet
+    way_ms: int  # how long all else of a lease takes lately, the way to the gateway and back included; 0: not known yet
+
+    def __post_init__(self) -> None:
+        for what in ("run", "gateway", "key"):
+            check_digest(getattr(self, what), what)
+        if not (0 <= self.lot_ms <= MAX_LOT_MS and 0 <= self.way_ms <= MAX_OPEN_MS):
+            raise ValueError("durations out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedLeaseRequest:
+    """A request with its key's signature, so that nobody takes up the work of another's key."""
+
+    payload: bytes
+    signature: bytes
+
+    def open(self) -> LeaseRequest:
+        """Return the request, its signature checked.
+
+        Raises:
+            EncodingError: the payload is none.
+            SignatureError: its key did not sign it.
+        """
+        request = unpack(LeaseRequest, self.payload, max_bytes=MAX_REQUEST_BYTES)
+        verify("lease-request", request.key, self.payload, self.signature)
+        return request
+
+    @classmethod
+    def sign(cls, request: LeaseRequest, identity: Identity) -> "SignedLeaseRequest":
+        """Return ``request`` signed by its own key."""
+        payload = pack(request)
+        return cls(payload, identity.sign("lease-request", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """What a key is to do, and with what."""
+
+    run: bytes
+    gateway: bytes  # the founder that the claim names
+    key: bytes
+    round: int  # the one after the base
+    base: bytes  # the commit
+    floor: int  # of the exponents of bodies on that base
+    cohort: str  # the gateway's
+    architecture: str
+    lots_a_step: int
+    good_ms: int  # from this answer on what comes back has so long
+    weights: bytes  # SHA-256 of the weights that the architecture covers, binary32 in their order
+    weights_bytes: int
+    samples: bytes  # SHA-256 of the lots' samples
+    samples_bytes: int
+    num_train: int  # samples of the whole set: what the lots' are drawn from
+    residual: bytes  # that the claim names: its gateway adds a part of it; empty: zeros
+
+    def __post_init__(self) -> None:
+        for what in ("run", "gateway", "key", "base", "weights", "samples"):
+            check_digest(getattr(self, what), what)
+        check_name(self.cohort, "cohort")
+        if not (1 <= self.round <= MAX_ROUND and MIN_FLOOR <= self.floor <= MAX_FLOOR and 0 <= self.good_ms <= MAX_OPEN_MS):
+            raise ValueError("round, floor or time out of range")
+        if not (1 <= self.lots_a_step <= MAX_LEASE_LOTS and len(self.architecture) <= MAX_ARCHITECTURE_TEXT):
+            raise ValueError("too many lots, or no architecture")
+        if not (1 <= self.weights_bytes <= MAX_BLOB_BYTES and 1 <= self.samples_bytes <= MAX_BLOB_BYTES):
+            raise ValueError("weights or samples that are too large")
+        if not 1 <= self.num_train < 2**40:
+            raise ValueError("a data set of no samples, or of too many")
+        if len(self.residual) not in (0, 32):
+            raise ValueError("a residual's digest has 32 bytes, or none")
+
+
+@dataclass(frozen=True, slots=True)
+class SignedLease:
+    """A lease with its gateway's signature."""
+
+    payload: bytes
+    signature: bytes
+
+    def open(self) -> Lease:
+        """Return the lease, its signature checked.
+
+        Raises:
+            EncodingError: the payload is none.
+            SignatureError: its gateway did not sign it.
+        """
+        lease = unpack(Lease, self.payload, max_bytes=MAX_LEASE_BYTES)
+        verify("lease", lease.gateway, self.payload, self.signature)
+        return lease
+
+    @classmethod
+    def sign(cls, lease: Lease, gateway: Identity) -> "SignedLease":
+        """Return ``lease`` signed by its gateway."""
+        payload = pack(lease)
+        return cls(payload, gateway.sign("lease", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseAnswer:
+    """A lease, or why there is none now, and when to ask again."""
+
+    lease: tuple[SignedLease, ...]
+    reason: str
+    wait_ms: int
+    is_over: int  # 1: the run is finished
+
+    def __post_init__(self) -> None:
+        if len(self.lease) > 1 or self.is_over not in (0, 1):
+            raise ValueError("more than one lease")
+        _check_words(self.reason, self.wait_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class LotNote:
+    """What of a lot's record does not follow from its lease."""
+
+    loss: str
+    projection: bytes
+
+    def __post_init__(self) -> None:
+        if not (0 < len(self.loss) <= _MAX_LOSS_TEXT and self.loss.isascii() and len(self.projection) == _PROJECTION_BYTES):
+            raise ValueError("no record of a lot")
+
+
+@dataclass(frozen=True, slots=True)
+class StepNote:
+    """What of a step's record does not follow from its lease: digests of the weights before it, and of its mean gradient."""
+
+    state: bytes
+    vector: bytes
+
+    def __post_init__(self) -> None:
+        check_digest(self.state, "state")
+        check_digest(self.vector, "vector")
+
+
+@dataclass(frozen=True, slots=True)
+class LightReturn:
+    """What came of a lease."""
+
+    claim: SignedClaim
+    lots: tuple[LotNote, ...]  # in the order of their indices
+    steps: tuple[StepNote, ...]  # none where there is one local step
+    body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's floor
+
+    def __post_init__(self) -> None:
+        if len(self.lots) > MAX_LEASE_LOTS or len(self.steps) > MAX_LOCAL_STEPS:
+            raise ValueError("more lots or steps than a lease has")
+
+    @property
+    def name(self) -> Digest:
+        """Return what tells one return from another: SHA-256 of all of it."""
+        return sha256(pack(self))
+
+
+def max_return_bytes(lots: int, body_bytes: int) -> int:
+    """Return how long a packed return of so many lots is at most."""
+    return MAX_ENTRY_BYTES + _RECORD_BYTES * 2 * lots + body_bytes + MAX_REQUEST_BYTES
+
+
+class Fate(IntEnum):
+    """What became of a return."""
+
+    HELD = 0  # the gateway has it, and hands it in with its own
+    TAKEN = 1  # the log has it: the ticket says so
+    LOST = 2  # it counts for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class LightWord:
+    """What a gateway says of a return."""
+
+    fate: int  # of Fate
+    reason: str  # with LOST
+    contribution: tuple[SignedContribution, ...]  # with TAKEN: the one that lists the claim, and its ticket
+    ticket: tuple[SignedTicket, ...]
+    wait_ms: int  # with HELD: when to ask again
+
+    def __post_init__(self) -> None:
+        if self.fate not in tuple(Fate) or not len(self.contribution) == len(self.ticket) == (self.fate == Fate.TAKEN):
+            raise ValueError("a word without its meaning")
+        _check_words(self.reason, self.wait_ms)
+
+
+def lot_records(lots: tuple[LotNote, ...], places: tuple[tuple[int, int], ...], architecture: str, samples: int) -> list[LotRecord]:
+    """Return the records of a lease's lots; ``places`` has the step and the index of each."""
+    return [
+        LotRecord(step, index, architecture, samples, note.loss, note.projection) for (step, index), note in zip(places, lots, strict=True)
+    ]
+
+
+def step_records(steps: tuple[StepNote, ...], samples: int) -> list[StepRecord]:
+    """Return the records of a lease's steps, each taken alone."""
+    return [StepRecord(number, samples, note.state, note.vector, note.vector) for number, note in enumerate(steps)]
+
+
+def _check_words(reason: str, wait_ms: int) -> None:
+    if len(reason) > _MAX_REASON or not reason.isprintable():
+        raise ValueError("a reason that cannot be shown")
+    if not 0 <= wait_ms <= MAX_OPEN_MS:
+        raise ValueError("a wait of more than a day")

@@ -1,0 +1,209 @@
+"""Leases: who gets one, how large, and when it is over; with the time as an argument."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.leases import MAX_PLACES, Leased, Leases, No, Rates
+
+BASE, NEXT, KEY, OTHER, NAME = b"b" * 32, b"c" * 32, b"k" * 32, b"o" * 32, b"n" * 32
+ROUND_MS = 60_000.0
+
+
+def opened(*, steps: int = 1, max_lots: int = 1000, places: int = MAX_PLACES, due_ms: float = ROUND_MS) -> Leases:
+    leases = Leases(steps, places)
+    leases.open(BASE, now_ms=0.0, due_ms=due_ms, next_ms=due_ms + 5_000, max_lots=max_lots)
+    return leases
+
+
+def ask(leases: Leases, key: bytes = KEY, *, address: str = "here", lot_ms: int = 100, way_ms: int = 200, now_ms: float = 0.0) -> Leased:
+    lease = leases.ask(key, address, lot_ms=lot_ms, way_ms=way_ms, now_ms=now_ms)
+    assert isinstance(lease, Leased), lease
+    return lease
+
+
+def refused(leases: Leases, key: bytes = KEY, *, address: str = "here", lot_ms: int = 100, now_ms: float = 0.0) -> No:
+    answer = leases.ask(key, address, lot_ms=lot_ms, way_ms=200, now_ms=now_ms)
+    assert isinstance(answer, No), answer
+    return answer
+
+
+def key_of(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+def test_there_is_no_lease_before_the_first_base_nor_once_no_more_are_handed_out() -> None:
+    assert "over here" in refused(Leases(1)).reason
+    leases = opened()
+    leases.shut()
+    answer = refused(leases, now_ms=1_000)
+    assert "over here" in answer.reason
+    assert answer.wait_ms == ROUND_MS + 5_000 - 1_000  # when the next base is expected
+
+
+def test_a_device_whose_speed_nobody_knows_gets_one_lot_a_step() -> None:
+    assert ask(opened(), lot_ms=0).lots_a_step == 1
+    assert ask(opened(steps=5), lot_ms=0).lots_a_step == 1
+
+
+@given(lot_ms=st.integers(1, 20_000), way_ms=st.integers(0, 5_000), steps=st.integers(1, 20), left_ms=st.floats(1, 600_000))
+def test_a_lease_takes_between_five_and_ten_seconds_where_that_can_be_and_fits_into_what_is_left(
+    lot_ms: int, way_ms: int, steps: int, left_ms: float
+) -> None:
+    answer = opened(steps=steps, due_ms=left_ms).ask(KEY, "here", lot_ms=lot_ms, way_ms=way_ms, now_ms=0.0)
+    least_ms = steps * lot_ms
+    if isinstance(answer, No):
+        assert 1.25 * (least_ms + way_ms) > 0.999 * left_ms or 1.25 * least_ms + way_ms > 0.9 * left_ms
+        return
+    takes_ms = answer.lots_a_step * least_ms
+    assert takes_ms + way_ms <= left_ms
+    assert takes_ms <= 10_000 or answer.lots_a_step == 1
+    if least_ms <= 2_500 and left_ms > 1.25 * (7_500 + way_ms) + least_ms:
+        assert takes_ms > 5_000 - 1 or answer.lots_a_step == max(1, 1000 // steps)
+
+
+def test_a_device_that_is_too_slow_for_what_is_left_is_told_so_and_when_to_ask_again() -> None:
+    leases = opened(due_ms=10_000)
+    assert ask(leases, OTHER, lot_ms=5_000).lots_a_step == 1
+    answer = refused(leases, lot_ms=9_000)
+    assert "too short for this device" in answer.reason
+    assert answer.wait_ms == 15_000
+
+
+def test_a_lease_has_no_more_lots_than_a_claim_may_have_or_than_its_samples_leave() -> None:
+    assert ask(opened(max_lots=7), lot_ms=10).lots_a_step == 7
+    assert ask(opened(max_lots=7, steps=3), lot_ms=10).lots_a_step == 2
+
+
+def test_whoever_asks_again_gets_the_same_lease_and_once_it_is_back_no_other_on_that_base() -> None:
+    leases = opened()
+    lease = ask(leases)
+    assert ask(leases, lot_ms=7, now_ms=500) is lease
+    assert leases.back(KEY, BASE, NAME, 1_000) is lease
+    assert leases.take(lease, NAME)
+    assert "is done" in refused(leases, now_ms=1_500).reason
+    leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_lots=10)
+    assert ask(leases, now_ms=70_000) is not lease
+
+
+def test_what_comes_back_twice_is_known_by_its_bytes_and_something_else_is_refused() -> None:
+    leases = opened()
+    lease = ask(leases)
+    assert leases.take(lease, NAME)
+    assert leases.back(KEY, BASE, NAME, 1_000) is lease
+    other = leases.back(KEY, BASE, b"m" * 32, 1_000)
+    assert isinstance(other, No)
+    assert "came back before, as something else" in other.reason
+    assert not leases.take(lease, b"m" * 32)
+
+
+def test_what_comes_back_late_for_another_base_or_without_a_lease_is_refused() -> None:
+    leases = opened()
+    lease = ask(leases, lot_ms=1_000)
+    for key, base, now_ms, reason in (
+        (OTHER, BASE, 10.0, "no lease that this gateway knows"),
+        (KEY, NEXT, 10.0, "no lease that this gateway knows"),
+        (KEY, BASE, lease.until_ms + 1, "too late: the lease has expired"),
+    ):
+        answer = leases.back(key, base, NAME, now_ms)
+        assert isinstance(answer, No)
+        assert reason in answer.reason
+    leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_lots=10)
+    late = leases.back(KEY, BASE, NAME, 70_001)
+    assert isinstance(late, No)
+    assert "too late: the gateway works on a newer base" in late.reason
+    assert not leases.take(lease, NAME)
+
+
+def test_no_lease_outlives_the_time_at_which_all_is_due() -> None:
+    leases = opened()
+    lease = ask(leases, lot_ms=10_000, now_ms=30_000)
+    assert lease.until_ms == ROUND_MS
+    assert leases.is_awaited(ROUND_MS)
+    assert not leases.is_awaited(ROUND_MS + 1)
+
+
+def test_an_expired_leases_place_goes_to_another_key() -> None:
+    leases = opened(places=2)
+    first, second = ask(leases, key_of(1)), ask(leases, key_of(2))
+    assert leases.take(second, NAME)
+    assert "all places" in refused(leases, key_of(3)).reason
+    after_ms = first.until_ms + 1
+    assert after_ms < ROUND_MS
+    assert isinstance(ask(leases, key_of(3), now_ms=after_ms), Leased)
+    assert "expired" in refused(leases, key_of(1), now_ms=after_ms).reason
+    assert "all places" in refused(leases, key_of(4), now_ms=after_ms).reason  # what came back keeps its place
+
+
+def test_there_are_never_more_members_than_a_contribution_may_list_beside_the_gateways_own() -> None:
+    leases = opened()
+    for number in range(40):
+        leases.ask(key_of(number), f"address {number}", lot_ms=10, way_ms=0, now_ms=0.0)
+    assert (
+        sum(isinstance(leases.ask(key_of(number), "", lot_ms=10, way_ms=0, now_ms=0.0), Leased) for number in range(40)) == MAX_PLACES == 31
+    )
+
+
+def test_one_address_has_so_many_leases_at_a_time_fewer_once_they_expire_and_more_with_those_that_come_back() -> None:
+    leases = opened()
+    mine = [ask(leases, key_of(number)) for number in range(16)]
+    assert "one address" in refused(leases, key_of(16)).reason
+    assert isinstance(ask(leases, key_of(17), address="elsewhere"), Leased)
+    assert leases.take(mine[0], NAME)
+    ask(leases, key_of(16))
+    after_ms = max(lease.until_ms for lease in mine) + 1
+    assert isinstance(ask(leases, key_of(18), now_ms=after_ms), Leased)  # 16 expired: one at a time is left
+    assert "one address" in refused(leases, key_of(19), now_ms=after_ms).reason
+    (again,) = (leases.back(key_of(18), BASE, NAME, after_ms),)
+    assert isinstance(again, Leased)
+    assert leases.take(again, NAME)
+    ask(leases, key_of(19), now_ms=after_ms)
+    ask(leases, key_of(20), now_ms=after_ms)  # two, for one came back
+
+
+def test_a_base_that_is_over_early_is_nobodys_fault() -> None:
+    leases = opened()
+    for number in range(16):
+        ask(leases, key_of(number))
+    leases.open(NEXT, now_ms=1_000, due_ms=ROUND_MS, next_ms=ROUND_MS, max_lots=10)
+    for number in range(16):
+        ask(leases, key_of(number), now_ms=1_000)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(0, 5), st.sampled_from(["ask", "back", "next"]), st.integers(0, 20_000)), max_size=80
+    )
+)
+def test_whatever_strangers_do_places_and_addresses_are_bounded(events: list[tuple[int, int, str, int]]) -> None:
+    leases, now_ms, base = opened(), 0.0, BASE
+    for number, address, what, pause_ms in events:
+        now_ms += pause_ms
+        if what == "next":
+            base = key_of(1000 + round(now_ms))
+            leases.open(base, now_ms=now_ms, due_ms=now_ms + ROUND_MS, next_ms=now_ms + ROUND_MS, max_lots=10)
+        elif what == "ask":
+            leases.ask(key_of(number), str(address), lot_ms=100, way_ms=100, now_ms=now_ms)
+        else:
+            lease = leases.back(key_of(number), base, key_of(number), now_ms)
+            if isinstance(lease, Leased):
+                leases.take(lease, key_of(number))
+        counted = [each for each in leases._leases.values() if each.given_back is not None or now_ms <= each.until_ms]
+        assert len(counted) <= MAX_PLACES
+        for known in leases._addresses.values():
+            assert 0 <= known.has <= 16
+            assert 1 <= known.may_have <= 16
+
+
+def test_an_address_may_ask_so_often_at_once_and_then_so_often_a_second() -> None:
+    rates = Rates(a_second=2.0, at_once=3.0, max_addresses=2)
+    assert [rates.may("here", 0.0) for _ in range(4)] == [True, True, True, False]
+    assert rates.may("there", 0.0)
+    assert [rates.may("here", 500.0) for _ in range(2)] == [True, False]
+    assert [rates.may("here", 60_000.0) for _ in range(4)] == [True, True, True, False]
+
+
+def test_addresses_that_are_forgotten_begin_anew_and_take_no_room() -> None:
+    rates = Rates(a_second=1.0, at_once=1.0, max_addresses=2)
+    for number in range(100):
+        assert rates.may(str(number), 0.0)
+    assert len(rates._left) == 2
