@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,7 @@ def main() -> None:
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
 @click.option(
-    "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: as the run says]"
+    "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: yours on this host]"
 )
 @click.option("--alone", is_flag=True, default=None, help="Hand in alone, whoever else is near.")
 @click.option(
@@ -49,13 +50,25 @@ def main() -> None:
     help="Tell the operator how good the model is on held-out images of your own, or not.  [default: tell; with noise not]",
 )
 @click.option("--latency-table", type=click.Path(path_type=Path), metavar="FILE", help="This device's latencies, for whoever asks.")
+@click.option(
+    "--gateway", multiple=True, metavar="HOST:PORT", help="Lease lots to light contributors here.  [with --light: a gateway's URL]"
+)
+@click.option(
+    "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
+)
+@click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
+@click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def join_command(verbose: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     _set_up_logging(verbose)
     with _clear_errors():
-        _join(load_config(_given(options)))
+        config = load_config(_given(options))
+        if config.light:
+            _contribute(config)
+        else:
+            _join(config)
 
 
 @main.command(name="status")
@@ -125,6 +138,19 @@ def _clear_errors() -> Iterator[None]:
     except MantaError as error:
         click.echo(f"manta-peer: {error}", err=True)
         sys.exit(1)
+
+
+def _contribute(config: PeerConfig) -> None:
+    """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
+    with ending_at_ctrl_c():
+        from peer.light import contribute
+
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    is_over = contribute(config)
+    sys.stdout.flush()
+    if not is_over:
+        os._exit(0)  # the person left: what else Python does at its end waits for the lot under way
 
 
 def _join(config: PeerConfig) -> None:

@@ -75,11 +75,16 @@ class Commits:
         if not self._codec.is_sparse:
             return
         await self.promises.settle()
+        is_listed = self._listed is not None
+        if not await self.take_residual() and not is_listed:
+            await self._residuals.forget()
+
+    async def take_residual(self) -> bool:
+        """Let the residual hold that the newest contribution known to be listed left; False: a later one may have left another."""
         if self._listed is not None:
             await self._residuals.listed(*self._listed)
             self._listed = None
-        elif self.promises.is_waiting:
-            await self._residuals.forget()
+        return not self.promises.is_waiting
 
     async def close(self) -> None:
         """Wait for nothing any more."""

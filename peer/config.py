@@ -25,7 +25,7 @@ class PeerConfig(BaseModel):
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
     cohort: str | None = Field(
         default=None,
-        description="peers with the same name and token average among themselves before they hand in; default: as the run says",
+        description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",
     )
     alone: bool = Field(default=False, description="hand in alone, whoever else is near")
     listen: tuple[str, ...] = Field(
@@ -35,6 +35,14 @@ class PeerConfig(BaseModel):
     workers: int | None = Field(
         default=None, ge=1, le=256, description="processes that share the CPU's threads; default: none, the peer's own"
     )
+    light: bool = Field(default=False, description="lease single lots from a gateway: no data set, no open port, little memory")
+    gateway: tuple[str, ...] = Field(
+        default=(), description="HOST:PORT to lease lots to light contributors at; with light the URLs of gateways"
+    )
+    gateway_cert: Path | None = Field(
+        default=None, description="PEM file of the gateway's certificate; without one a proxy does TLS, or nobody"
+    )
+    gateway_key: Path | None = Field(default=None, description="PEM file of its key")
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
     private_data: Path | None = Field(
         default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
@@ -78,7 +86,7 @@ class PeerConfig(BaseModel):
     def _check_cohort(cls, cohort: str | None) -> str | None:
         return None if cohort is None else cohort_name(cohort, "")
 
-    @field_validator("data_root", "private_data", "latency_table")
+    @field_validator("data_root", "private_data", "latency_table", "gateway_cert", "gateway_key")
     @classmethod
     def _expand(cls, path: Path | None) -> Path | None:
         return None if path is None else path.expanduser()
@@ -107,7 +115,7 @@ def _environment() -> dict[str, Any]:
     for name in PeerConfig.model_fields:
         text = os.environ.get(_variable(name))
         if text:
-            values[name] = tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen") else text
+            values[name] = tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen", "gateway") else text
     return values
 
 

@@ -17,6 +17,7 @@ from peer.commits import Commits
 from peer.company import Choice, Company
 from peer.crew import Crew
 from peer.delivery import LAST_PART, Delivery, open_ms
+from peer.gateway_desk import NOTHING_LENT, GatewayDesk, Lent
 from peer.handing import Handing
 from peer.measuring import Measuring
 from peer.news import Ear
@@ -31,7 +32,7 @@ from peer.work import ComputeThread, Lap, now_ms
 from peer.workbench import Workbench
 from protocol.cohorts import AFFINITY, Group, meeting_secret
 from protocol.errors import MantaError, Unreachable
-from protocol.exchange import grace_ms
+from protocol.exchange import codec_named, grace_ms
 from protocol.pace import Pace
 from protocol.records import Manifest, Round, SignedManifest
 from protocol.rounds import Phase, RoundMachine, Standing
@@ -70,11 +71,13 @@ class PeerLoop:
         measuring: Measuring | None = None,
         choice: Choice = Choice.LABEL,
         noise: Noise | None = None,
+        gateway: GatewayDesk | None = None,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
         ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
-        it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone.
+        it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
+        of light contributors, and of nobody else.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -136,6 +139,7 @@ class PeerLoop:
         self._cohort = Cohort(
             node, identity, self.manifest, self.run_id, proven, token, self._neighbours, group=lambda: self._company.group
         )
+        self._gateway = gateway
         self._presence = Presence(
             node,
             self.log.operator,
@@ -251,6 +255,8 @@ class PeerLoop:
                 for task in (*background, *self._checking):
                     task.cancel()
                 await self._commits.close()
+                if self._gateway is not None:
+                    self._gateway.close()
                 await self._cohort.close()
                 await self._spread.close()
                 await self._ear.close()
@@ -275,6 +281,8 @@ class PeerLoop:
             elif phase is Phase.FINISHED:
                 await self._measure(is_last=True)
                 self._board.update(finished=True)
+                if self._gateway is not None:
+                    self._gateway.finish()
                 return
             elif self._leaving.is_set():
                 return
@@ -383,7 +391,19 @@ class PeerLoop:
         # Of the time that is left members keep a part for handing in alone, and the founder what it needs to hand in for them.
         took_ms = self._handing.took_ms
         kept_ms = self._open_ms / LAST_PART + (self._open_ms / LAST_PART if took_ms is None else took_ms)
-        return await self._cohort.convene(base, self._pace.lot_ms, self._pace.left_ms(now_ms()) - kept_ms, group)
+        left_ms = self._pace.left_ms(now_ms())
+        if self._gateway is not None:
+            next_ms = max(left_ms, 0.0) + grace_ms(self._open_ms)
+            return await self._gateway.convene(
+                base, self._states.held, group.name, await self._lent(), self._compute, left_ms=left_ms - kept_ms, next_ms=next_ms
+            )
+        return await self._cohort.convene(base, self._pace.lot_ms, left_ms - kept_ms, group)
+
+    async def _lent(self) -> Lent:
+        """Return the residual that the log left to this peer's light contributors too; none where that is not known by now."""
+        if not codec_named(self.manifest.exchange.codec).is_sparse or not await self._commits.take_residual():
+            return NOTHING_LENT
+        return Lent(self._residuals.held(self.machine.newest.round), self._residuals.left_by)
 
     async def _is_through(self) -> bool:
         """Wait for the commit of the contribution before the work that is done ahead of it; False: the person leaves before it comes."""

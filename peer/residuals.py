@@ -56,6 +56,7 @@ class Residuals:
         kept = store.load_residuals(run)
         self._round = kept.round  # whose table made it the one that holds
         self._held = self._loaded(kept.held, num_weights)
+        self.left_by = b""  # the contribution that left the one that holds; empty: not known in this life
         self._left = {contribution: self._loaded(digest, num_weights) for contribution, digest in kept.left}  # of what is on its way
 
     def _loaded(self, digest: bytes, num_weights: int) -> Residual:
@@ -87,6 +88,7 @@ class Residuals:
             StorageError: the disk refuses.
         """
         before, self._held, self._round = self._held, self._left.get(contribution, ZEROS), round_
+        self.left_by = contribution
         self._left.clear()
         if before.digest or self._held.digest:
             await self._save()

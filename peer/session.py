@@ -25,6 +25,7 @@ from peer.crew import Crew, InProcess
 from peer.crew_processes import ProcessCrew
 from peer.devices import Devices, choose_devices
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
+from peer.gateway_session import check_gateway, desk_of, gateway_open
 from peer.loop import PeerLoop
 from peer.measuring import Measuring
 from peer.private import described, load_private, noise_of, refuse_noise, refuse_private
@@ -57,6 +58,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
         UserError: the settings, the run or the data do not fit; the message says what to do.
         MantaError: the network or this machine failed.
     """
+    check_gateway(config)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     devices = choose_devices(config.gpus, config.workers)
@@ -179,12 +181,14 @@ async def _take_part(
 ) -> None:
     manifest = signed.open()
     _check_supported(manifest)
+    check_gateway(config, manifest)
     dataset = await asyncio.to_thread(_load_data, manifest, config)
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config.data_root, devices, compute, make_worker)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     whose = config if noise is None else config.model_copy(update={"alone": True})  # mates get what has no noise yet
     choice, cohort, token = _cohort_of(whose, manifest, signed.run)
+    desk = desk_of(config, identity, signed, dataset, crew.num_weights)
     status = PeerStatus(
         peer=peer_name(identity.public_key),
         key=identity.public_key.hex(),
@@ -213,9 +217,10 @@ async def _take_part(
         if noise is not None:
             board.update(epsilon=noise.epsilon, delta=noise.delta)
             board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
-        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice, noise)
-        await control.attach(loop)
-        await _until_told_to_stop(loop, board)
+        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk)
+        async with gateway_open(config, desk, board):
+            await control.attach(loop)
+            await _until_told_to_stop(loop, board)
         if noise is not None:
             board.say(f"given away of its images: {noise.line()}")
         word = "run finished" if board.status.finished else "left the run"
@@ -229,7 +234,7 @@ def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes) -> tuple[Choi
         UserError: see ``load_token``.
     """
     label = cohort_name(config.cohort, socket.gethostname())
-    if config.alone:
+    if config.alone or config.gateway:
         return Choice.ALONE, label, None
     if config.cohort is not None:
         return Choice.LABEL, label, load_token()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from automl.training import Lot, LotResult
 from peer.crew import InProcess
+from peer.gateway_desk import GatewayDesk
 from peer.loop import PeerLoop
 from peer.noise import Noise
 from peer.status import PeerStatus, StatusBoard
@@ -38,6 +39,7 @@ class QuickWorker:
         self.takes_s = 0.0  # for a lot
         self.makes_no_sense = False  # gradients that are not finite
         self.adds = 0.0  # to one value of each gradient
+        self.scale = 1.0  # of each gradient
         self.may_go_on = threading.Event()  # a lot under way waits for it
         self.may_go_on.set()
 
@@ -52,7 +54,7 @@ class QuickWorker:
         assert self.may_go_on.wait(DEADLINE_S)
         time.sleep(self.takes_s)
         seed = int.from_bytes(sha256(lot.base + lot.key + bytes([lot.index]))[:4], "big")
-        gradient = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100
+        gradient = torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100 * self.scale
         gradient[7] += self.adds
         if self.makes_no_sense:
             gradient[7] = torch.inf
@@ -104,7 +106,13 @@ class Scene:
         self.members: list[Member] = []
 
     def join(
-        self, number: int, *, prepare: Callable[[Member], None] = lambda _: None, token: bytes | None = None, noise: Noise | None = None
+        self,
+        number: int,
+        *,
+        prepare: Callable[[Member], None] = lambda _: None,
+        token: bytes | None = None,
+        noise: Noise | None = None,
+        gateway: GatewayDesk | None = None,
     ) -> Member:
         """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates."""
         identity, signed = PEERS[number], self.log.signed
@@ -112,7 +120,7 @@ class Scene:
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        loop = self._loop(endpoint, identity, signed, worker, store, board, token, noise)
+        loop = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway)
         member = Member(identity, endpoint, store, board, worker, loop)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
@@ -128,11 +136,12 @@ class Scene:
         store: PeerStore,
         board: StatusBoard,
         token: bytes | None,
-        noise: Noise | None,
+        noise: Noise | None = None,
+        gateway: GatewayDesk | None = None,
     ) -> PeerLoop:
-        compute = ComputeThread()
+        compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
         crew = InProcess(worker, compute)
-        return PeerLoop(endpoint, identity, signed, crew, "here", store, board, Shelf(max_bytes=2**28), compute, token, noise=noise)
+        return PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, noise=noise, gateway=gateway)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

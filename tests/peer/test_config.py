@@ -24,6 +24,10 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("alone", "true", True, "no", False, True, False),
     ("threads", "1", 1, "2", 2, 3, None),
+    ("light", "true", True, "no", False, True, False),
+    ("gateway", '["http://a/", "http://b/"]', ("http://a/", "http://b/"), "http://c/,http://d/", ("http://c/", "http://d/"), ("e:1",), ()),
+    ("gateway_cert", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
+    ("gateway_key", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
 ]
 
 

@@ -1,0 +1,266 @@
+"""A gateway's HTTP: strangers' requests, bounded in size, time and number, brought to ``peer.gateway_desk``, and its answers brought back.
+
+Packed records both ways. What travels is signed and named by digest, so a reverse proxy may stand in front and do TLS; with a certificate
+the gateway does it itself. Addresses are those of connections, or, from a proxy on this computer, what its X-Forwarded-For says.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from peer.gateway_desk import GatewayDesk
+from peer.work import now_ms
+from protocol.encoding import pack
+from protocol.errors import OwnFault, RemoteFault, UserError
+from protocol.leases import Rates
+from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
+
+_REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
+_CONNECTION_S = 150.0  # whatever is done with it
+_IDLE_S = 5.0  # between two requests of a connection
+_MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
+_MAX_HEAD_BYTES = 8192
+_MAX_RETURNS, _RETURNS_OF_ADDRESS = 64, 32  # that are read at the same time
+_RETURN_S = 60.0  # for one to arrive: half a megabyte over a line of 0.1 Mbit/s
+_REQUESTS_A_SECOND, _AT_ONCE = 20.0, 80.0  # of one address
+_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE = 400.0, 800.0
+_GOODBYE_S = 5.0  # a finished run's gateway tells so for so long
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a gateway listens."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None) -> "Door":
+        """Return the door at ``HOST:PORT``.
+
+        Raises:
+            UserError: it is no such address, or one of certificate and key comes without the other.
+        """
+        host, colon, port = address.rpartition(":")
+        if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and int(port) < 2**16):
+            raise UserError(f"--gateway {address}: give HOST:PORT to listen on, as 0.0.0.0:8080; port 0 is a free one")
+        if (certificate is None) != (key is None):
+            raise UserError("--gateway-cert and --gateway-key go together")
+        return cls(host.strip("[]"), int(port), certificate, key)
+
+
+class _Busy(Exception):
+    """An answer of HTTP's own."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class _App:
+    """The requests of a gateway."""
+
+    def __init__(self, desk: GatewayDesk) -> None:
+        self._desk = desk
+        self._returns: Counter[str] = Counter()  # that are being read, by address
+        self._rates = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
+        self._all = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
+        self._routed = Starlette(
+            routes=[
+                Route(WELCOME, self._answering(self._welcome), methods=["GET"]),
+                Route(LEASES, self._answering(self._lease), methods=["POST"]),
+                Route(BLOBS + "/{digest}", self._answering(self._blob), methods=["GET"]),
+                Route(RETURNS, self._answering(self._take), methods=["POST"]),
+                Route(WORDS + "/{name}", self._answering(self._word), methods=["GET"]),
+            ]
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, within a bounded time: whoever is slower finds the connection closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REQUEST_S):
+                await self._routed(scope, receive, send)
+
+    def _answering(self, answer: Answer) -> Answer:
+        async def answered(request: Request) -> Response:
+            try:
+                address = _address(request)
+                if not (self._rates.may(address, now_ms()) and self._all.may("", now_ms())):
+                    raise _Busy(429, "too many requests")
+                return await answer(request)
+            except _Busy as error:
+                return PlainTextResponse(error.reason, error.status, {"Retry-After": "1"})
+            except RemoteFault as error:
+                return PlainTextResponse(str(error)[:500], 400)
+            except ClientDisconnect:
+                return Response(status_code=400)
+
+        return answered
+
+    async def _welcome(self, _: Request) -> Response:
+        return _bytes(self._desk.welcome)
+
+    async def _lease(self, request: Request) -> Response:
+        return _bytes(pack(await self._desk.lease(await _body(request, MAX_REQUEST_BYTES), _address(request))))
+
+    async def _blob(self, request: Request) -> Response:
+        found = self._desk.blob(_digest(request.path_params["digest"]))
+        return PlainTextResponse("no lease names this", 404) if found is None else _bytes(found)
+
+    async def _take(self, request: Request) -> Response:
+        address = _address(request)
+        if self._returns.total() >= _MAX_RETURNS or self._returns[address] >= _RETURNS_OF_ADDRESS:
+            raise _Busy(503, "too many come back at once")
+        self._returns[address] += 1
+        try:
+            async with asyncio.timeout(_RETURN_S):
+                data = await _body(request, self._desk.max_return_bytes)
+        except TimeoutError as error:
+            raise _Busy(408, "too slow") from error
+        finally:
+            self._returns[address] -= 1
+            self._returns += Counter()  # forgets those that have none
+        return _bytes(pack(await self._desk.take(data)))
+
+    async def _word(self, request: Request) -> Response:
+        found = self._desk.word(_digest(request.path_params["name"]))
+        return PlainTextResponse("not known here", 404) if found is None else _bytes(pack(found))
+
+
+def _address(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
+
+
+def _digest(text: str) -> bytes:
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != 32 or digest.hex() != text:
+        raise _Busy(404, "not known here")
+    return digest
+
+
+async def _body(request: Request, max_bytes: int) -> bytes:
+    """Return what a request brings."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > max_bytes:
+            raise _Busy(413, f"more than {max_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _bytes(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream")
+
+
+class _Bounded(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where the extra is not installed
+    """A connection that ends after a while, whatever it does; there is not an endless number of them."""
+
+    _of: ClassVar[Counter[str]] = Counter()  # connections by address
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._host = self.client[0] if self.client else ""
+        self._of[self._host] += 1
+        most = _MAX_CONNECTIONS if self._host in ("127.0.0.1", "::1") else _MAX_OF_ADDRESS
+        self._end = asyncio.get_running_loop().call_later(_CONNECTION_S, transport.abort)
+        if len(self.connections) > _MAX_CONNECTIONS or self._of[self._host] > most:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end.cancel()
+        self._of[self._host] -= 1
+        if not self._of[self._host]:
+            del self._of[self._host]
+        super().connection_lost(exc)
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
+    """A server that leaves signals to the program that it is a part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(desk: GatewayDesk, door: Door) -> AsyncIterator[str]:
+    """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
+
+    Raises:
+        UserError: nobody can listen there, or the certificate cannot be used.
+    """
+    listening = _listen(door)
+    config = uvicorn.Config(
+        _App(desk),
+        http=_Bounded,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=round(_IDLE_S),
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        ssl_certfile=door.certificate,
+        ssl_keyfile=door.key,
+    )
+    try:
+        config.load()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        listening.close()
+        raise UserError(
+            f"--gateway-cert {door.certificate}, --gateway-key {door.key}: {error}; give PEM files that belong together"
+        ) from error
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([listening]))
+    port = listening.getsockname()[1]
+    try:
+        while not server.started:
+            if task.done():
+                task.result()
+                raise OwnFault("the gateway's HTTP server ended before it began")
+            await asyncio.sleep(0.01)
+        host = f"[{door.host}]" if ":" in door.host else door.host
+        yield f"{'http' if door.certificate is None else 'https'}://{host}:{port}/"
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def say_goodbye() -> None:
+    """Let those who ask again know that the run is finished."""
+    await asyncio.sleep(_GOODBYE_S)
+
+
+def _listen(door: Door) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((door.host, door.port), family=family)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {door.host}:{door.port} ({error.strerror or error}): give another --gateway HOST:PORT"
+        ) from error

@@ -1,0 +1,121 @@
+"""A gateway's desk of a small run, and light contributors that do their leases for real, without HTTP between them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from automl.course import RunCourse
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.schedule import Plan
+from automl.update import State
+from peer.cohort_seat import Accepted
+from peer.gateway_desk import NOTHING_LENT, GatewayDesk, Lent
+from peer.gateway_seat import GatewaySeat
+from peer.light_work import Done, LightWork
+from peer.work import ComputeThread
+from protocol.encoding import pack
+from protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord, SignedLeaseRequest
+from protocol.records import Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
+from protocol.rounds import Standing
+from protocol.signing import Identity, sha256
+from tests.memory_log import OPERATOR, signed_manifest, start_of
+
+GATEWAY = Identity(sha256(b"gateway"))
+LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(4)]
+LEFT_MS = 60_000.0
+
+
+@cache
+def digits() -> Dataset:
+    return load_dataset("digits")
+
+
+class Gateway:
+    """A desk, its clock, and the base that it works on."""
+
+    def __init__(self, **changes: Any) -> None:
+        self.signed = signed_manifest(**changes)
+        self.manifest = self.signed.open()
+        self.course = RunCourse(self.manifest)
+        self.state: State = start_of(Plan.of(self.manifest))
+        self.now_ms = 0.0
+        self.compute = ComputeThread()
+        count = self.state.parameters.numel()
+        self.desk = GatewayDesk(GATEWAY, self.signed, self.course, digits(), lambda: self.now_ms, count)
+        self.base = Standing.start(self.manifest, self.signed.run)
+
+    async def convene(self, base: Standing | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS) -> GatewaySeat:
+        """Begin to work on a base."""
+        self.base = self.base if base is None else base
+        return await self.desk.convene(self.base, self.state, "here", lent, self.compute, left_ms=left_ms, next_ms=left_ms + 5_000)
+
+    def after(self, round_: int) -> Standing:
+        """Return a commit that the gateway might go on to."""
+        return replace(self.base, round=round_, commit=sha256(b"commit %d" % round_))
+
+    def accepted(self, *claims: SignedClaim) -> Accepted:
+        """Return what the log says to a contribution of these claims."""
+        digests = tuple(signed.digest for signed in sorted(claims, key=lambda signed: signed.open().key))
+        opened = Contribution(self.signed.run, self.base.round + 1, self.base.commit, GATEWAY.public_key, digests, sha256(b"body"), b"")
+        contribution = SignedContribution.sign(opened, GATEWAY)
+        return Accepted(contribution, SignedTicket.sign(Ticket(self.signed.run, opened.round, contribution.digest), OPERATOR), None)
+
+
+class Light:
+    """A light contributor of a gateway."""
+
+    def __init__(self, gateway: Gateway, number: int) -> None:
+        self.gateway = gateway
+        self.identity = LIGHTS[number]
+        self.work = LightWork(gateway.manifest, gateway.signed.run, self.identity)
+
+    def request(self, *, lot_ms: int = 0, **changes: Any) -> bytes:
+        """Return a request for work."""
+        request = LeaseRequest(self.gateway.signed.run, GATEWAY.public_key, self.identity.public_key, lot_ms, 0)
+        return pack(SignedLeaseRequest.sign(replace(request, **changes), self.identity))
+
+    async def ask(self, *, lot_ms: int = 0) -> LeaseAnswer:
+        """Ask for work."""
+        return await self.gateway.desk.lease(self.request(lot_ms=lot_ms), "here")
+
+    async def lease(self, *, lot_ms: int = 0) -> Lease:
+        """Ask for work and get it."""
+        answer = await self.ask(lot_ms=lot_ms)
+        assert answer.lease, answer.reason
+        return answer.lease[0].open()
+
+    def do(self, lease: Lease) -> Done:
+        """Do a lease with what it names."""
+        weights, samples = self.gateway.desk.blob(lease.weights), self.gateway.desk.blob(lease.samples)
+        assert weights is not None
+        assert samples is not None
+        assert (len(weights), len(samples)) == (lease.weights_bytes, lease.samples_bytes)
+        return self.work.do(lease, weights, samples)
+
+    async def give_back(self, done: Done) -> LightWord:
+        """Bring back what came of a lease."""
+        return await self.gateway.desk.take(pack(done.back))
+
+    async def contribute(self, *, lot_ms: int = 0) -> Done:
+        """Lease, do, bring back; the gateway has it then."""
+        done = self.do(await self.lease(lot_ms=lot_ms))
+        word = await self.give_back(done)
+        assert word.fate == Fate.HELD, word.reason
+        return done
+
+
+def play(story: Callable[[Gateway], Awaitable[None]], **changes: Any) -> None:
+    """Run ``story`` in an event loop of its own, with changes to the run's manifest."""
+
+    async def whole() -> None:
+        gateway = Gateway(**changes)
+        try:
+            await story(gateway)
+        finally:
+            gateway.desk.close()
+            gateway.compute.close()
+
+    asyncio.run(whole())

@@ -1,0 +1,342 @@
+"""A gateway over HTTP: a real server on loopback, light contributors, and strangers who are up to no good."""
+
+import asyncio
+import datetime
+import ipaddress
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
+
+from peer import gateway as http
+from peer import light
+from peer.config import PeerConfig
+from peer.gateway import Door, serving
+from peer.light_client import GatewayClient, GatewayUrl, NotKnown
+from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from protocol.light import Fate, LeaseRequest, SignedLeaseRequest
+from protocol.records import SignedTicket, Ticket
+from protocol.signing import peer_name, sha256
+from tests.memory_log import LOT, until
+from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
+from tests.peer.test_gateway_desk import own_claim
+
+DOOR = Door("127.0.0.1", 0)
+
+
+def client_of(address: str, *, of: str = "") -> GatewayClient:
+    return GatewayClient([GatewayUrl.of(f"{address}#{of}")])
+
+
+def over_http(story: Callable[[Gateway, str], Awaitable[None]], door: Door = DOOR) -> None:
+    """Run ``story`` with a gateway that is served; what the client does belongs in threads, for it is synchronous."""
+
+    async def whole(gateway: Gateway) -> None:
+        async with serving(gateway.desk, door) as address:
+            await story(gateway, address)
+
+    play(whole)
+
+
+def signed_request(gateway: Gateway, number: int) -> SignedLeaseRequest:
+    key = LIGHTS[number].public_key
+    return SignedLeaseRequest.sign(LeaseRequest(gateway.signed.run, GATEWAY.public_key, key, 0, 0), LIGHTS[number])
+
+
+def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
+    async def story(gateway: Gateway, address: str) -> None:
+        seat = await gateway.convene()
+        client = client_of(address, of=peer_name(GATEWAY.public_key))
+        assert (await asyncio.to_thread(client.welcome)).manifest == gateway.signed
+        answer = await asyncio.to_thread(client.lease, signed_request(gateway, 0))
+        lease = answer.lease[0].open()
+        weights = await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes)
+        samples = await asyncio.to_thread(client.blob, lease.samples, lease.samples_bytes)
+        done = Light(gateway, 0).work.do(lease, weights, samples)
+        for _ in range(2):
+            assert (await asyncio.to_thread(client.give_back, done.back)).fate == Fate.HELD
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        await seat.tell(gateway.accepted(*gathered.claims))
+        assert (await asyncio.to_thread(client.word, done.back.name)).fate == Fate.TAKEN
+        assert client.bytes_down > lease.weights_bytes + lease.samples_bytes
+        with pytest.raises(NotKnown):
+            await asyncio.to_thread(client.word, sha256(b"another return"))
+        with pytest.raises(NotKnown):
+            await asyncio.to_thread(client.blob, sha256(b"another blob"), 10)
+        with pytest.raises(EncodingError):
+            await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes - 1)
+
+    over_http(story)
+
+
+def test_a_gateway_of_another_key_than_was_meant_is_refused() -> None:
+    async def story(_: Gateway, address: str) -> None:
+        with pytest.raises(RemoteFault, match="is 12D3"):
+            await asyncio.to_thread(client_of(address, of=peer_name(LIGHTS[0].public_key)).welcome)
+
+    over_http(story)
+
+
+def _status(address: str, path: str, data: bytes | None = None, method: str | None = None) -> int:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address.rstrip("/") + path, data, method=method), timeout=20) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_what_is_malformed_unknown_or_too_long_gets_a_status_of_its_own() -> None:
+    async def story(gateway: Gateway, address: str) -> None:
+        await gateway.convene()
+        for path, data, status in (
+            ("/light/v1/leases", b"", 400),
+            ("/light/v1/leases", bytes(100), 400),
+            ("/light/v1/leases", bytes(1000), 413),
+            ("/light/v1/returns", bytes(100), 400),
+            ("/light/v1/returns", bytes(gateway.desk.max_return_bytes + 1), 413),
+            ("/light/v1/blobs/" + "0" * 64, None, 404),
+            ("/light/v1/blobs/..%2f..%2fetc%2fpasswd", None, 404),
+            ("/light/v1/words/" + "A" * 64, None, 404),
+            ("/light/v1/leases", None, 405),
+            ("/", None, 404),
+        ):
+            assert await asyncio.to_thread(_status, address, path, data) == status, path
+
+    over_http(story)
+
+
+def test_an_address_that_asks_too_often_is_told_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_AT_ONCE", 3.0)
+    monkeypatch.setattr(http, "_REQUESTS_A_SECOND", 0.001)
+
+    async def story(_: Gateway, address: str) -> None:
+        client = client_of(address)
+        for _ in range(3):
+            await asyncio.to_thread(client.welcome)
+        with pytest.raises(Unreachable, match="too many requests"):
+            await asyncio.to_thread(client.welcome)
+
+    over_http(story)
+
+
+def _closes(address: str, sends: bytes) -> bool:
+    """Return whether the server closes a connection on which nothing but this is sent."""
+    host, port = address.removeprefix("http://").rstrip("/").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(sends)
+        try:
+            return connection.recv(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+@pytest.mark.parametrize("sends", [b"", b"GET /light", b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc"])
+def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
+    sends: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "_CONNECTION_S", 1.0)
+
+    async def story(_: Gateway, address: str) -> None:
+        slow = asyncio.create_task(asyncio.to_thread(_closes, address, sends))
+        await asyncio.to_thread(client_of(address).welcome)
+        assert await slow
+
+    over_http(story)
+
+
+def test_there_are_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
+
+    async def story(_: Gateway, address: str) -> None:
+        host, port = address.removeprefix("http://").rstrip("/").split(":")
+        open_ones = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+        try:
+            assert await asyncio.to_thread(_closes, address, b"")
+            open_ones[0].close()
+            await until(lambda: not http._Bounded._of or http._Bounded._of["127.0.0.1"] < 2)
+            await asyncio.to_thread(client_of(address).welcome)
+        finally:
+            for each in open_ones:
+                each.close()
+
+    over_http(story)
+
+
+def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and_ends_with_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(light, "_AGAIN_S", (0.05, 0.2))
+    monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
+
+    async def story(gateway: Gateway) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        door = Door("127.0.0.1", port)
+        config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
+        contributing = asyncio.create_task(asyncio.to_thread(light.contribute, config))
+        for round_ in range(2):
+            async with serving(gateway.desk, door):
+                seat = await gateway.convene(gateway.after(round_))
+                await until(lambda seat=seat: len(seat.members) == 2)
+                claim, own = own_claim(gateway, seat)
+                gathered = await seat.gather(claim, own, LOT)
+                assert gathered is not None
+                await seat.tell(gateway.accepted(*gathered.claims))
+                await until(lambda round_=round_: f"the log has it round={round_ + 1}" in "".join(seen()))
+        gateway.desk.finish()
+        async with serving(gateway.desk, door):
+            assert await contributing
+
+    printed: list[str] = []
+
+    def seen() -> list[str]:
+        printed.append(capsys.readouterr().out)
+        return printed
+
+    play(story)
+    text = "".join(seen())
+    assert "waiting for a gateway: no answer from http://127.0.0.1" in text
+    assert "run finished taken=2 samples=" in text
+
+
+def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(light, "_PAUSE_S", (0.05, 0.1))
+
+    async def story(gateway: Gateway, address: str) -> None:
+        config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run=gateway.signed.run.hex())
+        contributing = asyncio.create_task(asyncio.to_thread(light.contribute, config))
+        seat = await gateway.convene()
+        await until(lambda: len(seat.members) == 2)
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        accepted = gateway.accepted(*gathered.claims)
+        forged = SignedTicket.sign(Ticket(gateway.signed.run, 1, accepted.contribution.digest), GATEWAY)
+        await seat.tell(replace(accepted, ticket=forged))
+        gateway.desk.finish()
+        assert await contributing
+
+    over_http(story)
+    printed = capsys.readouterr().out
+    assert "its gateway shows a ticket that does not hold" in printed
+    assert "run finished taken=0 samples=0" in printed
+
+
+def test_a_contributor_that_is_told_another_run_than_the_gateways_ends_with_a_line(tmp_path: Path) -> None:
+    async def story(gateway: Gateway, address: str) -> None:
+        config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run="ab" * 32)
+        with pytest.raises(UserError, match=f"is a gateway of run {gateway.signed.run.hex()}"):
+            await asyncio.to_thread(light.contribute, config)
+
+    over_http(story)
+
+
+def _certificate(directory: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "gateway")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    paths = directory / "gateway.crt", directory / "gateway.key"
+    paths[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    pkcs8, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    paths[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, plain))
+    return paths
+
+
+def test_with_a_certificate_it_is_https_and_one_that_nobody_vouches_for_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = _certificate(tmp_path)
+
+    async def story(_: Gateway, address: str) -> None:
+        assert address.startswith("https://")
+        with pytest.raises(Unreachable, match="certificate"):
+            await asyncio.to_thread(client_of(address).welcome)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        assert (await asyncio.to_thread(client_of(address).welcome)).gateway == GATEWAY.public_key
+
+    over_http(story, Door("127.0.0.1", 0, certificate, key))
+
+
+def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "none.pem").write_text("nothing")
+
+    async def story(gateway: Gateway) -> None:
+        with pytest.raises(UserError, match="PEM files that belong together"):
+            async with serving(gateway.desk, Door("127.0.0.1", 0, tmp_path / "none.pem", tmp_path / "none.pem")):
+                pass
+        with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on 127"):
+            async with serving(gateway.desk, Door("127.0.0.1", taken.getsockname()[1])):
+                pass
+
+    play(story)
+
+
+@pytest.mark.parametrize("address", ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "http://host:80"])
+def test_an_address_to_listen_on_is_a_host_and_a_port(address: str) -> None:
+    with pytest.raises(UserError, match="give HOST:PORT"):
+        Door.at(address)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host:8080", "ftp://host/", "http://", "http://host:x/", "http://me@host/", "http://host/?a=b", "http://host:0/"]
+)
+def test_a_url_of_a_gateway_is_http_with_a_host(url: str) -> None:
+    with pytest.raises(UserError, match="give the URL"):
+        GatewayUrl.of(url)
+
+
+def test_a_url_may_have_a_path_and_the_key_that_it_has_to_be() -> None:
+    assert GatewayUrl.of("https://example.org/manta/#12D3KooX") == GatewayUrl("https://example.org/manta", "12D3KooX")
+    assert Door.at("[::1]:8080") == Door("::1", 8080)
+    with pytest.raises(UserError, match="go together"):
+        Door.at("host:80", Path("a"))
+
+
+def test_an_answer_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        gone = threading.Event()
+
+        def endless() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+                try:
+                    while True:
+                        connection.sendall(bytes(2**16))
+                except OSError:
+                    gone.set()
+
+        thread = threading.Thread(target=endless)
+        thread.start()
+        with pytest.raises(EncodingError, match="an answer of more than"):
+            client_of(f"http://127.0.0.1:{port}/").welcome()
+        assert gone.wait(30)
+        thread.join(30)

@@ -1,0 +1,86 @@
+"""The light contributor's program where nothing is installed that it does not need: a real process, a real gateway that the test serves."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.memory_log import LOT
+from tests.peer.gateways import Gateway, play
+from tests.peer.test_gateway_desk import own_claim
+
+pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
+
+from peer.gateway import Door, serving
+
+BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
+WITHOUT = f"""
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from peer.cli import main
+main()
+"""
+
+
+async def _program(*arguments: str, home: Path) -> asyncio.subprocess.Process:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
+    environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HOME": str(home), "MANTA_STATE_DIR": str(home)}
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(sys.executable, "-c", WITHOUT, *arguments, stdout=pipe, stderr=pipe, env=environment)
+
+
+def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them(tmp_path: Path) -> None:
+    async def story(gateway: Gateway) -> None:
+        async with serving(gateway.desk, Door("127.0.0.1", 0)) as address:
+            seat = await gateway.convene()
+            run = gateway.signed.run.hex()
+            program = await _program("join", "--light", "--gateway", address, "--run", run, "--dir", str(tmp_path / "light"), home=tmp_path)
+            async with asyncio.timeout(240):
+                while len(seat.members) < 2:
+                    assert program.returncode is None, (await program.communicate())[1].decode()
+                    await asyncio.sleep(0.05)
+                claim, own = own_claim(gateway, seat)
+                gathered = await seat.gather(claim, own, LOT)
+                assert gathered is not None
+                await seat.tell(gateway.accepted(*gathered.claims))
+                gateway.desk.finish()
+                printed, errors = await program.communicate()
+        assert (program.returncode, errors) == (0, b"")
+        assert b"the log has it round=1 lots=1" in printed
+        assert b"run finished taken=1" in printed
+        status = json.loads((tmp_path / "light" / "status.json").read_text())
+        assert (status["taken"], status["samples_taken"], status["finished"]) == (1, LOT, True)
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("join",), "pip install '.[swarm]'"),
+        (("join", "--light"), "--light needs the URL of a gateway"),
+        (("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
+        (("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),
+    ],
+)
+def test_whoever_lacks_something_is_told_in_a_line_what_to_do(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+    async def run() -> tuple[int | None, str, str]:
+        program = await _program(*arguments, home=tmp_path)
+        async with asyncio.timeout(240):
+            printed, errors = await program.communicate()
+        return program.returncode, printed.decode(), errors.decode()
+
+    returncode, printed, errors = asyncio.run(run())
+    assert (returncode, printed) == (2, "")
+    assert errors.startswith("manta-peer: ")
+    assert errors.count("\n") == 1
+    assert says in errors
