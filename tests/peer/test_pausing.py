@@ -40,7 +40,8 @@ def test_what_is_done_by_then_is_handed_in_and_no_further_lot_is_started_until_i
         written = json.loads((member.store.directory / "status.json").read_text())
         assert (written["paused"], written["workers"]) == (True, 0)
         assert len(member.worker.lots) == 1
-        await other.leaves()  # with what it has in this round
+        await scene.log.wait_for(1)
+        await other.leaves()  # what it has in this round stays
         await member.loop.resume()
         await scene.log.wait_for(2)
         scene.log.commit()
