@@ -378,6 +378,7 @@ class PeerLoop:
         self._lap.mark("train")
         if self._noise is not None:
             self._board.update(epsilon=self._noise.epsilon)
+            self._board.write()
         self._board.status.samples_lost += self._bench.take_dropped()
         if done is None:
             self._board.status.samples_lost += self.machine.discard()

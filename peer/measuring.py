@@ -76,6 +76,7 @@ class Measuring:
         self._measured = round_
         largest, smallest = measure.largest / measure.samples, measure.smallest / measure.samples
         self._board.update(own_round=round_, own_samples=measure.samples, own_largest=largest, own_smallest=smallest)
+        self._board.write()
         if is_last:
             figures = f"largest={largest:.1%} smallest={smallest:.1%}"
             self._board.say(f"on {measure.samples} held-out images of its own round={round_} {figures}")

@@ -36,6 +36,12 @@ class _Shown(BaseModel):
     reach: str = ""
     samples_counted: int = 0
     rounds_counted: int = 0
+    own_round: int | None = None
+    own_samples: int = 0
+    own_largest: float | None = None
+    own_smallest: float | None = None
+    epsilon: float | None = None
+    delta: float | None = None
 
 
 def lines_of(directory: Path) -> list[str]:
@@ -70,6 +76,11 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"round trips: {shown.round_trips}"
     if shown.reach:
         yield f"reach: {shown.reach}"
+    if shown.own_largest is not None and shown.own_smallest is not None:
+        figures = f"largest subnet {shown.own_largest:.1%}, smallest {shown.own_smallest:.1%}"
+        yield f"on {shown.own_samples} held-out images of your own, after round {shown.own_round}: {figures}"
+    if shown.epsilon is not None and shown.delta is not None:
+        yield f"given away of your images: epsilon={shown.epsilon:.4g} at delta={shown.delta:g} so far"
     if shown.waiting_for:
         yield f"waiting for {shown.waiting_for}"
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ STATUS = PeerStatus(
 
 def told(directory: Path, **changes: object) -> list[str]:
     """Return what is printed once a peer has written its status."""
-    board = StatusBoard(PeerStore(directory), STATUS)
+    board = StatusBoard(PeerStore(directory), replace(STATUS))
     for name, value in changes.items():
         setattr(board.status, name, value)
     board.write()
@@ -95,3 +96,9 @@ def test_the_command_prints_it(tmp_path: Path) -> None:
     ended = CliRunner().invoke(main, ["status", "--dir", str(tmp_path)])
     assert ended.exit_code == 0
     assert ended.output.splitlines() == expected
+
+
+def test_who_has_images_of_its_own_sees_how_good_the_model_is_for_them_and_what_was_given_away(tmp_path: Path) -> None:
+    own = told(tmp_path, own_round=3, own_samples=121, own_largest=0.884, own_smallest=0.5, epsilon=0.79452, delta=1e-5)
+    assert "on 121 held-out images of your own, after round 3: largest subnet 88.4%, smallest 50.0%" in own
+    assert "given away of your images: epsilon=0.7945 at delta=1e-05 so far" in own
