@@ -5,6 +5,7 @@ is away is waited for. Synchronous: there is one thing to do at a time, and a th
 """
 
 import logging
+import os
 import random
 import threading
 import time
@@ -47,6 +48,10 @@ class LightStatus:
     peer: str
     key: str
     run: str = ""
+    name: str = ""
+    num_rounds: int = 0
+    cohort: str = ""  # it has none: its claims name its gateway's
+    pid: int = field(default_factory=os.getpid)
     gateway: str = ""
     phase: str = "starting"
     waiting_for: str = ""
@@ -189,6 +194,7 @@ class _Contributor:
             space_named(manifest.supernet)
             self._manifest, self._work = manifest, LightWork(manifest, run, self._identity)
             self._expected_run = self.status.run = run.hex()
+            self.status.name, self.status.num_rounds = manifest.name, manifest.num_rounds
             self.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self.status.peer[-8:]}")
             threads = torch.get_num_threads()
             self.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")

@@ -42,6 +42,10 @@ class _Shown(BaseModel):
     own_smallest: float | None = None
     epsilon: float | None = None
     delta: float | None = None
+    gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
+    taken: int = 0
+    lost: int = 0
+    samples_taken: int = 0
 
 
 def lines_of(directory: Path) -> list[str]:
@@ -67,6 +71,9 @@ def lines_of(directory: Path) -> list[str]:
 def _lines(shown: _Shown) -> Iterator[str]:
     state = "finished" if shown.finished else "paused" if shown.paused else shown.phase
     state = state if shown.finished or _is_running(shown.pid) else "not running"
+    if shown.gateway is not None:
+        yield from _lines_of_light(shown, state)
+        return
     yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
     yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
     yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
@@ -83,6 +90,16 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"given away of your images: epsilon={shown.epsilon:.4g} at delta={shown.delta:g} so far"
     if shown.waiting_for:
         yield f"waiting for {shown.waiting_for}"
+
+
+def _lines_of_light(shown: _Shown, state: str) -> Iterator[str]:
+    run = f"run {shown.name} ({shown.run[:16]})" if shown.run else "no run yet"
+    yield f"light contributor {shown.peer} in {run}: {state}, round {shown.round} of {shown.num_rounds}"
+    yield f"the log has {shown.samples_taken} samples of {shown.taken} leases; {shown.lost} came to nothing"
+    if shown.gateway:
+        yield f"leases from {shown.gateway}"
+    if shown.waiting_for:
+        yield f"waiting for a gateway: {shown.waiting_for}"
 
 
 def _is_running(pid: int) -> bool:

@@ -4,13 +4,14 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from peer.cli import main
+from peer.light import LightStatus
 from peer.report import lines_of
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
@@ -68,6 +69,23 @@ def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path)
 def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, state: str) -> None:
     lines = told(tmp_path, pid=os.getpid(), finished=finished)  # this process is no peer
     assert lines[0].endswith(f": {state}, round 4 of 9")
+
+
+def test_of_a_light_contributor_it_says_where_it_leases_and_what_the_log_has(tmp_path: Path) -> None:
+    status = LightStatus("12D3KooWlight", "aa", waiting_for="no answer", pid=os.getpid())
+    PeerStore(tmp_path).write_status(asdict(status))
+    assert lines_of(tmp_path) == [
+        "light contributor 12D3KooWlight in no run yet: not running, round 0 of 0",
+        "the log has 0 samples of 0 leases; 0 came to nothing",
+        "waiting for a gateway: no answer",
+    ]
+    status = replace(status, run="ab" * 32, name="digits", num_rounds=9, round=4, gateway="http://a", waiting_for="", finished=True)
+    PeerStore(tmp_path).write_status(asdict(replace(status, taken=3, samples_taken=96, lost=1)))
+    assert lines_of(tmp_path) == [
+        "light contributor 12D3KooWlight in run digits (abababababababab): finished, round 4 of 9",
+        "the log has 96 samples of 3 leases; 1 came to nothing",
+        "leases from http://a",
+    ]
 
 
 def test_a_file_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
