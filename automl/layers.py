@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from automl.linked import Link, linked_batch_norm
 from automl.shapes import LayerShape
 from automl.space import Layer
 
@@ -52,7 +53,7 @@ class ElasticBatchNorm(nn.Module):
     """BatchNorm of the first channels: by the batch in training, by the running statistics in evaluation.
 
     The running statistics belong to one architecture at a time and never to the shared state: only a calibration, which sets
-    ``momentum``, writes them (``automl.calibration``).
+    ``momentum``, writes them (``automl.calibration``). With a ``link`` the batch is one of two halves, the other of which is at its end.
     """
 
     running_mean: Tensor
@@ -65,6 +66,7 @@ class ElasticBatchNorm(nn.Module):
         self.register_buffer("running_mean", torch.zeros(channels), persistent=False)
         self.register_buffer("running_variance", torch.ones(channels), persistent=False)
         self.momentum: float | None = None
+        self.link: Link | None = None
 
     def affine_for(self, channels: int) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the first channels."""
@@ -74,6 +76,8 @@ class ElasticBatchNorm(nn.Module):
         """Return the channels of ``x_BCHW`` normalised."""
         channels = x_BCHW.shape[1]
         weight, bias = self.affine_for(channels)
+        if self.link is not None:
+            return linked_batch_norm(x_BCHW, weight, bias, self.link, BATCH_NORM_EPSILON)
         if self.training and self.momentum is None:
             return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
         mean, variance = self.running_mean[:channels], self.running_variance[:channels]

@@ -110,13 +110,29 @@ class FixedPart(nn.Module):
         """Return the predictions (B, 1, H, W), coarse to fine, in pixels; ``run_unit`` gives a unit's output, units count from 0."""
         batch = x_BCHW.shape[0]
         views_BCHW = torch.cat(x_BCHW.chunk(_NUM_VIEWS, 1)).contiguous(memory_format=torch.channels_last)
-        links = [views_BCHW[:batch]]
+        features = self.features(views_BCHW, run_unit)
+        return self.disparities([views_BCHW[:batch], *(each[:batch] for each in features)], features[-1][batch:], run_unit)
+
+    def features(self, views_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
+        """Return what each of the shared units makes of the views, which are one batch."""
+        features = []
         for unit in range(NUM_SHARED_UNITS):
             views_BCHW = run_unit(unit, views_BCHW)
-            links.append(views_BCHW[:batch])
-        correlation_BDHW = self.match(views_BCHW[:batch], views_BCHW[batch:])
-        y_BCHW = torch.cat([correlation_BDHW, F.relu(self.join_norm(self.join(views_BCHW[:batch])))], 1)
-        links[-1] = torch.cat([correlation_BDHW, links[-1]], 1)
+            features.append(views_BCHW)
+        return features
+
+    def disparities(self, links: list[Tensor], right_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
+        """Return what ``forward`` does.
+
+        Args:
+            links: the left view and its ``features``.
+            right_BCHW: the last ones of the right view.
+            run_unit: gives the output of the units that are not shared.
+        """
+        *links, left_BCHW = links
+        correlation_BDHW = self.match(left_BCHW, right_BCHW)
+        y_BCHW = torch.cat([correlation_BDHW, F.relu(self.join_norm(self.join(left_BCHW)))], 1)
+        links.append(torch.cat([correlation_BDHW, left_BCHW], 1))
         for unit in range(NUM_SHARED_UNITS, len(self.stages)):
             y_BCHW = run_unit(unit, y_BCHW)
             links.append(y_BCHW)

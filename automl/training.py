@@ -89,12 +89,14 @@ class Worker:
 
     def train(self, lot: Lot) -> LotResult:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
-        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
-        indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
-        batch = self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
-        loss = self.backward(batch, lot.architecture)
+        loss = self.backward(self._batch_of(lot), lot.architecture)
         gradient_N = self._supernet.flat_gradient_N.cpu().clone()
         return LotResult(gradient_N, loss, lot.samples, project(gradient_N))
+
+    def _batch_of(self, lot: Lot) -> Batch:
+        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
+        indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
+        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
 
     def backward(self, batch: Batch, architecture: Architecture) -> float:
         """Compute the loss of a batch and leave its gradient in the supernet; return the loss."""

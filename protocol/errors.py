@@ -13,11 +13,13 @@ MantaError
 │   ├── TableError            rows that are not the table that a round names (protocol.table)
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.refusals)
+│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.view_messages)
 │   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
 │   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light_client)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
+│   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views)
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew)
 ├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light_work)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.check)

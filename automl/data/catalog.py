@@ -19,6 +19,7 @@ from automl.data.image_folder import image_folder
 from automl.data.layered import layers
 from automl.data.motorcycle import motorcycle
 from automl.data.sizes import DEFAULT_SIDE
+from automl.data.stereo import StereoDataset
 from automl.data.stereo_folder import stereo_folder
 from protocol.errors import UserError
 
@@ -47,6 +48,17 @@ def load_dataset(name: str, root: Path | None = None, *, download: bool = False)
     if name.startswith(_STEREO):
         return stereo_folder(name, _own(name, _STEREO, root))
     return _torchvision(name, kind, side, root, download)
+
+
+def load_view(name: str, view: str, root: Path | None) -> StereoDataset:
+    """Return the stereo pairs called ``name`` of which only one view is in ``root``, and with the left one the disparities.
+
+    Raises:
+        UserError: as ``load_dataset``, or pairs of which nobody has one view only.
+    """
+    if not name.startswith(_STEREO):
+        raise UserError(f"{name} comes with both views: leave --view out")
+    return stereo_folder(name, _own(name, _STEREO, root), view)
 
 
 def _torchvision(name: str, kind: str, side: int, root: Path | None, download: bool) -> Dataset:

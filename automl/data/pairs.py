@@ -1,14 +1,16 @@
 """Stereo pairs that are loaded or made when they are asked for, and those that lie in files of any layout."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+import numpy as np
+
 from automl.data.disparity import disparity_size, read_disparity
 from automl.data.pictures import picture_size, read_rgb
-from automl.data.stereo import Pair
+from automl.data.stereo import UNKNOWN, Pair
 from protocol.errors import UserError
 
 KEPT_BYTES = 512 << 20
@@ -59,33 +61,46 @@ def _size_bytes(pair: Pair) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PairFiles:
-    """Where a pair lies; ``scale`` as in automl.data.disparity."""
+    """Where a pair lies, or what of it is here; ``scale`` as in automl.data.disparity."""
 
-    left: Path
-    right: Path
-    disparity: Path
+    left: Path | None
+    right: Path | None
+    disparity: Path | None
     scale: float | None = None
+
+    def sizes(self) -> Iterator[tuple[Path, tuple[int, int]]]:
+        """Yield the files that are here, with their rows and columns."""
+        for path, size_of in ((self.left, picture_size), (self.right, picture_size), (self.disparity, disparity_size)):
+            if path is not None:
+                yield path, size_of(path)
 
 
 def pairs(files: Sequence[PairFiles]) -> Sequence[Pair]:
     """Return the pairs in these files, each loaded when it is asked for; what a file's head tells is checked now.
+
+    A view that is not here is black, and disparities that are not here are unknown.
 
     Raises:
         UserError: a file is missing or of another format, or the three of a pair differ in size. A file that turns out to be
             truncated later, when its pair is asked for, raises then.
     """
     for one in files:
-        rows, columns = picture_size(one.left)
-        for path, size in ((one.right, picture_size(one.right)), (one.disparity, disparity_size(one.disparity))):
+        (first, (rows, columns)), *others = one.sizes()
+        for path, size in others:
             if size != (rows, columns):
                 raise UserError(
-                    f"{path} has {size[1]} x {size[0]} pixels, {one.left} has {columns} x {rows}: all of a pair must be of one size"
+                    f"{path} has {size[1]} x {size[0]} pixels, {first} has {columns} x {rows}: all of a pair must be of one size"
                 )
         if columns < 2:
-            raise UserError(f"{one.left} is one pixel wide: remove the pair")
+            raise UserError(f"{first} is one pixel wide: remove the pair")
     kept = tuple(files)
     return LazyPairs(lambda index: _load(kept[index]), len(kept))
 
 
 def _load(files: PairFiles) -> Pair:
-    return Pair(read_rgb(files.left), read_rgb(files.right), read_disparity(files.disparity, files.scale))
+    views = [None if path is None else read_rgb(path) for path in (files.left, files.right)]
+    black = np.zeros_like(next(view for view in views if view is not None))
+    left, right = (black if view is None else view for view in views)
+    if files.disparity is None:
+        return Pair(left, right, np.full(black.shape[:2], UNKNOWN, np.float32))
+    return Pair(left, right, read_disparity(files.disparity, files.scale))

@@ -20,10 +20,11 @@ from automl.data.augmentation import Integers, around, below, tone_tables, toned
 from automl.data.dataset import ALL, STEREO, Batch, calibration_indices, part_indices
 from automl.data.scaling import Pixels, rescale
 from protocol.encoding import Value, encode
-from protocol.signing import Digest
+from protocol.signing import Digest, sha256
 
 Disparity = npt.NDArray[np.float32]
 
+LEFT, RIGHT = VIEWS = ("left", "right")
 UNKNOWN = -1.0
 WHITE = 255
 _ASPECT = 2
@@ -70,6 +71,14 @@ class Sample(NamedTuple):
     disparity: Tensor  # fp32 (R, 2 R)
 
 
+class PartDigests(NamedTuple):
+    """What a data set's digest is made of."""
+
+    left: bytes
+    right: bytes
+    disparity: bytes
+
+
 @dataclass(frozen=True)
 class StereoDataset:
     """Stereo pairs of whatever sizes, each one loaded or made when it is asked for. A Dataset (automl.data.dataset).
@@ -81,6 +90,7 @@ class StereoDataset:
     train: Sequence[Pair] = field(repr=False)
     held_out: Sequence[Pair] = field(repr=False)
     origin: Value = ()  # what the pairs follow from, where a generator makes them: its version and its parameters
+    scenes: tuple[str, ...] = field(default=(), repr=False)  # names of the pairs, where they have some: first of those to train with
 
     def __post_init__(self) -> None:
         if len(self.train) < 1 or len(self.held_out) < 2:
@@ -123,14 +133,24 @@ class StereoDataset:
     @cached_property
     def digest(self) -> Digest:
         """SHA-256 over name, sizes, raw pixels and disparities, or over a generator's ``origin`` and a few of its pairs."""
-        hasher = hashlib.sha256(encode(("manta/stereo/v1", self.name, self.origin, len(self.train), len(self.held_out))))
+        return self.digest_of(self.part_digests)
+
+    def digest_of(self, parts: PartDigests) -> Digest:
+        """Return the digest of the data set of this name and these sizes whose parts have the digests ``parts``."""
+        return sha256(encode(("manta/stereo/v2", self.name, self.origin, len(self.train), len(self.held_out), *parts)))
+
+    @cached_property
+    def part_digests(self) -> PartDigests:
+        """SHA-256 over the left views, over the right views and over the disparities, with their sizes."""
+        hashers = [hashlib.sha256(f"manta/stereo/v2/{part}".encode()) for part in PartDigests._fields]
         for pairs in (self.train, self.held_out):
             for index in range(min(len(pairs), _PINNED) if self.origin else len(pairs)):
                 pair = pairs[index]
-                hasher.update(encode(pair.disparity.shape))
-                hasher.update(pair.left.tobytes() + pair.right.tobytes())
-                hasher.update(np.where(pair.disparity < 0, UNKNOWN, pair.disparity).astype("<f4").tobytes())
-        return Digest(hasher.digest())
+                disparity = np.where(pair.disparity < 0, UNKNOWN, pair.disparity).astype("<f4")
+                for hasher, pixels in zip(hashers, (pair.left, pair.right, disparity), strict=True):
+                    hasher.update(encode(pair.disparity.shape))
+                    hasher.update(pixels.tobytes())
+        return PartDigests(*(hasher.digest() for hasher in hashers))
 
     def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
         """Return a random window of each of these training pairs, the two views in slightly different light."""

@@ -1,16 +1,20 @@
-"""Stereo pairs of one's own: left/, right/ and disparity/ with equal file names, and settings in stereo.json if need be."""
+"""Stereo pairs of one's own: left/, right/ and disparity/ with equal file names, and settings in stereo.json if need be.
+
+Where one site has the left views and the disparities, and another one the right views, each reads what it has.
+"""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from automl.data.pairs import PairFiles, pairs
-from automl.data.stereo import StereoDataset
+from automl.data.stereo import LEFT, RIGHT, Pair, StereoDataset
 from protocol.errors import UserError
 
-_VIEWS = ("left", "right", "disparity")
+_PARTS = (LEFT, RIGHT, "disparity")
+_PARTS_OF = {None: _PARTS, LEFT: (LEFT, "disparity"), RIGHT: (RIGHT,)}
 _SETTINGS = "stereo.json"
 _MAX_SETTINGS_BYTES = 1 << 20
 _MIN_HELD_OUT = 2  # one for each half
@@ -25,23 +29,28 @@ class StereoSettings(BaseModel):
     held_out: tuple[str, ...] | None = Field(default=None, description="names, without endings; otherwise a fixed fifth of them")
 
 
-def stereo_folder(name: str, folder: Path) -> StereoDataset:
-    """Return the data set called ``name`` of a folder's pairs.
+def stereo_folder(name: str, folder: Path, view: str | None = None) -> StereoDataset:
+    """Return the data set called ``name`` of a folder's pairs; with a ``view`` only what the site of that one has is read.
 
     Raises:
         UserError: a folder or a partner is missing, files don't fit together or are broken, or stereo.json is; it is named.
     """
     settings = _settings(folder / _SETTINGS)
-    views = [_files_by_stem(folder / view) for view in _VIEWS]
-    stems = sorted(set().union(*views))
-    for view, files in zip(_VIEWS, views, strict=True):
+    parts = {part: _files_by_stem(folder / part, _PARTS_OF[view]) for part in _PARTS_OF[view]}
+    stems = sorted(set().union(*parts.values()))
+    for part, files in parts.items():
         missing = next((stem for stem in stems if stem not in files), None)
         if missing is not None:
-            raise UserError(f"{folder / view} has no file {missing}.*: every pair needs one in {', '.join(_VIEWS)}")
+            raise UserError(f"{folder / part} has no file {missing}.*: every pair needs one in {', '.join(parts)}")
     held_out = _held_out(stems, settings.held_out, folder)
-    triples = {stem: PairFiles(views[0][stem], views[1][stem], views[2][stem], settings.scale) for stem in stems}
-    train = [triples[stem] for stem in stems if stem not in held_out]
-    return StereoDataset.from_pairs(name, pairs(train), pairs([triples[stem] for stem in stems if stem in held_out]))
+    train = [stem for stem in stems if stem not in held_out]
+    kept = [stem for stem in stems if stem in held_out]
+
+    def pairs_of(chosen: list[str]) -> Sequence[Pair]:
+        files = [[parts[part][stem] if part in parts else None for part in _PARTS] for stem in chosen]
+        return pairs([PairFiles(left, right, disparity, settings.scale) for left, right, disparity in files])
+
+    return StereoDataset(name, pairs_of(train), pairs_of(kept), scenes=(*train, *kept))
 
 
 def _settings(path: Path) -> StereoSettings:
@@ -59,9 +68,9 @@ def _settings(path: Path) -> StereoSettings:
         raise UserError(f'{path}: {where}: {first["msg"]}; write it like {{"scale": 4, "held_out": ["name"]}}') from error
 
 
-def _files_by_stem(folder: Path) -> dict[str, Path]:
+def _files_by_stem(folder: Path, parts: tuple[str, ...]) -> dict[str, Path]:
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: put the pairs into {', '.join(_VIEWS)}, with equal names")
+        raise UserError(f"{folder} is no folder: put the pairs into {', '.join(parts)}, with equal names")
     files: dict[str, Path] = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):

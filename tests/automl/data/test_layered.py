@@ -7,7 +7,7 @@ import pytest
 from automl.data.layered import HEIGHT, MAX_DISPARITY, WIDTH, View, layers, make_pair, make_views
 from automl.data.stereo import StereoDataset
 
-DIGEST = "53fa3968942c0276b985ea62ec9eca91cc47a9b3abed7bc2c74db713148e3949"
+DIGEST = "13d4e228c2bd8c45be5a51419e075694f7a03f46870b2060b4324991a7c629cf"
 Mask = npt.NDArray[np.bool_]
 
 

@@ -3,8 +3,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from automl.data.catalog import load_dataset
+from automl.data.catalog import load_dataset, load_view
 from automl.data.pairs import PairFiles, pairs
 from automl.data.stereo import StereoDataset
 from protocol.errors import UserError
@@ -136,3 +137,28 @@ def test_files_of_any_layout_make_pairs(root: Path) -> None:
     narrow = write_picture(root / "narrow.png", noise(9, 1))
     with pytest.raises(UserError, match="one pixel wide"):
         pairs([PairFiles(narrow, narrow, narrow)])
+
+
+@pytest.mark.parametrize(("view", "moved"), [("left", ("right",)), ("right", ("left", "disparity"))])
+def test_a_site_with_one_view_reads_what_it_has_and_sees_the_same_scenes(root: Path, view: str, moved: tuple[str, ...]) -> None:
+    both = load(root)
+    whole, digest = both.training_batch(range(9), 5, 8), both.digest
+    for part in moved:
+        (root / "own" / part).rename(root / part)
+    dataset = load_view("stereo-own", view, root)
+    assert dataset.scenes == both.scenes
+    place = ("left", "right").index(view)
+    own = dataset.training_batch(range(9), 5, 8)
+    assert torch.equal(own.inputs.chunk(2, 1)[place], whole.inputs.chunk(2, 1)[place])
+    assert torch.equal(own.targets, whole.targets) == (view == "left")
+    known = ("left", "disparity") if view == "left" else ("right",)
+    assert all(getattr(dataset.part_digests, part) == getattr(both.part_digests, part) for part in known)
+    assert dataset.digest != digest
+    assert dataset.digest_of(both.part_digests) == digest
+    with pytest.raises(UserError, match=rf"own/{moved[0]} is no folder"):
+        load(root)
+
+
+def test_only_pairs_of_ones_own_come_with_one_view(root: Path) -> None:
+    with pytest.raises(UserError, match="layers comes with both views: leave --view out"):
+        load_view("layers", "left", root)
