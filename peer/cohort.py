@@ -29,12 +29,14 @@ from protocol.rosters import Silence
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
 from swarm.near import Vectors
-from swarm.near_calls import NearCalls
+from swarm.near_calls import MAX_MESSAGE_BYTES, NearCalls
 from swarm.near_mates import Mates, NotAMate
 from swarm.neighbours import Neighbours
-from swarm.rpc import Handler, OwnNode
+from swarm.rpc import LARGE_BYTES, Handler, OwnNode
 
 __all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
+
+_MAX_NEAR_BYTES = MAX_MESSAGE_BYTES // 2  # of a call at a mate's door, which adds its own
 
 
 def _monotonic_ms() -> float:
@@ -70,6 +72,7 @@ class Cohort:
             group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
             now_ms: the time by a clock that does not go back.
         """
+        self._node = node
         self._key = identity.public_key
         self._group = group or (lambda: Group(name))
         self._neighbours = neighbours
@@ -135,6 +138,24 @@ class Cohort:
         else:
             seat.close()  # another place was looked for in the meantime
         return seat
+
+    # For others who have something to say to mates.
+
+    @property
+    def key(self) -> PublicKey:
+        """This peer's own key."""
+        return self._key
+
+    async def serve_mates(self, method: str, handler: Handler) -> None:
+        """Answer calls of mates, and of nobody else; without a token there are none."""
+        if self._desk is not None:
+            await self._calls.serve(method, self._for_mates(self._desk, handler))
+
+    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        """Return the answer of a mate, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
+        if max(len(request), largest) <= _MAX_NEAR_BYTES:
+            return await self._calls.call(mate, method, request, timeout_s=timeout_s)
+        return await self._node.call(mate, method, request, timeout_s=timeout_s, large_answer=largest >= LARGE_BYTES)
 
     # What mates ask.
 

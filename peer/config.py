@@ -4,7 +4,7 @@ import os
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -58,6 +58,9 @@ class PeerConfig(BaseModel):
     tell_accuracy: bool | None = Field(
         default=None,
         description="private data: tell the operator how good the model is on held-out images of one's own; default: yes, with noise no",
+    )
+    view: Literal["left", "right"] | None = Field(
+        default=None, description="stereo: this computer has the pairs' left views and disparities, or the right views; a mate the others"
     )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")

@@ -26,6 +26,8 @@ def check_gateway(config: PeerConfig, manifest: Manifest | None = None) -> None:
     """
     if not config.gateway:
         return
+    if config.view is not None:
+        raise UserError("leases need samples with both views, and with --view one is here: leave --gateway or --view out")
     with ending_at_ctrl_c():
         from peer.gateway import Door
     if len(config.gateway) > 1:

@@ -215,6 +215,11 @@ class PeerLoop:
         self._board.pause(is_paused=False)
         self._look_again()
 
+    @property
+    def near(self) -> Cohort:
+        """This peer's part in its cohort."""
+        return self._cohort
+
     def mates(self) -> tuple[PublicKey, ...]:
         """Return the members of this peer's cohort who are there, but for itself."""
         return self._cohort.mates()

@@ -14,6 +14,7 @@ import torch
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
+from automl.data.stereo import StereoDataset
 from automl.space import space_named
 from automl.training import Worker
 from automl.update import self_test
@@ -32,6 +33,7 @@ from peer.private import described, load_private, noise_of, refuse_noise, refuse
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
+from peer.views import SiteCrew, load_site, make_site_crew
 from peer.work import ComputeThread
 from peer.worker_data import WorkerData
 from protocol.cohorts import affinity_token, cohort_name
@@ -151,6 +153,8 @@ def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
 
 def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
     """Return what this peer trains on: the run's data set, or where its data are private images of its own."""
+    if config.view is not None:
+        return load_site(manifest, config.view, config.data_root, is_alone=config.alone)
     if manifest.is_private:
         return load_private(manifest, config.private_data)
     refuse_private(config.private_data)
@@ -159,12 +163,15 @@ def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
 
 
 def _make_crew(
-    manifest: Manifest, dataset: Dataset, root: Path | None, devices: Devices, compute: ComputeThread, make_worker: MakeWorker
+    manifest: Manifest, dataset: Dataset, config: PeerConfig, devices: Devices, compute: ComputeThread, make_worker: MakeWorker
 ) -> tuple[Crew, Dataset]:
     """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
+    if config.view is not None:
+        assert isinstance(dataset, StereoDataset)
+        return make_site_crew(manifest, dataset, config.view, devices, compute), dataset
     if devices.is_in_process:
         return InProcess(make_worker(manifest.supernet, dataset, devices.name), compute), dataset
-    data = WorkerData.of(dataset, root)
+    data = WorkerData.of(dataset, config.data_root)
     return ProcessCrew(manifest.supernet, data, devices.workers), data.here(dataset)
 
 
@@ -184,7 +191,7 @@ async def _take_part(
     check_gateway(config, manifest)
     dataset = await asyncio.to_thread(_load_data, manifest, config)
     compute = ComputeThread()
-    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config.data_root, devices, compute, make_worker)
+    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, devices, compute, make_worker)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     whose = config if noise is None else config.model_copy(update={"alone": True})  # mates get what has no noise yet
     choice, cohort, token = _cohort_of(whose, manifest, signed.run)
@@ -218,6 +225,8 @@ async def _take_part(
             board.update(epsilon=noise.epsilon, delta=noise.delta)
             board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
         loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk)
+        if isinstance(crew, SiteCrew):
+            crew.reach(loop.near)
         async with gateway_open(config, desk, board):
             await control.attach(loop)
             await _until_told_to_stop(loop, board)

@@ -59,6 +59,12 @@ LEAVE_S = 2.0  # to tell the others that this peer leaves
 HELLO_S = 10.0  # a proof for a proof, from memory
 NEAR_S = 1.0  # on top of what the other side takes by its own bounds, for the way and a busy machine
 
+# Two sites with a view each.
+VIEWS_EXCHANGE_S = 20.0  # for what the other one computes next; its one thread may be busy with a state first
+VIEWS_MATCH_S = 2.0  # until both are at the same weights: they learn of a commit at about the same time
+VIEWS_LOT_S = 120.0  # for a lot that the right site asks the left one for, which may be in the middle of one of its own
+VIEWS_AGAIN_S = (0.5, 30.0)  # first and longest pause before the left site looks for the other one again
+
 
 def news_s(left_ms: int, grace_ms: int) -> float:
     """Return how long a caller waits for the answer of a log that waits for a commit, given what it knows of the round's time."""

@@ -1,0 +1,203 @@
+"""Stereo lots of two sites with a view each, in two processes over real connections, against one that has both views: loss, bytes, time.
+
+The sites prove one token to each other as mates do. Each trains lots of its own in turn with the other, which the left one computes again
+with both views. Bytes are those of the exchanges; what libp2p and the calls add comes on top.
+
+Run it from the repository: ``.venv/bin/python benchmarks/vertical.py --help``.
+"""
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from automl.data.stereo import LEFT, RIGHT
+from automl.settings import usual
+from automl.space import STEREO_TINY
+from automl.stereo import Stereo
+from automl.training import Lot, LotResult, Worker
+from automl.vertical import SiteWorker
+from peer.crew import WorkerLost
+from peer.view_messages import Site
+from peer.views import SiteCrew
+from peer.work import ComputeThread
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.near_calls import MAX_MESSAGE_BYTES, NearCalls
+from swarm.near_mates import Mates, NotAMate
+from swarm.node import Node
+from swarm.rpc import LARGE_BYTES, Handler
+from tests.runs import manifest_of
+from tests.stereo_sites import at_site, few_pairs
+
+TOKEN, RUN, BASE = sha256(b"token"), sha256(b"run"), sha256(b"base")
+PEERS = {view: Identity(sha256(view.encode())) for view in (LEFT, RIGHT)}
+PATIENCE_S, NUM_PAIRS = 120.0, 256
+
+
+class Near:
+    """Mates and nobody else, without a run."""
+
+    def __init__(self, node: Node) -> None:
+        self.key = node.key
+        self._node = node
+        self._calls = NearCalls(node)
+        self._mates = Mates(node, self._calls, RUN, "pair", TOKEN, lambda: PATIENCE_S)
+
+    async def start(self) -> None:
+        await self._calls.start()
+        await self._mates.start()
+
+    async def meet(self, key: PublicKey) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while not self._mates.knows(key):
+                await self._mates.meet([key])
+
+    async def close(self) -> None:
+        await self._calls.close()
+        await self._mates.close()
+
+    def mates(self) -> tuple[PublicKey, ...]:
+        return self._mates.fresh()
+
+    async def serve_mates(self, method: str, handler: Handler) -> None:
+        async def for_mates(caller: PublicKey, request: bytes) -> bytes:
+            if not self._mates.knows(caller):
+                raise NotAMate("prove the cohort's token first")
+            return await handler(caller, request)
+
+        await self._calls.serve(method, for_mates)
+
+    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        if max(len(request), largest) <= MAX_MESSAGE_BYTES // 2:
+            return await self._calls.call(mate, method, request, timeout_s=timeout_s)
+        return await self._node.call(mate, method, request, timeout_s=timeout_s, large_answer=largest >= LARGE_BYTES)
+
+
+def weights() -> torch.Tensor:
+    """Return the weights that both sites begin with."""
+    stereo = Stereo(STEREO_TINY)
+    stereo.initialise(torch.Generator().manual_seed(0))
+    return stereo.flat_weights_N
+
+
+def lot_of(view: str, index: int, samples: int) -> Lot:
+    """Return a lot of a site; the first architecture is the largest, then the smallest, the others are random."""
+    kinds = (STEREO_TINY.largest(), STEREO_TINY.smallest())
+    architecture = kinds[index] if index < len(kinds) else STEREO_TINY.sample(random.Random(index))
+    return Lot(7, BASE, 0, PEERS[view].public_key, index, architecture, samples)
+
+
+async def train(crew: SiteCrew, lot: Lot) -> tuple[LotResult, float]:
+    """Train a lot as often as it takes; return what it gave, and the milliseconds of the last try."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            changed = asyncio.Event()
+            crew.watch(changed.set, lambda line: print(line, file=sys.stderr))
+            if not crew.free():
+                await changed.wait()
+                continue
+            try:
+                done = await crew.train(0, lot)
+            except WorkerLost as error:
+                print(f"lot again: {error}", file=sys.stderr)
+                continue
+            return done.result, done.took_ms
+
+
+async def site(view: str, lots: int, samples: int, directory: Path, address: str | None) -> None:
+    """Be one site; the right one is started by the left one, and ends with it."""
+    path = directory / f"{view}.key"
+    path.write_bytes(PEERS[view].to_libp2p())
+    node = await Node.start(PEERS[view], path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[] if address is None else [address])
+    near, compute, both = Near(node), ComputeThread(), few_pairs(NUM_PAIRS)
+    manifest = replace(
+        manifest_of(PEERS[view]), task="stereo", supernet="stereo-tiny", data_digest=both.digest, lot_samples=samples, seed=7
+    )
+    data = at_site(both, view)
+    crew = SiteCrew(SiteWorker("stereo-tiny", data, view), data, Site.of(data, view), manifest, compute)
+    crew.reach(near)
+    try:
+        await near.start()
+        await crew.load(weights(), None)
+        await crew.start()
+        if view == RIGHT:
+            print("ready", flush=True)
+            for index in range(lots):
+                await train(crew, lot_of(view, index, samples))
+            print("done", flush=True)
+            await asyncio.to_thread(sys.stdin.read)
+        else:
+            await lead(crew, near, node, lots, samples, directory)
+    finally:
+        await crew.close()
+        compute.close()
+        await near.close()
+        await node.close()
+
+
+async def lead(crew: SiteCrew, near: Near, node: Node, lots: int, samples: int, directory: Path) -> None:
+    """Start the right site, train with it, and print what came of it."""
+    address = (await node.addresses())[0]
+    arguments = ["--site", RIGHT, "--lots", str(lots), "--samples", str(samples), "--dir", str(directory), "--address", address]
+    pipes = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE}
+    right = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments, **pipes)
+    assert right.stdin is not None
+    assert right.stdout is not None
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            await right.stdout.readline()
+        await near.meet(PEERS[RIGHT].public_key)
+        pooled = Worker("stereo-tiny", few_pairs(NUM_PAIRS))
+        pooled.load(weights())
+        results = [await train(crew, lot_of(LEFT, index, samples)) for index in range(lots)]
+        async with asyncio.timeout(PATIENCE_S):
+            await right.stdout.readline()
+        report(crew, results, pooled, samples)
+    finally:
+        right.stdin.close()
+        await right.wait()
+
+
+def report(crew: SiteCrew, results: list[tuple[LotResult, float]], pooled: Worker, samples: int) -> None:
+    """Print what the left site's lots gave and cost."""
+    loss = gradient = pooled_ms = 0.0
+    for index, (result, _) in enumerate(results):
+        started = time.perf_counter()
+        expected = pooled.train(lot_of(LEFT, index, samples))
+        pooled_ms += 1000 * (time.perf_counter() - started)
+        loss = max(loss, abs(result.loss - expected.loss) / expected.loss)
+        gradient = max(gradient, float((result.gradient - expected.gradient).norm() / expected.gradient.norm()))
+    print(f"{crew.own.lots} and {crew.others.lots} lots of {samples} samples; compared: {len(results)}")
+    print(f"largest relative difference to both views at one site: loss {loss:.1e}, gradient {gradient:.1e}")
+    for whose, traffic in (("left", crew.own), ("right", crew.others)):
+        trips = traffic.exchanges / traffic.lots
+        sent, received = traffic.bytes_sent / traffic.lots / 1000, traffic.bytes_received / traffic.lots / 1000
+        print(f"a lot of the {whose} site: {trips:.1f} round trips, {sent:.0f} kB left to right, {received:.0f} kB right to left")
+    took_ms, alone_ms = sum(took_ms for _, took_ms in results) / len(results), pooled_ms / len(results)
+    print(f"a lot of the left site takes {took_ms:.0f} ms, with that of the right one before it; with both views: {alone_ms:.0f} ms")
+
+
+def main() -> None:
+    """Parse and run."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--lots", type=int, default=8, help="of each site (default 8)")
+    parser.add_argument("--samples", type=int, default=usual("stereo").lot_samples, help="of a lot (default: a stereo run's)")
+    for name in ("--site", "--dir", "--address"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(options.dir or temporary)
+        asyncio.run(site(options.site or LEFT, options.lots, options.samples, directory, options.address))
+
+
+if __name__ == "__main__":
+    main()
