@@ -69,6 +69,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
         (("join",), "pip install '.[swarm]'"),
         (("join", "--light"), "--light needs the URL of a gateway"),
         (("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
+        (("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2"), "leave --view, --workers out"),
         (("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),
     ],
 )
