@@ -213,10 +213,14 @@ def test_a_place_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
         write_run_file(tmp_path / "no" / "run.toml", RunConfig())
 
 
-ON_DIGITS = RunConfig.model_validate({name: values for name, values in CHANGED.items() if name != "data"})
+ON_DIGITS = {name: values for name, values in CHANGED.items() if name != "data"}
+NEAR = RunConfig.model_validate(
+    {**ON_DIGITS, "run": {**ON_DIGITS["run"], "data": "shared"}}
+)  # private data and affinity exclude each other
+PRIVATE = RunConfig.model_validate({**ON_DIGITS, "run": {**ON_DIGITS["run"], "cohorts": "consent"}})
 
 
-@pytest.mark.parametrize("config", [RunConfig(), ON_DIGITS], ids=["defaults", "changed"])
+@pytest.mark.parametrize("config", [RunConfig(), NEAR, PRIVATE], ids=["defaults", "near", "private"])
 def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, digits()), OPERATOR).open()
     assert (manifest.name, manifest.algorithm, manifest.schedule, manifest.cohorts, manifest.seed, manifest.num_rounds) == (
