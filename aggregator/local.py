@@ -11,11 +11,9 @@ from typing import Any
 import click
 from rich.console import Console
 
-from aggregator.local_report import show
-from aggregator.local_settings import Wishes, make_settings
-from aggregator.local_swarm import LocalSwarm, Stopped
 from protocol.errors import MantaError, UserError
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
+from swarm.loading import ending_at_ctrl_c
 
 
 @contextlib.contextmanager
@@ -82,12 +80,24 @@ def main() -> None:
 def up(**options: Any) -> None:
     """Start an aggregator and peers, train a run to its end, check everything, report. Ctrl-C stops all of it."""
     try:
-        settings = make_settings(Wishes(**options))
-        with _signals() as told:
-            report = LocalSwarm(settings, Console(), told).run()
+        _run(options)
     except UserError as error:
         click.echo(f"manta-swarm: {error}", err=True)
         sys.exit(2)
+
+
+def _run(options: dict[str, Any]) -> None:
+    with ending_at_ctrl_c():  # imported here: --help is said at once, and in one line what is not installed
+        from aggregator.local_report import show
+        from aggregator.local_settings import Wishes, make_settings
+        from aggregator.local_swarm import LocalSwarm, Stopped
+
+    settings = make_settings(Wishes(**options))
+    try:
+        with _signals() as told:
+            report = LocalSwarm(settings, Console(), told).run()
+    except UserError:
+        raise
     except Stopped as error:
         click.echo(f"manta-swarm: {error}; nothing is left running; files: {settings.directory}", err=True)
         sys.exit(128 + error.number)

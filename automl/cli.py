@@ -5,9 +5,11 @@ A command's module is imported when the command is called: torch and what is bui
 
 import importlib
 import signal
+import sys
 
 import click
 
+_OF_SWARM = frozenset({"torchvision", "sklearn", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
 _COMMANDS = ("data", "split", "space", "train", "evaluate", "profile", "find", "export")
 
 
@@ -27,6 +29,12 @@ class _Commands(click.Group):
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         try:
             command = getattr(importlib.import_module(f"automl.commands.{cmd_name}"), cmd_name)
+        except ModuleNotFoundError as error:
+            library = (error.name or "").partition(".")[0]
+            if library not in _OF_SWARM:
+                raise
+            click.echo(f"manta-search: {library} is not installed; install Manta with its extra, as in: pip install '.[swarm]'", err=True)
+            sys.exit(2)
         finally:
             signal.signal(signal.SIGINT, before)
         assert isinstance(command, click.Command)

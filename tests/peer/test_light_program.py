@@ -26,16 +26,18 @@ class Missing:
             raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
-from peer.cli import main
-main()
+import importlib
+importlib.import_module(sys.argv.pop(1)).main()
 """
 
 
-async def _program(*arguments: str, home: Path) -> asyncio.subprocess.Process:
+async def _program(*arguments: str, home: Path, module: str = "peer.cli") -> asyncio.subprocess.Process:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
     environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HOME": str(home), "MANTA_STATE_DIR": str(home)}
     pipe = asyncio.subprocess.PIPE
-    return await asyncio.create_subprocess_exec(sys.executable, "-c", WITHOUT, *arguments, stdout=pipe, stderr=pipe, env=environment)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WITHOUT, module, *arguments, stdout=pipe, stderr=pipe, env=environment
+    )
 
 
 def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them(tmp_path: Path) -> None:
@@ -64,24 +66,30 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("module", "arguments", "says"),
     [
-        (("join",), "pip install '.[swarm]'"),
-        (("join", "--light"), "--light needs the URL of a gateway"),
-        (("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
-        (("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2"), "leave --view, --workers out"),
-        (("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),
+        ("aggregator.local", ("up",), "pip install '.[swarm]'"),
+        ("automl.cli", ("data",), "pip install '.[swarm]'"),
+        ("peer.cli", ("join",), "pip install '.[swarm]'"),
+        ("peer.cli", ("join", "--light"), "--light needs the URL of a gateway"),
+        ("peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
+        (
+            "peer.cli",
+            ("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2"),
+            "leave --view, --workers out",
+        ),
+        ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),
     ],
 )
-def test_whoever_lacks_something_is_told_in_a_line_what_to_do(arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
+def test_whoever_lacks_something_is_told_in_a_line_what_to_do(module: str, arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
     async def run() -> tuple[int | None, str, str]:
-        program = await _program(*arguments, home=tmp_path)
+        program = await _program(*arguments, home=tmp_path, module=module)
         async with asyncio.timeout(240):
             printed, errors = await program.communicate()
         return program.returncode, printed.decode(), errors.decode()
 
     returncode, printed, errors = asyncio.run(run())
     assert (returncode, printed) == (2, "")
-    assert errors.startswith("manta-peer: ")
+    assert errors.startswith("manta-")
     assert errors.count("\n") == 1
     assert says in errors
