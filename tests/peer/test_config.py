@@ -21,6 +21,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("private_epsilon", "1.5", 1.5, "2", 2.0, 3.0, None),
     ("private_delta", "0.5", 0.5, "1e-6", 1e-6, 0.1, 1e-5),
     ("tell_accuracy", "false", False, "yes", True, False, None),
+    ("view", '"left"', "left", "right", "right", "left", None),
     ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("alone", "true", True, "no", False, True, False),
     ("threads", "1", 1, "2", 2, 3, None),
