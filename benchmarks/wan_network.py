@@ -9,27 +9,25 @@ to this computer's own network. One such network at a time: whoever comes second
 ``kill -9`` first removes what was left.
 """
 
-import errno
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, remove, run, take
+
 PREFIX = "manta-wan-"
 SITES = ("a", "b")
 BURST_BYTES = 32 * 1024
 QUEUE_MS = 300  # what a link holds back before it drops
-END_S = 20.0
 _INTERNET, _SERVER = f"{PREFIX}internet", f"{PREFIX}server"
 _SERVER_ADDRESS = "10.60.0.2"
 _UPLINK = "uplink"
@@ -45,7 +43,7 @@ class Host:
 
     def command(self, *words: str) -> list[str]:
         """Return the command that runs ``words`` on it."""
-        return ["ip", "netns", "exec", self.namespace, *words]
+        return on_host(self.namespace, *words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,39 +100,27 @@ class Network:
         for site in SITES:
             for namespace, device in ((_INTERNET, f"to-{site}"), (_switch(site), _UPLINK)):
                 with suppress(subprocess.CalledProcessError):  # there was none
-                    _run("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
+                    run("tc", "-n", namespace, "qdisc", "del", "dev", device, "root")
                 if mbit is not None:
                     shape = ("tbf", "rate", f"{mbit:g}mbit", "burst", str(BURST_BYTES), "latency", f"{QUEUE_MS}ms")
-                    _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *shape)
+                    run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", *shape)
 
     def carried(self) -> Carried:
         """Return what the links have carried so far, behind their queues."""
-        found = {each["ifname"]: each["stats64"] for each in json.loads(_run("ip", "-n", _INTERNET, "-s", "-j", "link"))}
+        found = {each["ifname"]: each["stats64"] for each in json.loads(run("ip", "-n", _INTERNET, "-s", "-j", "link"))}
         ways = {way: {site: int(found[f"to-{site}"][way]["bytes"]) for site in SITES} for way in ("rx", "tx")}
         return Carried(up=ways["rx"], down=ways["tx"])
 
     def _lock(self) -> None:
-        name = self._held.enter_context(socket.socket(socket.AF_UNIX))
-        try:
-            name.bind(f"\0{PREFIX}network")  # a name without a file, which is free again when its process is gone
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise SystemExit("such a network is in use already: wait until that benchmark is over") from None
+        if not take(PREFIX, self._held.enter_context(socket.socket(socket.AF_UNIX))):
+            raise SystemExit("such a network is in use already: wait until that benchmark is over")
 
     def _clean(self) -> None:
         """Remove all that such a network leaves, this one's or an earlier one's."""
-        left = [each["name"] for each in json.loads(_run("ip", "-j", "netns", "list") or "[]") if each["name"].startswith(PREFIX)]
-        end_s = time.monotonic() + END_S
-        while pids := [int(pid) for namespace in left for pid in _run("ip", "netns", "pids", namespace).split()]:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if time.monotonic() > end_s:
-                raise SystemExit(f"processes {pids} do not end")
-            time.sleep(0.1)
-        for namespace in left:
-            _run("ip", "netns", "del", namespace)
+        try:
+            remove(PREFIX)
+        except RuntimeError as error:
+            raise SystemExit(str(error)) from error
         if self.directory.is_symlink() or self.directory.exists():
             if self.directory.is_symlink() or self.directory.stat().st_uid != os.geteuid():
                 raise SystemExit(f"{self.directory} is somebody else's")
@@ -142,47 +128,25 @@ class Network:
 
     def _build(self) -> None:
         for namespace in (_INTERNET, _SERVER, *(_switch(site) for site in SITES), *(host.namespace for host in self.hosts)):
-            _run("ip", "netns", "add", namespace)
-            _run("ip", "-n", namespace, "link", "set", "lo", "up")
-        _run("ip", "netns", "exec", _INTERNET, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+            make(namespace)
+        run("ip", "netns", "exec", _INTERNET, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         for place, site in enumerate(SITES):
-            _run("ip", "-n", _switch(site), "link", "add", "bridge", "type", "bridge")
-            _run("ip", "-n", _switch(site), "link", "set", "bridge", "up")
-            _cable(_INTERNET, f"to-{site}", _switch(site), _UPLINK)
-            _join(_switch(site), _UPLINK)
-            _give_address(_INTERNET, f"to-{site}", f"10.{50 + place}.0.1")
-        _cable(_INTERNET, "to-server", _SERVER, "eth")
-        _give_address(_INTERNET, "to-server", "10.60.0.1")
-        _give_address(_SERVER, "eth", _SERVER_ADDRESS, "10.60.0.1")
+            add_bridge(_switch(site), "bridge")
+            cable(_INTERNET, f"to-{site}", _switch(site), _UPLINK)
+            plug(_switch(site), _UPLINK, "bridge")
+            give_address(_INTERNET, f"to-{site}", f"10.{50 + place}.0.1")
+        cable(_INTERNET, "to-server", _SERVER, "eth")
+        give_address(_INTERNET, "to-server", "10.60.0.1")
+        give_address(_SERVER, "eth", _SERVER_ADDRESS, "10.60.0.1")
         for host in self.hosts:
             port = f"port-{host.namespace.removeprefix(PREFIX)}"
-            _cable(_switch(host.site), port, host.namespace, "eth")
-            _join(_switch(host.site), port)
-            _give_address(host.namespace, "eth", host.address, f"10.{50 + SITES.index(host.site)}.0.1")
+            cable(_switch(host.site), port, host.namespace, "eth")
+            plug(_switch(host.site), port, "bridge")
+            give_address(host.namespace, "eth", host.address, f"10.{50 + SITES.index(host.site)}.0.1")
 
 
 def _switch(site: str) -> str:
     return f"{PREFIX}switch-{site}"
-
-
-def _cable(one: str, device: str, other: str, other_device: str) -> None:
-    _run("ip", "link", "add", device, "netns", one, "type", "veth", "peer", "name", other_device, "netns", other)
-
-
-def _join(namespace: str, device: str) -> None:
-    _run("ip", "-n", namespace, "link", "set", "dev", device, "master", "bridge", "up")
-
-
-def _give_address(namespace: str, device: str, address: str, gateway: str | None = None) -> None:
-    _run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", device)
-    _run("ip", "-n", namespace, "link", "set", "dev", device, "up")
-    if gateway is not None:
-        _run("ip", "-n", namespace, "route", "add", "default", "via", gateway)
-
-
-def _run(*words: str) -> str:
-    """Return what a command prints."""
-    return subprocess.run(words, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
 
 
 def failed(error: subprocess.CalledProcessError) -> str:

@@ -11,24 +11,23 @@ Addresses on the "internet" look public, so that programs take them for such; no
 Each translated host has a router and a LAN of its own; ``behind`` puts another one on the LAN of a host that is there.
 """
 
-import errno
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
+
+from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, remove, run, take
 
 KINDS = ("public", "cone", "symmetric", "firewalled")
 PREFIX = "manta-nat-"
 _SWITCH = f"{PREFIX}internet"
 _NET = "5.5.5"  # looks public, and exists only here
-_END_S = 20.0
 _IN_USE_S = 600.0
 _DEVICE, _OUTSIDE, _INSIDE = "eth", "wan", "lan"
 
@@ -49,7 +48,7 @@ class Host:
 
     def command(self, *words: str) -> list[str]:
         """Return the command that runs ``words`` on it."""
-        return ["ip", "netns", "exec", self.namespace, *words]
+        return on_host(self.namespace, *words)
 
 
 def why_not() -> str | None:
@@ -67,7 +66,7 @@ def why_not() -> str | None:
         tried = subprocess.run(["ip", "netns", "exec", probe, *masquerade], capture_output=True, text=True)
         return f"cannot translate addresses: {tried.stderr.strip().splitlines()[0]}" if tried.returncode else None
     finally:
-        _run("ip", "netns", "del", probe)
+        run("ip", "netns", "del", probe)
 
 
 class Internet:
@@ -83,11 +82,10 @@ class Internet:
     def __enter__(self) -> "Internet":
         try:
             self._lock()
-            self._held.callback(self._clean)
-            self._clean()
-            _make(_SWITCH)
-            _run("ip", "-n", _SWITCH, "link", "add", "bridge", "type", "bridge")
-            _run("ip", "-n", _SWITCH, "link", "set", "bridge", "up")
+            self._held.callback(remove, PREFIX)
+            remove(PREFIX)
+            make(_SWITCH)
+            add_bridge(_SWITCH, "bridge")
         except BaseException:
             self._held.close()
             raise
@@ -100,7 +98,7 @@ class Internet:
         """Add a host of ``kind``, with a router of its own where it needs one."""
         if kind in ("public", "firewalled"):
             host = Host(name, kind, self._next_public())
-            _make(host.namespace)
+            make(host.namespace)
             self._connect(host.namespace, _DEVICE, host.address)
             if kind == "firewalled":
                 _wall(host.namespace, _DEVICE)
@@ -126,17 +124,17 @@ class Internet:
     def _connect(self, namespace: str, device: str, address: str) -> None:
         """Plug a namespace into the internet."""
         port = f"port{address.rpartition('.')[2]}"
-        _run("ip", "link", "add", port, "netns", _SWITCH, "type", "veth", "peer", "name", device, "netns", namespace)
-        _run("ip", "-n", _SWITCH, "link", "set", "dev", port, "master", "bridge", "up")
-        _give_address(namespace, device, address)
+        cable(_SWITCH, port, namespace, device)
+        plug(_SWITCH, port, "bridge")
+        give_address(namespace, device, address)
 
     def _make_router(self, router: str, kind: str) -> None:
-        _make(router)
+        make(router)
         self._connect(router, _OUTSIDE, self._next_public())
-        _run("ip", "netns", "exec", router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
-        _run("ip", "-n", router, "link", "add", _INSIDE, "type", "bridge")
+        run("ip", "netns", "exec", router, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        add_bridge(router, _INSIDE)
         self._last_lan += 1
-        _give_address(router, _INSIDE, f"192.168.{self._last_lan}.1")
+        give_address(router, _INSIDE, f"192.168.{self._last_lan}.1")
         random = ("--random-fully",) if kind == "symmetric" else ()
         _iptables(router, "-t", "nat", "-A", "POSTROUTING", "-o", _OUTSIDE, "-j", "MASQUERADE", *random)
         _iptables(router, "-P", "FORWARD", "DROP")
@@ -146,14 +144,14 @@ class Internet:
 
     def _on_lan(self, name: str, kind: str, router: str, place: int) -> Host:
         lan = next(
-            each["addr_info"][0]["local"] for each in json.loads(_run("ip", "-n", router, "-j", "-4", "addr", "show", "dev", _INSIDE))
+            each["addr_info"][0]["local"] for each in json.loads(run("ip", "-n", router, "-j", "-4", "addr", "show", "dev", _INSIDE))
         )
         host = Host(name, kind, f"{lan.rpartition('.')[0]}.{place}", router)
-        _make(host.namespace)
+        make(host.namespace)
         port = f"port{place}"
-        _run("ip", "link", "add", port, "netns", router, "type", "veth", "peer", "name", _DEVICE, "netns", host.namespace)
-        _run("ip", "-n", router, "link", "set", "dev", port, "master", _INSIDE, "up")
-        _give_address(host.namespace, _DEVICE, host.address, gateway=lan)
+        cable(router, port, host.namespace, _DEVICE)
+        plug(router, port, _INSIDE)
+        give_address(host.namespace, _DEVICE, host.address, gateway=lan)
         return host
 
     # Cleaning up.
@@ -162,41 +160,10 @@ class Internet:
         """Wait until no other test has such a network."""
         name = self._held.enter_context(socket.socket(socket.AF_UNIX))
         end_s = time.monotonic() + _IN_USE_S
-        while True:
-            try:
-                name.bind(f"\0{PREFIX}network")  # a name without a file, which is free again when its process is gone
-                return
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or time.monotonic() > end_s:
-                    raise
-            time.sleep(0.5)
-
-    def _clean(self) -> None:
-        """Remove all that such a network leaves, this one's or an earlier one's."""
-        left = [each["name"] for each in json.loads(_run("ip", "-j", "netns", "list") or "[]") if each["name"].startswith(PREFIX)]
-        end_s = time.monotonic() + _END_S
-        while pids := [int(pid) for namespace in left for pid in _run("ip", "netns", "pids", namespace).split()]:
-            for pid in pids:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while not take(PREFIX, name):
             if time.monotonic() > end_s:
-                raise RuntimeError(f"processes {pids} do not end")
-            time.sleep(0.1)
-        for namespace in left:
-            _run("ip", "netns", "del", namespace)
-        self.hosts.clear()
-
-
-def _make(namespace: str) -> None:
-    _run("ip", "netns", "add", namespace)
-    _run("ip", "-n", namespace, "link", "set", "lo", "up")
-
-
-def _give_address(namespace: str, device: str, address: str, gateway: str | None = None) -> None:
-    _run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", device)
-    _run("ip", "-n", namespace, "link", "set", "dev", device, "up")
-    if gateway is not None:
-        _run("ip", "-n", namespace, "route", "add", "default", "via", gateway)
+                raise RuntimeError("such a network is in use for too long")
+            time.sleep(0.5)
 
 
 def _wall(namespace: str, device: str) -> None:
@@ -206,12 +173,4 @@ def _wall(namespace: str, device: str) -> None:
 
 
 def _iptables(namespace: str, *words: str) -> None:
-    _run("ip", "netns", "exec", namespace, "iptables", "-w", *words)
-
-
-def _run(*words: str) -> str:
-    """Return what a command prints."""
-    done: subprocess.CompletedProcess[str] = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
-    return done.stdout
+    run("ip", "netns", "exec", namespace, "iptables", "-w", *words)

@@ -1,0 +1,93 @@
+"""Network namespaces of this computer (Linux, root), for tests and benchmarks over several hosts: what all such networks are made of.
+
+Namespaces are known by a prefix. One network of a prefix at a time; whoever comes after a ``kill -9`` first removes what was left.
+"""
+
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from contextlib import suppress
+
+END_S = 20.0
+
+
+def run(*words: str) -> str:
+    """Return what a command prints.
+
+    Raises:
+        CalledProcessError: it failed.
+    """
+    try:
+        return subprocess.run(words, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+    except subprocess.CalledProcessError as error:
+        error.add_note(error.stderr.strip())
+        raise
+
+
+def on_host(namespace: str, *words: str) -> list[str]:
+    """Return the command that runs ``words`` in a namespace."""
+    return ["ip", "netns", "exec", namespace, *words]
+
+
+def take(prefix: str, name: socket.socket) -> bool:
+    """Take the right to the networks of a prefix, which ``name`` has until it is closed; False: somebody else has it."""
+    try:
+        name.bind(f"\0{prefix}network")  # a name without a file, which is free again when its process is gone
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
+
+
+def remove(prefix: str) -> None:
+    """End what runs in the namespaces of a prefix, and remove them.
+
+    Raises:
+        RuntimeError: a process does not end.
+    """
+    left = [each["name"] for each in json.loads(run("ip", "-j", "netns", "list") or "[]") if each["name"].startswith(prefix)]
+    end_s = time.monotonic() + END_S
+    while pids := [int(pid) for namespace in left for pid in run("ip", "netns", "pids", namespace).split()]:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end_s:
+            raise RuntimeError(f"processes {pids} do not end")
+        time.sleep(0.1)
+    for namespace in left:
+        run("ip", "netns", "del", namespace)
+
+
+def make(namespace: str) -> None:
+    """Make a namespace with a loopback."""
+    run("ip", "netns", "add", namespace)
+    run("ip", "-n", namespace, "link", "set", "lo", "up")
+
+
+def cable(one: str, device: str, other: str, other_device: str) -> None:
+    """Lay a cable between devices of two namespaces."""
+    run("ip", "link", "add", device, "netns", one, "type", "veth", "peer", "name", other_device, "netns", other)
+
+
+def add_bridge(namespace: str, name: str) -> None:
+    """Add a switch to a namespace."""
+    run("ip", "-n", namespace, "link", "add", name, "type", "bridge")
+    run("ip", "-n", namespace, "link", "set", name, "up")
+
+
+def plug(namespace: str, device: str, bridge: str) -> None:
+    """Plug a device into a switch of its namespace."""
+    run("ip", "-n", namespace, "link", "set", "dev", device, "master", bridge, "up")
+
+
+def give_address(namespace: str, device: str, address: str, gateway: str | None = None) -> None:
+    """Give a device an address in a network of 256, and its namespace a way out."""
+    run("ip", "-n", namespace, "addr", "add", f"{address}/24", "dev", device)
+    run("ip", "-n", namespace, "link", "set", "dev", device, "up")
+    if gateway is not None:
+        run("ip", "-n", namespace, "route", "add", "default", "via", gateway)
