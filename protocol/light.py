@@ -16,6 +16,7 @@ from protocol.records import (
     MAX_MANIFEST_BYTES,
     MAX_ROUND,
     LotRecord,
+    Signed,
     SignedClaim,
     SignedContribution,
     SignedManifest,
@@ -74,11 +75,8 @@ class LeaseRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedLeaseRequest:
+class SignedLeaseRequest(Signed):
     """A request with its key's signature, so that nobody takes up the work of another's key."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self) -> LeaseRequest:
         """Return the request, its signature checked.
@@ -136,11 +134,8 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedLease:
+class SignedLease(Signed):
     """A lease with its gateway's signature."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self) -> Lease:
         """Return the lease, its signature checked.

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
-from protocol.records import MAX_ROUND, check_digest
+from protocol.records import MAX_ROUND, Signed, check_digest
 from protocol.signing import Identity, verify
 
 MAX_MEASURE_BYTES = 256
@@ -36,11 +36,8 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedMeasure:
+class SignedMeasure(Signed):
     """A measure's bytes with its signer's signature (kind "measure")."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self) -> Measure:
         """Return the measure, its signature checked.

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
-from protocol.records import check_digest
+from protocol.records import Signed, check_digest
 from protocol.signing import Identity, verify
 
 MAX_OFFER_BYTES = 256
@@ -26,11 +26,8 @@ class TableOffer:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedOffer:
+class SignedOffer(Signed):
     """An offer's bytes with its signer's signature (kind "latency")."""
-
-    payload: bytes
-    signature: bytes
 
     def open(self) -> TableOffer:
         """Return the offer, its signature checked.

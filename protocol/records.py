@@ -150,7 +150,7 @@ class Manifest:
 
 
 @dataclass(frozen=True, slots=True)
-class _Signed:
+class Signed:
     """The bytes of a record with a signature: what travels, and what the log keeps."""
 
     payload: bytes
@@ -163,7 +163,7 @@ class _Signed:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedManifest(_Signed):
+class SignedManifest(Signed):
     """A manifest's bytes and its first operator's signature, as they are served."""
 
     @property
@@ -267,7 +267,7 @@ class StepRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedClaim(_Signed):
+class SignedClaim(Signed):
     """A claim's bytes with its signer's signature: exactly what the log keeps."""
 
     def open(self) -> Claim:
@@ -311,7 +311,7 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedContribution(_Signed):
+class SignedContribution(Signed):
     """A contribution's bytes with its founder's signature: exactly what the log keeps."""
 
     def open(self) -> Contribution:
@@ -358,7 +358,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedTicket(_Signed):
+class SignedTicket(Signed):
     """A ticket's bytes with the operator's signature."""
 
     def open(self, operator: bytes) -> Ticket:
