@@ -42,6 +42,9 @@ def main() -> None:
 @click.option("--peers", type=int, metavar="N", help="Peers to start.  [default: 4, or a peer for each folder of --private]")
 @click.option("--cohorts", type=int, metavar="N", help="Cohorts to spread them over; N peers: all alone.  [default: 2; with --private N]")
 @click.option("--affinity", is_flag=True, help="No cohorts of mine: peers that find that they are near make them.")
+@click.option(
+    "--workers", type=int, metavar="N", help="Processes of a peer, on CPU alone, that share its threads.  [default: none, its own]"
+)
 @click.option("--rounds", type=int, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
 @click.option("--local-steps", type=int, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
 @click.option("--codec", default="int16", show_default=True, metavar="NAME", help="What is exchanged: int16, int8 or topk-KEPT-BITS.")

@@ -17,6 +17,7 @@ from swarm.disk import make_directory
 
 _PEERS, _COHORTS = 4, 2
 _MAX_PEERS = 256
+_MAX_WORKERS = 256  # as many as a peer takes
 _MAX_SEED = 2**63 - 1
 _MAX_NAME = 63
 _MINIMA = {"digits": (90.0, 80.0)}  # percent: largest, smallest; for the full schedule
@@ -31,6 +32,7 @@ class Wishes:
     peers: int | None = None
     cohorts: int | None = None
     affinity: bool = False
+    workers: int | None = None  # processes of a peer on the CPU
     rounds: int | None = None
     local_steps: int = 1
     codec: str = usual(TASKS[0]).codec
@@ -60,6 +62,7 @@ class Settings:
     limits: Limits
     private: tuple[Path, ...] = ()  # each peer's own data, where they are private
     by_affinity: bool = False  # peers have no labels and find each other
+    workers: int | None = None  # processes of a peer on the CPU; None: its own
 
     def cohort(self, index: int) -> str | None:
         """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone. None: affinity decides."""
@@ -92,7 +95,8 @@ def make_settings(wishes: Wishes) -> Settings:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
     limits = _make_limits(wishes, task, dataset)
     run = _run_config(wishes, task, dataset, supernet, root)
-    return Settings(wishes.peers, wishes.cohorts, run, root, _make_directory(wishes.directory), limits, private, wishes.affinity)
+    directory = _make_directory(wishes.directory)
+    return Settings(wishes.peers, wishes.cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers)
 
 
 def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
@@ -131,6 +135,8 @@ def _check(wishes: Wishes) -> None:
         raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
     if wishes.affinity and wishes.private is not None:
         raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
+    if wishes.workers is not None and not 1 <= wishes.workers <= _MAX_WORKERS:
+        raise UserError(f"--workers takes a number from 1 to {_MAX_WORKERS}, not {wishes.workers}")
     if wishes.rounds is not None and wishes.rounds < 1:
         raise UserError(f"--rounds takes a number from 1 on, not {wishes.rounds}")
     if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:

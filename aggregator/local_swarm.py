@@ -119,10 +119,12 @@ class LocalSwarm:
     def _start_peers(self, status: AggregatorStatus) -> None:
         address = status.addresses[0]
         data = () if self._settings.data_root is None else ("--data-root", str(self._settings.data_root))
+        workers = self._settings.workers
+        devices = ("--gpus", "all") if workers is None else ("--gpus", "none", "--workers", str(workers))
         for index in range(self._settings.peers):
             name = f"peer-{index}"
             where = ("--listen", _LISTEN, "--dir", str(self._settings.directory / name))
-            what = ("--initial-peers", address, "--run", status.run, "--gpus", "all")
+            what = ("--initial-peers", address, "--run", status.run, *devices)
             cohort = self._settings.cohort(index)
             label = () if cohort is None else ("--cohort", cohort)
             own = ("--private-data", str(self._settings.private[index])) if self._settings.private else data

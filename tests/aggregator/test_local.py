@@ -2,14 +2,12 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aggregator.children import Child
 from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
 from aggregator.local import main
 from aggregator.local_progress import Progress
@@ -28,7 +26,6 @@ from aggregator.local_report import (
     show,
 )
 from aggregator.local_settings import Settings, Wishes, make_settings
-from aggregator.local_swarm import LocalSwarm
 from automl.data.digits import digits
 from automl.settings import usual
 from protocol.errors import UserError
@@ -109,6 +106,8 @@ def failed(made: Report) -> list[str]:
         (["--peers", "3", "--cohorts", "4"], "--cohorts takes a number from 1 to that of the peers (3), not 4"),
         (["--cohorts", "0"], "--cohorts takes a number from 1"),
         (["--cohorts", "2", "--affinity"], "--affinity goes without --cohorts"),
+        (["--workers", "0"], "--workers takes a number from 1 to 256, not 0"),
+        (["--workers", "257"], "--workers takes a number from 1 to 256"),
         (["--rounds", "0"], "--rounds takes a number from 1"),
         (["--local-steps", "0"], "--local-steps takes a number from 1 to 1024, not 0"),
         (["--local-steps", "1025"], "--local-steps takes a number from 1 to 1024"),
@@ -232,32 +231,6 @@ def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp
     ):
         with pytest.raises(UserError, match=says):
             make_settings(wishes)
-
-
-def test_peers_share_a_token_of_their_swarm_which_no_command_line_and_no_file_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[tuple[str, Sequence[str], Mapping[str, str]]] = []
-
-    def start(name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> Child:
-        started.append((name, command, environment))
-        return Child(name, None, log_path)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Child, "start", start)
-    tokens = set()
-    for directory in ("a", "b"):
-        console = Console(file=io.StringIO(), width=80)
-        swarm = LocalSwarm(make_settings(Wishes(directory=tmp_path / directory, peers=4, cohorts=2)), console, [])
-        started.clear()
-        swarm._start("aggregator", "aggregator.cli", "start")
-        swarm._start_peers(AggregatorStatus(run="ee" * 32, name="test", num_rounds=3, addresses=("/ip4/127.0.0.1/tcp/1",)))
-        assert "MANTA_COHORT_TOKEN" not in started[0][2]
-        (token,) = {environment["MANTA_COHORT_TOKEN"] for _, _, environment in started[1:]}
-        assert len(bytes.fromhex(token)) == 32
-        assert [command[command.index("--cohort") + 1] for _, command, _ in started[1:]] == ["cohort-0"] * 2 + ["cohort-1"] * 2
-        assert not any(token in word for _, command, _ in started for word in command)
-        assert token not in console.file.getvalue()  # type: ignore[attr-defined]
-        tokens.add(token)
-    assert len(tokens) == 2
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize(
