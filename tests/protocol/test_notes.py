@@ -97,30 +97,30 @@ def test_a_long_post_quantum_signature_of_a_stranger_does_no_harm() -> None:
 ROOT = base64.b64encode(HEAD.root).decode()
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "\n",
-        "\n\n",
-        f"{NAME}\n",
-        f"{NAME}\n3\n",
-        f"\n3\n{ROOT}\n",
-        f"{NAME}\n\n{ROOT}\n",
-        f"{NAME}\n03\n{ROOT}\n",
-        f"{NAME}\n-3\n{ROOT}\n",
-        f"{NAME}\n+3\n{ROOT}\n",
-        f"{NAME}\n 3\n{ROOT}\n",
-        f"{NAME}\n٣\n{ROOT}\n",
-        f"{NAME}\n{2**62 + 1}\n{ROOT}\n",
-        f"{NAME}\n{'9' * 5000}\n{ROOT}\n",
-        f"{NAME}\n3\n{ROOT[:-4]}\n",
-        f"{NAME}\n3\n{ROOT.rstrip('=')}\n",
-        f"{NAME}\n3\n {ROOT}\n",
-        f"{NAME}\n3\n{ROOT}\n\n",
-        f"{NAME}\n3\n{ROOT}\n\nextension\n",
-        f"{NAME}\n3\n{base64.b64encode(bytes(31)).decode()}\n",
-    ],
-)
+NO_TREE_HEADS = [
+    "\n",
+    "\n\n",
+    f"{NAME}\n",
+    f"{NAME}\n3\n",
+    f"\n3\n{ROOT}\n",
+    f"{NAME}\n\n{ROOT}\n",
+    f"{NAME}\n03\n{ROOT}\n",
+    f"{NAME}\n-3\n{ROOT}\n",
+    f"{NAME}\n+3\n{ROOT}\n",
+    f"{NAME}\n 3\n{ROOT}\n",
+    f"{NAME}\n٣\n{ROOT}\n",
+    f"{NAME}\n{2**62 + 1}\n{ROOT}\n",
+    f"{NAME}\n{'9' * 5000}\n{ROOT}\n",
+    f"{NAME}\n3\n{ROOT[:-4]}\n",
+    f"{NAME}\n3\n{ROOT.rstrip('=')}\n",
+    f"{NAME}\n3\n {ROOT}\n",
+    f"{NAME}\n3\n{ROOT}\n\n",
+    f"{NAME}\n3\n{ROOT}\n\nextension\n",
+    f"{NAME}\n3\n{base64.b64encode(bytes(31)).decode()}\n",
+]
+
+
+@pytest.mark.parametrize("text", NO_TREE_HEADS)
 def test_a_signed_text_that_is_no_tree_head_is_refused(text: str) -> None:
     with pytest.raises(EncodingError):
         open_tree_head(signed(text), NAME, OPERATOR.public_key)
@@ -139,31 +139,31 @@ def test_base64_with_spare_bits_set_is_refused() -> None:
         open_tree_head(signed(f"{NAME}\n3\n{spare}\n"), NAME, OPERATOR.public_key)
 
 
-@pytest.mark.parametrize(
-    "note",
-    [
-        "",
-        "\n",
-        "\n\n",
-        "\n\n\n",
-        NOTE[:-1],
-        NOTE + "\n",
-        NOTE + "— \n",
-        NOTE + "— name\n",
-        NOTE + "— na+me AAAAAAAA\n",
-        NOTE + "— na\u00a0me AAAAAAAA\n",
-        NOTE + "—  AAAAAAAA\n",
-        NOTE + "- name AAAAAAAA\n",
-        NOTE + "— name AAAA\n",
-        NOTE + "— name AAAAAAA\n",
-        NOTE + "— name AAAAAAAA \n",
-        NOTE + "— name é\n",
-        NOTE.replace("\n\n", "\n"),
-        NOTE.replace("\n", "\r\n"),
-        NOTE.replace("3", "3\t", 1),
-        "\ud800" + NOTE,
-    ],
-)
+NO_NOTES = [
+    "",
+    "\n",
+    "\n\n",
+    "\n\n\n",
+    NOTE[:-1],
+    NOTE + "\n",
+    NOTE + "— \n",
+    NOTE + "— name\n",
+    NOTE + "— na+me AAAAAAAA\n",
+    NOTE + "— na\u00a0me AAAAAAAA\n",
+    NOTE + "—  AAAAAAAA\n",
+    NOTE + "- name AAAAAAAA\n",
+    NOTE + "— name AAAA\n",
+    NOTE + "— name AAAAAAA\n",
+    NOTE + "— name AAAAAAAA \n",
+    NOTE + "— name é\n",
+    NOTE.replace("\n\n", "\n"),
+    NOTE.replace("\n", "\r\n"),
+    NOTE.replace("3", "3\t", 1),
+    "\ud800" + NOTE,
+]
+
+
+@pytest.mark.parametrize("note", NO_NOTES)
 def test_what_is_no_note_is_refused(note: str) -> None:
     with pytest.raises(EncodingError):
         open_tree_head(note, NAME, OPERATOR.public_key)

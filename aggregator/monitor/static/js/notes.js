@@ -1,0 +1,98 @@
+/**
+ * Signed tree heads: C2SP tlog-checkpoint in a C2SP signed note, opened as protocol/notes.py opens them, and Ed25519 by WebCrypto.
+ *
+ * Signatures of others than the operator, a witness's for example, are passed over here and counted.
+ */
+
+import { EncodingError, areEqual, concat, fromBase64, fromText, toHex } from "./bytes.js";
+import { Unchecked, sha256, webCrypto } from "./merkle.js";
+
+const MAX_NOTE_BYTES = 131072;
+const ED25519 = 1; // C2SP's signature type
+const P = 2n ** 255n - 19n;
+// The y coordinates of the points of low order: with such a key one signature fits many messages.
+const LOW_ORDER_Y = [
+  0n,
+  1n,
+  P - 1n,
+  2707385501144840649318225287225658788936804267575313519463743609750303402022n,
+  55188659117513257062467267217118295137698188065244968500265048394206261417927n,
+];
+
+/** A signature that does not hold, or is not there. */
+export class SignatureError extends Error {}
+
+/** Return the origin line, and the key's name, of an operator's log of a run (hex and a 32-byte key). */
+export function originOf(run, operatorKey) {
+  return `manta/${run}/${toHex(operatorKey).slice(0, 16)}`;
+}
+
+/**
+ * Return {origin, size, root, others} of a note signed by `publicKey` under `name`; `others` are the names of other signers.
+ * Throws EncodingError, SignatureError, Unchecked.
+ */
+export async function openTreeHead(note, name, publicKey) {
+  const { text, signatures } = split(note);
+  const wanted = (await sha256(concat(fromText(`${name}\n`), [ED25519], publicKey))).slice(0, 4);
+  const isOwn = (one) => one.name === name && areEqual(one.bytes.slice(0, 4), wanted);
+  const own = signatures.filter(isOwn);
+  if (!own.length) throw new SignatureError(`the tree head has no signature of ${name}`);
+  for (const one of own) await verifySignature(publicKey, fromText(text), one.bytes.slice(4));
+  const others = signatures.filter((one) => !isOwn(one)).map((one) => one.name);
+  return { ...parseTreeHead(text), others };
+}
+
+/** Check an Ed25519 signature (64 bytes) of a message by a key (32 bytes). Throws SignatureError, Unchecked. */
+export async function verifySignature(publicKey, message, signature) {
+  checkPublicKey(publicKey);
+  let key;
+  try {
+    key = await webCrypto().importKey("raw", publicKey, "Ed25519", false, ["verify"]);
+  } catch (error) {
+    if (error.name === "NotSupportedError") throw new Unchecked("this browser is too old to check Ed25519 signatures");
+    if (error instanceof Unchecked) throw error;
+    throw new SignatureError("the public key is refused");
+  }
+  const holds = signature.length === 64 && (await webCrypto().verify("Ed25519", key, signature, message));
+  if (!holds) throw new SignatureError("the signature does not hold");
+}
+
+/** Refuse what cannot be a key of a run: a wrong length, a point that is not canonical or of low order. Throws SignatureError. */
+function checkPublicKey(publicKey) {
+  if (publicKey.length !== 32) throw new SignatureError(`a public key has 32 bytes, not ${publicKey.length}`);
+  const y = BigInt("0x" + toHex(publicKey.slice().reverse())) & (2n ** 255n - 1n);
+  if (y >= P || LOW_ORDER_Y.includes(y)) throw new SignatureError("public keys of low order or in non-canonical form are refused");
+}
+
+function hasControl(text) {
+  return [...text].some((character) => character < " ");
+}
+
+function split(note) {
+  if (typeof note !== "string" || !note.isWellFormed()) throw new EncodingError("a note is text in UTF-8");
+  if (fromText(note).length > MAX_NOTE_BYTES) throw new EncodingError("the note is too long");
+  if (hasControl(note.replaceAll("\n", ""))) throw new EncodingError("a note has control characters");
+  const blank = note.lastIndexOf("\n\n");
+  if (blank < 1 || !note.endsWith("\n") || blank === note.length - 2) {
+    throw new EncodingError("a note is a text, a blank line and signature lines");
+  }
+  const lines = note.slice(blank + 2, -1).split("\n");
+  return { text: note.slice(0, blank + 1), signatures: lines.map(parseSignature) };
+}
+
+function parseSignature(line) {
+  const [, name, encoded] = /^— ([^\s\u0085+]+) (\S+)$/u.exec(line) ?? [];
+  if (name === undefined) throw new EncodingError("a signature line of a note is malformed");
+  const bytes = fromBase64(encoded);
+  if (bytes.length < 5) throw new EncodingError("a signature of a note is too short");
+  return { name, bytes };
+}
+
+function parseTreeHead(text) {
+  const [origin, size, root, ...extensions] = text.slice(0, -1).split("\n");
+  if (!origin || !/^(0|[1-9][0-9]{0,18})$/.test(size ?? "") || extensions.includes("")) throw new EncodingError("a note is no tree head");
+  const hash = fromBase64(root ?? "");
+  if (hash.length !== 32) throw new EncodingError(`a root has 32 bytes, not ${hash.length}`);
+  if (!Number.isSafeInteger(Number(size))) throw new EncodingError(`${size} entries are more than this page can count`);
+  return { origin, size: Number(size), root: hash };
+}
