@@ -28,6 +28,7 @@ from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
 from swarm.streams import MIN_REQUEST_BYTES, Streams
+from swarm.traffic import Traffic
 from swarm.unary import UnaryCalls
 from swarm.validator import MAX_RECORD_BYTES, OwnedRecords
 
@@ -59,13 +60,16 @@ def short_name(key: bytes) -> str:
 class Node:
     """One node: daemon, DHT and RPC under one key. Implements ``swarm.rpc.Endpoint``. All methods run in one event loop."""
 
-    def __init__(self, identity: Identity, p2p: P2P, dht: DHTNode, unary: UnaryCalls, hang_ups: HangUps, socket_dir: str) -> None:
+    def __init__(
+        self, identity: Identity, p2p: P2P, dht: DHTNode, unary: UnaryCalls, traffic: Traffic, hang_ups: HangUps, socket_dir: str
+    ) -> None:
         """Use ``Node.start``."""
         self._identity = identity
         self._p2p = p2p
         self._dht = dht
         self._unary = unary
-        self._streams = Streams(p2p)
+        self._streams = Streams(p2p, traffic)
+        self.traffic = traffic  # what this node sends and receives
         self._socket_dir = socket_dir
         self._hang_ups = hang_ups
         self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
@@ -100,7 +104,8 @@ class Node:
         try:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
-                unary = UnaryCalls(p2p, busy=_BUSY)
+                traffic = Traffic()
+                unary = UnaryCalls(p2p, _BUSY, traffic)
                 there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
                 dht = await DHTNode.create(
                     p2p=p2p,
@@ -122,7 +127,7 @@ class Node:
         except BaseException:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
-        node = cls(identity, p2p, dht, unary, hang_ups, socket_dir)
+        node = cls(identity, p2p, dht, unary, traffic, hang_ups, socket_dir)
         for key, maddr in zip(keys, initial_peers, strict=True):
             node._addresses.setdefault(key, []).append(maddr)
         node.entered_by = tuple(maddr for _, maddr in there)

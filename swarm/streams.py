@@ -18,6 +18,7 @@ from swarm import waits
 from swarm.daemon import ask
 from swarm.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from swarm.shares import Place, Shares, Turns
+from swarm.traffic import PIECE_BYTES, Flow, Traffic
 
 MIN_REQUEST_BYTES = LARGE_BYTES
 MAX_STREAMS_IN_ALL = 256  # that others may have open to us, and a quarter of the files that this process may have open
@@ -42,9 +43,10 @@ def max_streams() -> int:
 class Streams:
     """The large calls of one node, its own and those of others."""
 
-    def __init__(self, p2p: P2P) -> None:
-        """Use the daemon ``p2p``."""
+    def __init__(self, p2p: P2P, traffic: Traffic) -> None:
+        """Use the daemon ``p2p``; ``traffic`` counts the bytes of all calls, and holds them back where it has limits."""
         self._p2p = p2p
+        self._traffic = traffic
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self.shares = Shares(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES)
@@ -82,8 +84,8 @@ class Streams:
         async with self._turns.turn(peer.to_bytes()):
             _, reader, writer = await ask(self._p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
             try:
-                await _write_frame(writer, request)
-                return await _read_frame(reader)
+                await _write_frame(writer, request, self._traffic.sent, is_own=True)
+                return await _read_frame(reader, self._traffic.received, is_own=True)
             finally:
                 _hang_up(writer)
 
@@ -101,14 +103,14 @@ class Streams:
         with place:
             try:
                 async with asyncio.timeout(waits.STREAM_S):
-                    request = await _read_frame(reader, place)
+                    request = await _read_frame(reader, self._traffic.received, is_own=False, place=place)
             except (*_GONE, EncodingError):
                 return  # the caller went away, or is no caller of ours
-            await _answer_while_there(answer(caller, request), place, reader, writer)
+            await _answer_while_there(answer(caller, request), place, reader, writer, self._traffic.sent)
 
 
 async def _answer_while_there(
-    answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: Flow
 ) -> None:
     """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
     this = asyncio.current_task()
@@ -125,7 +127,7 @@ async def _answer_while_there(
         place.grow(len(response))
         with contextlib.suppress(*_GONE):
             async with asyncio.timeout(waits.STREAM_S):
-                await _write_frame(writer, response)
+                await _write_frame(writer, response, sent, is_own=False)
                 await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
     finally:
         leaving.remove_done_callback(on_leave)
@@ -145,24 +147,36 @@ async def _end_of(reader: asyncio.StreamReader) -> None:
         await reader.read(1)
 
 
-async def _read_frame(reader: asyncio.StreamReader, place: Place | None = None) -> bytes:
+async def _read_frame(reader: asyncio.StreamReader, flow: Flow, *, is_own: bool, place: Place | None = None) -> bytes:
     """Return one frame; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
     size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
     if size > _MAX_FRAME_BYTES:
         raise EncodingError(f"a message of {size} bytes where at most {_MAX_FRAME_BYTES} are allowed")
-    if place is None:
-        return await reader.readexactly(size)
-    frame = bytearray()
-    while len(frame) < size:
-        piece = await reader.read(min(size - len(frame), _PIECE_BYTES))
+    if place is None and flow.limit is None:
+        frame = await reader.readexactly(size)
+        flow.count(size + _LENGTH_BYTES)
+        return frame
+    flow.count(_LENGTH_BYTES)
+    pieces = bytearray()
+    while len(pieces) < size:
+        piece = await reader.read(min(size - len(pieces), _PIECE_BYTES if flow.limit is None else PIECE_BYTES))
         if not piece:
-            raise asyncio.IncompleteReadError(b"", size - len(frame))
-        place.grow(len(piece))
-        frame += piece
-    return bytes(frame)
+            raise asyncio.IncompleteReadError(b"", size - len(pieces))
+        if place is not None:
+            place.grow(len(piece))
+        pieces += piece
+        await flow.take(len(piece), is_own=is_own)  # what is not read is not sent for long: the daemon's window is small
+    return bytes(pieces)
 
 
-async def _write_frame(writer: asyncio.StreamWriter, data: bytes) -> None:
+async def _write_frame(writer: asyncio.StreamWriter, data: bytes, flow: Flow, *, is_own: bool) -> None:
+    flow.count(_LENGTH_BYTES)
     writer.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
-    writer.write(data)
+    left = memoryview(data)
+    while left:
+        piece = left if flow.limit is None else left[:PIECE_BYTES]
+        await flow.take(len(piece), is_own=is_own)
+        writer.write(piece)
+        left = left[len(piece) :]
+        await writer.drain()
     await writer.drain()

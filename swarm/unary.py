@@ -12,6 +12,7 @@ from hivemind.proto import p2pd_pb2
 
 from swarm.shares import Shares, Turns
 from swarm.streams import MIN_REQUEST_BYTES, Answer
+from swarm.traffic import Traffic
 
 MAX_CALLS = 4096  # of others that wait for their answers: each is a task, and a long poll lasts a minute
 MAX_CALLS_EACH = 64  # of one peer
@@ -43,9 +44,13 @@ class _Answering(dict[UUID, "asyncio.Task[None]"]):
 class UnaryCalls:
     """The small calls of one node, its own and those of others."""
 
-    def __init__(self, p2p: P2P, busy: bytes) -> None:
-        """Use the daemon ``p2p``, before anything is served there; ``busy`` is the answer to a call that finds no place."""
+    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic) -> None:
+        """Use the daemon ``p2p``, before anything is served there; ``busy`` is the answer to a call that finds no place.
+
+        ``traffic`` counts the bytes of all calls, and holds back what is sent where it has a limit.
+        """
         self._p2p = p2p
+        self._traffic = traffic
         self._busy = busy
         self._control = p2p._client.control
         self._answer = self._control._handle_persistent_request
@@ -57,6 +62,9 @@ class UnaryCalls:
         self._control._handler_tasks = _Answering()
         self._control._handle_persistent_request = self._answer_one
         self._control._read_task.add_done_callback(self._on_daemons_end)
+        # Where all calls and answers pass, hivemind's own too: on the way out one queue, on the way in this and ``_answer_one``.
+        self._put, self._control._pending_messages.put = self._control._pending_messages.put, self._send
+        self._call_daemon, self._control.call_unary_handler = self._control.call_unary_handler, self._call_counted
 
     async def serve(self, name: str, answer: Answer) -> None:
         """Answer the calls of ``name``; ``answer`` gets the authenticated caller. Requests are below ``MIN_REQUEST_BYTES``."""
@@ -104,12 +112,25 @@ class UnaryCalls:
             return await self._refuse(call_id, request.proto)
         with place:
             place.grow(len(request.data))
+            self._traffic.received.count(len(request.data))
             try:
                 await self._answer(call_id, request)
             except asyncio.CancelledError:
                 if not place.lost:
                     raise  # the caller hung up
                 await self._refuse(call_id, request.proto)
+
+    async def _call_counted(self, peer: PeerID, name: str, request: bytes) -> bytes:
+        answer: bytes = await self._call_daemon(peer, name, request)
+        self._traffic.received.count(len(answer))
+        return answer
+
+    async def _send(self, message: p2pd_pb2.PersistentConnectionRequest) -> None:
+        if message.HasField("callUnary"):
+            await self._traffic.sent.take(len(message.callUnary.data), is_own=True)
+        elif message.HasField("unaryResponse"):
+            await self._traffic.sent.take(len(message.unaryResponse.response), is_own=False)
+        await self._put(message)
 
     async def _refuse(self, call_id: UUID, proto: str) -> None:
         if proto in self._own:
