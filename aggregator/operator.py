@@ -19,30 +19,25 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from aggregator.bodies import Bodies
 from aggregator.commits import Commits
 from aggregator.config import RunConfig
-from aggregator.follower import Evaluation, Follower
+from aggregator.follower import Evaluation
 from aggregator.intake import Intake
-from aggregator.log import Log
 from aggregator.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.news import NewsDesk
-from aggregator.replay import BODIES, SNAPSHOTS, Tables, replayed
+from aggregator.opening import filled_shelf, open_run
 from aggregator.sizes import held_bytes, in_words
-from aggregator.storage import DATABASE, read_manifest
+from aggregator.storage import DATABASE
 from aggregator.weights import Weights
 from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
 from automl.evaluation import QualityReport
-from automl.update import State, initial_state, self_test, state_digest, state_pieces
+from automl.update import self_test
 from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.errors import StorageError, UserError
-from protocol.ledger import Ledger
 from protocol.private import SHARED
-from protocol.records import SignedManifest
 from protocol.signing import Identity, PublicKey, peer_name
-from swarm.blobs import Blob, Shelf
+from swarm.blobs import Shelf
 from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.distances import serve_pings
 from swarm.local_runs import LocalRun, listed
@@ -52,7 +47,6 @@ from swarm.reach import DialBackDesk
 
 logger = logging.getLogger("manta.operator")
 
-_SHELF_BYTES = 256 * 1024 * 1024
 _DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
 _FREE_PORT = "/tcp/0"
 
@@ -82,119 +76,6 @@ class OperatorStatus:
     counted: int = 0  # samples of the last table
     refused: dict[str, int] = field(default_factory=dict)  # by reason
     refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
-
-
-@dataclass(frozen=True, slots=True)
-class OpenRun:
-    """A run's directory, opened."""
-
-    signed: SignedManifest
-    log: Log
-    follower: Follower
-    bodies: Bodies
-
-
-def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> OpenRun:
-    """Return the run of ``directory``; make it from ``config`` if the directory has none. ``dataset`` is that of the run file.
-
-    Raises:
-        UserError: the directory holds another run than the run file describes.
-        StorageError: the disk fails, or holds less than was promised.
-    """
-    if not (directory / DATABASE).exists():
-        return _new_run(config, directory, identity, dataset)
-    signed = read_manifest(directory)
-    manifest = signed.open()
-    with contextlib.ExitStack() as undo:
-        tables, keep = Tables(), config.follower.keep_bodies
-
-        def on_round(ledger: Ledger) -> None:
-            tables.take(ledger)
-            tables.forget_before(ledger.round - keep)
-
-        log = undo.enter_context(Log.open(directory, identity, on_round=on_round))
-        if config.manifest(identity, manifest.initial_state, dataset) != manifest:
-            raise UserError(
-                f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
-                "give that run's file, or a new directory with --dir"
-            )
-        opened = _opened(config, directory, signed, log, dataset)
-        _catch_up(opened, tables)
-        undo.pop_all()
-    return opened
-
-
-def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> OpenRun:
-    state = initial_state(config.plan(dataset))
-    signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset), identity)
-    follower = _follower(config, directory, signed, dataset)
-    follower.snapshots.save(state)  # before the log: what it promises has to be here
-    with contextlib.ExitStack() as undo:
-        log = undo.enter_context(Log.create(directory, signed, identity))
-        follower.adopt(state)
-        follower.save(state, log.head, log.tree_head)
-        opened = OpenRun(signed, log, follower, _bodies(config, directory, signed, state))
-        undo.pop_all()
-    return opened
-
-
-def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenRun:
-    """Return the run with the newest snapshot that is not ahead of the log as the follower's state."""
-    follower = _follower(config, directory, signed, dataset)
-    rounds = [round_ for round_ in follower.snapshots.rounds() if round_ <= log.ledger.round]
-    if not rounds:
-        raise StorageError(f"{directory / SNAPSHOTS} holds no state of the run; restore it from a backup")
-    follower.adopt(follower.snapshots.load(rounds[-1], log.ledger.state_at(rounds[-1])))
-    assert follower.state is not None
-    return OpenRun(signed, log, follower, _bodies(config, directory, signed, follower.state))
-
-
-def _catch_up(opened: OpenRun, tables: Tables) -> None:
-    """Compute what was committed and not saved before this start."""
-    log, follower = opened.log, opened.follower
-    state = follower.state
-    assert state is not None
-    missing = range(state.round + 1, log.ledger.round + 1)
-    if any(number not in tables.rounds for number in missing):
-        raise StorageError(f"no snapshot near the log's last round, {log.ledger.round}, is here; restore the snapshots from a backup")
-    rounds = [tables.rounds[number] for number in missing]
-    codec = log.ledger.manifest.exchange.codec
-    for after in replayed(state, rounds, opened.bodies, follower.course, codec):
-        follower.adopt(after)
-        if after.round == follower.plan.teacher_round:
-            follower.snapshots.save(after)
-    if missing:
-        assert follower.state is not None
-        follower.save(follower.state, log.head, log.tree_head)
-    else:
-        follower.snapshots.certify(state.round, log.head, log.tree_head)  # which a crash may have come before
-
-
-def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
-    keep = config.follower
-    return Follower(
-        directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=keep.keep_snapshots, keep_rounds=keep.keep_bodies
-    )
-
-
-def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:
-    size = body_num_bytes(signed.open().exchange.codec, state.parameters.numel())
-    return Bodies(directory / BODIES, body_bytes=size, keep=config.follower.keep_bodies)
-
-
-def filled_shelf(log: Log, follower: Follower) -> Shelf:
-    """Return a shelf with what newcomers need: the current state, and the one that the rounds to come learn from too.
-
-    Raises:
-        StorageError: the snapshot of the latter is gone or damaged.
-    """
-    shelf = Shelf(max_bytes=_SHELF_BYTES)
-    assert follower.state is not None
-    shelf.put(Blob.of(state_pieces(follower.state)), "state")
-    teacher = follower.teacher(log.ledger)
-    if teacher is not None:
-        shelf.pin(Blob.of(state_pieces(teacher)))
-    return shelf
 
 
 class Operator:

@@ -12,7 +12,7 @@ from aggregator.commits import Commits
 from aggregator.config import RunConfig
 from aggregator.intake import Intake
 from aggregator.news import NewsDesk
-from aggregator.operator import filled_shelf
+from aggregator.opening import filled_shelf
 from aggregator.storage import TREE_HEAD
 from aggregator.weights import Weights
 from protocol.closing import Closing

@@ -6,7 +6,7 @@ from typing import Any
 
 from aggregator.config import ExchangeSection, FollowerSection, RoundSection, RunConfig, RunSection
 from aggregator.follower import Next
-from aggregator.operator import OpenRun, open_run
+from aggregator.opening import OpenRun, open_run
 from automl.data.digits import digits
 from automl.update import State, initial_state, state_digest
 from protocol.ledger import Ledger, entries_of

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.config import RunConfig, load_run_file
-from aggregator.operator import open_run
+from aggregator.opening import open_run
 from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
 from automl.data.digits import digits
 from protocol.records import TASKS

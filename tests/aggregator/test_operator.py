@@ -9,7 +9,8 @@ import pytest
 
 from aggregator.config import FollowerSection, RunConfig
 from aggregator.log import Log
-from aggregator.operator import OpenRun, Operator, filled_shelf, open_run
+from aggregator.opening import OpenRun, filled_shelf, open_run
+from aggregator.operator import Operator
 from aggregator.storage import DATABASE, MANIFEST
 from automl.update import state_digest
 from protocol.errors import StorageError, UserError

@@ -13,7 +13,7 @@ from aggregator.commits import Commits
 from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
 from aggregator.intake import Intake
 from aggregator.news import NewsDesk
-from aggregator.operator import filled_shelf, open_run
+from aggregator.opening import filled_shelf, open_run
 from aggregator.replay import replay_directory
 from aggregator.weights import Weights
 from automl.data.digits import digits
