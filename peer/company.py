@@ -22,7 +22,21 @@ class Choice(Enum):
     LABEL = "label"  # --cohort NAME
     HOST = "host"  # nothing else: the peers of one person on one host
     ALONE = "alone"  # --alone
+    NOISE = "noise"  # --private-noise: mates would get what has no noise yet
+    GATEWAY = "gateway"  # --gateway: it founds the contributions of its light contributors, and of nobody else
     AFFINITY = "affinity"
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no mates, whoever is near."""
+        return self in _WHY_ALONE
+
+
+_WHY_ALONE = {
+    Choice.ALONE: "alone, as --alone says",
+    Choice.NOISE: "alone: it adds noise to what it hands in (--private-noise), and mates would get what has none yet",
+    Choice.GATEWAY: "alone with its light contributors: a gateway (--gateway) takes no place in a cohort of peers",
+}
 
 
 class Company:
@@ -36,7 +50,7 @@ class Company:
         self._distances = distances
         self._operator = operator
         is_open = choice is Choice.AFFINITY
-        self.group = Group(first_name(key), frozenset()) if is_open else Group(label, frozenset() if choice is Choice.ALONE else None)
+        self.group = Group(first_name(key), frozenset()) if is_open else Group(label, frozenset() if choice.is_alone else None)
 
     @property
     def name(self) -> str:
@@ -77,8 +91,8 @@ class Company:
         """Return why this peer is where it is; ``mates`` are those who proved that they are of its cohort."""
         if self._choice is Choice.LABEL:
             return f"label given: --cohort {self.name}; {_counted(len(mates), 'mate')} with its token"
-        if self._choice is Choice.ALONE:
-            return "alone, as --alone says"
+        if self._choice.is_alone:
+            return _WHY_ALONE[self._choice]
         if self._choice is Choice.HOST:
             return f"{_counted(len(mates), 'other peer')} of the same user on this host" if mates else f"alone: {self._nobody()}"
         members = self.group.members or frozenset()

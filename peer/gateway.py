@@ -6,11 +6,8 @@ the gateway does it itself. Addresses are those of connections, or, from a proxy
 
 import asyncio
 import contextlib
-import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import uvicorn
@@ -23,9 +20,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from peer.gateway_desk import GatewayDesk
 from peer.work import now_ms
 from protocol.encoding import pack
-from protocol.errors import OwnFault, RemoteFault, UserError
+from protocol.errors import OwnFault, RemoteFault
 from protocol.leases import Rates
 from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
+from swarm.door import Door
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
 _CONNECTION_S = 150.0  # whatever is done with it
@@ -39,30 +37,6 @@ _ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE = 400.0, 800.0
 _GOODBYE_S = 5.0  # a finished run's gateway tells so for so long
 
 Answer = Callable[[Request], Awaitable[Response]]
-
-
-@dataclass(frozen=True, slots=True)
-class Door:
-    """Where a gateway listens."""
-
-    host: str
-    port: int
-    certificate: Path | None = None
-    key: Path | None = None
-
-    @classmethod
-    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None) -> "Door":
-        """Return the door at ``HOST:PORT``.
-
-        Raises:
-            UserError: it is no such address, or one of certificate and key comes without the other.
-        """
-        host, colon, port = address.rpartition(":")
-        if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and int(port) < 2**16):
-            raise UserError(f"--gateway {address}: give HOST:PORT to listen on, as 0.0.0.0:8080; port 0 is a free one")
-        if (certificate is None) != (key is None):
-            raise UserError("--gateway-cert and --gateway-key go together")
-        return cls(host.strip("[]"), int(port), certificate, key)
 
 
 class _Busy(Exception):
@@ -208,9 +182,9 @@ async def serving(desk: GatewayDesk, door: Door) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
 
     Raises:
-        UserError: nobody can listen there, or the certificate cannot be used.
+        UserError: see ``Door.listen``.
     """
-    listening = _listen(door)
+    listening, door = door.listen()
     config = uvicorn.Config(
         _App(desk),
         http=_Bounded,
@@ -228,24 +202,15 @@ async def serving(desk: GatewayDesk, door: Door) -> AsyncIterator[str]:
         ssl_certfile=door.certificate,
         ssl_keyfile=door.key,
     )
-    try:
-        config.load()
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        listening.close()
-        raise UserError(
-            f"--gateway-cert {door.certificate}, --gateway-key {door.key}: {error}; give PEM files that belong together"
-        ) from error
     server = _Server(config)
     task = asyncio.create_task(server.serve([listening]))
-    port = listening.getsockname()[1]
     try:
         while not server.started:
             if task.done():
                 task.result()
                 raise OwnFault("the gateway's HTTP server ended before it began")
             await asyncio.sleep(0.01)
-        host = f"[{door.host}]" if ":" in door.host else door.host
-        yield f"{'http' if door.certificate is None else 'https'}://{host}:{port}/"
+        yield door.url
     finally:
         server.should_exit = True
         await task
@@ -254,13 +219,3 @@ async def serving(desk: GatewayDesk, door: Door) -> AsyncIterator[str]:
 async def say_goodbye() -> None:
     """Let those who ask again know that the run is finished."""
     await asyncio.sleep(_GOODBYE_S)
-
-
-def _listen(door: Door) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((door.host, door.port), family=family)
-    except OSError as error:
-        raise UserError(
-            f"cannot listen on {door.host}:{door.port} ({error.strerror or error}): give another --gateway HOST:PORT"
-        ) from error

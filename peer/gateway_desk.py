@@ -43,6 +43,7 @@ from protocol.light import (
 )
 from protocol.lots import sample_indices
 from protocol.merkle import leaf_hash, root
+from protocol.private import NO_LEASES
 from protocol.records import Claim, Manifest, SignedContribution, SignedManifest, SignedTicket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
@@ -93,16 +94,19 @@ class GatewayDesk:
         dataset: Dataset,
         now_ms: Callable[[], float],
         num_weights: int,
+        *,
+        is_lease_only: bool = False,
     ) -> None:
-        """Lease nothing yet.
+        """Lease nothing yet. ``is_lease_only``: this peer does no more lots of its own than a contribution of its founder has to have.
 
         Raises:
             UserError: the run's data are private: a lease would show them to strangers.
         """
         self.manifest: Manifest = signed.open()
         if self.manifest.is_private:
-            raise UserError("in this run data stay with their owners, and leases would hand them out: leave --gateway out")
+            raise UserError(NO_LEASES)
         self.welcome = pack(Welcome(identity.public_key, signed))
+        self.is_lease_only = is_lease_only
         self._identity = identity
         self._run = signed.run
         self._course = course
@@ -114,7 +118,7 @@ class GatewayDesk:
         self._durations = Durations()
         self._work: _Work | None = None
         self._why_none = "the gateway gets the run's newest state"
-        self._is_over = False
+        self._is_over = self._is_leaving = False
         self._words: OrderedDict[bytes, LightWord] = OrderedDict()  # by the name of the return
         self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
         most = max(self._steps, min(MAX_LEASE_LOTS, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples))
@@ -141,10 +145,12 @@ class GatewayDesk:
         now_ms, round_ = self._now_ms(), base.round + 1
         table = Timetable(now_ms + max(left_ms, 0.0), self._steps, 0.0, self._durations.gathering_ms, now_ms)
         due_ms = now_ms + self._steps * table.step_ms
-        seat = GatewaySeat(self._identity, base, self._leases, self._durations, self._now_ms, self.manifest, table.last_patience_ms)
+        reason = self._why_not(round_, cohort)
+        lingers = self.is_lease_only and not reason and not self._is_leaving
+        patience_ms = table.last_patience_ms
+        seat = GatewaySeat(self._identity, base, self._leases, self._durations, self._now_ms, self.manifest, patience_ms, lingers=lingers)
         seat.on_fate = self._settle
         architectures = self._course.plan.architectures(round_, cohort)
-        reason = self._why_not(round_, cohort)
         if reason:
             self._why_none = reason
             return seat
@@ -180,8 +186,14 @@ class GatewayDesk:
         self._forget()
         self._is_over = True
 
+    def leave(self) -> None:
+        """This peer is about to leave: there are no more leases, and what is out may come back."""
+        self._is_leaving = True
+        if self._work is not None:
+            self._work.seat.shut()
+
     def close(self) -> None:
-        """This peer leaves."""
+        """This peer leaves now."""
         self._forget()
 
     # What contributors ask.

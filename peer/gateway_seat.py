@@ -54,8 +54,21 @@ class GatewaySeat(Seat):
         now_ms: Callable[[], float],
         manifest: Manifest,
         patience_ms: float,
+        *,
+        lingers: bool,
     ) -> None:
-        """Begin without any. ``patience_ms`` is how long after all was due what is being looked into is waited for."""
+        """Begin without any.
+
+        Args:
+            identity: the gateway's.
+            base: the commit.
+            leases: what is handed out on it.
+            durations: is told how long gathering took.
+            now_ms: the clock.
+            manifest: the run's.
+            patience_ms: how long after all was due what is being looked into is waited for.
+            lingers: there are leases until all is due, even if the gateway's own work is over before.
+        """
         super().__init__(identity.public_key)
         self.base = base
         self.on_fate: OnFate = _no_fate
@@ -65,6 +78,7 @@ class GatewaySeat(Seat):
         self._now_ms = now_ms
         self._manifest = manifest
         self._patience_ms = patience_ms
+        self._lingers = lingers
         self._gifts: dict[PublicKey, Gift] = {}
         self._checking = 0
         self._changed = asyncio.Event()
@@ -73,7 +87,7 @@ class GatewaySeat(Seat):
     @property
     def is_alone(self) -> bool:
         """See ``Seat``."""
-        return self.is_closed or not (self._gifts or self._checking or self._leases.is_awaited(self._now_ms()))
+        return self.is_closed or not (self._lingers or self._gifts or self._checking or self._leases.is_awaited(self._now_ms()))
 
     @property
     def is_founder(self) -> bool:
@@ -102,13 +116,21 @@ class GatewaySeat(Seat):
 
     def work_over(self) -> None:
         """See ``Seat``."""
+        if not self._lingers:
+            self.shut()
+
+    def shut(self) -> None:
+        """Hand out no more leases; those that are out may come back."""
+        self._lingers = False
         self._leases.shut()
         if self._over_ms is None:
             self._over_ms = self._now_ms()
+        self._changed.set()
 
     async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
         """See ``Seat``."""
-        self.work_over()
+        await self._lingered()
+        self.shut()
         await self._all_back()
         self.is_closed = True  # what is still being looked into is too late
         own = Gift(given, weight, claim, b"")
@@ -126,6 +148,12 @@ class GatewaySeat(Seat):
         except ValueError as error:  # of finite vectors the mean may not be
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
+
+    async def _lingered(self) -> None:
+        """Wait until all is due, as long as this seat lingers."""
+        while self._lingers and (left_ms := self._leases.due_ms - self._now_ms()) > 0:
+            self._changed.clear()
+            await within(self._changed, left_ms / 1000)
 
     async def _all_back(self) -> None:
         """Wait for all leases that are out, until they were due; for what came back by then a little longer."""
@@ -167,7 +195,7 @@ class GatewaySeat(Seat):
 
     def close(self, reason: str = GONE) -> None:
         """See ``Seat``."""
-        self._leases.shut()
+        self.shut()
         self.is_closed = True
         gifts, self._gifts = self._gifts, {}
         if gifts:

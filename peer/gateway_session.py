@@ -13,8 +13,10 @@ from peer.gateway_desk import GatewayDesk
 from peer.status import StatusBoard
 from peer.work import now_ms
 from protocol.errors import UserError
+from protocol.private import NO_LEASES
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity
+from swarm.door import Door
 from swarm.loading import ending_at_ctrl_c
 
 
@@ -22,26 +24,30 @@ def check_gateway(config: PeerConfig, manifest: Manifest | None = None) -> None:
     """Say what is wrong with the settings of a gateway, before the network or anything else takes time; then, what is in this run.
 
     Raises:
-        UserError: see ``peer.gateway``; its libraries are missing; or the run's data are private.
+        UserError: see ``Door``; what belongs to a gateway comes without one; its libraries are missing; or the run's data are private.
     """
     if not config.gateway:
+        if config.lease_only or config.gateway_cert or config.gateway_key:
+            raise UserError("--lease-only, --gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
         return
     if config.view is not None:
         raise UserError("leases need samples with both views, and with --view one is here: leave --gateway or --view out")
-    with ending_at_ctrl_c():
-        from peer.gateway import Door
     if len(config.gateway) > 1:
         raise UserError("--gateway: a peer listens at one HOST:PORT; several are for light contributors (--light)")
-    Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)
-    if manifest is not None and manifest.is_private:
-        raise UserError("in this run data stay with their owners, and leases would hand them out: leave --gateway out")
+    with ending_at_ctrl_c():
+        import uvicorn  # noqa: F401 - if it is not installed, that is said here
+    door = Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)
+    if manifest is None:
+        door.listen()[0].close()
+    elif manifest.is_private:
+        raise UserError(NO_LEASES)
 
 
 def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int) -> GatewayDesk | None:
     """Return the desk of a peer that is to be a gateway; None: it is not."""
     if not config.gateway:
         return None
-    return GatewayDesk(identity, signed, RunCourse(signed.open()), dataset, now_ms, num_weights)
+    return GatewayDesk(identity, signed, RunCourse(signed.open()), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
 
 
 @contextlib.asynccontextmanager
@@ -49,14 +55,16 @@ async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: Stat
     """Answer light contributors meanwhile, if there is a desk; those who ask when the run is finished are told so.
 
     Raises:
-        UserError: see ``peer.gateway``.
+        UserError: see ``Door.listen``.
     """
     if desk is None:
         yield
         return
-    from peer.gateway import Door, say_goodbye, serving
+    from peer.gateway import say_goodbye, serving
 
     async with serving(desk, Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)) as address:
+        board.update(leases_at=address)
+        board.write()
         board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{board.status.peer} --run {board.status.run}")
         yield
         if board.status.finished and desk.leased:

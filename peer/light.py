@@ -34,7 +34,15 @@ from swarm.disk import load_identity, only_process
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
 _QUIET_S = 15.0  # without a lease, until the reason is said
-_NOT_LIGHT = ("view", "private_data", "latency_table", "workers")  # settings that would do nothing
+_NOT_LIGHT = (
+    "view",
+    "private_data",
+    "latency_table",
+    "workers",
+    "gateway_cert",
+    "gateway_key",
+    "lease_only",
+)  # settings that would do nothing
 _REMEMBERED = 4  # leases, with how long their way took
 
 Result = TypeVar("Result")
@@ -88,7 +96,7 @@ def contribute(config: PeerConfig) -> bool:
     """
     if not config.gateway:
         raise UserError("--light needs the URL of a gateway: --gateway http://HOST:PORT/, as the gateway printed it (or MANTA_GATEWAY)")
-    idle = [name for name in _NOT_LIGHT if getattr(config, name) is not None]
+    idle = [name for name in _NOT_LIGHT if getattr(config, name)]
     if idle:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         raise UserError(f"--light takes its lots and their data from a gateway, and computes in one process: leave {flags} out")

@@ -201,6 +201,8 @@ class PeerLoop:
     def leave(self) -> None:
         """Hand in what is trained, then end."""
         self._leaving.set()
+        if self._gateway is not None:
+            self._gateway.leave()
         self._look_again()
 
     async def pause(self) -> None:
@@ -431,6 +433,8 @@ class PeerLoop:
         if step and not lots:
             return machine.samples > 0 and not (is_leaving and not self._crew.present())
         if is_leaving or self._crew.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self._works_ahead()):
+            return False
+        if lots and self._gateway is not None and self._gateway.is_lease_only:
             return False
         is_awaited = self._commits.listed_in == machine.newest.round > 0
         return self._pace.may_start_lot(

@@ -42,6 +42,7 @@ class _Shown(BaseModel):
     own_smallest: float | None = None
     epsilon: float | None = None
     delta: float | None = None
+    leases_at: str = ""
     gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
     taken: int = 0
     lost: int = 0
@@ -77,6 +78,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
     yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
     yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
     yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
+    if shown.leases_at:
+        yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:
         yield f"near you: {shown.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
     if shown.round_trips:

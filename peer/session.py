@@ -193,8 +193,7 @@ async def _take_part(
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, devices, compute, make_worker)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
-    whose = config if noise is None else config.model_copy(update={"alone": True})  # mates get what has no noise yet
-    choice, cohort, token = _cohort_of(whose, manifest, signed.run)
+    choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
     desk = desk_of(config, identity, signed, dataset, crew.num_weights)
     status = PeerStatus(
         peer=peer_name(identity.public_key),
@@ -236,14 +235,18 @@ async def _take_part(
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
 
 
-def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes) -> tuple[Choice, str, bytes | None]:
+def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
     """Return what decides this peer's cohort, its label, and the token that its members prove to each other; None: it is alone.
 
     Raises:
         UserError: see ``load_token``.
     """
     label = cohort_name(config.cohort, socket.gethostname())
-    if config.alone or config.gateway:
+    if has_noise:
+        return Choice.NOISE, label, None
+    if config.gateway:
+        return Choice.GATEWAY, label, None
+    if config.alone:
         return Choice.ALONE, label, None
     if config.cohort is not None:
         return Choice.LABEL, label, load_token()
@@ -253,8 +256,9 @@ def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes) -> tuple[Choi
 
 
 def _in_cohort(choice: Choice, cohort: str) -> str:
-    words = {Choice.ALONE: "alone", Choice.AFFINITY: "in a cohort with whoever of the run is near"}
-    return words.get(choice, f"in cohort {cohort}")
+    if choice.is_alone:
+        return "alone"
+    return "in a cohort with whoever of the run is near" if choice is Choice.AFFINITY else f"in cohort {cohort}"
 
 
 async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard) -> None:

@@ -56,6 +56,7 @@ class PeerStatus:
     delta: float | None = None
     workers: int = 0  # that are there: each computes a lot at a time
     paused: bool = False  # by the person: nothing is computed
+    leases_at: str = ""  # of a gateway: the address that light contributors are told
 
 
 class StatusBoard:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 SHARED, PRIVATE = "shared", "private"
 DATA = (SHARED, PRIVATE)
+NO_LEASES = "in this run data stay with their owners, and leases would hand them out: leave --gateway out"
 MAX_CLASSES = 2048
 MAX_CLASS_NAME = 64  # characters; a class's name is that of a folder
 _SEPARATORS = frozenset('/\\:*?"<>|')  # of paths, and what some file systems refuse

@@ -36,7 +36,7 @@ def digits() -> Dataset:
 class Gateway:
     """A desk, its clock, and the base that it works on."""
 
-    def __init__(self, **changes: Any) -> None:
+    def __init__(self, *, is_lease_only: bool = False, **changes: Any) -> None:
         self.signed = signed_manifest(**changes)
         self.manifest = self.signed.open()
         self.course = RunCourse(self.manifest)
@@ -44,7 +44,7 @@ class Gateway:
         self.now_ms = 0.0
         self.compute = ComputeThread()
         count = self.state.parameters.numel()
-        self.desk = GatewayDesk(GATEWAY, self.signed, self.course, digits(), lambda: self.now_ms, count)
+        self.desk = GatewayDesk(GATEWAY, self.signed, self.course, digits(), lambda: self.now_ms, count, is_lease_only=is_lease_only)
         self.base = Standing.start(self.manifest, self.signed.run)
 
     async def convene(self, base: Standing | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS) -> GatewaySeat:

@@ -121,12 +121,28 @@ def test_who_has_a_label_or_is_alone_is_in_no_cohort_of_others() -> None:
         assert crowd.companies[2].group.members is None
         assert crowd.companies[3].group.members == frozenset()
         assert crowd.companies[2].why([PEERS[0]]) == "label given: --cohort lab; 1 mate with its token"
-        assert crowd.companies[3].why(()) == "alone, as --alone says"
 
     play(Crowd([OPEN, OPEN, Choice.LABEL, Choice.ALONE], hosts=[EAST] * 4), story)
 
 
-@pytest.mark.parametrize("choice", [Choice.HOST, Choice.LABEL, Choice.ALONE])
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        (Choice.ALONE, "alone, as --alone says"),
+        (Choice.GATEWAY, "alone with its light contributors: a gateway"),
+        (Choice.NOISE, "alone: it adds noise to what it hands in"),
+    ],
+)
+def test_who_is_alone_says_the_true_reason(choice: Choice, says: str) -> None:
+    async def story(crowd: Crowd) -> None:
+        await crowd.look()
+        assert crowd.companies[0].group.members == frozenset()
+        assert crowd.companies[0].why(()).startswith(says)
+
+    play(Crowd([choice, OPEN], hosts=[EAST] * 2), story)
+
+
+@pytest.mark.parametrize("choice", [Choice.HOST, Choice.LABEL, Choice.ALONE, Choice.GATEWAY, Choice.NOISE])
 def test_where_affinity_does_not_decide_it_suggests_who_is_near(choice: Choice) -> None:
     async def story(crowd: Crowd) -> None:
         for _ in range(3):

@@ -1,5 +1,6 @@
 """A gateway's desk: what is leased, what comes back, and everything that is wrong with it."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -113,6 +114,25 @@ def test_the_same_bytes_twice_have_the_same_answer_and_another_return_of_the_lea
         assert (await light.give_back(done)).fate == Fate.TAKEN
 
     play(story)
+
+
+def test_a_gateway_that_only_leases_waits_until_all_is_due_though_its_own_work_is_over() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene(left_ms=2_000)
+        seat.work_over()
+        assert not seat.is_alone
+        await Light(gateway, 0).contribute()
+        claim, own = own_claim(gateway, seat)
+        gathering = asyncio.create_task(seat.gather(claim, own, LOT))
+        await Light(gateway, 1).contribute()
+        assert not gathering.done()
+        gateway.now_ms += 2_000
+        gathered = await gathering
+        assert gathered is not None
+        assert set(gathered.keys) == {GATEWAY.public_key, LIGHTS[0].public_key, LIGHTS[1].public_key}
+        assert (await Light(gateway, 2).ask()).reason.startswith("the round's work is over here")
+
+    play(story, is_lease_only=True)
 
 
 def resigned(back: LightReturn, identity: Identity, **changes: object) -> LightReturn:

@@ -22,12 +22,14 @@ pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 from peer import gateway as http
 from peer import light
 from peer.config import PeerConfig
-from peer.gateway import Door, serving
+from peer.gateway import serving
+from peer.gateway_session import check_gateway
 from peer.light_client import GatewayClient, GatewayUrl, NotKnown
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.light import Fate, LeaseRequest, SignedLeaseRequest
 from protocol.records import SignedTicket, Ticket
 from protocol.signing import peer_name, sha256
+from swarm.door import Door
 from tests.memory_log import LOT, until
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
 from tests.peer.test_gateway_desk import own_claim
@@ -297,7 +299,31 @@ def test_a_certificate_that_is_none_and_a_port_in_use_are_said_in_a_line(tmp_pat
     play(story)
 
 
-@pytest.mark.parametrize("address", ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "http://host:80"])
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path)
+    private = serialization.load_pem_private_key(key.read_bytes(), None)
+    locked = serialization.BestAvailableEncryption(b"passphrase")
+    key.write_bytes(private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked))
+    with pytest.raises(UserError, match="without a passphrase"):
+        Door("127.0.0.1", 0, certificate, key).listen()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"lease_only": True}, "are for a gateway"),
+        ({"gateway_cert": "gateway.crt", "gateway_key": "gateway.key"}, "are for a gateway"),
+        ({"gateway": ("127.0.0.1:1", "127.0.0.1:2")}, "one HOST:PORT"),
+        ({"gateway": ("127.0.0.1:1",), "view": "left"}, "leave --gateway or --view out"),
+        ({"gateway": ("192.0.2.1:1",)}, "cannot listen on 192.0.2.1:1"),
+    ],
+)
+def test_settings_of_a_gateway_that_do_not_fit_are_refused_before_anything_else(settings: dict[str, object], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        check_gateway(PeerConfig.model_validate(settings))
+
+
+@pytest.mark.parametrize("address", ["", "8080", ":8080", "host", "host:", "host:x", "host:70000", "host:" + 5000 * "1", "http://host:80"])
 def test_an_address_to_listen_on_is_a_host_and_a_port(address: str) -> None:
     with pytest.raises(UserError, match="give HOST:PORT"):
         Door.at(address)

@@ -12,6 +12,7 @@ from peer.light_work import LightWork
 from peer.work import now_ms
 from protocol.encoding import pack
 from protocol.light import Fate, LeaseRequest, LightWord, SignedLeaseRequest
+from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
 from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
 from tests.peer.gateways import digits
@@ -22,9 +23,9 @@ SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", residual_percent=90)
 SPARSE_STEPS = replace(SPARSE, local_steps=2)
 
 
-def _desk(scene: Scene) -> GatewayDesk:
+def _desk(scene: Scene, *, is_lease_only: bool = False) -> GatewayDesk:
     log = scene.log
-    return GatewayDesk(PEERS[0], log.signed, log.course, digits(), now_ms, log.num_weights)
+    return GatewayDesk(PEERS[0], log.signed, log.course, digits(), now_ms, log.num_weights, is_lease_only=is_lease_only)
 
 
 async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> bytes:
@@ -79,5 +80,24 @@ def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exc
         credit = scene.log.ledger.credits()
         assert all(credit[identity.public_key] > 0 for identity in LIGHTS)
         assert gateway.status.samples_counted >= 3 * LOT * exchange.local_steps
+
+    play(tmp_path, story, exchange=exchange)
+
+
+@pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE_STEPS], ids=["one step", "local steps"])
+def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
+        desk = _desk(scene, is_lease_only=True)
+        gateway = scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        await until(lambda: gateway.phase is Phase.SEALED)
+        assert len(gateway.worker.lots) == exchange.local_steps
+        names = [await _contribute(scene, desk, identity) for identity in LIGHTS]
+        assert not scene.log.headers
+        await gateway.leaves()  # what came back by then is handed in
+        assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+        keys = {claim.open().key for claim in scene.log.headers[-1].claims}
+        assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
+        assert len(gateway.worker.lots) == exchange.local_steps
 
     play(tmp_path, story, exchange=exchange)

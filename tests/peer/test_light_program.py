@@ -14,7 +14,8 @@ from tests.peer.test_gateway_desk import own_claim
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from peer.gateway import Door, serving
+from peer.gateway import serving
+from swarm.door import Door
 
 BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
 WITHOUT = f"""
@@ -78,6 +79,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
             ("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2"),
             "leave --view, --workers out",
         ),
+        ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
         ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),
     ],
 )

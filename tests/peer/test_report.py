@@ -120,3 +120,7 @@ def test_who_has_images_of_its_own_sees_how_good_the_model_is_for_them_and_what_
     own = told(tmp_path, own_round=3, own_samples=121, own_largest=0.884, own_smallest=0.5, epsilon=0.79452, delta=1e-5)
     assert "on 121 held-out images of your own, after round 3: largest subnet 88.4%, smallest 50.0%" in own
     assert "given away of your images: epsilon=0.7945 at delta=1e-05 so far" in own
+
+
+def test_a_gateway_says_where_it_leases_lots(tmp_path: Path) -> None:
+    assert "leases lots to light contributors at http://0.0.0.0:8080/" in told(tmp_path, leases_at="http://0.0.0.0:8080/")

@@ -1,0 +1,68 @@
+"""Where a program answers HTTP: an address that a person gave, perhaps with a certificate. What is wrong with either is said in a line."""
+
+import socket
+import ssl
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from protocol.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """Where a gateway listens."""
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    key: Path | None = None
+
+    @classmethod
+    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None) -> "Door":
+        """Return the door at ``HOST:PORT``.
+
+        Raises:
+            UserError: it is no such address, or one of certificate and key comes without the other.
+        """
+        host, colon, port = address.rpartition(":")
+        if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
+            raise UserError(f"--gateway {address}: give HOST:PORT to listen on, as 0.0.0.0:8080; port 0 is a free one")
+        if (certificate is None) != (key is None):
+            raise UserError("--gateway-cert and --gateway-key go together")
+        return cls(host.strip("[]"), int(port), certificate, key)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT, as ``at`` reads it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """What those who come are told: ``http://HOST:PORT/``, or https where there is a certificate."""
+        return f"{'http' if self.certificate is None else 'https'}://{self.address}/"
+
+    def listen(self) -> tuple[socket.socket, "Door"]:
+        """Return a socket that listens there, and the door with the port that it has.
+
+        Raises:
+            UserError: nobody can listen there, or the certificate cannot be used.
+        """
+        self._check_certificate()
+        try:
+            family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
+            listening = socket.create_server((self.host, self.port), family=family)
+        except OSError as error:
+            raise UserError(f"cannot listen on {self.address} ({error.strerror or error}): give another --gateway HOST:PORT") from error
+        return listening, replace(self, port=listening.getsockname()[1])
+
+    def _check_certificate(self) -> None:
+        if self.certificate is None or self.key is None:
+            return
+        try:
+            # A key with a passphrase is refused here: what reads it later would ask at the terminal, if there is one.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password=lambda: "")
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            raise UserError(
+                f"--gateway-cert {self.certificate}, --gateway-key {self.key}: {error}; "
+                "give PEM files that belong together, the key without a passphrase"
+            ) from error
