@@ -137,15 +137,13 @@ class Durations:
 def outliers(norms: Sequence[float], samples: Sequence[int]) -> tuple[int, ...]:
     """Return the places of those whose vectors are too large to be averaged with the others', of whoever came.
 
-    That is more than four times the lower median of the norms; fewer samples than the lower median of theirs make a larger norm, as
-    ``protocol.table`` has it. A usual norm of nothing says nothing.
+    That is more than four times the usual norm, the lower median; fewer samples than whoever has that norm make a larger one, as
+    ``protocol.table`` has it. Many samples are not that member's word alone: what counts of them is at most the upper median of all.
+    A usual norm of nothing says nothing.
     """
-    usual, enough = _lower_median(norms), _lower_median(samples)
+    usual, behind_it = sorted(zip(norms, samples, strict=True))[(len(norms) - 1) // 2]
+    enough = min(behind_it, sorted(samples)[len(samples) // 2])
     if usual == 0:
         return ()
     limits = [CLIP * usual * sqrt(enough / min(own, enough)) for own in samples]
     return tuple(place for place, (norm, limit) in enumerate(zip(norms, limits, strict=True)) if not norm <= limit)
-
-
-def _lower_median(values: Sequence[float]) -> float:
-    return sorted(values)[(len(values) - 1) // 2]

@@ -167,6 +167,21 @@ def test_few_samples_make_a_large_norm(few: int, usual: float) -> None:
     assert outliers([usual, usual, usual * 4.01 * sqrt(many / few)], [many, many, few]) == (2,)
 
 
+@given(st.integers(1, 100), st.floats(1, 1e3), st.integers(1, 3))
+def test_one_lot_beside_many_stays_however_few_there_are(few: int, usual: float, pairs: int) -> None:
+    """The usual norm is that of many samples: it must not be held against few with the samples of somebody else."""
+    norms, samples = [usual, 6 * usual] * pairs, [100 * few, few] * pairs
+    assert outliers(norms, samples) == ()
+    assert outliers(norms[::-1], samples[::-1]) == ()
+    assert outliers([usual, 41 * usual], [100 * few, few]) == (1,)
+
+
+@given(st.integers(1, 100), st.floats(1, 1e3))
+def test_samples_that_one_claims_beyond_all_others_excuse_nobody(few: int, usual: float) -> None:
+    assert outliers([usual, usual, usual, 4.01 * usual], [few, 10**6 * few, few, few]) == (3,)
+    assert outliers([usual / 2, usual, 4.01 * usual], [few, 10**6 * few, few]) == (2,)
+
+
 def test_one_of_two_who_is_much_larger_is_left_out() -> None:
     assert outliers([1.0, 5.0], [16, 16]) == (1,)
     assert outliers([5.0, 1.0], [16, 16]) == (0,)
