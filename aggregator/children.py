@@ -1,7 +1,7 @@
-"""Programs that ``manta-swarm`` starts: each in a session of its own, its output in a file, and none of them outlives the swarm.
+"""Programs that ``manta-swarm`` or an aggregator starts: each in a session of its own, its output in a file, and none outlives its parent.
 
-The session keeps a terminal's Ctrl-C away from them: the swarm passes it on in its own order. On Linux the kernel kills them when the
-swarm ends without having stopped them (its ``kill -9``). What a program starts itself (its p2p daemon) ends with it by the same means.
+The session keeps a terminal's Ctrl-C away from them: the parent passes it on in its own order. On Linux the kernel kills them when the
+parent ends without having stopped them (its ``kill -9``). What a program starts itself (its p2p daemon) ends with it by the same means.
 """
 
 import contextlib

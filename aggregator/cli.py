@@ -12,6 +12,7 @@ import click
 
 from protocol.errors import MantaError, UserError
 from protocol.records import TASKS
+from swarm.door import Door
 from swarm.loading import ending_at_ctrl_c
 
 
@@ -62,12 +63,28 @@ def init(run_file: Path, task: str, dense: bool) -> None:
     help="Data sets that come with no library.  [default: what the run file says]",
 )
 @click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
+@click.option("--gateway", metavar="HOST:PORT", help="Lease lots to light contributors here, by HTTP.")
+@click.option(
+    "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
+)
+@click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
-def start(run_file: Path, directory: Path, listen: str | None, data_root: Path | None, threads: int | None, verbose: bool) -> None:
+def start(
+    run_file: Path,
+    directory: Path,
+    listen: str | None,
+    data_root: Path | None,
+    threads: int | None,
+    gateway: str | None,
+    gateway_cert: Path | None,
+    gateway_key: Path | None,
+    verbose: bool,
+) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     with _clear_errors():
+        door = _door(gateway, gateway_cert, gateway_key)
         with ending_at_ctrl_c():  # imported here: --help, and what is wrong with a file's name, is said at once
             import torch
 
@@ -76,11 +93,24 @@ def start(run_file: Path, directory: Path, listen: str | None, data_root: Path |
 
         async def serve() -> None:
             config = load_run_file(run_file)
-            await Operator(config, directory, click.echo).run(listen, data_root or config.data_root)
+            await Operator(config, directory, click.echo).run(listen, data_root or config.data_root, gateway=door, threads=threads)
 
         if threads is not None:
             torch.set_num_threads(threads)
         asyncio.run(serve())
+
+
+def _door(gateway: str | None, certificate: Path | None, key: Path | None) -> Door | None:
+    """Return where the gateway is to listen; None: there is to be none.
+
+    Raises:
+        UserError: see ``Door.at``, or its files are given without it.
+    """
+    if gateway is not None:
+        return Door.at(gateway, certificate, key)
+    if certificate is not None or key is not None:
+        raise UserError("--gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
+    return None
 
 
 @main.group()

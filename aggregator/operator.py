@@ -22,6 +22,7 @@ from pathlib import Path
 from aggregator.commits import Commits
 from aggregator.config import RunConfig
 from aggregator.follower import Evaluation
+from aggregator.gateway import Gateway
 from aggregator.intake import Intake
 from aggregator.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.news import NewsDesk
@@ -35,11 +36,12 @@ from automl.update import self_test
 from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.errors import StorageError, UserError
-from protocol.private import SHARED
+from protocol.private import NO_LEASES, PRIVATE, SHARED
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm.blobs import Shelf
 from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.distances import serve_pings
+from swarm.door import Door
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
@@ -64,6 +66,7 @@ class OperatorStatus:
     data: str = SHARED
     pid: int = field(default_factory=os.getpid)
     addresses: tuple[str, ...] = ()
+    gateway: str = ""  # where its gateway leases lots to light contributors, once it has answered
     round: int = 0
     state: str = ""
     ledger_size: int = 0
@@ -87,17 +90,28 @@ class Operator:
         self._directory = directory
         self._say = say
         self._evaluation_due = asyncio.Event()
+        self._gateway: Gateway | None = None
 
-    async def run(self, listen: str | None, data_root: Path | None = None) -> None:
-        """Serve the run until SIGINT or SIGTERM; ``data_root`` is the folder of data sets that come with no library.
+    async def run(
+        self, listen: str | None, data_root: Path | None = None, *, gateway: Door | None = None, threads: int | None = None
+    ) -> None:
+        """Serve the run until SIGINT or SIGTERM.
+
+        Args:
+            listen: address; None: every one, and a port that stays the same.
+            data_root: the folder of data sets that come with no library.
+            gateway: where light contributors get leases.
+            threads: of the CPU, for the gateway; None: all.
 
         Raises:
-            UserError: the run file, the directory or the address cannot be used.
+            UserError: the run file, the directory or an address cannot be used.
             StorageError: the log cannot be written any more; what was acknowledged is safe.
         """
         self_test()
         make_directory(self._directory)
         with only_process(self._directory):
+            if gateway is not None:
+                self._gateway = self._make_gateway(gateway, data_root, threads)
             identity_path = self._directory / "identity.key"
             if (self._directory / DATABASE).exists() and not identity_path.exists():
                 raise UserError(f"{identity_path} is missing, the key of the log in {self._directory}; restore it from a backup")
@@ -147,17 +161,37 @@ class Operator:
         for address in _best_first(addresses):
             self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}")
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
-            background = [asyncio.create_task(work) for work in (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds())]
+            leasing = asyncio.create_task(self._lease(addresses))
+            works = (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds())
+            background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
                 self._check_evaluation_due()
                 await self._until_stopped(told, background)
             finally:
+                leasing.cancel()
+                await asyncio.wait((leasing,))  # the gateway hands in what it has, while the log still takes it
                 for task in background:
                     task.cancel()
                 await asyncio.wait(background)
                 await self._commits.close()
                 await self._intake.close()
                 self._write_status()
+            self._say(f"stopped at round {self._log.ledger.round}; start again with the same run file and --dir to go on")
+
+    def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
+        if self._config.run.data == PRIVATE:
+            raise UserError(NO_LEASES)
+        return Gateway(door, self._directory, data_root=data_root, threads=threads, say=self._say, shown=self._show_gateway)
+
+    def _show_gateway(self, url: str) -> None:
+        self.status.gateway = url
+        self._write_status()
+
+    async def _lease(self, addresses: tuple[str, ...]) -> None:
+        """Keep the gateway running, if there is to be one, to the run's end; then serve on."""
+        if self._gateway is not None:
+            await self._gateway.run(addresses, self.status.run)
+        await asyncio.Event().wait()
 
     async def _on_measure(self, caller: PublicKey, request: bytes) -> bytes:
         """Take a peer's word of how good the model is on its own images."""
@@ -190,7 +224,6 @@ class Operator:
                 task.result()
         if self.status.own_quality is not None:
             self._say(own_quality_in_words(self.status.own_quality))
-        self._say(f"stopped at round {self._log.ledger.round}; start again with the same run file and --dir to go on")
 
     def _committed(self) -> None:
         ledger = self._log.ledger

@@ -58,7 +58,7 @@ def main() -> None:
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
-@click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to, one lot a local step.")
+@click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
 @click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
 @click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")

@@ -43,7 +43,7 @@ class PeerConfig(BaseModel):
         default=None, description="PEM file of the gateway's certificate; without one a proxy does TLS, or nobody"
     )
     gateway_key: Path | None = Field(default=None, description="PEM file of its key")
-    lease_only: bool = Field(default=False, description="a gateway: train no more than it has to, one lot a local step")
+    lease_only: bool = Field(default=False, description="a gateway: of its own one lot a local step, and only for what came back of leases")
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
     private_data: Path | None = Field(
         default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"

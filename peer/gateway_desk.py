@@ -19,6 +19,7 @@ from automl.space import Architecture
 from automl.update import State
 from exact.coding import body_num_bytes, parse
 from exact.residuals import given, vector_digest
+from peer.cohort_seat import Seat
 from peer.gateway_seat import GatewaySeat, Gift
 from peer.residuals import ZEROS, Residual
 from peer.work import ComputeThread, Vector
@@ -97,7 +98,7 @@ class GatewayDesk:
         *,
         is_lease_only: bool = False,
     ) -> None:
-        """Lease nothing yet. ``is_lease_only``: this peer does no more lots of its own than a contribution of its founder has to have.
+        """Lease nothing yet. ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
 
         Raises:
             UserError: the run's data are private: a lease would show them to strangers.
@@ -180,6 +181,14 @@ class GatewayDesk:
             for task in work.ready.values():
                 task.cancel()
         self._why_none = "the gateway is between two rounds"
+
+    async def has_something_back(self, seat: "asyncio.Future[Seat]") -> bool:
+        """Return whether a lease came back to the place that ``convene`` gives, once one did, or none is waited for any more.
+
+        A gateway that only leases does lots of its own only then: alone it would use up the run's rounds, with hardly a lot in each.
+        """
+        place = await seat
+        return isinstance(place, GatewaySeat) and await place.first_back()
 
     def finish(self) -> None:
         """The run is over: there are no leases any more."""

@@ -149,6 +149,13 @@ class GatewaySeat(Seat):
             logger.info("nothing gathered round=%d reason=%s", self.base.round + 1, error)
             return None
 
+    async def first_back(self) -> bool:
+        """Return whether anything came back, once something did, or nothing is waited for any more."""
+        while not self._gifts and (self._lingers or self._checking) and (left_ms := self._leases.due_ms - self._now_ms()) > 0:
+            self._changed.clear()
+            await within(self._changed, left_ms / 1000)
+        return bool(self._gifts)
+
     async def _lingered(self) -> None:
         """Wait until all is due, as long as this seat lingers."""
         while self._lingers and (left_ms := self._leases.due_ms - self._now_ms()) > 0:

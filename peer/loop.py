@@ -48,6 +48,7 @@ from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
+_LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
@@ -140,6 +141,7 @@ class PeerLoop:
             node, identity, self.manifest, self.run_id, proven, token, self._neighbours, group=lambda: self._company.group
         )
         self._gateway = gateway
+        self._is_lease_only = gateway is not None and gateway.is_lease_only
         self._presence = Presence(
             node,
             self.log.operator,
@@ -377,6 +379,9 @@ class PeerLoop:
         group = self._company.group  # for all of this work, whatever it will be by its end
         seat = asyncio.create_task(self._take_seat(base, group))
         try:
+            if self._is_lease_only and not await self._has_something_back(seat):
+                await within(self._changed, _LEASE_AGAIN_S)
+                return
             done = await self._bench.train(base, self._states.held, group.name, seat, self._may_start_lot)
         finally:
             seat.cancel()
@@ -407,6 +412,11 @@ class PeerLoop:
             )
         return await self._cohort.convene(base, self._pace.lot_ms, left_ms - kept_ms, group)
 
+    async def _has_something_back(self, seat: "asyncio.Task[Seat]") -> bool:
+        """See ``GatewayDesk.has_something_back``; False also where something else is to be done first."""
+        assert self._gateway is not None
+        return bool(await unless(self._changed, self._gateway.has_something_back(seat)))
+
     async def _lent(self) -> Lent:
         """Return the residual that the log left to this peer's light contributors too; none where that is not known by now."""
         if not codec_named(self.manifest.exchange.codec).is_sparse or not await self._commits.take_residual():
@@ -434,7 +444,7 @@ class PeerLoop:
             return machine.samples > 0 and not (is_leaving and not self._crew.present())
         if is_leaving or self._crew.is_paused or machine.is_overdue or not (machine.phase is Phase.WORKING or self._works_ahead()):
             return False
-        if lots and self._gateway is not None and self._gateway.is_lease_only:
+        if lots and self._is_lease_only:
             return False
         is_awaited = self._commits.listed_in == machine.newest.round > 0
         return self._pace.may_start_lot(

@@ -161,6 +161,34 @@ def test_an_address_that_cannot_be_listened_on(home: Home, run_file: Path, direc
     assert_refused(start(home, run_file, directory, listen), "cannot listen on", listen)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--gateway", "8080"), ("--gateway 8080", "HOST:PORT")),
+        (("--gateway-cert", "gateway.crt", "--gateway-key", "gateway.key"), ("are for a gateway", "--gateway HOST:PORT")),
+        (("--gateway", "127.0.0.1:0", "--gateway-cert", "gateway.crt"), ("go together",)),
+    ],
+)
+def test_a_gateways_settings_that_cannot_be(run_file: Path, directory: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(main, ["start", str(run_file), "--dir", str(directory), *arguments])
+    assert_refused(Ended(ended.exit_code, ended.stdout, ended.stderr), *words)
+    assert not directory.exists()
+
+
+def test_a_gateways_port_in_use(home: Home, run_file: Path, directory: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        ended = home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN, "--gateway", address)
+    assert_refused(ended, f"cannot listen on {address}", "--gateway HOST:PORT")
+    assert not (directory / DATABASE).exists()
+
+
+def test_a_gateway_where_data_stay_with_their_owners(home: Home, run_file: Path, directory: Path) -> None:
+    run_file.write_text('[run]\ndata = "private"\n')
+    ended = home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN, "--gateway", "127.0.0.1:0")
+    assert_refused(ended, "data stay with their owners", "leave --gateway out")
+
+
 # The directory.
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from peer.gateway_desk import GatewayDesk
+from peer.gateway_seat import GatewaySeat
 from peer.light_work import LightWork
 from peer.work import now_ms
 from protocol.encoding import pack
@@ -90,9 +91,9 @@ def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchan
         scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
         desk = _desk(scene, is_lease_only=True)
         gateway = scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        names = [await _contribute(scene, desk, LIGHTS[0])]
         await until(lambda: gateway.phase is Phase.SEALED)
-        assert len(gateway.worker.lots) == exchange.local_steps
-        names = [await _contribute(scene, desk, identity) for identity in LIGHTS]
+        names.append(await _contribute(scene, desk, LIGHTS[1]))
         assert not scene.log.headers
         await gateway.leaves()  # what came back by then is handed in
         assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
@@ -101,3 +102,23 @@ def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchan
         assert len(gateway.worker.lots) == exchange.local_steps
 
     play(tmp_path, story, exchange=exchange)
+
+
+def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 200
+        desk = _desk(scene, is_lease_only=True)
+        seats: list[object] = []
+        convene = desk.convene
+
+        async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
+            seats.append(seat := await convene(*args, **kwargs))
+            return seat
+
+        desk.convene = counted  # type: ignore[method-assign]
+        gateway = scene.join(0, gateway=desk)
+        await until(lambda: len(seats) > 1)  # all was due, and it began again
+        await gateway.leaves()
+        assert (gateway.worker.lots, scene.log.headers) == ([], [])
+
+    play(tmp_path, story)

@@ -72,13 +72,12 @@ class Programs:
 
     # Starting and ending.
 
-    def start_aggregator(self) -> Status:
-        """Start the aggregator, or start it again; return its status once it listens."""
+    def start_aggregator(self, *arguments: str) -> Status:
+        """Start the aggregator, or start it again, with more arguments if there are any; return its status once it listens."""
         directory = self.directory / "aggregator"
         (directory / "status.json").unlink(missing_ok=True)
-        self._start(
-            "aggregator", "aggregator.cli", "start", str(self._run_file), "--dir", str(directory), "--listen", self.listen("aggregator")
-        )
+        where = ("--dir", str(directory), "--listen", self.listen("aggregator"))
+        self._start("aggregator", "aggregator.cli", "start", str(self._run_file), *where, *arguments)
         self.wait_until(lambda: bool(self.status("aggregator").get("addresses")), "the aggregator listens")
         return self.status("aggregator")
 

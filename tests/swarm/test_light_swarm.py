@@ -1,14 +1,17 @@
 """Light contributors in a real swarm: their keys have credit in the log, and they go on when their gateway is killed and started again."""
 
+import os
+import signal
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
 from aggregator.verify import verify_directory
-from tests.swarm.processes import Programs, small_run
+from tests.swarm.processes import Programs, are_gone, processes_of, read_json, small_run, wait_for
 
 pytestmark = pytest.mark.swarm
 
@@ -48,3 +51,32 @@ def test_light_contributors_earn_through_a_gateway_that_is_killed_and_comes_back
     found = verify_directory(tmp_path / "aggregator")
     for name in LIGHTS:
         assert found.credits[bytes.fromhex(str(taken[name]["key"]))] > 0
+
+
+def test_a_light_contributor_earns_through_the_aggregators_own_gateway_which_is_killed_and_ends_with_it(tmp_path: Path) -> None:
+    home = tmp_path / "aggregator" / "gateway"
+    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=4.0, min_open_s=3.0, max_open_s=6.0)) as programs:
+        run = programs.start_aggregator("--gateway", "127.0.0.1:0")["run"]
+        programs.wait_until(lambda: bool(programs.status("aggregator")["gateway"]), "its gateway answers")
+        before = read_json(home / "status.json")
+        url = f"{programs.status('aggregator')['gateway']}#{before['peer']}"
+        assert f"  manta-peer join --light --gateway {url} --run {run}\n" in programs.log("aggregator")
+        arguments = ("join", "--light", "--gateway", url, "--run", run, "--dir", str(tmp_path / "light"))
+        programs.start_command("light", "-P", "-m", "peer.cli", *arguments)
+        programs.wait_until(lambda: programs.status("light").get("taken", 0) > 0, "the log has work of the light contributor")
+        os.kill(before["pid"], signal.SIGKILL)
+        programs.wait_until(lambda: bool(programs.status("light")["waiting_for"]), "it waits for its gateway")
+        taken = programs.status("light")["taken"]
+        programs.wait_until(lambda: programs.status("light")["taken"] > taken, "the gateway is back, and has leased")
+        after = read_json(home / "status.json")
+        assert (after["key"], after["leases_at"]) == (before["key"], before["leases_at"])
+        assert after["pid"] != before["pid"]
+        programs.wait_for_round(int(programs.status("light")["round"]))
+        programs.interrupt("light")
+        assert programs.wait_for_end("light") == 0
+        family = [psutil.Process(after["pid"]), *processes_of(home)]
+        programs.kill("aggregator")
+        wait_for(lambda: are_gone(family), "the gateway has ended with its aggregator", detail=programs.logs)
+    found = verify_directory(tmp_path / "aggregator")
+    assert found.credits[bytes.fromhex(str(programs.status("light")["key"]))] > 0
+    assert found.credits[bytes.fromhex(str(after["key"]))] > 0
