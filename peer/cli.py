@@ -147,8 +147,9 @@ def _contribute(config: PeerConfig) -> None:
     with ending_at_ctrl_c():
         from peer.light import contribute
 
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
+            signal.signal(number, signal.default_int_handler)
     is_over = contribute(config)
     sys.stdout.flush()
     if not is_over:

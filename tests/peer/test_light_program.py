@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -19,7 +20,10 @@ from swarm.door import Door
 
 BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
 WITHOUT = f"""
-import sys
+import os, signal, sys
+
+if os.environ.get("IGNORED"):  # as of what a script starts with &
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
@@ -32,9 +36,16 @@ importlib.import_module(sys.argv.pop(1)).main()
 """
 
 
-async def _program(*arguments: str, home: Path, module: str = "peer.cli") -> asyncio.subprocess.Process:
+async def _program(*arguments: str, home: Path, module: str = "peer.cli", ignored: str = "") -> asyncio.subprocess.Process:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
-    environment = {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "HOME": str(home), "MANTA_STATE_DIR": str(home)}
+    environment = {
+        **kept,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONUNBUFFERED": "1",
+        "HOME": str(home),
+        "MANTA_STATE_DIR": str(home),
+        "IGNORED": ignored,
+    }
     pipe = asyncio.subprocess.PIPE
     return await asyncio.create_subprocess_exec(
         sys.executable, "-c", WITHOUT, module, *arguments, stdout=pipe, stderr=pipe, env=environment
@@ -95,3 +106,22 @@ def test_whoever_lacks_something_is_told_in_a_line_what_to_do(module: str, argum
     assert errors.startswith("manta-")
     assert errors.count("\n") == 1
     assert says in errors
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_also_where_a_script_started_it_in_the_background(number: int, tmp_path: Path) -> None:
+    async def run() -> tuple[int | None, bytes]:
+        program = await _program(
+            "join", "--light", "--gateway", "http://127.0.0.1:1/", "--dir", str(tmp_path), home=tmp_path, ignored="yes"
+        )
+        assert program.stdout is not None
+        async with asyncio.timeout(240):
+            waiting = await program.stdout.readline()
+            assert waiting.startswith(b"waiting for a gateway"), waiting
+            program.send_signal(number)
+            printed, errors = await program.communicate()
+        assert errors == b""
+        return program.returncode, printed
+
+    returncode, printed = asyncio.run(run())
+    assert (returncode, printed) == (0, b"left the run taken=0 samples=0\n")
