@@ -1,0 +1,119 @@
+/** How good the subnets are: curves over the rounds, the front as it moves, and pictures with the networks' answers. */
+
+import { Refresher, ask } from "./api.js";
+import { Chart } from "./charts.js";
+import { byId, fill, h, setText } from "./dom.js";
+import { compact, percent, quality } from "./format.js";
+import { drawFront } from "./front.js";
+
+const POINTS = 400;
+
+export class QualityPart {
+  constructor(run) {
+    this.run = run;
+    this.format = quality(run.metric);
+    const isAccuracy = run.metric.name === "accuracy";
+    const loss = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+    setText(byId("curve-title"), isAccuracy ? "Right answers" : "Mean error in pixels");
+    setText(byId("front-better"), run.metric.higher_is_better ? "up" : "down");
+    byId("loss-figure").hidden = !isAccuracy;
+    const low = { name: "others", label: "others, least", kind: "low", format: this.format };
+    const high = { name: "", label: "others, most", kind: "high", format: this.format };
+    const [largest, smallest] = ["largest", "smallest"].map((kind) => ({ name: kind, kind, format: this.format }));
+    const axis = isAccuracy ? (value) => percent(value, 0) : (value) => value.toFixed(1);
+    this.curve = new Chart(byId("curve"), byId("curve-table"), byId("curve-title").textContent, [low, high, largest, smallest], { axis });
+    const losses = [largest, smallest].map((one) => ({ ...one, format: loss }));
+    this.loss = new Chart(byId("loss"), byId("loss-table"), "Loss on held-out examples", losses, {
+      axis: (value) => value.toFixed(1),
+      from: 0,
+    });
+    const counted = [{ name: "examples", kind: "plain", format: compact }];
+    this.samples = new Chart(byId("samples"), byId("samples-table"), "Examples in each round", counted, { axis: compact, from: 0 });
+    this.curves = new Refresher(byId("curve"), 2000, () => this.loadCurves());
+    this.fronts = new Refresher(byId("front"), 2000, async () =>
+      drawFront(byId("front"), byId("front-table"), await ask("fronts", { limit: 6 }), run.metric, this.format),
+    );
+    this.series = new Refresher(byId("samples"), 3000, () => this.loadSeries());
+    this.pictures = new Refresher(byId("pictures"), 3000, async () => showPictures(await ask("pictures"), this.format));
+    drawFront(byId("front"), byId("front-table"), { fronts: [] }, run.metric, this.format);
+  }
+
+  ask() {
+    for (const part of [this.curves, this.fronts, this.pictures]) part.ask();
+  }
+
+  async loadCurves() {
+    const found = await ask("quality", { points: POINTS });
+    const { round, largest, smallest, random_least, random_most, held_out, baseline } = found;
+    const best = baseline === null ? "" : ` The best guess without looking errs by ${this.format(baseline)}.`;
+    const last =
+      found.final && found.final.round !== round.at(-1)
+        ? ` At the end: ${this.format(found.final.largest)} and ${this.format(found.final.smallest)}.`
+        : "";
+    setText(byId("quality-sub"), `Measured now and then on ${held_out} examples that nobody trains on.${best}${last}`);
+    this.curve.show([round, random_least, random_most, largest, smallest]);
+    this.loss.show([round, found.loss_largest, found.loss_smallest]);
+  }
+
+  async loadSeries() {
+    const { round, counted } = await ask("series", { points: POINTS });
+    this.samples.show([round, counted]);
+  }
+}
+
+function showPictures(found, format) {
+  const place = byId("pictures");
+  if (found.round === null) return;
+  const title = h("h3", {}, `What it says after round ${found.round}`);
+  const parts = found.kind === "stereo" ? found.scenes.map((scene) => sceneOf(scene, found, format)) : [sheetOf(found)];
+  fill(place, title, parts);
+}
+
+/** Return held-out images with what the largest and the smallest network take them for. */
+function sheetOf({ sheet, answers }) {
+  const tiles = answers.map((one, index) => {
+    const said = ["largest", "smallest"].map((kind) => {
+      const isRight = one[kind] === one.label;
+      const sure = `${percent(one[`${kind}_sure`], 0)} sure`;
+      return h("span", { class: isRight ? null : "wrong", title: sure }, `${kind} ${one[kind]} ${isRight ? "✓" : "✗"}`);
+    });
+    return h("li", {}, tileOf(sheet, index, one.label), said);
+  });
+  return h("ul", { class: "sheet" }, tiles);
+}
+
+function tileOf({ picture, tile_width, tile_height, columns, count }, index, label) {
+  const tile = h("div", { class: "tile", role: "img", "aria-label": `a picture of ${label}` });
+  Object.assign(tile.style, {
+    width: `${tile_width}px`,
+    height: `${tile_height}px`,
+    backgroundImage: `url("api/pictures/${encodeURIComponent(picture)}.png")`,
+    backgroundPosition: `${-(index % columns) * tile_width}px ${-Math.floor(index / columns) * tile_height}px`,
+    backgroundSize: `${columns * tile_width}px ${Math.ceil(count / columns) * tile_height}px`,
+  });
+  return tile;
+}
+
+/** Return a pair's left image, what is true, what two networks see, and where they err. */
+function sceneOf(scene, { max_disparity, max_error }, format) {
+  const shown = [
+    ["left", "the left eye’s picture"],
+    ["truth", `how near things are, 0 to ${max_disparity} pixels`],
+    ["largest", `seen by the largest network, error ${format(scene.largest_epe)}`],
+    ["largest_error", `where it errs, 0 to ${max_error} pixels`],
+    ["smallest", `seen by the smallest, error ${format(scene.smallest_epe)}`],
+    ["smallest_error", "where it errs"],
+  ];
+  const figures = shown
+    .filter(([name]) => scene[name])
+    .map(([name, text]) => {
+      const image = h("img", {
+        src: `api/pictures/${encodeURIComponent(scene[name])}.png`,
+        width: scene.width,
+        height: scene.height,
+        alt: text,
+      });
+      return h("figure", {}, image, h("figcaption", {}, text));
+    });
+  return h("div", { class: "scenes" }, figures);
+}

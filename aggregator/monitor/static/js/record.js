@@ -1,0 +1,198 @@
+/** The public record: what this browser's own checks of the log say, entries, credit, signed heads. */
+
+import { Refresher, ask } from "./api.js";
+import { peerName } from "./bytes.js";
+import { byId, fill, h, row, setText } from "./dom.js";
+import { inWords } from "./entries.js";
+import { announce, peerButton, tableOf } from "./parts.js";
+import { clock, compact, count, percent, shortHash } from "./format.js";
+
+const ENTRIES = 12;
+const CREDITS = 12;
+const UNAUDITED = " Unaudited: the data stay at home, and nobody can compute the work again.";
+const KINDS = { claim: "a computer's work", contribution: "handed in", round: "a round" };
+
+export class Record {
+  constructor(run, checks) {
+    Object.assign(this, { run, checks, before: null, offset: 0, said: "" });
+    this.heads = h("div");
+    this.checked = new Map(); // index of an entry -> its verdict's state
+    byId("entry-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.check(Number(byId("entry-index").value));
+    });
+    checks.addEventListener("change", () => this.showVerdict());
+    this.entries = new Refresher(byId("entries-rows"), 2000, () => this.loadEntries(), tableOf("entries-rows"));
+    this.credits = new Refresher(byId("credits-rows"), 4000, () => this.loadCredits(), tableOf("credits-rows"));
+    this.witnesses = new Refresher(byId("heads"), 10000, () => this.loadHeads(), byId("heads"));
+    this.showVerdict();
+  }
+
+  ask() {
+    for (const part of [this.entries, this.credits, this.witnesses]) part.ask();
+  }
+
+  /** Say whether the past has been changed, as far as this browser has seen. */
+  showVerdict() {
+    const { verdict, first, newest, numChecks, evidence } = this.checks;
+    const answers = {
+      true: "No. Nothing was changed or taken away.",
+      false: `Yes, or it is signed by somebody else: ${verdict.reason}.`,
+      unchecked: `Not checked: ${verdict.reason}.`,
+      busy: "Checking…",
+    };
+    const steps = newest && [
+      `${count(first.size)} entries when this browser looked first, ${count(newest.size)} now, which begin with those.`,
+      `Signed by the operator's key ${shortHash(this.run.ledger.operator)}; checked ${count(numChecks)} times since this page was opened.`,
+    ];
+    fill(
+      byId("consistency"),
+      h("p", { class: `verdict ${verdict.state}` }, answers[verdict.state]),
+      steps &&
+        h(
+          "ul",
+          { class: "steps" },
+          steps.map((text) => h("li", {}, text)),
+        ),
+      evidence &&
+        h("button", { class: "quiet", type: "button", on: { click: () => save("manta-evidence.json", evidence) } }, "Keep the evidence"),
+    );
+    if (verdict.state !== this.said && verdict.state !== "busy") announce(`Has the past been changed? ${answers[verdict.state]}`);
+    this.said = verdict.state;
+  }
+
+  /** Check one entry's proof, and show what was done and what it says. */
+  async check(index) {
+    byId("entry-index").value = index;
+    fill(byId("entry-answer"), h("p", { class: "verdict busy" }, `Checking entry ${index}…`));
+    const { verdict, steps, opened } = await this.checks.prove(index);
+    const answer = {
+      true: `Yes. Entry ${index} is in the log.`,
+      false: `No. The proof of entry ${index} is false: ${verdict.reason}.`,
+      unchecked: `Entry ${index} is not checked: ${verdict.reason}.`,
+    }[verdict.state];
+    fill(
+      byId("entry-answer"),
+      h("p", { class: `verdict ${verdict.state}` }, answer),
+      h(
+        "ol",
+        { class: "steps" },
+        steps.map(([text, found]) => h("li", {}, `${text} `, h("code", {}, found))),
+      ),
+      verdict.state === "true" && opened.fields && fieldsTable(index, opened),
+    );
+    this.checked.set(index, verdict.state);
+    this.markChecked();
+    announce(answer);
+  }
+
+  async loadEntries() {
+    const found = await ask("ledger/entries", { before: this.before, limit: ENTRIES });
+    const button = (index) =>
+      h("button", { class: "link", type: "button", "data-entry": index, on: { click: () => this.check(index) } }, "check");
+    fill(
+      byId("entries-rows"),
+      found.entries.map((one) =>
+        row(
+          String(one.index),
+          KINDS[one.kind] ?? one.kind,
+          one.peer ? peerButton(one.peer) : "everybody",
+          one.round === null ? "–" : String(one.round),
+          button(one.index),
+        ),
+      ),
+    );
+    this.markChecked();
+    const older = found.more_before;
+    const go = (before) => () => {
+      this.before = before;
+      this.entries.ask();
+    };
+    fill(byId("entries-pages"), pageButton("Newest", this.before === null, go(null)), pageButton("Older", older === null, go(older)));
+  }
+
+  markChecked() {
+    for (const button of byId("entries-rows").querySelectorAll("[data-entry]")) {
+      const state = this.checked.get(Number(button.dataset.entry));
+      const text = { true: "✓ true", false: "✗ false", unchecked: "? unchecked" }[state] ?? "check";
+      setText(button, text);
+      button.setAttribute("aria-label", `${text}: the proof of entry ${button.dataset.entry}`);
+    }
+  }
+
+  async loadCredits() {
+    const { total, credits, pool_paid, is_unaudited } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
+    setText(
+      byId("credit-sub"),
+      `${compact(pool_paid)} units so far, for work that was counted: anybody can compute them.${is_unaudited ? UNAUDITED : ""}`,
+    );
+    fill(
+      byId("credits-rows"),
+      credits.map((one) => numbered(row(peerButton(one.peer), count(one.credit), percent(pool_paid ? one.credit / pool_paid : 0)))),
+    );
+    const go = (offset) => () => {
+      this.offset = offset;
+      this.credits.ask();
+    };
+    const [before, after] = [this.offset - CREDITS, this.offset + CREDITS];
+    fill(
+      byId("credits-pages"),
+      total > CREDITS && [pageButton("Back", before < 0, go(before)), pageButton("More", after >= total, go(after)), `of ${count(total)}`],
+    );
+  }
+
+  async loadHeads() {
+    const { heads, witnesses } = await ask("ledger/heads", { limit: 12 });
+    const rows = heads.map((one) => row(count(one.size), h("code", {}, shortHash(one.root)), clock(one.seen_at)));
+    const open = byId("heads").querySelector("details")?.open;
+    const head = h(
+      "thead",
+      {},
+      h(
+        "tr",
+        {},
+        ["Entries", "Root", "Seen at"].map((name) => h("th", { scope: "col" }, name)),
+      ),
+    );
+    const seen = h("table", {}, h("caption", {}, "Signed states that the monitor saw"), head, h("tbody", {}, rows));
+    const beside = witnesses.length ? `Also signed by ${witnesses.join(", ")}.` : "No witness signs it beside the operator yet.";
+    const whole = heads[0] && h("pre", { class: "mono scroll", tabindex: 0, "aria-label": "The newest signed state" }, heads[0].note);
+    fill(
+      byId("heads"),
+      h(
+        "details",
+        { open },
+        h("summary", {}, "Signed states of the log"),
+        h("p", { class: "sub" }, beside),
+        h("div", { class: "scroll" }, seen),
+        whole,
+      ),
+    );
+  }
+}
+
+function fieldsTable(index, { kind, fields }) {
+  const rows = Object.entries(fields).map(([name, value]) => row(name.replaceAll("_", " "), shownField(name, value)));
+  const grid = h("table", { class: "fields" }, h("caption", {}, `Entry ${index}, a ${kind}`), h("tbody", {}, rows));
+  return h("details", { open: true }, h("summary", {}, "What it says, read from these very bytes"), h("div", { class: "scroll" }, grid));
+}
+
+function shownField(name, value) {
+  return (name === "key" || name === "founder") && value instanceof Uint8Array ? peerName(value) : inWords(value);
+}
+
+function numbered(made) {
+  for (const cell of made.querySelectorAll("td")) cell.classList.add("n");
+  return made;
+}
+
+/** Return a button of a table with several pages. */
+export function pageButton(text, isOff, onClick) {
+  return h("button", { class: "quiet", type: "button", disabled: isOff, on: { click: onClick } }, text);
+}
+
+function save(name, content) {
+  const url = URL.createObjectURL(new Blob([JSON.stringify(content, null, 1)], { type: "application/json" }));
+  h("a", { href: url, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}

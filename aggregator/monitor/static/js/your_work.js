@@ -1,0 +1,140 @@
+/** "Is my work used?": one peer's claims and credit, and the proofs of its claims checked here. The address of the page keeps the name. */
+
+import { Refresher, Refused, ask } from "./api.js";
+import { byId, fill, h, row } from "./dom.js";
+import { compact, count, counted, percent, roughly, shortName } from "./format.js";
+import { announce } from "./parts.js";
+import { stateInWords } from "./swarm_picture.js";
+
+const CLAIMS = 10;
+
+export class YourWork {
+  constructor(checks) {
+    Object.assign(this, { checks, peer: null, verdicts: new Map() });
+    byId("peer-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.choose(byId("peer-name").value.trim());
+    });
+    addEventListener("hashchange", () => this.fromAddress());
+    this.refresher = new Refresher(byId("your-work"), 2000, () => this.load(false), byId("peer-answer"));
+  }
+
+  /** Look up the peer that the page's address names. */
+  fromAddress() {
+    const named = /^#peer=(.+)$/.exec(location.hash)?.[1];
+    if (!named) return;
+    const peer = decodeURIComponent(named);
+    byId("peer-name").value = peer;
+    this.lookUp(peer);
+    byId("your-work").scrollIntoView({ block: "start" });
+    byId("peer-name").focus({ preventScroll: true });
+  }
+
+  choose(peer) {
+    if (location.hash === `#peer=${encodeURIComponent(peer)}`) this.lookUp(peer);
+    else location.hash = `peer=${encodeURIComponent(peer)}`;
+  }
+
+  async lookUp(peer) {
+    [this.peer, this.verdicts] = [peer, new Map()];
+    await this.load(true);
+  }
+
+  ask() {
+    if (this.peer) this.refresher.ask();
+  }
+
+  async load(isNew) {
+    const peer = this.peer;
+    try {
+      const found = await ask(`peers/${encodeURIComponent(peer)}`, { limit: CLAIMS });
+      if (peer === this.peer) this.show(found, isNew);
+    } catch (error) {
+      if (!(error instanceof Refused) || !isNew) throw error;
+      this.showRefusal(error);
+    }
+  }
+
+  showRefusal({ status, message, candidates }) {
+    const text =
+      { 404: "No. No computer of that name has been heard of in this run.", 409: "Several computers have a name like that. Which one?" }[
+        status
+      ] ?? `That did not work: ${message}.`;
+    const choices = (candidates ?? []).map((one) => h("li", {}, h("a", { href: `#peer=${encodeURIComponent(one)}`, class: "mono" }, one)));
+    fill(
+      byId("peer-answer"),
+      h("div", { class: "answer" }, h("p", { class: "answer-head" }, text), choices.length > 0 && h("ul", {}, choices)),
+    );
+    announce(text);
+  }
+
+  show(found, isNew) {
+    this.found = found;
+    const text = found.claims
+      ? `Yes. It was counted in ${counted(found.claims, "round")} so far, last in round ${found.last_round}.`
+      : "Not yet. It has been heard of, but no round has counted work of it so far.";
+    const facts = [
+      [
+        "Now",
+        stateInWords(found.state, found.open),
+        found.heard_ms === null ? "" : found.heard_ms < 2000 ? "heard of just now" : `heard of ${roughly(found.heard_ms)} ago`,
+      ],
+      ["Examples", compact(found.samples), `in ${counted(found.lots, "lot")}`],
+      ["Credit", compact(found.credit), found.rank ? `${percent(found.credit_share)} of all, rank ${count(found.rank)}` : "none yet"],
+      ["Group", found.cohort ?? "–", found.refused ? `${counted(found.refused, "hand-in")} refused` : "nothing was refused"],
+    ];
+    const cells = facts.map(([name, value, more]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("b", {}, value), h("span", {}, more))));
+    fill(
+      byId("peer-answer"),
+      h(
+        "div",
+        { class: "answer" },
+        h("p", { class: "answer-head" }, text),
+        h("p", { class: "mono" }, found.peer),
+        h("dl", { class: "facts" }, cells),
+        this.claims(found),
+      ),
+    );
+    if (isNew) announce(`${shortName(found.peer)}: ${text}`);
+  }
+
+  claims(found) {
+    if (!found.claims_list.length) return null;
+    const head = ["Round", "Entry", "Examples", "Credit", "Checked here"].map((name) => h("th", { scope: "col" }, name));
+    const rows = found.claims_list.map((one) => {
+      const late = one.age > 0 ? ` (${one.age} late)` : "";
+      return row(`${one.round}${late}`, String(one.index), count(one.samples), count(one.credit), this.mark(one.index));
+    });
+    const grid = h("table", {}, h("caption", {}, "Its newest claims"), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+    const button = h(
+      "button",
+      { type: "button", class: "quiet", id: "check-claims", on: { click: () => this.checkAll(found) } },
+      "Check these in my browser",
+    );
+    return h(
+      "div",
+      {},
+      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Its newest claims" }, grid),
+      h("p", {}, button),
+    );
+  }
+
+  mark(index) {
+    const verdict = this.verdicts.get(index);
+    if (!verdict) return "not yet";
+    const text = { true: "true", false: `false: ${verdict.reason}`, unchecked: verdict.reason }[verdict.state];
+    return h("span", { class: `verdict ${verdict.state}` }, text);
+  }
+
+  /** Check that each listed claim is in the log, and signed by this peer. */
+  async checkAll(found) {
+    byId("check-claims").disabled = true;
+    const results = await Promise.all(found.claims_list.map((one) => this.checks.prove(one.index, found.peer)));
+    for (const one of results) this.verdicts.set(one.index, one.verdict);
+    const good = results.filter((one) => one.verdict.state === "true").length;
+    if (this.found.peer !== found.peer) return;
+    this.show(this.found, false);
+    byId("check-claims")?.focus();
+    announce(`${good} of ${counted(results.length, "claim")} checked: true.`);
+  }
+}
