@@ -13,9 +13,10 @@ from typing import Any
 import click
 
 from peer.config import PeerConfig, directory_of, load_config
-from peer.control import PAUSE, RESUME, tell
+from peer.control import LEAVE, PAUSE, RESUME, SHOW, STOP, tell
+from peer.limit_options import limit_options, set_limits
 from peer.report import lines_of
-from protocol.errors import MantaError, UserError
+from protocol.errors import MantaError, Unreachable, UserError
 from swarm.loading import ending_at_ctrl_c
 
 
@@ -60,7 +61,7 @@ def main() -> None:
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
 @click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
 @click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
-@click.option("--threads", type=int, metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@limit_options
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def join_command(verbose: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
@@ -78,7 +79,10 @@ def join_command(verbose: bool, **options: Any) -> None:
 def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
     with _clear_errors():
-        for line in lines_of(directory_of(_given(options))):
+        directory = directory_of(_given(options))
+        with contextlib.suppress(UserError, Unreachable):  # one that does not run, or does not answer: then what it wrote last
+            tell(directory, SHOW)
+        for line in lines_of(directory):
             click.echo(line)
 
 
@@ -116,6 +120,26 @@ def resume_command(**options: Any) -> None:
     """Let a peer that was paused go on."""
     with _clear_errors():
         click.echo(tell(directory_of(_given(options)), RESUME))
+
+
+@main.command(name="leave")
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+@click.option("--now", is_flag=True, help="Stop at once; what was sealed is kept for the next start.")
+def leave_command(now: bool, **options: Any) -> None:
+    """Let the peer of a directory hand in what is trained, and end: as Ctrl-C does where it was started; with --now, as a second one."""
+    with _clear_errors():
+        click.echo(tell(directory_of(_given(options)), STOP if now else LEAVE))
+
+
+@main.command(name="limits")
+@click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+@limit_options
+def limits_command(**options: Any) -> None:
+    """Change what the peer of a directory may take, at once and for its next starts, and say what holds; none lifts a limit."""
+    with _clear_errors():
+        given = _given(options)
+        directory = directory_of({"dir": given.pop("dir")} if "dir" in given else {})
+        click.echo(set_limits(directory, given))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:

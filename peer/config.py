@@ -1,20 +1,29 @@
-"""A volunteer's settings: flags, then ``MANTA_*`` variables, then ``peer.toml`` in the peer's directory, then the defaults."""
+"""A volunteer's settings: flags, then ``MANTA_*`` variables, then two files in the peer's directory, then the defaults.
+
+The files are ``limits.toml``, which ``manta-peer limits`` writes, and before it, so weaker, ``peer.toml``, which a person does.
+"""
 
 import os
 import re
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
 import platformdirs
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
+from peer.limits import Limits
 from protocol.cohorts import cohort_name
 from protocol.errors import UserError
+from swarm.disk import make_directory, replace_file
+
+_LIMITS_FILE = "limits.toml"
+_OLD_NAMES = {"threads": "cpu_threads"}
 
 
-class PeerConfig(BaseModel):
-    """What a peer was told; see each field."""
+class PeerConfig(Limits):
+    """What a peer was told; see each field, and those of ``Limits``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)  # gpus = 1 is what a person writes
 
@@ -64,7 +73,6 @@ class PeerConfig(BaseModel):
         default=None, description="stereo: this computer has the pairs' left views and disparities, or the right views; a mate the others"
     )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
-    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the computation; default: all cores")
 
     @field_validator("run")
     @classmethod
@@ -79,6 +87,11 @@ class PeerConfig(BaseModel):
         if "none" in listen and len(listen) > 1:
             raise ValueError("takes addresses, or none, not both")
         return listen
+
+    @property
+    def limits(self) -> Limits:
+        """The limits alone."""
+        return Limits(**{name: getattr(self, name) for name in Limits.model_fields})
 
     @property
     def listen_addresses(self) -> tuple[str, ...]:
@@ -114,12 +127,19 @@ def _variable(name: str) -> str:
     return f"MANTA_{name.upper()}"
 
 
+def _names(name: str) -> list[str]:
+    """Return a setting's names, the one of today first."""
+    return [name, *(old for old, new in _OLD_NAMES.items() if new == name)]
+
+
 def _environment() -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for name in PeerConfig.model_fields:
+    for name in (*_OLD_NAMES, *PeerConfig.model_fields):
         text = os.environ.get(_variable(name))
         if text:
-            values[name] = tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen", "gateway") else text
+            values[_OLD_NAMES.get(name, name)] = (
+                tuple(text.replace(",", " ").split()) if name in ("initial_peers", "listen", "gateway") else text
+            )
     return values
 
 
@@ -139,29 +159,76 @@ def directory_of(flags: dict[str, Any]) -> Path:
 
 
 def load_config(flags: dict[str, Any]) -> PeerConfig:
-    """Return the settings of ``flags`` (those that were given) over the environment, the TOML file and the defaults.
+    """Return the settings of ``flags`` (those that were given) over the environment, the TOML files and the defaults.
 
     Raises:
-        UserError: an unknown key, or a value that cannot be.
+        UserError: a file cannot be read, or a value cannot be; the message says where it was written.
     """
-    environment = _environment()
-    given = {**environment, **flags}
-    directory = directory_of(flags)
-    path = directory / "peer.toml"
+    environment, directory = _environment(), directory_of(flags)
+    path, kept_path = directory / "peer.toml", directory / _LIMITS_FILE
     settings = _settings_file(path)
+    keys = [name for name in PeerConfig.model_fields if name != "dir"]  # a file does not say where it is
+    for name in settings:
+        if name not in (*keys, *_OLD_NAMES):
+            raise UserError(f"{path}: {name!r} is not a key of this file; its keys are {', '.join(keys)}")
+    named = {_OLD_NAMES.get(name, name): name for name in settings}
+    settings = {_OLD_NAMES.get(name, name): value for name, value in settings.items()}
+    kept = kept_limits(directory)
 
     def origin(name: str) -> str:
         """Return where the person wrote a value."""
         if name in flags:
             return f"--{name.replace('_', '-')}"
-        return _variable(name) if name in environment else f"{path}: {name}"
+        if name in environment:
+            return next((_variable(old) for old in _names(name) if os.environ.get(_variable(old))), _variable(name))
+        return f"{kept_path}: {name}" if name in kept else f"{path}: {named[name]}"
 
-    keys = [name for name in PeerConfig.model_fields if name != "dir"]  # a file does not say where it is
-    for name in settings:
-        if name not in keys:
-            raise UserError(f"{path}: {name!r} is not a key of this file; its keys are {', '.join(keys)}")
     try:
-        return PeerConfig(**{**settings, **given, "dir": directory})
+        return PeerConfig(**{**settings, **kept, **environment, **flags, "dir": directory})
     except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError(f"{origin(str(problem['loc'][0]))}: {problem['msg'].removeprefix('Value error, ')}") from error
+        raise _refused(error, origin) from error
+
+
+def kept_limits(directory: Path) -> dict[str, Any]:
+    """Return what ``manta-peer limits`` was told of the peer of ``directory``, in the person's words.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    path = directory / _LIMITS_FILE
+    kept = _settings_file(path)
+    if wrong := sorted(set(kept) - set(Limits.model_fields)):
+        raise UserError(f"{path}: {wrong[0]!r} is no limit; delete the file, or that line")
+    return kept
+
+
+def keep_limits(directory: Path, told: dict[str, str]) -> None:
+    """Keep what a person said of limits, over what was said before; the directory is made if it is not there.
+
+    Raises:
+        UserError: a limit that cannot be, or the directory cannot be made.
+        StorageError: the disk refuses.
+    """
+    checked(told)
+    make_directory(directory)
+    lines = [f'{name} = "{value}"' for name, value in {**kept_limits(directory), **told}.items()]
+    text = "\n".join(("# Written by manta-peer limits; stronger than peer.toml.", *lines, ""))
+    replace_file(directory / _LIMITS_FILE, text.encode())
+
+
+def checked(told: dict[str, str], before: Limits | None = None) -> Limits:
+    """Return the limits ``before``, or none, changed by what a person said.
+
+    Raises:
+        UserError: a limit that cannot be; the message says what it takes.
+    """
+    try:
+        return Limits(**{**(before or Limits()).model_dump(), **told})
+    except ValidationError as error:
+        raise _refused(error, lambda name: f"--{name.replace('_', '-')}") from error
+
+
+def _refused(error: ValidationError, origin: Callable[[str], str]) -> UserError:
+    """Return the one line that says what is wrong with a setting; ``origin`` says where the person wrote it."""
+    problem = error.errors()[0]
+    return UserError(f"{origin(str(problem['loc'][0]))}: {problem['msg'].removeprefix('Value error, ')}")

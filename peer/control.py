@@ -1,65 +1,91 @@
-"""How a person tells a running peer to pause and to resume: words over its socket (``swarm.control``)."""
+"""How a person tells a running peer what to do: words over its socket (``swarm.control``).
 
-import asyncio
+A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not.
+"""
+
+import json
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol
 
+from protocol.errors import MantaError, UserError
 from swarm import control
 
-PAUSE, RESUME = "pause", "resume"
+PAUSE, RESUME, LEAVE, STOP, SHOW, LIMITS = "pause", "resume", "leave", "stop", "show", "limits"
+
+_YES, _NO = "yes ", "no "
 
 
-class Pausable(Protocol):
-    """What can be paused (``peer.loop.PeerLoop``)."""
+class Person(Protocol):
+    """What does as the person says, and returns what to tell (``peer.limiter.Limiter``). A ``MantaError`` is told as well."""
 
-    async def pause(self) -> None:
+    async def pause(self) -> str:
         """Compute nothing from now on."""
 
-    async def resume(self) -> None:
+    async def resume(self) -> str:
         """Go on."""
 
+    async def leave(self, *, at_once: bool) -> str:
+        """End, after handing in what is trained or at once."""
 
-class Control:
+    async def limit(self, told: dict[str, str]) -> str:
+        """Change limits, and say what they are."""
+
+    async def show(self) -> str:
+        """Write down where the peer stands."""
+
+
+class Control(control.ControlSocket):
     """The socket of a running peer; a context manager. Who has the directory's lock may have it."""
 
-    def __init__(self, directory: Path) -> None:
-        self._socket = control.ControlSocket(directory, self._answer)
-        self._peer: Pausable | None = None
-        self._is_paused = False
-        self._turn = asyncio.Lock()
+    def __init__(self, directory: Path, person: Person) -> None:
+        """Prepare; ``person`` is told what callers say."""
+        super().__init__(directory, self._answer_line)
+        self._person = person
 
-    async def __aenter__(self) -> "Control":
-        await self._socket.__aenter__()
-        return self
+    async def _answer_line(self, line: str) -> str:
+        word, _, rest = line.partition(" ")
+        try:
+            said = await self._do(word, rest)
+        except MantaError as error:
+            return _NO + " ".join(str(error).split())
+        return f"{_NO}unknown word" if said is None else _YES + said
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._socket.__aexit__(kind, error, trace)
-
-    async def attach(self, peer: Pausable) -> None:
-        """Let ``peer`` be what is paused; if that was asked for before, it is now."""
-        async with self._turn:
-            self._peer = peer
-            if self._is_paused:
-                await peer.pause()
-
-    async def _answer(self, word: str) -> str:
-        if word not in (PAUSE, RESUME):
-            return "unknown word"
-        async with self._turn:
-            was_paused, self._is_paused = self._is_paused, word == PAUSE
-            if self._peer is not None:
-                await (self._peer.pause() if self._is_paused else self._peer.resume())
-        if self._is_paused:
-            return "it was paused already" if was_paused else "paused: nothing is computed until manta-peer resume"
-        return "resumed" if was_paused else "it was not paused"
+    async def _do(self, word: str, rest: str) -> str | None:
+        person = self._person
+        if word == LIMITS:
+            return await person.limit(_texts(rest))
+        if rest:
+            return None
+        if word in (LEAVE, STOP):
+            return await person.leave(at_once=word == STOP)
+        simple = {PAUSE: person.pause, RESUME: person.resume, SHOW: person.show}
+        return await simple[word]() if word in simple else None
 
 
-def tell(directory: Path, word: str) -> str:
-    """Tell the peer that runs on ``directory`` a word; return what it answers once it is done.
+def _texts(text: str) -> dict[str, str]:
+    """Return a JSON object of texts.
 
     Raises:
-        UserError: no peer runs there.
+        UserError: it is something else.
+    """
+    try:
+        told = json.loads(text)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict) or not all(isinstance(value, str) for value in told.values()):
+        raise UserError("these are no limits")
+    return told
+
+
+def tell(directory: Path, word: str, told: dict[str, str] | None = None) -> str:
+    """Tell the peer that runs on ``directory`` a word, with limits where they go with it; return what it answers once it is done.
+
+    Raises:
+        NobodyRuns: no peer runs there.
+        UserError: it says no.
         Unreachable: it does not answer.
     """
-    return control.tell(directory, word, who="peer")
+    said = control.tell(directory, word if told is None else f"{word} {json.dumps(told)}", who="peer")
+    if not said.startswith(_YES.strip()):
+        raise UserError(said.removeprefix(_NO))
+    return said.removeprefix(_YES.strip()).strip()

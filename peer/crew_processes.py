@@ -84,8 +84,10 @@ def _tell_of_fault(task: "asyncio.Task[None]") -> None:
 class ProcessCrew:
     """Implements ``peer.crew.Crew``."""
 
-    def __init__(self, supernet: str, data: WorkerData, devices: Sequence[Device], patience: Patience | None = None) -> None:
-        """Prepare; ``start`` starts the workers. ``data`` is closed with the crew.
+    def __init__(
+        self, supernet: str, data: WorkerData, devices: Sequence[Device], patience: Patience | None = None, *, gpu_memory: int | None = None
+    ) -> None:
+        """Prepare; ``start`` starts the workers. ``data`` is closed with the crew; on a GPU a worker takes ``gpu_memory`` bytes at most.
 
         Raises:
             StorageError: there is no shared memory.
@@ -93,6 +95,7 @@ class ProcessCrew:
         self._supernet = supernet
         self._data = data
         self._patience = patience or Patience()
+        self._gpu_memory = gpu_memory
         self._posts = [_Post(number, device) for number, device in enumerate(devices)]
         self._count = build(space_named(supernet), "meta").num_weights
         row = aligned(4 * self._count) // 4  # values from one vector to the next
@@ -218,6 +221,13 @@ class ProcessCrew:
         self._resumed.clear()
         self._on_change()
 
+    async def equip(self, devices: Sequence[Device], gpu_memory: int | None) -> None:
+        """Let each worker have these threads and so much memory from now on: all are started again, and no lot is lost by it."""
+        for post, device in zip(self._posts, devices, strict=True):
+            post.device, post.is_ready = device, False
+        self._gpu_memory = gpu_memory
+        await end_all([post.handle for post in self._posts if post.handle is not None], _PAUSED)
+
     async def close(self) -> None:
         """End all workers, and give back the shared memory."""
         for tending in self._tending:
@@ -248,7 +258,8 @@ class ProcessCrew:
     async def _live(self, post: _Post) -> str:
         """Start a worker, and return when it has ended: why it did."""
         data = self._data
-        setup = Setup(self._supernet, post.device.name, post.device.threads, self._num_slots, data.images, data.pairs)
+        device, memory = post.device, self._gpu_memory or 0
+        setup = Setup(self._supernet, device.name, device.threads, memory, self._num_slots, data.images, data.pairs)
         try:
             handle = post.handle = await WorkerHandle.start(setup, self._state, self._gradients, data.region)
         except OSError as error:
@@ -280,5 +291,5 @@ class ProcessCrew:
         many = f"all {self.size} workers end" if self.size > 1 else "the worker ends"
         self._say(
             f"{many} again and again ({reason}): nothing is computed; it is tried again, more and more seldom. Is memory short? "
-            "Fewer --workers, or other --gpus, may help"
+            "Fewer --workers, other --gpus, or more --gpu-memory may help"
         )

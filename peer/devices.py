@@ -30,8 +30,8 @@ class Devices:
         return ",".join(dict.fromkeys(worker.name for worker in self.workers))
 
 
-def choose_devices(gpus: str, workers: int | None) -> Devices:
-    """Return the devices for ``--gpus`` and ``--workers``; torch's threads are shared out among them.
+def choose_devices(gpus: str, workers: int | None, threads: int | None = None) -> Devices:
+    """Return the devices for ``--gpus`` and ``--workers``; ``threads``, or as many as torch uses, are shared out among them.
 
     No GPU is touched: what computes on it is another process.
 
@@ -44,7 +44,7 @@ def choose_devices(gpus: str, workers: int | None) -> Devices:
     for index in chosen:
         if index >= available:
             raise UserError(f"--gpus: GPU {index} is not there: {_what_there_is(available)}")
-    threads = torch.get_num_threads()
+    threads = threads or torch.get_num_threads()
     if chosen:
         if workers is not None:
             verb = "is" if len(chosen) == 1 else "are"

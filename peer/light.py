@@ -97,12 +97,13 @@ def contribute(config: PeerConfig) -> bool:
     if not config.gateway:
         raise UserError("--light needs the URL of a gateway: --gateway http://HOST:PORT/, as the gateway printed it (or MANTA_GATEWAY)")
     idle = [name for name in _NOT_LIGHT if getattr(config, name)]
+    idle += [name for name in config.limits.words() if name != "cpu_threads"]
     if idle:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         raise UserError(f"--light takes its lots and their data from a gateway, and computes in one process: leave {flags} out")
     gateways = [GatewayUrl.of(text) for text in config.gateway]
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    if config.cpu_threads is not None:
+        torch.set_num_threads(config.cpu_threads)
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):

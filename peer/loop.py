@@ -6,6 +6,7 @@ tensors, in ``peer.news`` the commits.
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from automl.course import RunCourse
 from exact.coding import group_sizes
@@ -26,7 +27,7 @@ from peer.presence import Presence
 from peer.residuals import Residuals
 from peer.spread import Spread
 from peer.states import States
-from peer.status import StatusBoard
+from peer.status import YOU, StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread, Lap, now_ms
 from peer.workbench import Workbench
@@ -49,6 +50,7 @@ from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
 _LEASE_AGAIN_S = 1.0  # a gateway that only leases, to which nothing came back: until it begins again
+_BY_YOU = {YOU: "by you"}
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
@@ -207,17 +209,22 @@ class PeerLoop:
             self._gateway.leave()
         self._look_again()
 
-    async def pause(self) -> None:
-        """Compute nothing until ``resume``; what is done is handed in. Returns once the workers' memory is free."""
-        await self._crew.pause()
-        self._board.pause(is_paused=True)
+    async def pause(self, why: Mapping[str, str] = _BY_YOU) -> None:
+        """Compute nothing until ``resume``; what is done is handed in. Returns once the workers' memory is free. ``why``: in words."""
+        if not self._crew.is_paused:
+            await self._crew.pause()
+        self._board.pause(why)
         self._look_again()
 
     async def resume(self) -> None:
         """Go on after ``pause``."""
         await self._crew.resume()
-        self._board.pause(is_paused=False)
+        self._board.pause({})
         self._look_again()
+
+    def rest(self, duty: int) -> None:
+        """Reckon with workers that compute so many hundredths of the time."""
+        self._pace.duty = duty / 100
 
     @property
     def near(self) -> Cohort:

@@ -7,6 +7,7 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from peer.limits import listed
 from protocol.errors import UserError
 
 _FILE = "status.json"
@@ -28,6 +29,8 @@ class _Shown(BaseModel):
     phase: str = ""
     finished: bool = False
     paused: bool = False
+    pauses: dict[str, str] = {}
+    limits: dict[str, str] = {}
     waiting_for: str = ""
     members: int = 0
     why: str = ""
@@ -70,13 +73,16 @@ def lines_of(directory: Path) -> list[str]:
 
 
 def _lines(shown: _Shown) -> Iterator[str]:
-    state = "finished" if shown.finished else "paused" if shown.paused else shown.phase
+    paused = f"paused ({'; '.join(shown.pauses.values())})" if shown.pauses else "paused"
+    state = "finished" if shown.finished else paused if shown.paused else shown.phase
     state = state if shown.finished or _is_running(shown.pid) else "not running"
     if shown.gateway is not None:
         yield from _lines_of_light(shown, state)
         return
     yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
     yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
+    if shown.limits:
+        yield f"limits: {listed(shown.limits)}"
     yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
     if shown.leases_at:
         yield f"leases lots to light contributors at {shown.leases_at}"

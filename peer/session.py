@@ -27,9 +27,14 @@ from peer.crew_processes import ProcessCrew
 from peer.devices import Devices, choose_devices
 from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
 from peer.gateway_session import check_gateway, desk_of, gateway_open
+from peer.limited import LimitedPeer
+from peer.limiter import Limiter
+from peer.limits import Limits
 from peer.loop import PeerLoop
 from peer.measuring import Measuring
 from peer.private import described, load_private, noise_of, refuse_noise, refuse_private
+from peer.resting import RestingCrew
+from peer.sensors import THIS_COMPUTER, Sensors
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
@@ -45,40 +50,50 @@ from swarm.blobs import Shelf
 from swarm.disk import load_identity, only_process
 from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
+from swarm.tasks import unless
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
+DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
 
 _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 
 logger = logging.getLogger("manta.peer")
 
 
-async def join(config: PeerConfig, make_worker: MakeWorker = Worker) -> None:
-    """Take part in a run until it is finished or the person leaves; ``make_worker`` makes what computes the lots in this process.
+async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER) -> None:
+    """Take part in a run until it is finished or the person leaves.
+
+    ``make_worker`` makes what computes the lots in this process; ``sensors`` say what limits ask for.
 
     Raises:
         UserError: the settings, the run or the data do not fit; the message says what to do.
         MantaError: the network or this machine failed.
     """
     check_gateway(config)
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-    devices = choose_devices(config.gpus, config.workers)
+    all_threads = torch.get_num_threads()
+
+    def devices_for(threads: int | None) -> Devices:
+        return choose_devices(config.gpus, config.workers, threads or all_threads)
+
+    devices_for(config.cpu_threads)
+    limiter = Limiter(config.limits, config.dir, sensors)
+    if config.cpu_threads is not None:
+        torch.set_num_threads(config.cpu_threads)
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):
-        async with Control(store.directory) as control:
-            await _join(config, store, devices, control, make_worker)
+        async with Control(store.directory, limiter):
+            await unless(limiter.called_off, _join(config, store, devices_for, limiter, make_worker))
 
 
-async def _join(config: PeerConfig, store: PeerStore, devices: Devices, control: Control, make_worker: MakeWorker) -> None:
+async def _join(config: PeerConfig, store: PeerStore, devices_for: DevicesFor, limiter: Limiter, make_worker: MakeWorker) -> None:
     identity = load_identity(store.identity_path)
     last = store.last_run()
     addresses, expected_run = find_addresses(config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
     node, signed = await _enter(config, identity, store, addresses, peers, expected_run)
     try:
-        await _take_part(config, node, identity, store, signed, addresses, devices, control, make_worker)
+        await _take_part(config, node, identity, store, signed, addresses, devices_for, limiter, make_worker)
     finally:
         await node.close()
 
@@ -163,7 +178,13 @@ def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
 
 
 def _make_crew(
-    manifest: Manifest, dataset: Dataset, config: PeerConfig, devices: Devices, compute: ComputeThread, make_worker: MakeWorker
+    manifest: Manifest,
+    dataset: Dataset,
+    config: PeerConfig,
+    limits: Limits,
+    devices: Devices,
+    compute: ComputeThread,
+    make_worker: MakeWorker,
 ) -> tuple[Crew, Dataset]:
     """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
     if config.view is not None:
@@ -172,7 +193,7 @@ def _make_crew(
     if devices.is_in_process:
         return InProcess(make_worker(manifest.supernet, dataset, devices.name), compute), dataset
     data = WorkerData.of(dataset, config.data_root)
-    return ProcessCrew(manifest.supernet, data, devices.workers), data.here(dataset)
+    return ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory), data.here(dataset)
 
 
 async def _take_part(
@@ -182,16 +203,18 @@ async def _take_part(
     store: PeerStore,
     signed: SignedManifest,
     addresses: tuple[str, ...],
-    devices: Devices,
-    control: Control,
+    devices_for: DevicesFor,
+    limiter: Limiter,
     make_worker: MakeWorker,
 ) -> None:
-    manifest = signed.open()
+    manifest, limits = signed.open(), limiter.limits
+    devices = devices_for(limits.cpu_threads)
     _check_supported(manifest)
     check_gateway(config, manifest)
     dataset = await asyncio.to_thread(_load_data, manifest, config)
     compute = ComputeThread()
-    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, devices, compute, make_worker)
+    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, limits, devices, compute, make_worker)
+    resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
     desk = desk_of(config, identity, signed, dataset, crew.num_weights)
@@ -223,12 +246,18 @@ async def _take_part(
         if noise is not None:
             board.update(epsilon=noise.epsilon, delta=noise.delta)
             board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
-        loop = PeerLoop(node, identity, signed, crew, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk)
+        loop = PeerLoop(node, identity, signed, resting, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk)
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
+        processes = crew if isinstance(crew, ProcessCrew) else None
+        limited = LimitedPeer(loop, resting, processes, compute, node.traffic, board, limits, devices_for)
         async with gateway_open(config, desk, board):
-            await control.attach(loop)
-            await _until_told_to_stop(loop, board)
+            await limiter.attach(limited)
+            watching = asyncio.create_task(limiter.watch())
+            try:
+                await _until_told_to_stop(loop, board, limited)
+            finally:
+                watching.cancel()
         if noise is not None:
             board.say(f"given away of its images: {noise.line()}")
         word = "run finished" if board.status.finished else "left the run"
@@ -261,8 +290,8 @@ def _in_cohort(choice: Choice, cohort: str) -> str:
     return "in a cohort with whoever of the run is near" if choice is Choice.AFFINITY else f"in cohort {cohort}"
 
 
-async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard) -> None:
-    """Run the loop; the first Ctrl-C lets it hand in what is trained, the second one stops it at once."""
+async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
+    """Run the loop; the first Ctrl-C, or word to ``limited``, lets it hand in what is trained, the second one stops it at once."""
     events = asyncio.get_running_loop()
     running = asyncio.create_task(loop.run())
     told = 0
@@ -276,6 +305,13 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard) -> None:
         else:
             running.cancel()
 
+    def stop_at_once() -> None:
+        nonlocal told
+        told = max(told, 1)
+        stop()
+
+    if limited is not None:
+        limited.leaves_by(stop, stop_at_once)
     for number in (signal.SIGINT, signal.SIGTERM):
         events.add_signal_handler(number, stop)
     try:

@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -11,6 +12,8 @@ from rich.status import Status as Spinner
 
 from peer.store import PeerStore
 from protocol.errors import StorageError
+
+YOU = "you"  # in the place of a limit: who paused is the person
 
 logger = logging.getLogger("manta.peer")
 
@@ -55,8 +58,10 @@ class PeerStatus:
     epsilon: float | None = None  # of differential privacy, where noise is added: what was given away so far, at ``delta``
     delta: float | None = None
     workers: int = 0  # that are there: each computes a lot at a time
-    paused: bool = False  # by the person: nothing is computed
     leases_at: str = ""  # of a gateway: the address that light contributors are told
+    paused: bool = False  # nothing is computed, by the person's word or by a limit
+    pauses: dict[str, str] = field(default_factory=dict)  # why, in words, by the limit's name; "you": the person's word
+    limits: dict[str, str] = field(default_factory=dict)  # those that are set, in the person's words
 
 
 class StatusBoard:
@@ -92,13 +97,15 @@ class StatusBoard:
         if self.status.waiting_for not in (before, "") and self._spinner is None:
             self.say(f"waiting for {self.status.waiting_for}")
 
-    def pause(self, *, is_paused: bool) -> None:
-        """Show that the person paused the peer, or that it goes on."""
-        if is_paused == self.status.paused:
+    def pause(self, why: Mapping[str, str]) -> None:
+        """Show that the peer is paused, and why, in words by limit; with no reason, that it goes on."""
+        before, self.status.pauses = self.status.pauses, dict(why)
+        if before.keys() == why.keys():
             return
-        self.update(paused=is_paused)
+        self.update(paused=bool(why))
         self.write()
-        self.say("paused: nothing is computed until manta-peer resume" if is_paused else "resumed")
+        ends = "until manta-peer resume" if YOU in why else "until that is over"
+        self.say(f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed")
 
     def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int) -> None:
         """Show that a round was committed, ``lost`` samples of this peer not in it."""
@@ -120,9 +127,13 @@ class StatusBoard:
         except StorageError as error:
             logger.error("status not written reason=%s", error)
 
+    def _phase(self) -> str:
+        status = self.status
+        return f"paused ({'; '.join(status.pauses.values())})" if status.paused else status.phase
+
     def _line(self) -> str:
         status = self.status
-        parts = [f"round {status.round}/{status.num_rounds}", "paused" if status.paused else status.phase, f"{status.members} peers"]
+        parts = [f"round {status.round}/{status.num_rounds}", self._phase(), f"{status.members} peers"]
         if status.loss is not None:
             parts.append(f"loss {status.loss:.3f}")
         parts.append(f"{status.samples_counted} samples counted")

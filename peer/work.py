@@ -184,10 +184,19 @@ class ComputeThread:
 
     def __init__(self) -> None:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="compute")
+        self.busy_ms = 0.0  # of the thread, so far
 
     async def run(self, work: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Return what ``work`` returns, called in the thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._executor, lambda: work(*args, **kwargs))
+
+        def counted() -> Result:
+            started_ms = now_ms()
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self.busy_ms += now_ms() - started_ms
+
+        return await asyncio.get_running_loop().run_in_executor(self._executor, counted)
 
     def close(self) -> None:
         """Let the thread end after what it is doing."""

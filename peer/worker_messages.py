@@ -33,6 +33,7 @@ class Setup:
     supernet: str
     device: str  # torch's name
     threads: int
+    gpu_memory: int  # bytes that torch may take on the device; 0: as many as there are
     slots: int  # gradients that have a place in shared memory
     images: tuple[ImagesIn, ...]  # one, in shared memory, or none
     pairs: tuple[PairsOf, ...]  # one, kept in shared memory, or none

@@ -49,6 +49,9 @@ class Computer:
         self._is_on_cpu = setup.device == "cpu"
         if not self._is_on_cpu:
             torch.cuda.set_device(setup.device)
+            if setup.gpu_memory:
+                there = torch.cuda.get_device_properties(setup.device).total_memory
+                torch.cuda.set_per_process_memory_fraction(min(1.0, setup.gpu_memory / there), setup.device)
         self._worker = Worker(setup.supernet, _dataset(setup, data), setup.device)
         count = self.num_weights
         self._weights_N, self._teacher_N = state.floats(is_writable=False).view(2, -1)[:, :count]

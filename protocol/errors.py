@@ -2,7 +2,8 @@
 
 MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
-│   └── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.finding)
+│   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.finding)
+│   └── NobodyRuns            no program runs on the directory of a command that tells it something (swarm.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
 │   ├── SignatureError        a signature or a public key that does not hold

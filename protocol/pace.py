@@ -23,6 +23,7 @@ class Pace:
         self._by_worker: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._headers_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self._tickets_ms: deque[float] = deque(maxlen=_REMEMBERED)
+        self.duty = 1.0  # share of the time in which a worker computes; the rest follows its lots, and none is started meanwhile
 
     def opened(self, now: float, left_ms: float) -> None:
         """Note that headers for the round have ``left_ms`` from ``now`` on."""
@@ -51,8 +52,8 @@ class Pace:
 
     @property
     def lot_ms(self) -> int:
-        """The median lot's duration as a claim may name it; 1 before there is one."""
-        return min(max(1, round(self._lot_ms)), MAX_LOT_MS)
+        """The median lot's duration with the rest after it, as a claim may name it; 1 before there is one."""
+        return min(max(1, round(self._lot_ms / self.duty)), MAX_LOT_MS)
 
     def left_ms(self, now: float) -> float:
         """Return how long headers still have."""
@@ -97,10 +98,10 @@ class Pace:
         return _median(self._lots_ms) if self._lots_ms else 0.0
 
     def _step_ms(self, lots: int, workers: Sequence[int]) -> float:
-        """Return how long these workers together take for so many lots: each as many as it can, and none of them less than a whole one."""
-        usual_ms = [self.usual_ms(worker) for worker in workers if self.usual_ms(worker) > 0]
+        """Return how long these workers together take for so many lots, with rests: each as many as it can, whole ones."""
+        usual_ms = [self.usual_ms(worker) / self.duty for worker in workers if self.usual_ms(worker) > 0]
         if not usual_ms:
-            return lots * self._lot_ms
+            return lots * self._lot_ms / self.duty
         in_turns_ms = -(-lots // len(usual_ms)) * min(usual_ms)
         return max(in_turns_ms, lots / sum(1 / each for each in usual_ms)) if len(usual_ms) > 1 else in_turns_ms
 

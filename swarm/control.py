@@ -65,11 +65,16 @@ class ControlSocket:
             writer.close()
 
 
+class NobodyRuns(UserError):
+    """No such program runs on that directory."""
+
+
 def tell(directory: Path, words: str, *, who: str) -> str:
     """Tell the program that runs on ``directory`` a line of words; return what it answers once it is done.
 
     Raises:
-        UserError: no such program, a ``who``, runs there.
+        NobodyRuns: no such program, a ``who``, runs there.
+        UserError: it cannot be told.
         Unreachable: it does not answer.
     """
     with socket.socket(socket.AF_UNIX) as caller:
@@ -78,7 +83,7 @@ def tell(directory: Path, words: str, *, who: str) -> str:
             with _short(directory) as folder:
                 caller.connect(f"{folder}/{NAME}")
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-            raise UserError(f"no {who} runs on {directory}: name the directory of one with --dir") from error
+            raise NobodyRuns(f"no {who} runs on {directory}: name the directory of one with --dir") from error
         except OSError as error:
             raise UserError(f"the {who} on {directory} cannot be told: {error.strerror or error}") from error
         try:

@@ -14,9 +14,13 @@ from torch import Tensor
 
 from automl.training import Lot, LotResult
 from peer.crew import InProcess
+from peer.devices import Device, Devices
 from peer.gateway_desk import GatewayDesk
+from peer.limited import LimitedPeer
+from peer.limits import Limits
 from peer.loop import PeerLoop
 from peer.noise import Noise
+from peer.resting import RestingCrew
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread
@@ -25,6 +29,7 @@ from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
 from swarm.blobs import Shelf
 from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.traffic import Traffic
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 
 
@@ -71,6 +76,7 @@ class Member:
     board: StatusBoard
     worker: QuickWorker
     loop: PeerLoop
+    limited: LimitedPeer
     task: "asyncio.Task[None]" = field(init=False)
 
     @property
@@ -120,8 +126,8 @@ class Scene:
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        loop = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway)
-        member = Member(identity, endpoint, store, board, worker, loop)
+        loop, limited = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway)
+        member = Member(identity, endpoint, store, board, worker, loop, limited)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
         self.members.append(member)
@@ -138,10 +144,12 @@ class Scene:
         token: bytes | None,
         noise: Noise | None = None,
         gateway: GatewayDesk | None = None,
-    ) -> PeerLoop:
+    ) -> tuple[PeerLoop, LimitedPeer]:
         compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
-        crew = InProcess(worker, compute)
-        return PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, noise=noise, gateway=gateway)
+        crew = RestingCrew(InProcess(worker, compute), busy_ms=lambda: compute.busy_ms)
+        loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, noise=noise, gateway=gateway)
+        devices = Devices((Device("cpu", 1),), True, "the CPU")
+        return loop, LimitedPeer(loop, crew, None, compute, Traffic(), board, Limits(), lambda _: devices)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

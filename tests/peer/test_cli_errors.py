@@ -134,7 +134,33 @@ def test_a_gpu_that_is_not_there(home: Home, directory: Path) -> None:
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("word", ["pause", "resume"])
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("--duty", "0%", "1"),
+        ("--max-upload", "fast", "as 10Mbit"),
+        ("--max-download", "1kB", "at least 100kB"),
+        ("--schedule", "22-7", "22:00-07:00"),
+        ("--when-idle", "soon", "as 90s"),
+        ("--gpu-memory", "6", "6GB"),
+    ],
+)
+def test_a_limit_that_cannot_be(home: Home, directory: Path, flag: str, value: str, words: str) -> None:
+    for command in (("join", "--initial-peers", NOBODY), ("limits",)):
+        assert_refused(home.run("peer.cli", *command, "--dir", directory, flag, value), flag, words)
+    assert not directory.exists()
+
+
+def test_limits_are_kept_for_a_peer_that_does_not_run(home: Home, directory: Path) -> None:
+    ended = home.run("peer.cli", "limits", "--dir", directory, "--duty", "60%", "--schedule", "22:00-07:00", "--on-ac")
+    assert (ended.exit_code, ended.errors) == (0, "")
+    assert ended.output == f"no peer runs on {directory}; at its next start: duty 60%, schedule 22:00-07:00, on-ac\n"
+    ended = home.run("peer.cli", "limits", "--dir", directory, "--no-on-ac", "--duty", "none")
+    assert ended.output.endswith("at its next start: schedule 22:00-07:00\n")
+    assert home.run("peer.cli", "limits", "--dir", directory).output == ended.output
+
+
+@pytest.mark.parametrize("word", ["pause", "resume", "leave"])
 def test_no_peer_to_pause(home: Home, directory: Path, word: str) -> None:
     assert_refused(home.run("peer.cli", word, "--dir", directory), f"no peer runs on {directory}", "--dir")
     assert not directory.exists()

@@ -3,7 +3,8 @@ from typing import Any
 
 import pytest
 
-from peer.config import PeerConfig, load_config
+from peer.config import PeerConfig, keep_limits, load_config
+from peer.limits import Limits
 from protocol.errors import UserError
 
 SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
@@ -24,7 +25,15 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("view", '"left"', "left", "right", "right", "left", None),
     ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("alone", "true", True, "no", False, True, False),
-    ("threads", "1", 1, "2", 2, 3, None),
+    ("cpu_threads", "1", 1, "2", 2, 3, None),
+    ("duty", "50", 50, "60%", 60, 70, 100),
+    ("gpu_memory", '"4GB"', 4 * 10**9, "800MB", 8 * 10**8, 2**30, None),
+    ("max_temperature", "80", 80, "81C", 81, 82, None),
+    ("max_upload", '"1MB"', 10**6, "10Mbit", 1_250_000, 2 * 10**6, None),
+    ("max_download", '"1MB"', 10**6, "10Mbit", 1_250_000, 2 * 10**6, None),
+    ("when_idle", '"5min"', 300, "90s", 90, 3600, None),
+    ("schedule", '"22:00-07:00"', ((1320, 420),), "1:00-2:00", ((60, 120),), ((0, 0),), None),
+    ("on_ac", "true", True, "no", False, True, False),
     ("light", "true", True, "no", False, True, False),
     ("gateway", '["http://a/", "http://b/"]', ("http://a/", "http://b/"), "http://c/,http://d/", ("http://c/", "http://d/"), ("e:1",), ()),
     ("gateway_cert", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
@@ -69,7 +78,7 @@ def test_the_directory_comes_from_the_flag_or_the_variable_or_is_the_users_own(
 def test_the_settings_file_is_read_in_the_directory_that_the_variable_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "peer.toml").write_text("threads = 7")
     monkeypatch.setenv("MANTA_DIR", str(tmp_path))
-    assert load_config({}).threads == 7
+    assert load_config({}).cpu_threads == 7
 
 
 def test_a_tilde_is_the_home_directory(environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +101,7 @@ def test_a_file_that_sets_some_keys_leaves_the_others_to_the_variables(tmp_path:
     (tmp_path / "peer.toml").write_text('cohort = "attic"\nthreads = 2')
     monkeypatch.setenv("MANTA_THREADS", "5")
     config = load_config({"dir": tmp_path, "gpus": "none"})
-    assert (config.cohort, config.threads, config.gpus) == ("attic", 5, "none")
+    assert (config.cohort, config.cpu_threads, config.gpus) == ("attic", 5, "none")
 
 
 def test_an_empty_variable_is_no_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,9 +126,11 @@ def test_an_unknown_key_is_named_with_the_ones_that_exist(tmp_path: Path, key: s
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
-        ("threads", "0"),
-        ("threads", "many"),
-        ("threads", "1025"),
+        ("cpu_threads", "0"),
+        ("cpu_threads", "many"),
+        ("cpu_threads", "1025"),
+        ("duty", "0%"),
+        ("max_upload", "10"),
         ("gpus", "two"),
         ("gpus", "-1"),
         ("gpus", "0,"),
@@ -135,7 +146,7 @@ def test_an_unknown_key_is_named_with_the_ones_that_exist(tmp_path: Path, key: s
 def test_a_bad_value_is_refused_and_named_where_it_was_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, bad: str
 ) -> None:
-    with pytest.raises(UserError, match=f"--{name}|cohort 'My House'") as by_flag:
+    with pytest.raises(UserError, match=f"--{name.replace('_', '-')}|cohort 'My House'") as by_flag:
         load_config({"dir": tmp_path, name: bad})
     assert "\n" not in str(by_flag.value)
     with monkeypatch.context() as patched:
@@ -145,6 +156,40 @@ def test_a_bad_value_is_refused_and_named_where_it_was_written(
     escaped = bad.replace("\n", "\\n")
     (tmp_path / "peer.toml").write_text(f'{name} = "{escaped}"')
     with pytest.raises(UserError, match=rf"peer\.toml: {name}|cohort 'My House'"):
+        load_config({"dir": tmp_path})
+
+
+def test_the_older_name_of_a_setting_is_understood_and_named_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "peer.toml").write_text("threads = 3")
+    assert load_config({"dir": tmp_path}).cpu_threads == 3
+    (tmp_path / "peer.toml").write_text("threads = 0")
+    with pytest.raises(UserError, match=r"peer\.toml: threads"):
+        load_config({"dir": tmp_path})
+    monkeypatch.setenv("MANTA_THREADS", "0")
+    with pytest.raises(UserError, match="MANTA_THREADS"):
+        load_config({"dir": tmp_path})
+    monkeypatch.setenv("MANTA_CPU_THREADS", "2")
+    assert load_config({"dir": tmp_path}).cpu_threads == 2
+
+
+def test_what_was_said_of_limits_is_stronger_than_the_file_and_weaker_than_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "peer.toml").write_text('duty = 30\nmax_upload = "1MB"\non_ac = true')
+    keep_limits(tmp_path, {"duty": "60%", "max_upload": "none"})
+    keep_limits(tmp_path, {"duty": "50%", "on_ac": "none"})
+    config = load_config({"dir": tmp_path})
+    assert (config.duty, config.max_upload, config.on_ac) == (50, None, False)
+    monkeypatch.setenv("MANTA_DUTY", "40%")
+    assert load_config({"dir": tmp_path}).limits == Limits(duty=40)
+
+
+def test_a_limit_that_cannot_be_is_not_kept(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--max-upload: takes a rate"):
+        keep_limits(tmp_path / "new", {"max_upload": "fast"})
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "limits.toml").write_text("cohort = 'x'")
+    with pytest.raises(UserError, match=r"limits\.toml: 'cohort' is no limit"):
         load_config({"dir": tmp_path})
 
 
@@ -164,7 +209,7 @@ def test_a_file_that_is_not_toml_is_refused_and_named(tmp_path: Path, data: byte
 
 def test_a_directory_that_does_not_exist_yet_has_no_settings_and_is_not_made(tmp_path: Path) -> None:
     config = load_config({"dir": tmp_path / "new"})
-    assert config.threads is None
+    assert config.cpu_threads is None
     assert not (tmp_path / "new").exists()
 
 

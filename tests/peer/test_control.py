@@ -1,4 +1,4 @@
-"""Telling a running peer to pause: over its socket, as the command does."""
+"""Telling a running peer to pause, to leave, and what it may take: over its socket, as the commands do."""
 
 import asyncio
 import os
@@ -9,41 +9,43 @@ from pathlib import Path
 
 import pytest
 
-from peer.control import PAUSE, RESUME, Control, tell
+from peer.control import LEAVE, LIMITS, PAUSE, RESUME, SHOW, STOP, Control, tell
+from peer.limiter import Limiter
+from peer.limits import Limits
 from protocol.errors import UserError
 from tests.memory_log import DEADLINE_S
+from tests.peer.computer import Computer, Peer
+
+Story = Callable[[Limiter, Peer], Awaitable[None]]
 
 
-class Peer:
-    """Remembers what it was told."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    async def pause(self) -> None:
-        self.told.append(PAUSE)
-
-    async def resume(self) -> None:
-        self.told.append(RESUME)
-
-
-def play(directory: Path, story: Callable[[Control], Awaitable[None]]) -> None:
+def play(directory: Path, story: Story, *, is_attached: bool = True) -> None:
     async def whole() -> None:
-        async with asyncio.timeout(DEADLINE_S), Control(directory) as control:
-            await story(control)
+        limiter, peer = Limiter(Limits(), directory, Computer().sensors), Peer()
+        async with asyncio.timeout(DEADLINE_S), Control(directory, limiter):
+            if is_attached:
+                await limiter.attach(peer)
+            await story(limiter, peer)
 
     asyncio.run(whole())
 
 
+async def told(directory: Path, word: str, limits: dict[str, str] | None = None) -> str:
+    return await asyncio.to_thread(tell, directory, word, limits)
+
+
 def test_a_peer_is_told_and_the_answer_comes_once_it_is_done(tmp_path: Path) -> None:
-    async def story(control: Control) -> None:
-        peer = Peer()
-        await control.attach(peer)
-        assert "not paused" in await asyncio.to_thread(tell, tmp_path, RESUME)
-        assert (await asyncio.to_thread(tell, tmp_path, PAUSE)).startswith("paused")
-        assert "already" in await asyncio.to_thread(tell, tmp_path, PAUSE)
-        assert await asyncio.to_thread(tell, tmp_path, RESUME) == "resumed"
-        assert peer.told == [RESUME, PAUSE, PAUSE, RESUME]
+    async def story(_limiter: Limiter, peer: Peer) -> None:
+        assert await told(tmp_path, RESUME) == "it was not paused by you"
+        assert (await told(tmp_path, PAUSE)).startswith("paused")
+        assert peer.why == {"you": "by you"}
+        assert "already" in await told(tmp_path, PAUSE)
+        assert await told(tmp_path, RESUME) == "resumed"
+        assert peer.why == {}
+        assert await told(tmp_path, SHOW) == ""
+        assert "handed in" in await told(tmp_path, LEAVE)
+        assert "at once" in await told(tmp_path, STOP)
+        assert peer.told == ["show", "leave", "stop"]
         assert stat.S_IMODE((tmp_path / "control").stat().st_mode) == 0o600
 
     play(tmp_path, story)
@@ -51,20 +53,52 @@ def test_a_peer_is_told_and_the_answer_comes_once_it_is_done(tmp_path: Path) -> 
 
 
 def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: Path) -> None:
-    async def story(control: Control) -> None:
-        assert (await asyncio.to_thread(tell, tmp_path, PAUSE)).startswith("paused")
-        peer = Peer()
-        await control.attach(peer)
-        assert peer.told == [PAUSE]
+    async def story(limiter: Limiter, peer: Peer) -> None:
+        assert (await told(tmp_path, PAUSE)).startswith("paused")
+        await told(tmp_path, LIMITS, {"duty": "40%"})
+        await limiter.attach(peer)
+        assert peer.why == {"you": "by you"}
+        assert peer.limits == Limits(duty=40)
+
+    play(tmp_path, story, is_attached=False)
+
+
+def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
+    async def story(limiter: Limiter, _peer: Peer) -> None:
+        assert not limiter.called_off.is_set()
+        assert "had not found its run" in await told(tmp_path, LEAVE)
+        assert limiter.called_off.is_set()
+
+    play(tmp_path, story, is_attached=False)
+
+
+def test_limits_are_changed_while_it_runs_and_kept_for_the_next_start(tmp_path: Path) -> None:
+    async def story(_limiter: Limiter, peer: Peer) -> None:
+        assert await told(tmp_path, LIMITS, {}) == "no limits"
+        assert await told(tmp_path, LIMITS, {"duty": "60%", "max_upload": "2MB"}) == "duty 60%, max-upload 2MB"
+        assert await told(tmp_path, LIMITS, {"duty": "none", "on_ac": "true"}) == "max-upload 2MB, on-ac"
+        assert peer.limits == Limits(max_upload=2_000_000, on_ac=True)
 
     play(tmp_path, story)
+    assert (tmp_path / "limits.toml").read_text().splitlines()[1:] == ['duty = "none"', 'max_upload = "2MB"', 'on_ac = "true"']
+
+
+@pytest.mark.parametrize("bad", [{"duty": "0"}, {"max_upload": "fast"}, {"cohort": "mine"}, {"when_idle": "5min"}])
+def test_a_limit_that_cannot_be_or_be_kept_changes_nothing(tmp_path: Path, bad: dict[str, str]) -> None:
+    async def story(limiter: Limiter, peer: Peer) -> None:
+        with pytest.raises(UserError, match=f"--{next(iter(bad)).replace('_', '-')}"):
+            await told(tmp_path, LIMITS, {"duty": "30%", **bad})
+        assert limiter.limits == peer.limits == Limits()
+
+    play(tmp_path, story)  # of a computer that does not say whether it is used
+    assert not (tmp_path / "limits.toml").exists()
 
 
 def test_a_directory_whose_name_is_longer_than_a_socket_s_may_be(tmp_path: Path) -> None:
     directory = tmp_path / ("long" * 40)
     directory.mkdir()
 
-    async def story(control: Control) -> None:
+    async def story(_limiter: Limiter, _peer: Peer) -> None:
         assert (await asyncio.to_thread(tell, directory, PAUSE)).startswith("paused")
 
     play(directory, story)
@@ -81,13 +115,15 @@ def test_where_no_peer_runs_or_one_was_killed_the_person_hears_it(tmp_path: Path
     with pytest.raises(UserError, match="no peer runs on"):
         tell(tmp_path, PAUSE)
 
-    async def story(control: Control) -> None:
+    async def story(_limiter: Limiter, _peer: Peer) -> None:
         assert (await asyncio.to_thread(tell, tmp_path, PAUSE)).startswith("paused")
 
     play(tmp_path, story)
 
 
-@pytest.mark.parametrize("word", [b"stop\n", b"\xff\xff\n", b"pause", b"p" * 10_000])
+@pytest.mark.parametrize(
+    "word", [b"go\n", b"pause now\n", b"limits\n", b'limits {"duty": 5}\n', b"limits [\n", b"\xff\xff\n", b"pause", b"p" * 10_000]
+)
 def test_what_is_no_word_changes_nothing(tmp_path: Path, word: bytes) -> None:
     def say() -> bytes:
         with socket.socket(socket.AF_UNIX) as caller:
@@ -101,10 +137,8 @@ def test_what_is_no_word_changes_nothing(tmp_path: Path, word: bytes) -> None:
             except ConnectionResetError:  # it hung up with words unread
                 return b""
 
-    async def story(control: Control) -> None:
-        peer = Peer()
-        await control.attach(peer)
-        assert await asyncio.to_thread(say) in (b"", b"unknown word\n")
-        assert peer.told == []
+    async def story(_limiter: Limiter, peer: Peer) -> None:
+        assert (await asyncio.to_thread(say))[:3] in (b"", b"no ")
+        assert (peer.told, peer.why, peer.limits) == ([], {}, Limits())
 
     play(tmp_path, story)

@@ -180,6 +180,25 @@ def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on() -> None:
     play(story)
 
 
+def test_other_threads_are_other_workers_and_their_lots_are_done_again() -> None:
+    async def story(crew: ProcessCrew) -> None:
+        await crew.load(weights_of(1), None)
+        await until(lambda: len(crew.present()) == 2)
+        before = set(crew.pids.values())
+
+        async def equip() -> None:
+            await busy(crew)
+            await crew.equip((Device("cpu", 2), Device("cpu", 2)), 2**31)
+            assert not any(psutil.pid_exists(pid) for pid in before)
+
+        assert (await trained(crew, 8, equip)).samples == 8 * LOT
+        for pid in crew.pids.values():
+            assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == "2"
+        assert lines == []
+
+    play(story)
+
+
 def test_workers_that_end_again_and_again_are_said_once_and_tried_on() -> None:
     async def story(crew: ProcessCrew) -> None:
         await until(lambda: any("again and again" in line for line in lines))

@@ -11,8 +11,8 @@ from protocol.errors import EncodingError
 
 TASK = Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16)
 MESSAGES: list[Message] = [
-    Setup("classifier-tiny", "cpu", 1, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), ()),
-    Setup("stereo-tiny", "cuda:1", 4, 32, (), (PairsOf("layers", "", 327_744),)),
+    Setup("classifier-tiny", "cpu", 1, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), ()),
+    Setup("stereo-tiny", "cuda:1", 4, 2**31, 32, (), (PairsOf("layers", "", 327_744),)),
     Ready("cpu", 226_094),
     TASK,
     Answer(0, 5, struct.pack(">d", 2.5), b"p" * 32),

@@ -1,0 +1,89 @@
+"""A peer at work, as its limits see it: what computes for it, what it sends and receives, and its rounds."""
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from peer.crew_processes import ProcessCrew
+from peer.devices import Devices
+from peer.limits import Limits
+from peer.loop import PeerLoop
+from peer.resting import RestingCrew
+from peer.status import StatusBoard
+from peer.work import ComputeThread
+from swarm.traffic import Traffic
+
+
+class LimitedPeer:
+    """Implements ``peer.limiter.Limited``."""
+
+    def __init__(
+        self,
+        loop: PeerLoop,
+        crew: RestingCrew,
+        processes: ProcessCrew | None,
+        compute: ComputeThread,
+        traffic: Traffic,
+        board: StatusBoard,
+        limits: Limits,
+        devices_for: Callable[[int | None], Devices],
+    ) -> None:
+        """Limit ``loop``.
+
+        Args:
+            loop: the rounds.
+            crew: what trains their lots.
+            processes: the same where they are trained by worker processes.
+            compute: the thread of all else, and of the lots where there are none.
+            traffic: of the node.
+            board: shows it.
+            limits: those that all this was made for.
+            devices_for: gives the devices of the workers for so many threads; None: all there are.
+        """
+        self._loop = loop
+        self._crew = crew
+        self._processes = processes
+        self._compute = compute
+        self._traffic = traffic
+        self._board = board
+        self._limits = limits
+        self._devices_for = devices_for
+        self._leave: Callable[[], None] = loop.leave
+        self._stop: Callable[[], None] = loop.leave
+
+    def leaves_by(self, leave: Callable[[], None], stop: Callable[[], None]) -> None:
+        """Have ``leave`` called when the person leaves, and ``stop`` when that is to be at once."""
+        self._leave, self._stop = leave, stop
+
+    async def pause(self, why: Mapping[str, str]) -> None:
+        """See ``Limited``."""
+        await self._loop.pause(why)
+
+    async def resume(self) -> None:
+        """See ``Limited``."""
+        await self._loop.resume()
+
+    async def limit(self, limits: Limits) -> None:
+        """See ``Limited``."""
+        before, self._limits = self._limits, limits
+        self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
+        if self._crew.duty != limits.duty:
+            self._loop.rest(limits.duty)
+            self._crew.duty = limits.duty
+        if (before.cpu_threads, before.gpu_memory) != (limits.cpu_threads, limits.gpu_memory):
+            devices = self._devices_for(limits.cpu_threads)
+            if self._processes is not None:
+                await self._processes.equip(devices.workers, limits.gpu_memory)
+            else:
+                await self._compute.run(torch.set_num_threads, devices.workers[0].threads)
+            self._board.say(f"computes on {devices.description}")
+        self._board.update(limits=limits.words())
+        self._board.write()
+
+    def leave(self, *, at_once: bool) -> None:
+        """See ``Limited``."""
+        (self._stop if at_once else self._leave)()
+
+    def show(self) -> None:
+        """See ``Limited``."""
+        self._board.write()

@@ -1,0 +1,41 @@
+"""A computer whose state a test sets, and a peer that only remembers what it is told."""
+
+from collections.abc import Mapping
+
+from peer.limits import Limits
+from peer.sensors import Sensors
+
+
+class Computer:
+    """At noon, on mains power; it does not say whether it is used, or how hot it is."""
+
+    def __init__(self) -> None:
+        self.minute = 12 * 60
+        self.on_battery: bool | None = False
+        self.idle_s: float | None = None
+        self.celsius: float | None = None
+        self.sensors = Sensors(lambda: self.minute, lambda: self.on_battery, lambda: self.idle_s, lambda: self.celsius)
+
+
+class Peer:
+    """Implements ``peer.limiter.Limited``."""
+
+    def __init__(self) -> None:
+        self.why: dict[str, str] = {}
+        self.limits = Limits()
+        self.told: list[str] = []
+
+    async def pause(self, why: Mapping[str, str]) -> None:
+        self.why = dict(why)
+
+    async def resume(self) -> None:
+        self.why = {}
+
+    async def limit(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def leave(self, *, at_once: bool) -> None:
+        self.told.append("stop" if at_once else "leave")
+
+    def show(self) -> None:
+        self.told.append("show")
