@@ -214,4 +214,4 @@ def _clock(minute: int) -> str:
 
 
 def _spans(spans: tuple[Span, ...]) -> str:
-    return ",".join(f"{_clock(begins)}-{_clock(ends)}" for begins, ends in spans)
+    return ",".join(f"{_clock(begins)}-{_clock(ends or _DAY_MIN)}" for begins, ends in spans)
