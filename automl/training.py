@@ -23,6 +23,7 @@ from protocol.lots import lot_seed, sample_indices
 
 MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
 NUM_PROJECTIONS = 8
+_WARMING_SAMPLES = 8
 _PROJECTION_CHUNK = 1 << 12  # a chunk of doubles stays in the cache
 
 
@@ -56,14 +57,19 @@ class LotResult:
 class Worker:
     """One device that computes lots, with its own supernet; not for several threads at once."""
 
-    def __init__(self, supernet_name: str, dataset: TrainingSet, device: str = "cpu", threads: int | None = None) -> None:
+    def __init__(
+        self, supernet_name: str, dataset: TrainingSet, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+    ) -> None:
         """Build the supernet on ``device``; ``threads`` sets torch's threads for the whole process.
 
-        On a GPU lots are computed in bfloat16 where that is safe (autocast); weights and gradients are fp32 everywhere.
+        Weights and gradients are fp32 everywhere. ``precision`` is what a GPU computes in: fp32; tf32, what convolutions multiply is
+        rounded to 10 bits; bf16, what is safe is computed and kept in bfloat16 (autocast). Swarms use fp32: a gradient is then as far from
+        another device's as a CPU's with other threads is, by bf16 it is 0.2 to 0.4 of its norm away (``benchmarks/gpu.py``).
         """
         if threads is not None:
             torch.set_num_threads(threads)
         self._device = torch.device(device)
+        self._precision = precision
         self._space = space_named(supernet_name)
         self._supernet = build(self._space, self._device)
         self._teacher: Supernet | None = None
@@ -87,6 +93,11 @@ class Worker:
             self._teacher = build(self._space, self._device)
         (self._teacher.adopt if in_place else self._teacher.load)(parameters)
 
+    def warm_up(self) -> None:
+        """Train lots that nobody asked for: a GPU's libraries load themselves at its first ones, and no lot is to be timed by that."""
+        for architecture in (self._space.largest(), self._space.smallest()):
+            self.train(Lot(0, bytes(32), 0, bytes(32), 0, architecture, _WARMING_SAMPLES))
+
     def train(self, lot: Lot) -> LotResult:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
         loss = self.backward(self._batch_of(lot), lot.architecture)
@@ -105,8 +116,9 @@ class Worker:
         supernet.flat_gradient_N.zero_()
         inputs = batch.inputs.to(self._device).contiguous(memory_format=torch.channels_last)
         targets = batch.targets.to(self._device)
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._device.type == "cuda"):
+        rounds = self._precision if self._device.type == "cuda" else "fp32"
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=rounds == "tf32"):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=rounds == "bf16"):
                 loss = self._loss(supernet(inputs, architecture), targets, self._teaching(inputs, architecture.resolution))
             torch.autograd.backward(loss)
         return loss.item()

@@ -52,6 +52,14 @@ def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker
     assert worker.train(LOT).loss == first.loss
 
 
+def test_warming_up_changes_nothing_that_a_lot_gives(worker: Worker) -> None:
+    before = worker.train(LOT)
+    worker.warm_up()
+    after = worker.train(LOT)
+    assert torch.equal(after.gradient, before.gradient)
+    assert (after.loss, after.projection) == (before.loss, before.projection)
+
+
 def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
     identity = (LOT.run_seed, LOT.base, LOT.step, LOT.key, LOT.index)
     indices = list(sample_indices(*identity, len(digits.train_labels), 16))

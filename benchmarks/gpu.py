@@ -1,0 +1,177 @@
+"""What a peer gets out of a GPU: lots a second of worker processes on it, and how far its gradients are from the CPU's.
+
+    .venv/bin/python benchmarks/gpu.py [--supernet classifier-tiny] [--lots 48] [--samples 128] [--devices cuda:0,cpu] [--px 224]
+        [--trained 0]
+
+Each crew (one worker on each device named, and two workers on the first GPU) trains the same lots, the largest, the smallest and random
+architectures in turn, as a peer does: data, copies and projection included. The tiny classifiers learn digits, the other ones noise of
+--px pixels, stereo the layers. Prints samples a second of each crew, how much of a second a lot spends in making its samples, on the
+device and in the projection, and how long a pause takes until the GPU's memory is free. Then, for each precision (fp32 is what swarms
+use) and architecture: the relative difference of a lot's gradient on the GPU and on the CPU, of its projections, and whether the GPU gives
+the same bits twice; with --trained after so many steps on the CPU.
+"""
+
+import argparse
+import asyncio
+import statistics
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.data.images import ImageDataset
+from automl.networks import build
+from automl.space import Architecture, SearchSpace, space_named
+from automl.training import Lot, LotResult, Worker, project
+from benchmarks.workers import architectures_of, timed
+from peer.crew_processes import ProcessCrew
+from peer.devices import Device
+from peer.worker_data import WorkerData
+from protocol.errors import UserError
+from protocol.lots import lot_seed, sample_indices
+
+_IMAGES = 512  # of noise
+_RATE = 0.05
+PRECISIONS = ("fp32", "tf32", "bf16")
+_KEY, _BASE = b"k" * 32, b"b" * 32
+
+
+def dataset_for(space: SearchSpace, px: int) -> Dataset:
+    """Return data that the supernet fits."""
+    if space.task == "stereo":
+        return load_dataset("layers")
+    found = load_dataset("digits")
+    if space.image_channels == 1:
+        return found
+    numbers = np.random.default_rng(0)
+    images = numbers.integers(0, 256, (_IMAGES, space.image_channels, px, px), np.uint8)
+    labels = numbers.integers(0, space.num_classes, _IMAGES)
+    return ImageDataset("noise", 255, space.num_classes, images, labels, images[:2], labels[:2])
+
+
+async def rates(
+    space: SearchSpace, data: Dataset, devices: Sequence[Device], asked: Sequence[Architecture], lots: int, samples: int
+) -> str:
+    """Return the samples a second of a crew, and what a pause takes where it is on a GPU."""
+    weights = weights_of(space)
+    crew = ProcessCrew(space.name, WorkerData.of(data, None), devices)
+    changed = asyncio.Event()
+    crew.watch(changed.set, print)
+    try:
+        await crew.start()
+        while len(crew.present()) < len(devices):
+            await changed.wait()
+            changed.clear()
+        await crew.load(weights, None)
+        await timed(crew, asked, 2 * len(asked) * len(devices), samples, 0)  # warms up
+        taken = [(await timed(crew, asked, lots, samples, 0))[0].seconds for _ in range(3)]
+        line = f"{lots * samples / statistics.median(taken):,.0f} samples/s"
+        if devices[0].name == "cpu":
+            return line
+        held = free_bytes(devices[0].name)
+        started_s = time.perf_counter()
+        await crew.pause()
+        took_s = time.perf_counter() - started_s
+        return f"{line}; a pause gave {(free_bytes(devices[0].name) - held) / 1e9:.1f} GB back in {took_s:.2f} s"
+    finally:
+        await crew.close()
+
+
+def free_bytes(device: str) -> int:
+    """Return how much of a GPU's memory nobody has."""
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def weights_of(space: SearchSpace) -> Tensor:
+    """Return weights to begin with."""
+    supernet = build(space)
+    supernet.initialise(torch.Generator().manual_seed(0))
+    return supernet.flat_weights_N
+
+
+def lot_of(architecture: Architecture, samples: int) -> Lot:
+    """Return a lot of an architecture."""
+    return Lot(1, _BASE, 0, _KEY, 0, architecture, samples)
+
+
+def parts(worker: Worker, dataset: Dataset, lot: Lot) -> str:
+    """Return where a lot's time goes."""
+    identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
+    indices = sample_indices(*identity, dataset.num_train, lot.samples)
+    times: list[tuple[float, float, float, float]] = []
+    for _ in range(6):
+        begun = time.perf_counter()
+        batch = dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
+        made = time.perf_counter()
+        worker.backward(batch, lot.architecture)  # its last line waits for the device
+        torch.cuda.synchronize()
+        computed = time.perf_counter()
+        gradient_N = worker._supernet.flat_gradient_N.cpu()
+        copied = time.perf_counter()
+        project(gradient_N)
+        times.append((made - begun, computed - made, copied - computed, time.perf_counter() - copied))
+    data, device, copy, projection = (1000 * statistics.median(each[part] for each in times[1:]) for part in range(4))
+    return f"samples {data:.1f} ms, device {device:.1f} ms, copy {copy:.1f} ms, projection {projection:.1f} ms"
+
+
+def compare(here: LotResult, there: LotResult) -> str:
+    """Return how far a result is from another one."""
+    far = float((here.gradient - there.gradient).norm() / there.gradient.norm())
+    ours, theirs = (np.frombuffer(each.projection, "<f4").astype(np.float64) for each in (here, there))
+    projected = np.linalg.norm(ours - theirs) / np.linalg.norm(theirs)
+    return f"gradient {far:.1e}, projections {projected:.1e}, loss {abs(here.loss - there.loss):.1e}"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--supernet", default="classifier-tiny", metavar="NAME")
+    parser.add_argument("--lots", type=int, default=48, metavar="N")
+    parser.add_argument("--samples", type=int, default=128, metavar="N", help="of a lot")
+    parser.add_argument("--devices", default="cuda:0,cpu", metavar="NAMES")
+    parser.add_argument("--trained", type=int, default=0, metavar="N", help="steps before the comparison")
+    parser.add_argument("--px", type=int, default=224, metavar="N", help="side of the images of noise")
+    arguments = parser.parse_args()
+    names = arguments.devices.split(",")
+    if not torch.cuda.is_available() or not names[0].startswith("cuda"):
+        parser.error("the first of --devices is to be a GPU that is there")
+    try:
+        space = space_named(arguments.supernet)
+    except UserError as error:
+        parser.error(str(error))
+    dataset, asked, threads = dataset_for(space, arguments.px), architectures_of(space), torch.get_num_threads()
+    print(
+        f"{space.name}, {build(space, 'meta').num_weights:,} weights, lots of {arguments.samples}, {torch.cuda.get_device_name(names[0])}"
+    )
+    crews = [[Device(name, threads)] for name in names] + [[Device(names[0], max(1, threads // 2))] * 2]
+    for devices in crews:
+        line = asyncio.run(rates(space, dataset, devices, asked, arguments.lots, arguments.samples))
+        print(f"  {' + '.join(each.name for each in devices):<16} {line}", flush=True)
+    here, weights = Worker(space.name, dataset), weights_of(space)
+    here.load(weights)
+    for index in range(arguments.trained):
+        lot = Lot(2, _BASE, 0, _KEY, index, asked[index % len(asked)], arguments.samples)
+        weights -= _RATE * here.train(lot).gradient
+        here.load(weights)
+    for precision in PRECISIONS:
+        there = Worker(space.name, dataset, names[0], precision=precision)
+        there.load(weights)
+        print(f"  {precision}: largest, a lot: {parts(there, dataset, lot_of(asked[0], arguments.samples))}")
+        differences(there, here, asked, arguments.samples)
+
+
+def differences(there: Worker, here: Worker, asked: Sequence[Architecture], samples: int) -> None:
+    """Print how far the lots of a GPU are from the CPU's."""
+    for name, architecture in zip(("largest", "smallest", "random 1", "random 2"), asked, strict=True):
+        lot = lot_of(architecture, samples)
+        result, again = there.train(lot), there.train(lot)
+        same = "the same bits twice" if torch.equal(result.gradient, again.gradient) else "other bits the second time"
+        print(f"    {name:<9} GPU against CPU: {compare(result, here.train(lot))}; {same}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
