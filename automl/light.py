@@ -14,6 +14,7 @@ from automl.coverage import coverage
 from automl.schedule import place_of_lot
 from automl.space import Architecture, SearchSpace
 from protocol.errors import EncodingError
+from protocol.lots import sample_indices
 
 Places = tuple[tuple[int, int], ...]
 
@@ -40,6 +41,12 @@ def leased_lots(
             indices.append(index)
         index += 1
     return tuple((number // lots_a_step, index) for number, index in enumerate(indices))
+
+
+def leased_samples(places: Places, *, seed: int, base: bytes, key: bytes, num_train: int, lot_samples: int) -> tuple[int, ...]:
+    """Return the training samples of the lots of a lease, each once, in order; ``num_train`` is how many there are."""
+    drawn = (sample_indices(seed, base, step, key, index, num_train, lot_samples) for step, index in places)
+    return tuple(sorted({sample for samples in drawn for sample in samples}))
 
 
 def covered_weights(weights_N: NDArray[np.float32], space: SearchSpace, architecture: Architecture) -> bytes:

@@ -6,6 +6,7 @@ the gateway does it itself. Addresses are those of connections, or, from a proxy
 
 import asyncio
 import contextlib
+import ipaddress
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, ClassVar
@@ -29,8 +30,9 @@ _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a 
 _CONNECTION_S = 150.0  # whatever is done with it
 _IDLE_S = 5.0  # between two requests of a connection
 _MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
+_OF_PROXIES = ["127.0.0.1", "::1"]  # whose X-Forwarded-For is believed
 _MAX_HEAD_BYTES = 8192
-_MAX_RETURNS, _RETURNS_OF_ADDRESS = 64, 32  # that are read at the same time
+_MAX_RETURNS, _RETURNS_BYTES = 64, 2**27  # that are read or looked into at the same time; half of them of one address
 _RETURN_S = 60.0  # for one to arrive: half a megabyte over a line of 0.1 Mbit/s
 _REQUESTS_A_SECOND, _AT_ONCE = 20.0, 80.0  # of one address
 _ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE = 400.0, 800.0
@@ -53,7 +55,8 @@ class _App:
 
     def __init__(self, desk: GatewayDesk) -> None:
         self._desk = desk
-        self._returns: Counter[str] = Counter()  # that are being read, by address
+        self._returns: Counter[str] = Counter()  # that are being read or looked into, by address
+        self._max_returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
         self._rates = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
         self._all = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
         self._routed = Starlette(
@@ -100,18 +103,21 @@ class _App:
 
     async def _take(self, request: Request) -> Response:
         address = _address(request)
-        if self._returns.total() >= _MAX_RETURNS or self._returns[address] >= _RETURNS_OF_ADDRESS:
+        if self._returns.total() >= self._max_returns or self._returns[address] >= (self._max_returns + 1) // 2:
             raise _Busy(503, "too many come back at once")
         self._returns[address] += 1
         try:
-            async with asyncio.timeout(_RETURN_S):
-                data = await _body(request, self._desk.max_return_bytes)
-        except TimeoutError as error:
-            raise _Busy(408, "too slow") from error
+            return _bytes(pack(await self._desk.take(await self._returned(request))))
         finally:
             self._returns[address] -= 1
             self._returns += Counter()  # forgets those that have none
-        return _bytes(pack(await self._desk.take(data)))
+
+    async def _returned(self, request: Request) -> bytes:
+        try:
+            async with asyncio.timeout(_RETURN_S):
+                return await _body(request, self._desk.max_return_bytes)
+        except TimeoutError as error:
+            raise _Busy(408, "too slow") from error
 
     async def _word(self, request: Request) -> Response:
         found = self._desk.word(_digest(request.path_params["name"]))
@@ -119,7 +125,19 @@ class _App:
 
 
 def _address(request: Request) -> str:
-    return request.client.host if request.client is not None else ""
+    return _counted_as(request.client.host) if request.client is not None else ""
+
+
+def _counted_as(host: str) -> str:
+    """Return what requests of an address are counted as: of IPv6 its network, for whoever has one has 2^64 addresses in it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host  # a proxy may say what it likes
+    if address.version == 4 or address.is_loopback:
+        return host
+    mapped = address.ipv4_mapped
+    return str(ipaddress.ip_network((address, 64), strict=False)) if mapped is None else str(mapped)
 
 
 def _digest(text: str) -> bytes:
@@ -154,9 +172,9 @@ class _Bounded(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where t
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._host = self.client[0] if self.client else ""
+        self._host = _counted_as(self.client[0]) if self.client else ""
         self._of[self._host] += 1
-        most = _MAX_CONNECTIONS if self._host in ("127.0.0.1", "::1") else _MAX_OF_ADDRESS
+        most = _MAX_CONNECTIONS if self._host in _OF_PROXIES else _MAX_OF_ADDRESS
         self._end = asyncio.get_running_loop().call_later(_CONNECTION_S, transport.abort)
         if len(self.connections) > _MAX_CONNECTIONS or self._of[self._host] > most:
             transport.abort()
@@ -194,6 +212,7 @@ async def serving(desk: GatewayDesk, door: Door) -> AsyncIterator[str]:
         log_config=None,
         log_level="critical",
         access_log=False,
+        forwarded_allow_ips=_OF_PROXIES,
         server_header=False,
         date_header=False,
         timeout_keep_alive=round(_IDLE_S),

@@ -4,6 +4,7 @@ What is here is in memory: a gateway that is started again knows of no lease fro
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ import numpy as np
 from automl.course import RunCourse
 from automl.data.dataset import Dataset
 from automl.data.snippet import cut, is_for_any_thread, sample_bytes
-from automl.light import Places, cheapest, covered_weights, leased_lots, num_covered, scattered
+from automl.light import Places, cheapest, covered_weights, leased_lots, leased_samples, num_covered, scattered
 from automl.schedule import place_of_lot
 from automl.space import Architecture
 from automl.update import State
@@ -24,7 +25,7 @@ from peer.gateway_seat import GatewaySeat, Gift
 from peer.residuals import ZEROS, Residual
 from peer.work import ComputeThread, Vector
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, UserError
+from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
 from protocol.leases import MAX_PLACES, Leased, Leases, No
 from protocol.light import (
     CODEC,
@@ -42,7 +43,6 @@ from protocol.light import (
     max_return_bytes,
     step_records,
 )
-from protocol.lots import sample_indices
 from protocol.merkle import leaf_hash, root
 from protocol.private import NO_LEASES
 from protocol.records import Claim, Manifest, SignedContribution, SignedManifest, SignedTicket
@@ -54,6 +54,8 @@ _SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a
 _VECTORS_BYTES = 2**28  # of all that may come back for a base
 _REMEMBERED_WORDS, _REMEMBERED_ROSTERS = 4096, 8
 _AGAIN_MS = 250  # to ask what became of a return, at least
+
+logger = logging.getLogger("manta.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +78,19 @@ class _Work:
     architectures: tuple[Architecture, ...]
     architecture: Architecture
     weights: bytes
+    weights_digest: bytes
     lent: Lent
     of_lent: frozenset[bytes]  # the keys to whom the log left that residual
     compute: ComputeThread
     seat: GatewaySeat
-    blobs: dict[bytes, bytes] = field(default_factory=dict)
-    ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # by key
+    samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
+    ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
+
+    def keep(self, keys: frozenset[bytes]) -> None:
+        """Forget what was made ready for other keys: strangers may let any number of leases expire."""
+        for key in self.ready.keys() - keys:
+            self.ready.pop(key).cancel()
+            self.samples.pop(key, None)
 
 
 class GatewayDesk:
@@ -158,8 +167,7 @@ class GatewayDesk:
         architecture = cheapest(architectures, self._course.costs(round_, cohort))
         weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._course.plan.space, architecture)
         of_lent = self._rosters.get(lent.contribution, frozenset()) if lent.residual.digest else frozenset()
-        self._work = _Work(base, cohort, architectures, architecture, weights, lent, of_lent, compute, seat)
-        self._work.blobs[sha256(weights)] = weights
+        self._work = _Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, compute, seat)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
         most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_lots=max(most, self._steps))
@@ -224,10 +232,11 @@ class GatewayDesk:
         leased = self._leases.ask(asked.key, address, lot_ms=asked.lot_ms, way_ms=asked.way_ms, now_ms=self._now_ms())
         if isinstance(leased, No):
             return LeaseAnswer((), leased.reason, leased.wait_ms, 0)
+        work.keep(self._leases.out(self._now_ms()))
         lease = await self._made(work, leased)
         good_ms = round(leased.until_ms - self._now_ms())
         if lease is None or good_ms <= 0 or self._work is not work:
-            return LeaseAnswer((), "the gateway was too busy to make the lease ready", 4 * _AGAIN_MS, 0)
+            return LeaseAnswer((), "the gateway could not make the lease ready in time", 4 * _AGAIN_MS, 0)
         return LeaseAnswer((SignedLease.sign(replace(lease, good_ms=good_ms), self._identity),), "", 0, 0)
 
     async def _made(self, work: _Work, leased: Leased) -> Lease | None:
@@ -240,7 +249,12 @@ class GatewayDesk:
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
-            return None  # the base is over
+            return None  # the base is over, or the lease is
+        except (MantaError, OSError) as error:
+            logger.warning("lease not made ready reason=%s", error)
+            work.ready.pop(leased.key, None)
+            self._leases.drop(leased)
+            return None
 
     async def _make(self, work: _Work, leased: Leased) -> Lease:
         """Read the samples of a lease's lots, and write the lease."""
@@ -251,7 +265,7 @@ class GatewayDesk:
         else:
             samples = await work.compute.run(cut, self._dataset, indices)
         digest = sha256(samples)
-        work.blobs[digest] = samples
+        work.samples[leased.key] = digest, samples
         return Lease(
             run=self._run,
             gateway=self._identity.public_key,
@@ -263,7 +277,7 @@ class GatewayDesk:
             architecture=work.architecture.text,
             lots_a_step=leased.lots_a_step,
             good_ms=0,  # what is left is said when it is handed out
-            weights=sha256(work.weights),
+            weights=work.weights_digest,
             weights_bytes=len(work.weights),
             samples=digest,
             samples_bytes=len(samples),
@@ -283,12 +297,14 @@ class GatewayDesk:
 
     def _samples_of(self, work: _Work, key: bytes, places: Places) -> Sequence[int]:
         seed, count, of_lot = self.manifest.seed, self._dataset.num_train, self.manifest.lot_samples
-        drawn = (sample_indices(seed, work.base.commit, step, key, index, count, of_lot) for step, index in places)
-        return tuple({sample for samples in drawn for sample in samples})
+        return leased_samples(places, seed=seed, base=work.base.commit, key=key, num_train=count, lot_samples=of_lot)
 
     def blob(self, digest: bytes) -> bytes | None:
         """Return weights or samples that a lease names; None: no lease of the base that is worked on does."""
-        return None if self._work is None else self._work.blobs.get(digest)
+        if self._work is None:
+            return None
+        held = ((self._work.weights_digest, self._work.weights), *self._work.samples.values())
+        return next((data for name, data in held if name == digest), None)
 
     # What comes back.
 

@@ -250,8 +250,14 @@ class _Contributor:
         self._idle_since_s, self._said_why = time.monotonic(), ""
         status.leases, status.round, status.phase = status.leases + 1, lease.round, "working"
         self.write()
-        weights = self._client.blob(lease.weights, lease.weights_bytes)
-        samples = self._client.blob(lease.samples, lease.samples_bytes)
+        try:
+            weights = self._client.blob(lease.weights, lease.weights_bytes)
+            samples = self._client.blob(lease.samples, lease.samples_bytes)
+        except NotKnown:
+            status.lost += 1
+            self.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
+            time.sleep(_PAUSE_S[1])
+            return
         worked_s = time.monotonic()
         try:
             done = _in_thread(lambda: work.do(lease, weights, samples))
@@ -270,7 +276,8 @@ class _Contributor:
         self._idle_since_s = time.monotonic()
 
     def _give_back(self, pending: _Pending, until_s: float) -> LightWord:
-        """Bring back what came of a lease; a gateway that is away for a moment is tried again as long as the lease is good."""
+        """Bring back what came of a lease; a gateway that is away or busy for a moment is tried again as long as the lease is good."""
+        pause_s = _PAUSE_S[0]
         while True:
             try:
                 return self._client.give_back(pending.done.back)
@@ -278,7 +285,11 @@ class _Contributor:
                 if time.monotonic() > until_s:
                     self._lost(pending, "its gateway went away")
                     raise
-                time.sleep(_PAUSE_S[0])
+            except RemoteFault as error:
+                self._lost(pending, str(error))
+                raise
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _PAUSE_S[1])
 
     def _look_after(self, pending: _Pending) -> float:
         """Ask what became of a return, if it is time to; return how long until it is again."""

@@ -15,7 +15,7 @@ import torch
 from automl.course import RunCourse
 from automl.coverage import coverage
 from automl.data.snippet import load
-from automl.light import Places, leased_lots, num_covered, scattered, weights_of
+from automl.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
 from automl.local import LocalSteps
 from automl.schedule import place_of_lot
 from automl.space import Architecture
@@ -27,7 +27,6 @@ from peer.work import Learnt, Pile, Vector, claim_of
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.exchange import MAX_LOT_MS
 from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote
-from protocol.lots import sample_indices
 from protocol.records import Manifest
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
@@ -124,9 +123,8 @@ class LightWork:
         return self._made(lease, architecture, pile, vector, notes, step_notes)
 
     def _samples_of(self, lease: Lease, places: Places) -> Sequence[int]:
-        seed, count, of_lot, key = self._manifest.seed, lease.num_train, self._manifest.lot_samples, self._identity.public_key
-        drawn = (sample_indices(seed, lease.base, step, key, index, count, of_lot) for step, index in places)
-        return [sample for samples in drawn for sample in samples]
+        seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
+        return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
 
     def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile) -> LotNote:
         started_s = time.monotonic()

@@ -17,6 +17,7 @@ _PATIENCE = 3  # any other for so many times what it should take, and not less t
 _LEAST_GOOD_MS = 5_000
 _AWAY_MS = 1_000  # to ask again, where nothing better is known
 _MAX_ADDRESSES = 1024
+_MAX_LEASES = 1024  # on a base, those that expired included
 _REMEMBERED = 64  # bases
 _MOST_AN_ADDRESS, _LOST_AN_EXPIRY = 16, 4  # leases at a time
 
@@ -89,10 +90,14 @@ class Leases:
         """When all has to be back."""
         return self._due_ms
 
+    def out(self, now_ms: float) -> frozenset[bytes]:
+        """Return the keys whose leases are out, and may still come back in time."""
+        self._expire(now_ms)
+        return frozenset(key for key, lease in self._leases.items() if lease.given_back is None and not self._is_over(lease, now_ms))
+
     def is_awaited(self, now_ms: float) -> bool:
         """Return whether a lease is out that may still come back in time."""
-        self._expire(now_ms)
-        return any(lease.given_back is None for lease in self._leases.values() if not self._is_over(lease, now_ms))
+        return bool(self.out(now_ms))
 
     @property
     def are_any(self) -> bool:
@@ -111,7 +116,7 @@ class Leases:
                 return No("this key's work on this base is done", self._wait_ms(now_ms))
             return No("this key's lease has expired", self._wait_ms(now_ms)) if self._is_over(lease, now_ms) else lease
         known = self._addresses.get(address) or _Address()
-        if self._taken(now_ms) >= self.places:
+        if self._taken(now_ms) >= self.places or len(self._leases) >= _MAX_LEASES:
             return No("all places are taken", _AWAY_MS)
         if known.has >= known.may_have:
             return No("too many leases for one address", _AWAY_MS)

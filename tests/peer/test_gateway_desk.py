@@ -9,6 +9,7 @@ import pytest
 
 from automl.light import covered_weights
 from exact.residuals import given, near_mean, vector_digest
+from peer import gateway_desk
 from peer.gateway_desk import Lent
 from peer.gateway_seat import TOO_LARGE, GatewaySeat
 from peer.residuals import Residual
@@ -355,6 +356,37 @@ def test_a_gateway_says_who_it_is_and_hands_out_only_what_a_lease_names() -> Non
         assert gateway.desk.blob(sha256(b"something else")) is None
         await gateway.convene(gateway.after(1))
         assert gateway.desk.blob(lease.samples) is None
+
+    play(story)
+
+
+def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene(left_ms=10 * LEFT_MS)
+        back, expired, lease = [await Light(gateway, number).lease(lot_ms=10) for number in range(3)]
+        await Light(gateway, 0).give_back(Light(gateway, 0).do(back))
+        gateway.now_ms = 20_000
+        assert gateway.desk.blob(lease.samples) is not None
+        newest = await Light(gateway, 3).lease(lot_ms=10)
+        held = [gateway.desk.blob(each.samples) is not None for each in (back, expired, lease, newest)]
+        assert held == [False, False, False, True]
+        assert gateway.desk.blob(newest.weights) is not None
+        assert "expired" in (await Light(gateway, 1).ask()).reason
+
+    play(story)
+
+
+def test_a_lease_whose_samples_cannot_be_read_is_nobodys_fault_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+
+        def broken(*_: object) -> bytes:
+            raise OSError("the disk is away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(gateway_desk, "cut", broken)
+            assert "could not make the lease ready" in (await Light(gateway, 0).ask()).reason
+        await Light(gateway, 0).contribute()
 
     play(story)
 

@@ -135,6 +135,38 @@ def test_an_address_that_asks_too_often_is_told_to_wait(monkeypatch: pytest.Monk
     over_http(story)
 
 
+@pytest.mark.parametrize(
+    ("host", "counted"),
+    [
+        ("192.0.2.7", "192.0.2.7"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "2001:db8:1:2::/64"),
+        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("::1", "::1"),
+        ("unknown", "unknown"),
+    ],
+)
+def test_an_ipv6_network_is_counted_as_one_address(host: str, counted: str) -> None:
+    assert http._counted_as(host) == counted
+
+
+def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(gateway: Gateway, _: str) -> None:
+        monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.desk.max_return_bytes)
+        async with serving(gateway.desk, DOOR) as address:
+            host, port = address.removeprefix("http://").rstrip("/").split(":")
+            with socket.create_connection((host, int(port)), timeout=30) as slow:
+                slow.sendall(b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+                goes_on = b"HTTP/1.1 100 Continue\r\n\r\n"  # it is being read
+                assert await asyncio.to_thread(slow.recv, len(goes_on), socket.MSG_WAITALL) == goes_on
+                assert await asyncio.to_thread(_status, address, "/light/v1/returns", bytes(100)) == 503
+                slow.sendall(bytes(100))
+                assert b"400" in await asyncio.to_thread(slow.recv, 1000)
+            assert await asyncio.to_thread(_status, address, "/light/v1/returns", bytes(100)) == 400
+
+    over_http(story)
+
+
 def _closes(address: str, sends: bytes) -> bool:
     """Return whether the server closes a connection on which nothing but this is sent."""
     host, port = address.removeprefix("http://").rstrip("/").split(":")

@@ -134,6 +134,24 @@ def test_an_expired_leases_place_goes_to_another_key() -> None:
     assert "all places" in refused(leases, key_of(4), now_ms=after_ms).reason  # what came back keeps its place
 
 
+def test_on_a_base_there_is_no_endless_number_of_leases_however_many_expire() -> None:
+    leases, now_ms, number = opened(due_ms=1e8), 0.0, 0
+    while isinstance(answer := leases.ask(key_of(number), f"address {number}", lot_ms=10, way_ms=0, now_ms=now_ms), Leased):
+        number, now_ms = number + 1, answer.until_ms + 1
+    assert answer.reason == "all places are taken"
+    assert number == 1024
+    assert leases.out(now_ms) == frozenset()
+
+
+def test_a_lease_is_out_until_it_is_back_or_expires() -> None:
+    leases = opened()
+    first, second = ask(leases, key_of(1)), ask(leases, key_of(2), address="there")
+    assert leases.out(0.0) == {first.key, second.key}
+    assert leases.take(first, NAME)
+    assert leases.out(0.0) == {second.key}
+    assert leases.out(second.until_ms + 1) == frozenset()
+
+
 def test_there_are_never_more_members_than_a_contribution_may_list_beside_the_gateways_own() -> None:
     leases = opened()
     for number in range(40):
