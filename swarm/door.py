@@ -1,5 +1,6 @@
 """Where a program answers HTTP: an address that a person gave, perhaps with a certificate. What is wrong with either is said in a line."""
 
+import os
 import socket
 import ssl
 from dataclasses import dataclass, replace
@@ -52,7 +53,12 @@ class Door:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             listening = socket.create_server((self.host, self.port), family=family)
         except OSError as error:
-            raise UserError(f"cannot listen on {self.address} ({error.strerror or error}): give another --gateway HOST:PORT") from error
+            reason = (
+                os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+            )  # a name's errors have numbers of their own
+            raise UserError(
+                f"cannot listen on {self.address} ({reason}): give another --gateway HOST:PORT, or stop what uses it"
+            ) from error
         return listening, replace(self, port=listening.getsockname()[1])
 
     def _check_certificate(self) -> None:
