@@ -5,6 +5,7 @@ hashes only: the entries, and storing the nodes durably, are the log's.
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
 from protocol.errors import ProofError, StorageError
@@ -146,6 +147,32 @@ def _check_size(size: object) -> None:
         raise ProofError(f"{size!r} is no tree size")
 
 
+class Frontier:
+    """The root of a growing tree of which nothing is kept but the roots of its largest complete subtrees."""
+
+    def __init__(self) -> None:
+        """Start without leaves."""
+        self.size = 0
+        self._complete: list[bytes] = []  # one for each bit of ``size``, the largest first
+
+    def append(self, leaf_hash: bytes) -> None:
+        """Add a leaf."""
+        hash_, rest = leaf_hash, self.size
+        while rest & 1:
+            hash_, rest = node_hash(self._complete.pop(), hash_), rest >> 1
+        self._complete.append(hash_)
+        self.size += 1
+
+    def root(self) -> bytes:
+        """Return the root over all leaves so far."""
+        if not self._complete:
+            return EMPTY_ROOT
+        *larger, root_ = self._complete
+        for hash_ in reversed(larger):
+            root_ = node_hash(hash_, root_)
+        return root_
+
+
 def _grow(leaf_hashes: Iterable[bytes]) -> "Tree":
     tree = Tree()
     for hash_ in leaf_hashes:
@@ -153,59 +180,19 @@ def _grow(leaf_hashes: Iterable[bytes]) -> "Tree":
     return tree
 
 
-class Tree:
-    """A growing tree. Node (level, index) is the root over the leaves from ``index << level``, ``1 << level`` of them."""
-
-    def __init__(self) -> None:
-        """Start without leaves."""
-        self._levels: list[bytearray] = [bytearray()]  # per level the complete nodes, 32 bytes each
-
-    @classmethod
-    def load(cls, nodes: Iterable[tuple[int, int, bytes]]) -> "Tree":
-        """Return the tree of the stored ``nodes``, in any order: all that ``append`` ever returned.
-
-        Hashes are not recomputed: compare ``root()`` with the signed head.
-
-        Raises:
-            StorageError: the nodes are not exactly those of a tree.
-        """
-        tree = cls()
-        for level, index, hash_ in sorted(nodes):
-            if not 0 <= level <= len(tree._levels) or len(hash_) != HASH_BYTES:
-                raise StorageError(f"a stored node of level {level} does not belong to a tree")
-            if level == len(tree._levels):
-                tree._levels.append(bytearray())
-            if index != tree._count(level):
-                raise StorageError(f"node {tree._count(level)} of level {level} is not stored, or stored twice")
-            tree._levels[level] += hash_
-        if any(tree._count(level) != tree.size >> level for level in range(len(tree._levels))) or tree.size >> len(tree._levels):
-            raise StorageError(f"a level of the stored tree of {tree.size} leaves lacks its newest nodes")
-        return tree
+class Subtrees(ABC):
+    """A tree of which every complete subtree's root is known, wherever these are kept. Node (level, index) is the root over the leaves
+    from ``index << level``, ``1 << level`` of them.
+    """
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """The number of leaves."""
-        return self._count(0)
 
-    def append(self, leaf_hash: bytes) -> list[tuple[int, int, bytes]]:
-        """Add a leaf; returns the nodes now complete as (level, index, hash), the leaf itself first.
-
-        Raises:
-            ValueError: the hash has not 32 bytes.
-        """
-        if len(leaf_hash) != HASH_BYTES:
-            raise ValueError(f"a leaf hash has {HASH_BYTES} bytes, not {len(leaf_hash)}")
-        level, index, hash_ = 0, self.size, leaf_hash
-        completed = [(0, index, hash_)]
-        self._levels[0] += hash_
-        while index & 1:
-            hash_ = node_hash(self._node(level, index - 1), hash_)
-            level, index = level + 1, index >> 1
-            if level == len(self._levels):
-                self._levels.append(bytearray())
-            self._levels[level] += hash_
-            completed.append((level, index, hash_))
-        return completed
+    @abstractmethod
+    def node(self, level: int, index: int) -> bytes:
+        """Return a complete node of this tree."""
 
     def root(self, size: int | None = None) -> bytes:
         """Return the root of the first ``size`` leaves (default: of all)."""
@@ -265,20 +252,76 @@ class Tree:
             raise ValueError(f"the tree has {self.size} leaves, not {size}")
         return size
 
-    def _count(self, level: int) -> int:
-        return len(self._levels[level]) // HASH_BYTES
-
-    def _node(self, level: int, index: int) -> bytes:
-        return bytes(self._levels[level][index * HASH_BYTES : (index + 1) * HASH_BYTES])
-
     def _range_root(self, start: int, end: int) -> bytes:
         """Return the root over the leaves ``start`` to ``end`` of a subtree that some tree of this history has."""
         count = end - start
         if count & (count - 1) == 0:
             level = count.bit_length() - 1
-            return self._node(level, start >> level)
+            return self.node(level, start >> level)
         middle = start + _left_size(count)
         return node_hash(self._range_root(start, middle), self._range_root(middle, end))
+
+
+class Tree(Subtrees):
+    """A growing tree, all of whose nodes are in memory."""
+
+    def __init__(self) -> None:
+        """Start without leaves."""
+        self._levels: list[bytearray] = [bytearray()]  # per level the complete nodes, 32 bytes each
+
+    @classmethod
+    def load(cls, nodes: Iterable[tuple[int, int, bytes]]) -> "Tree":
+        """Return the tree of the stored ``nodes``, in any order: all that ``append`` ever returned.
+
+        Hashes are not recomputed: compare ``root()`` with the signed head.
+
+        Raises:
+            StorageError: the nodes are not exactly those of a tree.
+        """
+        tree = cls()
+        for level, index, hash_ in sorted(nodes):
+            if not 0 <= level <= len(tree._levels) or len(hash_) != HASH_BYTES:
+                raise StorageError(f"a stored node of level {level} does not belong to a tree")
+            if level == len(tree._levels):
+                tree._levels.append(bytearray())
+            if index != tree._count(level):
+                raise StorageError(f"node {tree._count(level)} of level {level} is not stored, or stored twice")
+            tree._levels[level] += hash_
+        if any(tree._count(level) != tree.size >> level for level in range(len(tree._levels))) or tree.size >> len(tree._levels):
+            raise StorageError(f"a level of the stored tree of {tree.size} leaves lacks its newest nodes")
+        return tree
+
+    @property
+    def size(self) -> int:
+        """The number of leaves."""
+        return self._count(0)
+
+    def append(self, leaf_hash: bytes) -> list[tuple[int, int, bytes]]:
+        """Add a leaf; returns the nodes now complete as (level, index, hash), the leaf itself first.
+
+        Raises:
+            ValueError: the hash has not 32 bytes.
+        """
+        if len(leaf_hash) != HASH_BYTES:
+            raise ValueError(f"a leaf hash has {HASH_BYTES} bytes, not {len(leaf_hash)}")
+        level, index, hash_ = 0, self.size, leaf_hash
+        completed = [(0, index, hash_)]
+        self._levels[0] += hash_
+        while index & 1:
+            hash_ = node_hash(self.node(level, index - 1), hash_)
+            level, index = level + 1, index >> 1
+            if level == len(self._levels):
+                self._levels.append(bytearray())
+            self._levels[level] += hash_
+            completed.append((level, index, hash_))
+        return completed
+
+    def node(self, level: int, index: int) -> bytes:
+        """Return the root over the leaves from ``index << level`` on, ``1 << level`` of them, all of which are there."""
+        return bytes(self._levels[level][index * HASH_BYTES : (index + 1) * HASH_BYTES])
+
+    def _count(self, level: int) -> int:
+        return len(self._levels[level]) // HASH_BYTES
 
 
 def _left_size(count: int) -> int:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import ProofError, StorageError
 from protocol.merkle import (
+    Frontier,
     Tree,
     consistency_proof,
     inclusion_proof,
@@ -430,3 +431,12 @@ def test_the_roots_of_a_growing_tree_are_all_consistent() -> None:
         heads.append((tree.size, tree.root()))
     for (old, old_root), (new, new_root) in pairwise(heads):
         verify_consistency(old, new, tree.consistency_proof(old, new), old_root, new_root)
+
+
+def test_a_frontier_has_the_root_of_every_tree_that_grows_beside_it() -> None:
+    tree, frontier = Tree(), Frontier()
+    for size in range(130):
+        assert (frontier.size, frontier.root()) == (size, tree.root())
+        leaf = leaf_hash(str(size).encode())
+        tree.append(leaf)
+        frontier.append(leaf)
