@@ -14,6 +14,7 @@ from aggregator.bodies import Bodies
 from aggregator.follower import Follower, Next
 from aggregator.intake import Handed, Intake, now_ms
 from aggregator.log import Log
+from aggregator.timeline import Timeline
 from aggregator.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
@@ -42,8 +43,9 @@ class Commits:
         shelf: Shelf,
         weights: Weights,
         on_commit: Callable[[], None],
+        timeline: Timeline,
     ) -> None:
-        """Prepare; ``on_commit`` is called after each committed round."""
+        """Prepare; ``on_commit`` is called after each committed round, ``timeline`` told what happens when."""
         self._log = log
         self._closing = closing
         self._intake = intake
@@ -52,6 +54,7 @@ class Commits:
         self._shelf = shelf
         self._weights = weights
         self._on_commit = on_commit
+        self._timeline = timeline
         self._changed = asyncio.Event()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="rounds")
@@ -68,6 +71,7 @@ class Commits:
         if ledger.finished:
             return
         self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, None if ledger.round == 0 else now_ms())
+        self._timeline.opened(ledger.round + 1, is_waiting_for_first=ledger.round == 0)
 
     async def run(self) -> None:
         """Close and commit rounds until the run is finished.
@@ -95,6 +99,7 @@ class Commits:
             executor.shutdown(wait=True)
 
     async def _commit(self, handed: list[Handed], contributions: tuple[bytes, ...]) -> None:
+        self._timeline.closed()
         ledger = self._log.ledger
         round_ = ledger.round + 1
         listed = [ledger.listed(one.header, round_) for one in handed]
@@ -103,12 +108,14 @@ class Commits:
         entry = self._entry(listed, after)
         entries = [*entries_of([one.header for one in handed]), entry_of(entry)]
         await self._in(self._writer, self._log.commit, entries)
+        self._timeline.done()
         self._follower.adopt(after.state)
         self._put_on_shelf(handed, after)
         self._weights.remember(round_, after.outcome.weights)
         ledger = self._log.ledger
         if not ledger.finished:
             self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
+            self._timeline.opened(ledger.round + 1)
         self._intake().committed(round_)
         if after.outcome.clipped:
             logger.info("clipped round=%d rows=%d", round_, len(after.outcome.clipped))

@@ -52,6 +52,9 @@ class _Body(Enum):
     GOOD = 2
 
 
+_SHOWN = {_Body.MISSING: "header", _Body.ARRIVED: "body", _Body.GOOD: "good"}
+
+
 @dataclass(slots=True, eq=False)
 class _Handed:
     founder: bytes
@@ -127,6 +130,20 @@ class Closing:
         """Return the round in which a contribution that was handed in counts, or would; None: it is not in any more, or never was."""
         found = self._handed.get(contribution)
         return found.round if found is not None else None
+
+    def standing(self) -> list[tuple[int, frozenset[bytes], str]]:
+        """Return what is in for this round and the next: the round, the keys, and "header", "body" (it came) or "good"."""
+        return [(one.round, one.keys, _SHOWN[one.body]) for one in self._handed.values()]
+
+    @property
+    def open_ms(self) -> int:
+        """How long the round is open."""
+        return self._open_ms
+
+    @property
+    def expected(self) -> frozenset[bytes]:
+        """The keys of the last table, for which bodies are waited for."""
+        return self._expected
 
     def is_good(self, contribution: bytes) -> bool:
         """Return whether a contribution is in with its body."""

@@ -11,9 +11,11 @@ import pytest
 from aggregator.commits import Commits
 from aggregator.config import RunConfig
 from aggregator.intake import Intake
+from aggregator.live import unix_ms
 from aggregator.news import NewsDesk
 from aggregator.opening import filled_shelf
 from aggregator.storage import TREE_HEAD
+from aggregator.timeline import Timeline
 from aggregator.weights import Weights
 from protocol.closing import Closing
 from protocol.encoding import pack, unpack
@@ -43,7 +45,15 @@ class Aggregator:
         endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
         weights = Weights(self.run.log, self.run.bodies, self.run.follower.num_weights)
         self.commits = Commits(
-            self.run.log, self.closing, lambda: self.intake, self.run.follower, self.run.bodies, self.shelf, weights, self._committed
+            self.run.log,
+            self.closing,
+            lambda: self.intake,
+            self.run.follower,
+            self.run.bodies,
+            self.shelf,
+            weights,
+            self._committed,
+            Timeline(unix_ms),
         )
         self.intake = Intake(
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed

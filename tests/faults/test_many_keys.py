@@ -12,9 +12,11 @@ import numpy as np
 from aggregator.commits import Commits
 from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
 from aggregator.intake import Intake
+from aggregator.live import unix_ms
 from aggregator.news import NewsDesk
 from aggregator.opening import filled_shelf, open_run
 from aggregator.replay import replay_directory
+from aggregator.timeline import Timeline
 from aggregator.weights import Weights
 from automl.data.digits import digits
 from exact.coding import body_groups, encode
@@ -77,7 +79,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None
             weights = Weights(log, run.bodies, run.follower.num_weights)
             news = NewsDesk(endpoint, log, closing, weights.of)
             shelf = filled_shelf(log, run.follower)
-            commits = Commits(log, closing, lambda: intake, run.follower, run.bodies, shelf, weights, news.committed)
+            commits = Commits(log, closing, lambda: intake, run.follower, run.bodies, shelf, weights, news.committed, Timeline(unix_ms))
             intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
             commits.begin()
             await intake.start()

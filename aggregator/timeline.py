@@ -1,0 +1,78 @@
+"""When the phases of the newest rounds were, as far as the log's program can see them. Wall clock, for people; no rule depends on it."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+KEPT = 64  # rounds
+_FETCHES = frozenset({"blob", "table", "row"})  # methods that hand out what a commit made
+
+
+@dataclass(slots=True)
+class Times:
+    """One round; milliseconds since 1970, None where it was not, or was before the program's start."""
+
+    round: int
+    opened_at: int | None = None
+    first_header_at: int | None = None
+    last_body_at: int | None = None
+    deadline_at: int | None = None
+    closed_at: int | None = None  # its table was settled
+    committed_at: int | None = None
+    first_fetch_at: int | None = None
+    last_fetch_at: int | None = None
+
+
+class Timeline:
+    """Is told what happens, when it happens, and remembers."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        """Know of nothing yet; ``clock`` gives milliseconds since 1970."""
+        self._clock = clock
+        self._committed: deque[Times] = deque(maxlen=KEPT)
+        self._current = Times(0)
+
+    @property
+    def current(self) -> Times:
+        """The round that is open."""
+        return self._current
+
+    @property
+    def committed(self) -> tuple[Times, ...]:
+        """The newest rounds, in order."""
+        return tuple(self._committed)
+
+    def opened(self, round_: int, *, is_waiting_for_first: bool = False) -> None:
+        """A round was opened; or will be at its first header."""
+        self._current = Times(round_, None if is_waiting_for_first else self._clock())
+
+    def called(self, method: str) -> None:
+        """A call of ``method`` came."""
+        current, now = self._current, self._clock()
+        if method == "header" and current.closed_at is None:
+            current.opened_at = current.opened_at or now
+            current.first_header_at = current.first_header_at or now
+
+    def answered(self, method: str) -> None:
+        """A call of ``method`` was answered."""
+        if method == "body" and self._current.closed_at is None:  # the answer to a body's last byte is its ticket
+            self._current.last_body_at = self._clock()
+        if method in _FETCHES and self._committed:
+            newest = self._committed[-1]
+            newest.last_fetch_at = self._clock()
+            newest.first_fetch_at = newest.first_fetch_at or newest.last_fetch_at
+
+    def due(self, left_ms: int) -> None:
+        """The round's deadline is so far away; for as long as it is not over."""
+        if self._current.closed_at is None:
+            self._current.deadline_at = self._clock() + left_ms
+
+    def closed(self) -> None:
+        """The round's table was settled."""
+        self._current.closed_at = self._clock()
+
+    def done(self) -> None:
+        """The round was committed: its entries are on the disk."""
+        self._current.committed_at = self._clock()
+        self._committed.append(self._current)
+        self._current = Times(self._current.round + 1)

@@ -1,0 +1,107 @@
+"""What passes through an endpoint, counted: calls and bytes by method, and who was heard of when. In bounded memory; changes no answer.
+
+Bytes are those of requests and answers; what the transport, the DHT and the daemon add to them is not seen here.
+"""
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.signing import PublicKey
+from swarm.rpc import Endpoint, Handler
+
+MAX_HEARD = 4096  # keys
+
+
+@dataclass(slots=True)
+class Calls:
+    """What one method came to."""
+
+    calls: int = 0
+    in_bytes: int = 0
+    out_bytes: int = 0
+
+
+class Tally:
+    """What was counted since the start of the program."""
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        """Count from now on; ``clock`` gives milliseconds since 1970."""
+        self._clock = clock
+        self.since = clock()
+        self.by_method: dict[str, Calls] = {}
+        self._heard: OrderedDict[PublicKey, int] = OrderedDict()  # the newest last
+        self._waiting: Counter[PublicKey] = Counter()
+        self.on_call: Callable[[str], None] = lambda _method: None  # at the beginning of each call
+        self.on_answer: Callable[[str], None] = lambda _method: None  # after each answer
+
+    def heard(self) -> dict[PublicKey, int]:
+        """Return when each key last called or was answered; who waits for an answer is heard of now."""
+        now = self._clock()
+        return {key: now if self._waiting[key] else at for key, at in self._heard.items()}
+
+    def begin(self, method: str, caller: PublicKey, in_bytes: int) -> None:
+        """A call came."""
+        calls = self.by_method.setdefault(method, Calls())  # methods are those that are served: a few
+        calls.calls += 1
+        calls.in_bytes += in_bytes
+        self._waiting[caller] += 1
+        self._hear(caller)
+        self.on_call(method)
+
+    def end(self, method: str, caller: PublicKey, out_bytes: int) -> None:
+        """It was answered; or refused, with nothing."""
+        self.by_method[method].out_bytes += out_bytes
+        self._waiting[caller] -= 1
+        if not self._waiting[caller]:
+            del self._waiting[caller]
+        self._hear(caller)
+        if out_bytes:
+            self.on_answer(method)
+
+    def _hear(self, key: PublicKey) -> None:
+        self._heard[key] = self._clock()
+        self._heard.move_to_end(key)
+        if len(self._heard) > MAX_HEARD:
+            self._heard.popitem(last=False)
+
+
+class Watched:
+    """An endpoint, each of whose calls is counted. Implements ``swarm.rpc.Endpoint``."""
+
+    def __init__(self, endpoint: Endpoint, tally: Tally) -> None:
+        """Count what comes through this object, whatever else uses ``endpoint``."""
+        self._endpoint = endpoint
+        self._tally = tally
+
+    @property
+    def key(self) -> PublicKey:
+        """See ``Endpoint.key``."""
+        return self._endpoint.key
+
+    async def serve(self, method: str, handler: Handler) -> None:
+        """See ``Endpoint.serve``."""
+
+        async def counted(caller: PublicKey, request: bytes) -> bytes:
+            self._tally.begin(method, caller, len(request))
+            out_bytes = 0
+            try:
+                answer = await handler(caller, request)
+                out_bytes = len(answer)
+                return answer
+            finally:
+                self._tally.end(method, caller, out_bytes)
+
+        await self._endpoint.serve(method, counted)
+
+    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
+        """See ``Endpoint.call``."""
+        return await self._endpoint.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+
+    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
+        """See ``Endpoint.publish``."""
+        await self._endpoint.publish(name, value, ttl_s=ttl_s)
+
+    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
+        """See ``Endpoint.lookup``."""
+        return await self._endpoint.lookup(name)
