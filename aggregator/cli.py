@@ -68,6 +68,8 @@ def init(run_file: Path, task: str, dense: bool) -> None:
     "--gateway-cert", type=click.Path(path_type=Path), metavar="FILE", help="The gateway's certificate, PEM.  [default: plain HTTP]"
 )
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
+@click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: what the run file says]")
+@click.option("--no-monitor", is_flag=True, help="Without it.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def start(
     run_file: Path,
@@ -78,6 +80,8 @@ def start(
     gateway: str | None,
     gateway_cert: Path | None,
     gateway_key: Path | None,
+    monitor: str | None,
+    no_monitor: bool,
     verbose: bool,
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
@@ -85,6 +89,8 @@ def start(
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     with _clear_errors():
         door = _door(gateway, gateway_cert, gateway_key)
+        if no_monitor and monitor is not None:
+            raise UserError("--monitor and --no-monitor do not go together")
         with ending_at_ctrl_c():  # imported here: --help, and what is wrong with a file's name, is said at once
             import torch
 
@@ -93,7 +99,8 @@ def start(
 
         async def serve() -> None:
             config = load_run_file(run_file)
-            await Operator(config, directory, click.echo).run(listen, data_root or config.data_root, gateway=door, threads=threads)
+            operator = Operator(config, directory, click.echo, "" if no_monitor else monitor)
+            await operator.run(listen, data_root or config.data_root, gateway=door, threads=threads)
 
         if threads is not None:
             torch.set_num_threads(threads)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from aggregator.monitor.settings import MonitorSection
 from automl.cost import cost_table
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
@@ -195,6 +196,7 @@ class RunConfig(_Section):
     exchange: ExchangeSection = ExchangeSection()
     rewards: RewardsSection = RewardsSection()
     follower: FollowerSection = FollowerSection()
+    monitor: MonitorSection = MonitorSection()
 
     @classmethod
     def usual(cls, task: str) -> "RunConfig":
@@ -368,7 +370,7 @@ def template(settings: RunConfig) -> str:
     """Return a run file with these settings, every key explained."""
     lines = ["# A Manta run. Change what you like before the first start; after it the run is what it is.", ""]
     for section_name, section_field in RunConfig.model_fields.items():
-        section: _Section = getattr(settings, section_name)
+        section: BaseModel = getattr(settings, section_name)
         assert section_field.annotation is not None
         lines.append(section.__doc__ or f"[{section_name}]")
         lines[-1] = f"[{section_name}]" + (f"  # {lines[-1].partition(' ')[2].strip('()')}" if " " in lines[-1] else "")

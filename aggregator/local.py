@@ -80,6 +80,8 @@ def main() -> None:
     metavar="PIXELS",
     help="Stereo: fail if the largest or the smallest subnet errs more.  [default: a constant's error; none with --rounds]",
 )
+@click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: 127.0.0.1:8787, or a free port]")
+@click.option("--no-monitor", is_flag=True, help="Without it.")
 def up(**options: Any) -> None:
     """Start an aggregator and peers, train a run to its end, check everything, report. Ctrl-C stops all of it."""
     try:

@@ -75,6 +75,7 @@ class AggregatorStatus(_Status):
     data: str = SHARED
     num_rounds: int
     addresses: tuple[str, ...] = ()
+    monitor: str | None = None  # the address of its page
     round: int = 0
     state: str = ""
     quality: Quality | None = None

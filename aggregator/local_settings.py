@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aggregator.config import RunConfig
 from aggregator.local_report import Limits
+from aggregator.monitor.settings import address_of
 from automl.data.catalog import load_dataset
 from automl.settings import usual
 from automl.space import fitted_name, space_named
@@ -23,6 +24,7 @@ _MAX_NAME = 63
 _MINIMA = {"digits": (90.0, 80.0)}  # percent: largest, smallest; for the full schedule
 _FIRST_OPEN_S = {"classification": 0.5, "stereo": 1.5}  # on one computer a round needs no more; it adapts by itself
 _MIN_OPEN_S, _MAX_OPEN_S = 0.2, 120.0
+_EVALUATE_SHARE = 0.1  # a local run is over in minutes: what is shown of it should not be of long ago
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +50,8 @@ class Wishes:
     min_largest: float | None = None  # percent
     min_smallest: float | None = None
     max_epe: float | None = None  # pixels
+    monitor: str | None = None  # HOST:PORT
+    no_monitor: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,7 @@ class Settings:
     private: tuple[Path, ...] = ()  # each peer's own data, where they are private
     by_affinity: bool = False  # peers have no labels and find each other
     workers: int | None = None  # processes of a peer on the CPU; None: its own
+    monitor: tuple[str, ...] = ()  # what the aggregator is told of it
 
     def cohort(self, index: int) -> str | None:
         """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone. None: affinity decides."""
@@ -95,8 +100,19 @@ def make_settings(wishes: Wishes) -> Settings:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
     limits = _make_limits(wishes, task, dataset)
     run = _run_config(wishes, task, dataset, supernet, root)
+    monitor = _of_monitor(wishes)
     directory = _make_directory(wishes.directory)
-    return Settings(wishes.peers, wishes.cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers)
+    return Settings(wishes.peers, wishes.cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers, monitor)
+
+
+def _of_monitor(wishes: Wishes) -> tuple[str, ...]:
+    """Return what the aggregator is told of its monitor."""
+    if wishes.no_monitor and wishes.monitor is not None:
+        raise UserError("--monitor and --no-monitor do not go together")
+    if wishes.monitor is not None:
+        address_of(wishes.monitor)  # refuses what is none
+        return ("--monitor", wishes.monitor)
+    return ("--no-monitor",) if wishes.no_monitor else ()
 
 
 def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
@@ -202,6 +218,7 @@ def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Pa
     values["data"] = {"dataset": dataset, "supernet": supernet}
     values["round"] |= {"first_open_s": _FIRST_OPEN_S[task], "min_open_s": _MIN_OPEN_S, "max_open_s": _MAX_OPEN_S}
     values["follower"]["data_root"] = "" if root is None else str(root)
+    values["monitor"]["evaluate_share"] = _EVALUATE_SHARE
     return RunConfig.model_validate(values)
 
 

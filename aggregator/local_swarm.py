@@ -108,11 +108,14 @@ class LocalSwarm:
         run_file = directory / "run.toml"
         write_run_file(run_file, settings.run)
         self._console.print(f"starting an aggregator and {settings.peers} peers in {directory}", highlight=False, soft_wrap=True)
-        self._start("aggregator", "aggregator.cli", "start", str(run_file), "--dir", str(directory / "aggregator"), "--listen", _LISTEN)
+        where = ("--dir", str(directory / "aggregator"), "--listen", _LISTEN, *settings.monitor)
+        self._start("aggregator", "aggregator.cli", "start", str(run_file), *where)
         deadline_s = time.monotonic() + _START_S
         while time.monotonic() < deadline_s:
             self._tick()
             if self._status is not None and self._status.addresses:
+                if self._status.monitor is not None:
+                    self._console.print(f"watch it at {self._status.monitor}", highlight=False, soft_wrap=True)
                 return self._status
         raise OwnFault(f"the aggregator did not listen within {_START_S:.0f} s; its last lines:\n{self._last_lines('aggregator')}")
 

@@ -4,6 +4,7 @@ DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log``) and the signed manifest
 DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.bodies``)
 DIR/snapshots/        model and optimiser state of the newest rounds
+DIR/monitor/          what is written down for the monitor; nothing depends on it
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
 DIR/status.json       where the run stands, for other programs
@@ -24,11 +25,14 @@ from aggregator.config import RunConfig
 from aggregator.follower import Evaluation
 from aggregator.gateway import Gateway
 from aggregator.intake import Intake
+from aggregator.live import FinalQuality
 from aggregator.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.news import NewsDesk
+from aggregator.onlookers import Onlookers, open_door
 from aggregator.opening import filled_shelf, open_run
 from aggregator.sizes import held_bytes, in_words
 from aggregator.storage import DATABASE
+from aggregator.watched import Watched
 from aggregator.weights import Weights
 from automl.data.catalog import load_dataset
 from automl.evaluation import QualityReport
@@ -79,14 +83,16 @@ class OperatorStatus:
     counted: int = 0  # samples of the last table
     refused: dict[str, int] = field(default_factory=dict)  # by reason
     refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
+    monitor: str | None = None  # its address, as a URL
 
 
 class Operator:
     """One aggregator at work."""
 
-    def __init__(self, config: RunConfig, directory: Path, say: Callable[[str], None]) -> None:
-        """Prepare; ``say`` prints a line for the person."""
+    def __init__(self, config: RunConfig, directory: Path, say: Callable[[str], None], monitor: str | None = None) -> None:
+        """Prepare; ``say`` prints a line for the person, ``monitor`` is where its page is to be instead of where the run file says."""
         self._config = config
+        self._monitor = monitor
         self._directory = directory
         self._say = say
         self._evaluation_due = asyncio.Event()
@@ -109,7 +115,7 @@ class Operator:
         """
         self_test()
         make_directory(self._directory)
-        with only_process(self._directory):
+        with only_process(self._directory), contextlib.ExitStack() as undo:
             if gateway is not None:
                 self._gateway = self._make_gateway(gateway, data_root, threads)
             identity_path = self._directory / "identity.key"
@@ -117,6 +123,9 @@ class Operator:
                 raise UserError(f"{identity_path} is missing, the key of the log in {self._directory}; restore it from a backup")
             identity = load_identity(identity_path)
             dataset = load_dataset(self._config.data.dataset, data_root)
+            door = open_door(self._monitor, self._config.monitor)
+            self._onlookers = Onlookers(self._directory, self._config.monitor, door, data_root)
+            undo.callback(self._onlookers.close)
             self._run = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset)
             self._log, self._follower, signed = self._run.log, self._run.follower, self._run.signed
             manifest = signed.open()
@@ -138,31 +147,41 @@ class Operator:
         self.status.addresses = addresses
         log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
         weights = Weights(log, bodies, self._follower.num_weights)
-        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed)
-        self._intake = Intake(node, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        look = self._onlookers
+        watched = Watched(node, look.tally)
+        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed, look.timeline)
+        self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
-        self._news = NewsDesk(node, log, closing, weights.of)
+        self._news = NewsDesk(watched, log, closing, weights.of)
         self._commits.begin()
         for round_ in (log.ledger.round + 1, log.ledger.round + 2):
             self._intake.restore(bodies.read(round_, mend=True), round_)
-        await shelf.serve(node)
-        await serve_manifest(node, self._run.signed)
-        await serve_pings(node)
+        await shelf.serve(watched)
+        await serve_manifest(watched, self._run.signed)
+        await serve_pings(watched)
         await self._intake.start()
         await self._news.start()
         await DialBackDesk(node).start()
-        await node.serve("measure", self._on_measure)
+        await watched.serve("measure", self._on_measure)
+        if look.door is not None:
+            self.status.monitor = look.door.url
         self._write_status()
         self._say(f"run {self.status.name} id {self.status.run}")
         self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
         self._say_sizes()
         own_data = " --private-data DIR" if self._log.ledger.manifest.is_private else ""
+        look.join = tuple(
+            f"manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}" for address in _best_first(addresses)
+        )
         self._say("volunteers join with:")
-        for address in _best_first(addresses):
-            self._say(f"  manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}")
+        for line in look.join:
+            self._say(f"  {line}")
+        if self.status.monitor is not None:
+            self._say(f"monitor: {self.status.monitor}")
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
-            works = (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds())
+            works = (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds(), look.look_on())
             background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
                 self._check_evaluation_due()
@@ -251,7 +270,11 @@ class Operator:
             self._show(evaluation)
 
     def _show(self, evaluation: Evaluation) -> None:
-        self.status.quality, self.status.quality_round = evaluation.quality, evaluation.round
+        quality = evaluation.quality
+        self.status.quality, self.status.quality_round = quality, evaluation.round
+        self._onlookers.final = FinalQuality(
+            round=evaluation.round, largest=quality["largest"], smallest=quality["smallest"], random=tuple(quality["random"])
+        )
         self._write_status()
         self._say(f"evaluated round={evaluation.round} {_in_words(evaluation.quality)}")
         if self.status.own_quality is not None:

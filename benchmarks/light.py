@@ -113,7 +113,7 @@ class _Programs:
         opened = {"first_open_s": seconds, "min_open_s": seconds, "max_open_s": seconds}
         config = config.model_copy(update={"round": RoundSection(**{**config.round.model_dump(), **opened})})
         write_run_file(self.directory / "run.toml", config)
-        where = ("--dir", str(self.directory / "aggregator"), "--listen", _LISTEN)
+        where = ("--dir", str(self.directory / "aggregator"), "--listen", _LISTEN, "--no-monitor")
         self.start("aggregator", "aggregator.cli", "start", str(self.directory / "run.toml"), *where)
         self._until(lambda: bool(self.aggregator().get("addresses")))
         address = self.aggregator()["addresses"][0]

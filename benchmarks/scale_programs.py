@@ -182,7 +182,7 @@ def run_aggregator(place: Place, run_file: Path) -> None:
     torch.set_num_threads(1)
 
     async def serve() -> None:
-        await Operator(load_run_file(run_file), place.directory, lambda line: print(line, flush=True)).run(place.listen)
+        await Operator(load_run_file(run_file), place.directory, lambda line: print(line, flush=True), monitor="").run(place.listen)
 
     asyncio.run(serve())
 

@@ -26,6 +26,7 @@ from aggregator.local_report import (
     show,
 )
 from aggregator.local_settings import Settings, Wishes, make_settings
+from aggregator.monitor.settings import MonitorSection
 from automl.data.digits import digits
 from automl.settings import usual
 from protocol.errors import UserError
@@ -179,7 +180,8 @@ def test_the_run_is_the_usual_one_of_the_task_with_what_was_asked_for(tmp_path: 
     assert stereo.optimizer_settings() == usual("stereo").optimizer
     plain = make_settings(Wishes(directory=tmp_path / "b")).run
     quick = RoundSection(first_open_s=0.5, min_open_s=0.2, max_open_s=120)  # rounds adapt by themselves, from a short one on
-    assert plain == RunConfig(run=RunSection(name="digits-data-parallel", cohorts="affinity"), round=quick)
+    shown = MonitorSection(evaluate_share=0.1)
+    assert plain == RunConfig(run=RunSection(name="digits-data-parallel", cohorts="affinity"), round=quick, monitor=shown)
 
 
 def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
@@ -378,3 +380,14 @@ def test_on_a_terminal_progress_is_a_bar() -> None:
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     assert "3/8" in printed
     assert "loss 1.500" in printed
+
+
+def test_the_aggregator_is_told_where_its_monitor_is_to_be(tmp_path: Path) -> None:
+    assert make_settings(Wishes(directory=tmp_path / "a")).monitor == ()
+    assert make_settings(Wishes(directory=tmp_path / "b", no_monitor=True)).monitor == ("--no-monitor",)
+    assert make_settings(Wishes(directory=tmp_path / "c", monitor="[::1]:0")).monitor == ("--monitor", "[::1]:0")
+    with pytest.raises(UserError, match="do not go together"):
+        make_settings(Wishes(directory=tmp_path / "d", monitor="127.0.0.1:0", no_monitor=True))
+    for wrong in ("8787", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:-1", "http://127.0.0.1:80"):
+        with pytest.raises(UserError, match=r"--monitor .*HOST:PORT"):
+            make_settings(Wishes(directory=tmp_path / "d", monitor=wrong))

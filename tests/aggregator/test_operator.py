@@ -238,7 +238,7 @@ def test_a_start_that_was_killed_before_the_log_was_there_begins_anew(directory:
 
 
 def operator(directory: Path) -> Operator:
-    return Operator(CONFIG, directory, lambda line: None)
+    return Operator(CONFIG, directory, lambda line: None, monitor="")
 
 
 def test_a_lost_key_is_not_replaced_by_a_new_one(directory: Path) -> None:

@@ -21,6 +21,7 @@ from protocol.signing import Identity, PublicKey
 from swarm.log_client import LogClient, fetch_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
+from swarm.traffic import Traffic
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
 
@@ -35,6 +36,7 @@ class MemoryNode(MemoryEndpoint):
         super().__init__(network, key)
         self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
+        self.traffic = Traffic()
 
     async def addresses(self) -> list[str]:
         return [ADDRESS]
@@ -60,7 +62,7 @@ class Program:
             return self.node
 
         patch.setattr(aggregator.operator.Node, "start", start)
-        operator = Operator(FAST, directory, self._say)
+        operator = Operator(FAST, directory, self._say, monitor="")
         self.running = asyncio.create_task(operator.run("/ip4/127.0.0.1/tcp/31000"))
         self.operator = operator
 

@@ -81,7 +81,7 @@ class Scene(Programs):
         """Start the aggregator, or start it again, as a strange one (see ``strange_log.py``); it may end as it likes."""
         directory = self.directory / "aggregator"
         (directory / "status.json").unlink(missing_ok=True)
-        where = ("--dir", str(directory), "--listen", LISTEN)
+        where = ("--dir", str(directory), "--listen", LISTEN, "--no-monitor")
         self.start_command("aggregator", str(HERE / "strange_log.py"), what, "start", str(self.directory / "run.toml"), *where)
         self.expect_end("aggregator")
 

@@ -73,10 +73,13 @@ class Programs:
     # Starting and ending.
 
     def start_aggregator(self, *arguments: str) -> Status:
-        """Start the aggregator, or start it again, with more arguments if there are any; return its status once it listens."""
+        """Start the aggregator, or start it again, with more arguments if there are any; return its status once it listens.
+
+        It has no monitor, unless the arguments say where.
+        """
         directory = self.directory / "aggregator"
         (directory / "status.json").unlink(missing_ok=True)
-        where = ("--dir", str(directory), "--listen", self.listen("aggregator"))
+        where = ("--dir", str(directory), "--listen", self.listen("aggregator"), *(() if "--monitor" in arguments else ("--no-monitor",)))
         self._start("aggregator", "aggregator.cli", "start", str(self._run_file), *where, *arguments)
         self.wait_until(lambda: bool(self.status("aggregator").get("addresses")), "the aggregator listens")
         return self.status("aggregator")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.swarm
 @contextmanager
 def _swarm(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """Run ``manta-swarm up``; it is killed at the latest when the test ends."""
-    command = [sys.executable, "-P", "-m", "aggregator.local", "up", "--dir", str(directory), *arguments]
+    command = [sys.executable, "-P", "-m", "aggregator.local", "up", "--monitor", "127.0.0.1:0", "--dir", str(directory), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process

@@ -23,7 +23,20 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
     for name, classes in (("even", (0, 2, 4, 6, 8)), ("odd", (1, 3, 5))):
         chosen = np.flatnonzero(np.isin(whole.train_labels, classes))[:300]
         write_class_folders(whole, chosen.tolist(), own / name)
-    command = [sys.executable, "-P", "-m", "aggregator.local", "up", "--dir", str(directory), "--private", str(own), "--rounds", "3"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "aggregator.local",
+        "up",
+        "--no-monitor",
+        "--dir",
+        str(directory),
+        "--private",
+        str(own),
+        "--rounds",
+        "3",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=2 * DEADLINE_S)
     assert done.returncode == 0, done.stdout + done.stderr
     assert processes_of(directory) == []

@@ -1,0 +1,376 @@
+"""The JSON API: for each route its answer, of bounded size, from what is seen; see docs/monitor.md. Knows no HTTP but its statuses."""
+
+import asyncio
+import re
+from base64 import b64encode
+from collections import OrderedDict
+from importlib.metadata import version
+from typing import Any
+
+from aggregator.live import unix_ms
+from aggregator.monitor.asking import Asked, NotAnswered, number_of
+from aggregator.monitor.opened import Opened, fields, opened
+from aggregator.monitor.people import STATES, Standing
+from aggregator.monitor.present import Present
+from aggregator.monitor.quality import evenly, spread
+from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.shown import (
+    Json,
+    shown_claim,
+    shown_head,
+    shown_peer,
+    shown_quality,
+    shown_round,
+    shown_swarm,
+    shown_table,
+    shown_timeline,
+)
+from aggregator.monitor.sight import KEPT_HEADS, Sight
+from aggregator.monitor.tables import TableSeen
+from aggregator.timeline import KEPT as KEPT_TIMES
+from protocol.merkle import leaf_hash
+from protocol.records import Claim, Contribution
+from protocol.signing import peer_name
+
+MAX_PEERS, MAX_ROUNDS, MAX_ENTRIES, MAX_CONTRIBUTIONS = 200, 200, 100, 100
+MAX_POINTS, MAX_FRONTS, MAX_SWARM = 2000, 12, 2000
+_MOST = 2**53 - 1  # that a number in a path or query may be: what JSON's readers take exactly
+_KEPT_TABLES = 8
+_LEAST_ENDING, _LEAST_PART = 6, 3  # letters of a peer's name
+_ORDERS = ("asc", "desc")
+_PEER_TEXT = re.compile(r"[0-9A-Za-z]{1,128}")
+_PURPOSES = {
+    "classification": "One training, thousands of ready networks, for every device: they tell what images like those of {dataset} show.",
+    "stereo": "One training, thousands of ready networks, for every device: they see depth in pairs of views like those of {dataset}.",
+}
+_SORTS: dict[str, Any] = {
+    "credit": lambda one: one.seen.credit if one.seen else -1,
+    "samples": lambda one: one.seen.samples if one.seen else -1,
+    "claims": lambda one: one.seen.claims if one.seen else -1,
+    "last_round": lambda one: one.seen.last_round if one.seen else -1,
+    "peer": lambda one: one.name,
+}
+
+
+class Answers:
+    """What each route answers."""
+
+    def __init__(self, sight: Sight, present: Present, settings: MonitorSection) -> None:
+        """Answer of what ``sight`` sees."""
+        self._sight = sight
+        self._present = present
+        self._settings = settings
+        self._tables: OrderedDict[int, TableSeen] = OrderedDict()
+
+    # The run, now, and curves.
+
+    async def run(self, asked: Asked) -> Json:
+        """``/api/run``"""
+        sight, manifest, settings = self._sight, self._sight.manifest, self._settings
+        is_stereo = manifest.task == "stereo"
+        first = sight.first_head
+        return {
+            "run": sight.signed.run.hex(),
+            "name": manifest.name,
+            "purpose": settings.purpose or _PURPOSES[manifest.task].format(dataset=manifest.dataset),
+            "task": manifest.task,
+            "dataset": manifest.dataset,
+            "supernet": manifest.supernet,
+            "algorithm": manifest.algorithm,
+            "schedule": manifest.schedule,
+            "cohorts": manifest.cohorts,
+            "data": manifest.data,
+            "num_rounds": manifest.num_rounds,
+            "local_steps": manifest.exchange.local_steps,
+            "codec": manifest.exchange.codec,
+            "lot_samples": manifest.lot_samples,
+            "target_batch": manifest.exchange.target_batch,
+            "reward_pool": manifest.reward_pool,
+            "is_unaudited": manifest.is_private,
+            "program": version("manta-swarm"),
+            "metric": {"name": "epe" if is_stereo else "accuracy", "unit": "px" if is_stereo else "", "higher_is_better": not is_stereo},
+            "classes": list(manifest.private[0].classes) if manifest.is_private else [],
+            "join": list(sight.live.join) if sight.live is not None else [],
+            "evaluate_share": settings.evaluate_share,
+            "ledger": {
+                "origin": sight.origin,
+                "operator": sight.operator.hex(),
+                "operators": [key.hex() for key in manifest.operators],
+                "first_seen": {"size": first.head.size, "root": first.head.root.hex()} if first is not None else None,
+            },
+            "limits": {
+                "peers": MAX_PEERS,
+                "rounds": MAX_ROUNDS,
+                "entries": MAX_ENTRIES,
+                "contributions": MAX_CONTRIBUTIONS,
+                "points": MAX_POINTS,
+                "heads": KEPT_HEADS,
+                "timeline": KEPT_TIMES,
+                "streams": settings.streams,
+            },
+        }
+
+    async def now(self, asked: Asked) -> Json:
+        """``/api/now``"""
+        return self._present.now(unix_ms())
+
+    async def traffic(self, asked: Asked) -> Json:
+        """``/api/traffic``"""
+        return self._present.traffic(unix_ms())
+
+    async def series(self, asked: Asked) -> Json:
+        """``/api/series``"""
+        first, last = self._span(asked)
+        series = self._sight.view.rounds.series(first, last, asked.number("points", 2, MAX_POINTS, 400))
+        return {"from": first, "to": last, **{name: getattr(series, name) for name in series.__slots__}}
+
+    async def quality(self, asked: Asked) -> Json:
+        """``/api/quality``"""
+        first, last = asked.number("from", 0, _MOST, 0), asked.number("to", 0, _MOST, _MOST)
+        evaluations = self._sight.evaluations
+        chosen = evaluations.chosen(first, last, asked.number("points", 2, MAX_POINTS, 400))
+        each = [(shown_quality(one), spread(one.of_kind("random"))) for one in chosen]
+        newest, final = evaluations.newest, self._sight.live.final if self._sight.live is not None else None
+        return {
+            "metric": self._metric,
+            "held_out": newest.held_out if newest else None,
+            "baseline": newest.baseline if newest else None,
+            "round": [one.round for one in chosen],
+            "largest": [one["largest"] for one, _ in each],
+            "smallest": [one["smallest"] for one, _ in each],
+            "random_least": [random[0] for _, random in each],
+            "random_median": [random[1] for _, random in each],
+            "random_most": [random[2] for _, random in each],
+            "loss_largest": [one["loss_largest"] for one, _ in each],
+            "loss_smallest": [one["loss_smallest"] for one, _ in each],
+            "final": final.model_dump() if final is not None else None,
+        }
+
+    async def fronts(self, asked: Asked) -> Json:
+        """``/api/fronts``"""
+        chosen = evenly(self._sight.evaluations.seen, asked.number("limit", 1, MAX_FRONTS, 6))
+        higher = self._metric == "accuracy"
+        return {
+            "metric": self._metric,
+            "fronts": [
+                {
+                    "round": one.round,
+                    "points": [
+                        {"macs": point.macs, "quality": point.quality, "kind": point.kind, "on_front": on_front}
+                        for point, on_front in one.front(higher)
+                    ],
+                }
+                for one in reversed(chosen)
+            ],
+        }
+
+    async def pictures(self, asked: Asked) -> Json:
+        """``/api/pictures``"""
+        return self._sight.pictures.index.model_dump()
+
+    # Peers.
+
+    async def peers(self, asked: Asked) -> Json:
+        """``/api/peers``"""
+        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_PEERS, 50)
+        sort, order = asked.choice("sort", tuple(_SORTS), "credit"), asked.choice("order", _ORDERS, "")
+        state, cohort, query = asked.choice("state", STATES, ""), asked.text("cohort"), asked.text("query")
+        found = list(self._present.people(unix_ms()).by_key.values())
+        if state:
+            found = [one for one in found if one.state == state]
+        if cohort:
+            found = [one for one in found if one.seen is not None and one.seen.last.cohort == cohort]
+        if query:
+            found = [one for one in found if _fits(one.name, query)]
+        found.sort(key=lambda one: one.key)
+        found.sort(key=_SORTS[sort], reverse=(order or ("asc" if sort == "peer" else "desc")) == "desc")
+        return {"total": len(found), "offset": offset, "peers": [shown_peer(one) for one in found[offset : offset + limit]]}
+
+    async def peer(self, asked: Asked, text: str) -> Json:
+        """``/api/peers/{peer}``"""
+        before, limit = asked.optional("before", 1, _MOST), asked.number("limit", 1, 64, 20)
+        one = self._the_peer(text)
+        view = self._sight.view
+        claims = list(reversed(one.seen.newest)) if one.seen is not None else []
+        below = [claim for claim in claims if before is None or claim.round < before]
+        credit = one.seen.credit if one.seen is not None else 0
+        return {
+            **shown_peer(one),
+            "credit_share": credit / view.pool_paid if view.pool_paid else 0.0,
+            "rank": 1 + view.by_credit().index(one.seen) if one.seen is not None else None,
+            "claims_list": [shown_claim(claim) for claim in below[:limit]],
+            "more_before": below[limit - 1].round if len(below) > limit else None,
+        }
+
+    async def swarm(self, asked: Asked) -> Json:
+        """``/api/swarm``"""
+        everybody = list(self._present.people(unix_ms()).by_key.values())
+        if len(everybody) > MAX_SWARM:
+            everybody.sort(key=lambda one: (-(one.seen.last_round if one.seen else 0), one.key))
+        return shown_swarm(self._sight.view.round, everybody[:MAX_SWARM], len(everybody))
+
+    def _the_peer(self, text: str) -> Standing:
+        if not _PEER_TEXT.fullmatch(text):
+            raise NotAnswered(404, "a peer is named by its id, its key in hexadecimal, or the end of its id")
+        everybody = self._present.people(unix_ms()).by_key.values()
+        found = [one for one in everybody if text in (one.name, one.key.hex())]
+        if not found and len(text) >= _LEAST_ENDING:
+            found = [one for one in everybody if one.name.endswith(text)]
+        if not found:
+            raise NotAnswered(
+                404, f"no peer {text[:60]} is in this log, nor was one heard of; give its id, or at least 6 letters of its end"
+            )
+        if len(found) > 1:
+            names = sorted(one.name for one in found)[:10]
+            raise NotAnswered(409, f"several peers end with {text[:60]}: give more of it", candidates=names)
+        return found[0]
+
+    # Rounds.
+
+    async def rounds(self, asked: Asked) -> Json:
+        """``/api/rounds``"""
+        rounds = self._sight.view.rounds
+        before, limit = asked.number("before", 1, _MOST, _MOST), asked.number("limit", 1, MAX_ROUNDS, 50)
+        last = min(before - 1, rounds.newest)
+        first = max(1, last - limit + 1)
+        shown = [shown_round(rounds.row(round_)) for round_ in range(last, first - 1, -1)]
+        return {"rounds": shown, "more_before": first if first > 1 and shown else None}
+
+    async def round(self, asked: Asked, text: str) -> Json:
+        """``/api/rounds/{round}``"""
+        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_CONTRIBUTIONS, 50)
+        round_ = self._number_in_path(text, "a round")
+        newest = self._sight.view.round
+        if not 1 <= round_ <= newest:
+            raise NotAnswered(404, f"there is no round {round_}: the newest is {newest}")
+        table = await self._table(round_)
+        timeline = next((one for one in self._timelines() if one["round"] == round_), None)
+        return {**shown_table(self._sight.view.rounds.row(round_), table, offset, limit), "timeline": timeline}
+
+    async def timeline(self, asked: Asked) -> Json:
+        """``/api/timeline``"""
+        return {"timelines": self._timelines()[: asked.number("limit", 1, KEPT_TIMES, 16)]}
+
+    def _timelines(self) -> list[Json]:
+        live, rounds = self._sight.live, self._sight.view.rounds
+        times = [one for one in live.times if 1 <= one.round <= rounds.newest] if live is not None else []
+        return [shown_timeline(one, rounds.row(one.round).train_ms) for one in reversed(times)]
+
+    async def _table(self, round_: int) -> TableSeen:
+        view = self._sight.view
+        if view.newest is not None and view.round == round_:
+            return view.newest
+        if round_ not in self._tables:
+            start, end = view.rounds.index_of(round_ - 1) + 1, view.rounds.index_of(round_) + 1
+            entries = await asyncio.to_thread(self._sight.log.entries, start, end)
+            self._tables[round_] = await asyncio.to_thread(view.table, round_, entries)
+            while len(self._tables) > _KEPT_TABLES:
+                self._tables.popitem(last=False)
+        return self._tables[round_]
+
+    # The ledger.
+
+    async def head(self, asked: Asked) -> Json:
+        """``/api/ledger/head``"""
+        newest = self._sight.newest_head
+        if newest is None:
+            raise NotAnswered(503, "no tree head was read yet; ask again in a moment")
+        return shown_head(newest)
+
+    async def heads(self, asked: Asked) -> Json:
+        """``/api/ledger/heads``"""
+        shown = [shown_head(one) for one in reversed(self._sight.heads)][: asked.number("limit", 1, KEPT_HEADS, 20)]
+        signers = [line.split(" ")[1] for line in shown[0]["note"].split("\n\n")[-1].splitlines()] if shown else []
+        return {"heads": shown, "witnesses": [name for name in signers if name != self._sight.origin]}
+
+    async def entries(self, asked: Asked) -> Json:
+        """``/api/ledger/entries``"""
+        size = self._sight.size
+        before, limit = asked.number("before", 0, _MOST, size), asked.number("limit", 1, MAX_ENTRIES, 20)
+        end = min(before, size)
+        start = max(0, end - limit)
+        entries = await asyncio.to_thread(self._sight.log.entries, start, end)
+        shown = [_shown_entry(index, entry, opened(entry)) for index, entry in enumerate(entries, start)]
+        return {"size": size, "entries": shown[::-1], "more_before": start if start else None}
+
+    async def entry(self, asked: Asked, text: str) -> Json:
+        """``/api/ledger/entries/{index}``"""
+        index = self._index(self._number_in_path(text, "an entry"), self._sight.size)
+        (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
+        one = opened(entry)
+        return {**_shown_entry(index, entry, one), "entry": b64encode(entry).decode(), "fields": fields(one)}
+
+    async def proof(self, asked: Asked) -> Json:
+        """``/api/ledger/proof``"""
+        size = self._sight.size
+        of_size = asked.number("size", 0, size, size)
+        index = asked.optional("index", 0, _MOST)
+        if index is None:
+            raise NotAnswered(400, "the parameter index is missing: that of the entry")
+        index = self._index(index, of_size)
+        (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
+        proof = await asyncio.to_thread(self._sight.log.inclusion_proof, index, of_size)
+        return {"index": index, "size": of_size, "leaf_hash": leaf_hash(entry).hex(), "proof": [hash_.hex() for hash_ in proof]}
+
+    async def consistency(self, asked: Asked) -> Json:
+        """``/api/ledger/consistency``"""
+        size = self._sight.size
+        new = asked.number("new", 0, size, size)
+        old = asked.optional("old", 0, _MOST)
+        if old is None or old > new:
+            raise NotAnswered(400, f"the parameter old is a number from 0 to {new}, the size of an earlier tree")
+        proof = await asyncio.to_thread(self._sight.log.consistency_proof, old, new)
+        return {"old": old, "new": new, "proof": [hash_.hex() for hash_ in proof]}
+
+    async def credits(self, asked: Asked) -> Json:
+        """``/api/ledger/credits``"""
+        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_PEERS, 50)
+        view = self._sight.view
+        earned = view.by_credit()
+        shown = [{"peer": one.name, "key": one.key.hex(), "credit": one.credit} for one in earned[offset : offset + limit]]
+        return {
+            "total": len(earned),
+            "offset": offset,
+            "pool_paid": view.pool_paid,
+            "is_unaudited": self._sight.manifest.is_private,
+            "credits": shown,
+        }
+
+    # What they share.
+
+    @property
+    def _metric(self) -> str:
+        return "epe" if self._sight.manifest.task == "stereo" else "accuracy"
+
+    def _span(self, asked: Asked) -> tuple[int, int]:
+        newest = self._sight.view.round
+        first, last = asked.number("from", 1, _MOST, 1), min(asked.number("to", 1, _MOST, _MOST), newest)
+        return first, max(last, first - 1)
+
+    def _index(self, index: int, size: int) -> int:
+        if index >= size:
+            raise NotAnswered(404, f"there is no entry {index} in a log of {size}")
+        return index
+
+    def _number_in_path(self, text: str, what: str) -> int:
+        try:
+            return number_of(text, what, 0, _MOST)
+        except NotAnswered as error:
+            raise NotAnswered(404, error.reason) from error
+
+
+def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
+    said = one.said
+    key = said.key if isinstance(said, Claim) else said.founder if isinstance(said, Contribution) else None
+    return {
+        "index": index,
+        "kind": one.kind,
+        "leaf_hash": leaf_hash(entry).hex(),
+        "size_bytes": len(entry),
+        "round": said.round,
+        "peer": None if key is None else peer_name(key),
+    }
+
+
+def _fits(name: str, query: str) -> bool:
+    return name.startswith(query) or name.endswith(query) or (len(query) >= _LEAST_PART and query.lower() in name.lower())

@@ -1,0 +1,268 @@
+"""The monitor's HTTP: routes to answers, their statuses and headers; what is asked again within the same moment is made once.
+
+Read only, and without state of its own: no cookie, no login. On loopback it answers only to names of this computer, or a page elsewhere
+could read it through the browser of whoever looks at that page (DNS rebinding).
+"""
+
+import gzip
+import ipaddress
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from aggregator.live import unix_ms
+from aggregator.monitor.answers import Answers
+from aggregator.monitor.asking import Asked, NotAnswered
+from aggregator.monitor.files import INDEX, StaticFile
+from aggregator.monitor.metrics import MEDIA_TYPE, metrics_text
+from aggregator.monitor.present import Present
+from aggregator.monitor.shown import Json
+from aggregator.monitor.sight import Sight
+from aggregator.monitor.streams import Streams
+from protocol.errors import MantaError
+
+MAX_TARGET_BYTES = 2048
+_CACHED, _CACHED_BYTES = 256, 16 * 1024 * 1024
+_WORTH_PACKING = 1024
+_FOR_EVER = "public, max-age=31536000, immutable"
+_SECURITY = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+_EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+
+logger = logging.getLogger("manta.monitor")
+Answer = Callable[..., Awaitable[Json]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """An answer as it is sent."""
+
+    data: bytes
+    packed: bytes | None
+
+
+class MonitorApp:
+    """An ASGI application."""
+
+    def __init__(
+        self,
+        sight: Sight,
+        present: Present,
+        answers: Answers,
+        streams: Streams,
+        files: dict[str, StaticFile],
+        host_names: Collection[str] | None,
+    ) -> None:
+        """Answer of what ``sight`` sees; ``host_names``: beside those of this computer; None: to any name."""
+        self._sight = sight
+        self._present = present
+        self._streams = streams
+        self._files = files
+        self._host_names = None if host_names is None else {name.lower() for name in host_names}
+        self._moment = 0
+        self._cache: OrderedDict[str, _Made] = OrderedDict()
+        self._routed = Starlette(
+            routes=[
+                Route("/", self._page),
+                Route("/static/{name:path}", self._static),
+                Route("/metrics", self._metrics),
+                Route("/api/pictures/{name}.png", self._picture),
+                *self._api_routes(answers),
+            ],
+            exception_handlers={HTTPException: _http_error, NotAnswered: _not_answered, MantaError: _fault, 500: _crash},
+        )
+        self._routed.router.redirect_slashes = False
+
+    def next_moment(self) -> None:
+        """Something is new: what was made before is old."""
+        self._cache.clear()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in _SECURITY.items())]
+            elif scope["method"] == "HEAD":
+                message["body"] = b""
+            await send(message)
+
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, sending)
+        elif scope["path"] == "/api/events":
+            await self._events(scope, receive, sending)
+        else:
+            await self._routed(scope, receive, sending)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """Return the answer to a request that is not even looked at; None: it is."""
+        if scope["method"] not in ("GET", "HEAD"):
+            return _error(405, "the monitor only shows: GET and HEAD", {"allow": "GET, HEAD"})
+        if len(scope["raw_path"]) + len(scope["query_string"]) > MAX_TARGET_BYTES:
+            return _error(414, f"a path and its query have at most {MAX_TARGET_BYTES} bytes")
+        if self._host_names is not None:
+            hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+            if len(hosts) != 1 or not _is_this_computer(hosts[0], self._host_names):
+                return _error(421, "this page is for this computer; a name of a reverse proxy goes into host_names of the run file")
+        return None
+
+    async def _events(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["query_string"]:
+            await _error(400, "this route has no parameters")(scope, receive, send)
+        elif scope["method"] == "HEAD":
+            await Response(headers={"content-type": "text/event-stream"})(scope, receive, send)
+        elif self._streams.is_full:
+            self._streams.refused += 1
+            text = f"all {self._streams.limit} streams are taken; ask /api/now now and then, or come back later"
+            await _error(503, text, {"retry-after": "30"})(scope, receive, send)
+        else:
+            await self._streams.serve(scope, receive, send, list(_EVENT_STREAM))
+
+    def _api_routes(self, answers: Answers) -> list[Route]:
+        span, page = ("from", "to", "points"), ("offset", "limit")
+        plain: dict[str, tuple[Answer, tuple[str, ...]]] = {
+            "/api/run": (answers.run, ()),
+            "/api/now": (answers.now, ()),
+            "/api/series": (answers.series, span),
+            "/api/quality": (answers.quality, span),
+            "/api/fronts": (answers.fronts, ("limit",)),
+            "/api/pictures": (answers.pictures, ()),
+            "/api/peers": (answers.peers, (*page, "sort", "order", "cohort", "state", "query")),
+            "/api/peers/{of}": (answers.peer, ("before", "limit")),
+            "/api/swarm": (answers.swarm, ()),
+            "/api/rounds": (answers.rounds, ("before", "limit")),
+            "/api/rounds/{of}": (answers.round, page),
+            "/api/timeline": (answers.timeline, ("limit",)),
+            "/api/traffic": (answers.traffic, ()),
+            "/api/ledger/head": (answers.head, ()),
+            "/api/ledger/heads": (answers.heads, ("limit",)),
+            "/api/ledger/entries": (answers.entries, ("before", "limit")),
+            "/api/ledger/entries/{of}": (answers.entry, ()),
+            "/api/ledger/proof": (answers.proof, ("index", "size")),
+            "/api/ledger/consistency": (answers.consistency, ("old", "new")),
+            "/api/ledger/credits": (answers.credits, page),
+        }
+        return [Route(path, self._answering(answer, known)) for path, (answer, known) in plain.items()]
+
+    def _answering(self, answer: Answer, known: tuple[str, ...]) -> Callable[[Request], Awaitable[Response]]:
+        async def answered(request: Request) -> Response:
+            query = request.scope["query_string"].decode("latin-1")
+            target = f"{request.scope['path']}?{query}"
+            made = self._cache.get(target)
+            if made is None:
+                of = request.path_params.values()
+                made = _made(await answer(Asked(query, known), *of))
+                self._keep(target, made)
+            return _packed(request, made.data, made.packed, "application/json", {"cache-control": "no-store"})
+
+        return answered
+
+    def _keep(self, target: str, made: _Made) -> None:
+        self._cache[target] = made
+        while len(self._cache) > _CACHED or sum(len(one.data) for one in self._cache.values()) > _CACHED_BYTES:
+            self._cache.popitem(last=False)
+
+    async def _page(self, request: Request) -> Response:
+        return self._file(request, INDEX)
+
+    async def _static(self, request: Request) -> Response:
+        return self._file(request, request.path_params["name"])
+
+    def _file(self, request: Request, name: str) -> Response:
+        file = self._files.get(name)
+        if file is None:
+            raise NotAnswered(404, "there is no such file")
+        headers = {"etag": file.tag, "cache-control": "no-cache"}
+        if file.tag in [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]:
+            return Response(status_code=304, headers=headers)
+        return _packed(request, file.data, file.compressed, file.media_type, headers)
+
+    async def _picture(self, request: Request) -> Response:
+        data = self._sight.pictures.get(request.path_params["name"])
+        if data is None:
+            raise NotAnswered(404, "there is no such picture; the newest are in /api/pictures")
+        return Response(data, media_type="image/png", headers={"cache-control": _FOR_EVER})
+
+    async def _metrics(self, request: Request) -> Response:
+        streams = self._streams
+        text = metrics_text(self._sight, self._present, streams=len(streams), streams_refused=streams.refused, now=unix_ms())
+        made = text.encode()
+        return _packed(request, made, gzip.compress(made, 5, mtime=0), MEDIA_TYPE, {"cache-control": "no-store"})
+
+
+def _made(answer: Json) -> _Made:
+    data = json.dumps(answer, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    return _Made(data, gzip.compress(data, 5, mtime=0) if len(data) > _WORTH_PACKING else None)
+
+
+def _packed(request: Request, data: bytes, packed: bytes | None, media_type: str, headers: dict[str, str]) -> Response:
+    headers = {**headers, "vary": "accept-encoding"}
+    if packed is not None and _takes_gzip(request.headers.get("accept-encoding", "")):
+        return Response(packed, headers={**headers, "content-encoding": "gzip", "content-type": media_type})
+    return Response(data, headers={**headers, "content-type": media_type})
+
+
+def _takes_gzip(accepted: str) -> bool:
+    for part in accepted.split(","):
+        coding, _, weight = part.strip().partition(";")
+        if coding.strip().lower() == "gzip":
+            return weight.replace(" ", "").lower() not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _is_this_computer(host: str, names: Collection[str]) -> bool:
+    """Is the value of a Host header a name of this computer, with any port: a tunnel may have another one at its other end."""
+    name = host.lower()
+    if name.startswith("["):
+        name, bracket, port = name[1:].partition("]")
+        port = port.removeprefix(":") if bracket else "no port"
+    else:
+        name, _, port = name.partition(":")
+    if port and not (port.isascii() and port.isdecimal()):
+        return False
+    if name == "localhost" or name in names:
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _error(status: int, reason: str, headers: dict[str, str] | None = None, **more: object) -> Response:
+    body = json.dumps({"error": {"status": status, "reason": reason, **more}}, ensure_ascii=False).encode()
+    return Response(body, status, {"cache-control": "no-store", **(headers or {})}, media_type="application/json")
+
+
+async def _http_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _error(error.status_code, "there is no such page; docs/monitor.md has the routes" if error.status_code == 404 else error.detail)
+
+
+async def _not_answered(_: Request, error: Exception) -> Response:
+    assert isinstance(error, NotAnswered)
+    return _error(error.status, error.reason, {"retry-after": "2"} if error.status == 503 else None, **error.more)
+
+
+async def _fault(_: Request, error: Exception) -> Response:
+    return _error(503, f"the run's files cannot be read now: {error}"[:500], {"retry-after": "2"})
+
+
+async def _crash(request: Request, error: Exception) -> Response:
+    logger.error("a request failed path=%s", request.scope["path"], exc_info=error)
+    return _error(500, "this is a fault of the monitor's; its log has it")

@@ -1,0 +1,175 @@
+"""Evaluates a few subnets of the newest snapshot, again and again: ``python -m aggregator.monitor.evaluator DIR SHARE [DATA_ROOT]``.
+
+A process of its own at the lowest priority, with one thread, that works at most SHARE of the time. It reads snapshots, which are whole
+or not there, and writes what it finds beside them; nobody waits for it.
+"""
+
+import json
+import logging
+import os
+import random
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from aggregator.attendants import CANNOT, attend, keep_beating
+from aggregator.live import DIRECTORY, unix_ms
+from aggregator.monitor.pictures import INDEX, PICTURES
+from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point
+from aggregator.monitor.scenes import Drawn, draw
+from aggregator.storage import read_manifest
+from automl.data.catalog import load_dataset
+from automl.data.dataset import STEREO, Dataset
+from automl.evaluation import baseline
+from automl.glimpse import glimpse
+from automl.networks import build
+from automl.snapshot import load_snapshot
+from automl.space import Architecture, space_named
+from automl.update import State, state_digest
+from protocol.errors import StorageError, UserError
+from protocol.records import Manifest
+from protocol.rewards import architecture_cost
+from swarm.disk import make_directory, replace_file
+
+_NICENESS = 19
+_RANDOM = 6  # subnets, the same ones in every evaluation
+_LOOK_S = 1.0
+_SNAPSHOTS = "snapshots"
+
+logger = logging.getLogger("manta.evaluator")
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A subnet that is evaluated."""
+
+    kind: str
+    architecture: Architecture
+    macs: int
+
+
+class Evaluator:
+    """Evaluates one run's states."""
+
+    def __init__(self, manifest: Manifest, dataset: Dataset, directory: Path) -> None:
+        """Evaluate on ``dataset``, and write into the run's ``directory``."""
+        space, prices = space_named(manifest.supernet), manifest.cost_table()
+        random_ones = [space.sample(random.Random(f"{manifest.seed}:report:{index}")) for index in range(_RANDOM)]
+        chosen = [("largest", space.largest()), ("smallest", space.smallest()), *(("random", one) for one in random_ones)]
+        self._subjects = [Subject(kind, one, architecture_cost(one.text, prices)) for kind, one in chosen]
+        self._dataset = dataset
+        self._supernet = build(space)
+        self._directory = directory / DIRECTORY
+        self._baseline = baseline(dataset, space.resolutions[-1]) if dataset.task == STEREO else None
+
+    def evaluate(self, state: State) -> None:
+        """Evaluate a state, and write down how good it is and what it answers.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        started_s = time.process_time()
+        self._supernet.load(state.parameters)
+        points, drawn, samples = [], {}, 0
+        for subject in self._subjects:
+            found = glimpse(self._supernet, self._dataset, subject.architecture)
+            samples = found.samples
+            points.append(Point(macs=subject.macs, kind=subject.kind, quality=found.quality, loss=found.loss))  # type: ignore[arg-type]
+            if subject.kind != "random":
+                drawn[subject.kind] = draw(self._supernet, self._dataset, subject.architecture)
+        seen = EvaluationSeen(
+            round=state.round,
+            state=state_digest(state).hex(),
+            at=unix_ms(),
+            seconds=round(time.process_time() - started_s, 3),
+            held_out=samples,
+            baseline=self._baseline,
+            points=tuple(points),
+        )
+        self._write_pictures(drawn["largest"], drawn["smallest"], state.round)
+        with (self._directory / QUALITY).open("ab") as file:
+            file.write(seen.model_dump_json().encode() + b"\n")
+
+    def _write_pictures(self, largest: Drawn, smallest: Drawn, round_: int) -> None:
+        """Write the pictures, then the index that names them; then remove those of before."""
+        folder = self._directory / PICTURES
+        make_directory(folder)
+        index, pictures = largest.beside(smallest, round_)
+        for name, data in pictures.items():
+            if not (folder / f"{name}.png").exists():
+                replace_file(folder / f"{name}.png", data)
+        replace_file(folder / INDEX, index.model_dump_json().encode())
+        for path in folder.glob("*.png"):
+            if path.stem not in pictures:
+                path.unlink(missing_ok=True)
+
+
+def newest_snapshot(directory: Path) -> tuple[int, Path] | None:
+    """Return the newest round that has a snapshot, and that; None: there is none."""
+    rounds = []
+    for path in (directory / _SNAPSHOTS).glob("round-*.safetensors"):
+        digits = path.stem.removeprefix("round-")
+        if digits.isdecimal():
+            rounds.append((int(digits), path))
+    return max(rounds, default=None)
+
+
+def last_evaluated(path: Path) -> int:
+    """Return the round that was evaluated last, -1 if none was; what a kill left of a line is cut off."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return -1
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) < len(data):
+        os.truncate(path, len(whole))
+    lines = whole.splitlines()
+    return int(json.loads(lines[-1])["round"]) if lines else -1
+
+
+def work(evaluator: Evaluator, directory: Path, share: float) -> None:
+    """Evaluate the newest snapshot, rest, and so on for ever."""
+    done = last_evaluated(directory / DIRECTORY / QUALITY)
+    while True:
+        newest = newest_snapshot(directory)
+        if newest is None or newest[0] <= done:
+            time.sleep(_LOOK_S)
+            continue
+        began_s, began_cpu_s = time.monotonic(), time.process_time()
+        try:
+            state, _ = load_snapshot(newest[1])
+        except UserError as error:
+            if newest[1].exists():
+                logger.warning("not read path=%s reason=%s", newest[1], error)
+            time.sleep(_LOOK_S)  # else a newer one took its place
+            continue
+        evaluator.evaluate(state)
+        done = state.round
+        worked_s = time.process_time() - began_cpu_s
+        time.sleep(max(0.0, worked_s / share - (time.monotonic() - began_s)))
+
+
+def main() -> None:
+    """Be the program."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    attend(_NICENESS, lambda: os._exit(0))
+    keep_beating()
+    torch.set_num_threads(1)
+    directory, share = Path(sys.argv[1]), float(sys.argv[2])
+    try:
+        manifest = read_manifest(directory).open()
+        dataset = load_dataset(manifest.dataset, Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+        work(Evaluator(manifest, dataset, directory), directory, share)
+    except UserError as error:
+        print(f"evaluator: {error}", file=sys.stderr)
+        sys.exit(CANNOT)
+    except StorageError as error:
+        print(f"evaluator: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

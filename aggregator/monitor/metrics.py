@@ -1,0 +1,119 @@
+"""``/metrics``: what is seen, in Prometheus' text format, version 0.0.4. Pure; docs/grafana-dashboard.json asks for these names."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from aggregator.monitor.people import STATES
+from aggregator.monitor.present import Present
+from aggregator.monitor.sight import Sight
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")
+
+Labels = Mapping[str, str]
+Samples = Sequence[tuple[Labels, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    name: str
+    kind: str  # "gauge" | "counter": the latter's name ends with _total
+    help: str
+    samples: Samples
+
+
+def metrics_text(sight: Sight, present: Present, *, streams: int, streams_refused: int, now: int) -> str:
+    """Return the text."""
+    metrics = [*_of_log(sight), *_of_aggregator(sight, present, now), *_of_monitor(sight, streams, streams_refused, now)]
+    return "".join(_text(metric) for metric in metrics if metric.samples)
+
+
+def _of_log(sight: Sight) -> list[_Metric]:
+    view, rounds = sight.view, sight.view.rounds
+    manifest, row = view.manifest, rounds.row(view.round) if view.round else None
+    about = {
+        "run": sight.signed.run.hex(),
+        "name": manifest.name,
+        "task": manifest.task,
+        "supernet": manifest.supernet,
+        "program": version("manta-swarm"),
+    }
+    recent_ms = rounds.recent_ms()
+    return [
+        _one("manta_info", "gauge", "What the run is.", 1, about),
+        _one("manta_round", "gauge", "The newest committed round.", view.round),
+        _one("manta_rounds_planned", "gauge", "Rounds of the whole run.", manifest.num_rounds),
+        _one("manta_finished", "gauge", "1 once the last round is committed.", int(view.is_finished)),
+        _one("manta_ledger_entries", "gauge", "Entries under the newest signed tree head.", sight.size),
+        _one("manta_samples_counted_total", "counter", "Samples of all tables, as claimed.", rounds.counted_total),
+        _one("manta_credit_paid_total", "counter", "Credit units that claims have earned.", view.pool_paid),
+        _one("manta_round_samples", "gauge", "Samples of the newest table, as claimed.", row.counted if row else None),
+        _one("manta_round_contributions", "gauge", "Contributions of the newest table.", row.contributions if row else None),
+        _one("manta_round_claims", "gauge", "Claims of the newest table.", row.claims if row else None),
+        _one("manta_round_seconds", "gauge", "Mean time of the newest 32 rounds.", recent_ms / 1000 if recent_ms is not None else None),
+        _one("manta_round_open_seconds", "gauge", "How long the open round is open.", row.open_ms / 1000 if row else None),
+        _one("manta_lot_seconds", "gauge", "Median of what claims say a lot took.", row.lot_ms / 1000 if row else None),
+    ]
+
+
+def _of_aggregator(sight: Sight, present: Present, now: int) -> list[_Metric]:
+    live, there = sight.live, present.people(now)
+    states = [({"state": state}, float(there.count(state))) for state in STATES]
+    metrics = [_Metric("manta_peers", "gauge", "Peers by where they stand.", states)]
+    newest = sight.evaluations.newest
+    if newest is not None:
+        points = [(point.kind, point) for kind in ("largest", "smallest") for point in newest.of_kind(kind)[:1]]
+        random = newest.of_kind("random")
+        quality = [({"subnet": kind}, point.quality) for kind, point in points]
+        if random:
+            quality.append(({"subnet": "random"}, sum(point.quality for point in random) / len(random)))
+        losses = [({"subnet": kind}, point.loss) for kind, point in points if point.loss is not None]
+        what = "EPE in pixels" if sight.manifest.task == "stereo" else "accuracy, 0 to 1"
+        metrics += [
+            _Metric("manta_quality", "gauge", f"Of the newest evaluation on held-out data: {what}; random: the mean.", quality),
+            _Metric("manta_held_out_loss", "gauge", "Of the same, mean cross-entropy in nats.", losses),
+            _one("manta_evaluated_round", "gauge", "The round that was evaluated last.", newest.round),
+        ]
+    if live is None:
+        return metrics
+    both = [({"direction": "in"}, float(live.received_bytes)), ({"direction": "out"}, float(live.sent_bytes))]
+    calls = [({"method": method}, float(one.calls)) for method, one in sorted(live.calls.items())]
+    refused = [({"reason": reason}, float(count)) for reason, count in sorted(live.refused.items())]
+    age_s = max(0, now - live.written_at) / 1000
+    return [
+        *metrics,
+        _Metric("manta_traffic_bytes_total", "counter", "What the aggregator's node received and sent since its start.", both),
+        _Metric("manta_calls_total", "counter", "Calls that the aggregator answered since its start.", calls),
+        _Metric("manta_refused_total", "counter", "What the log did not take since the aggregator's start.", refused),
+        _one("manta_aggregator_silent_seconds", "gauge", "Since the aggregator said something.", age_s),
+    ]
+
+
+def _of_monitor(sight: Sight, streams: int, streams_refused: int, now: int) -> list[_Metric]:
+    on = [alarm.wrong.kind for alarm in sight.alarms.on]
+    return [
+        _Metric("manta_alarms", "gauge", "What is wrong now.", [({"kind": kind}, float(on.count(kind))) for kind in KINDS]),
+        _one("manta_monitor_streams", "gauge", "Open event streams.", streams),
+        _one("manta_monitor_streams_refused_total", "counter", "Event streams that found no place.", streams_refused),
+        _one("manta_monitor_start_time_seconds", "gauge", "When the monitor started, since 1970.", sight.started_at / 1000),
+    ]
+
+
+def _one(name: str, kind: str, help_: str, value: float | None, labels: Labels | None = None) -> _Metric:
+    return _Metric(name, kind, help_, [] if value is None else [(labels or {}, value)])
+
+
+def _text(metric: _Metric) -> str:
+    lines = [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+    lines += [f"{metric.name}{_labels(labels.items())} {value:.17g}" for labels, value in metric.samples]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: Iterable[tuple[str, str]]) -> str:
+    shown = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
+    return f"{{{shown}}}" if shown else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

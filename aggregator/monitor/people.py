@@ -1,0 +1,93 @@
+"""Where each peer stands at a moment: by the log's newest tables, and by what the aggregator says of its open round. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aggregator.live import Live
+from aggregator.monitor.view import PeerSeen, View
+from protocol.signing import peer_name
+
+PRESENT_MS = 60_000  # heard of so lately
+RECENT_ROUNDS = 2  # or counted in one of the newest so many
+STATES = ("counted", "present", "late", "away")
+_BODIES = ("none", "header", "body", "good")  # in this order
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One peer."""
+
+    key: bytes
+    name: str
+    seen: PeerSeen | None  # None: heard of, but in no table yet
+    state: str  # of STATES
+    open: str | None  # of _BODIES, for the open round; None: nobody says
+    heard_ms: int | None  # since it was heard of
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """All peers."""
+
+    by_key: Mapping[bytes, Standing]
+    expected: int
+    handed: int  # keys, in the open round
+    good: int
+    late: tuple[str, ...]  # names
+
+    def count(self, state: str) -> int:
+        """Return how many are in a state."""
+        return sum(one.state == state for one in self.by_key.values())
+
+    @property
+    def present(self) -> int:
+        """How many take part or could."""
+        return len(self.by_key) - self.count("away")
+
+
+def people(view: View, live: Live | None, now: int) -> People:
+    """Return where everybody stands at ``now``, in milliseconds since 1970."""
+    open_round = live.open if live is not None else None
+    handed = _handed(live)
+    expected = set(open_round.expected) if open_round is not None else set()
+    is_over = open_round is not None and open_round.deadline_at is not None and open_round.deadline_at <= now
+    is_over = is_over and open_round is not None and open_round.stage != "idle"
+    counted = {claim.key for claim in view.newest.claims} if view.newest is not None else set()
+    heard = {bytes.fromhex(key): at for key, at in live.heard.items()} if live is not None else {}
+    refused = {bytes.fromhex(key): sum(reasons.values()) for key, reasons in live.refused_of.items()} if live is not None else {}
+    lately = {key for key, at in heard.items() if now - at <= PRESENT_MS}
+    standings = {}
+    for key in view.peers.keys() | lately:
+        seen, digits = view.peers.get(key), key.hex()
+        is_recent = seen is not None and seen.last_round > view.round - RECENT_ROUNDS
+        if is_over and digits in expected and digits not in handed:
+            state = "late"
+        elif key in counted:
+            state = "counted"
+        else:
+            state = "present" if key in lately or is_recent else "away"
+        standings[key] = Standing(
+            key=key,
+            name=seen.name if seen is not None else peer_name(key),
+            seen=seen,
+            state=state,
+            open=None if open_round is None else handed.get(digits, "none"),
+            heard_ms=max(0, now - heard[key]) if key in heard else None,
+            refused=refused.get(key, 0),
+        )
+    late = tuple(sorted(one.name for one in standings.values() if one.state == "late"))
+    good = sum(body == "good" for body in handed.values())
+    return People(standings, len(expected), len(handed), good, late)
+
+
+def _handed(live: Live | None) -> dict[str, str]:
+    """Return key -> how far its contribution to the open round is; of several the one that is farthest."""
+    if live is None or live.open is None:
+        return {}
+    found: dict[str, str] = {}
+    for one in live.open.handed:
+        if one.round == live.open.round and one.body in _BODIES:
+            for key in one.keys:
+                found[key] = max(found.get(key, "none"), one.body, key=_BODIES.index)
+    return found

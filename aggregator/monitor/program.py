@@ -1,0 +1,172 @@
+"""The monitor's process: ``python -m aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator (``aggregator.onlookers``).
+
+SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the socket that the aggregator listens with, and
+whether it is on loopback.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import resource
+import socket
+import sys
+import threading
+from pathlib import Path
+
+import uvicorn
+
+from aggregator.attendants import BEAT_S, CANNOT, attend, beat
+from aggregator.live import unix_ms
+from aggregator.monitor.answers import Answers
+from aggregator.monitor.app import MonitorApp
+from aggregator.monitor.connections import BESIDE_STREAMS, BoundedConnection
+from aggregator.monitor.files import load_files
+from aggregator.monitor.present import Present
+from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.shown import Json, shown_head, shown_quality, shown_round
+from aggregator.monitor.sight import News, Sight
+from aggregator.monitor.streams import Streams
+from protocol.errors import StorageError, UserError
+
+_NICENESS = 10
+_LOOK_S = 0.25
+_NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0
+_LAST_S = 5.0  # for an orderly end
+_FILES_BESIDE = 256  # descriptors beside connections
+
+logger = logging.getLogger("manta.monitor")
+
+
+class Monitor:
+    """Sees, and tells."""
+
+    def __init__(self, sight: Sight, settings: MonitorSection, *, is_loopback: bool) -> None:
+        """Show what ``sight`` sees."""
+        self._sight = sight
+        self._present = Present(sight)
+        self._streams = Streams(settings.streams, self._greeting)
+        answers = Answers(sight, self._present, settings)
+        names = settings.host_names if is_loopback else None
+        self.app = MonitorApp(sight, self._present, answers, self._streams, load_files(), names)
+        self._told_s = 0.0
+
+    async def watch(self) -> None:
+        """Look again and again, and tell everybody what is new, until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        is_pending, has_looked_back = False, False
+        while True:
+            news = await self._sight.look()
+            if not has_looked_back and self._sight.newest_head is not None:
+                await self._sight.look_back()
+                has_looked_back = True
+            if news.is_any:
+                self.app.next_moment()
+                is_pending = True
+            if news.live:
+                self._present.note_traffic()
+            self._tell(news)
+            since_s = loop.time() - self._told_s
+            if since_s >= (_NOW_S if is_pending else _NOW_AT_LEAST_S):
+                self._told_s, is_pending = loop.time(), False
+                if len(self._streams):
+                    self._streams.publish("now", self._present.now(unix_ms()))
+            await asyncio.sleep(_LOOK_S)
+
+    def close(self) -> None:
+        """End what goes on for ever."""
+        self._streams.close()
+
+    def _tell(self, news: News) -> None:
+        sight = self._sight
+        if not len(self._streams):
+            return
+        if news.rounds:
+            self._streams.publish("round", shown_round(sight.view.rounds.row(sight.view.round)))
+        if news.head and sight.newest_head is not None:
+            self._streams.publish("head", shown_head(sight.newest_head))
+        if news.quality and sight.evaluations.newest is not None:
+            self._streams.publish("quality", shown_quality(sight.evaluations.newest))
+        if news.pictures:
+            self._streams.publish("pictures", {"round": sight.pictures.index.round})
+
+    def _greeting(self) -> list[tuple[str, Json]]:
+        newest = self._sight.newest_head
+        head = [("head", shown_head(newest))] if newest is not None else []
+        return [("now", self._present.now(unix_ms())), *head]
+
+
+async def serve(monitor: Monitor, listening: socket.socket, streams: int, ending: threading.Event) -> None:
+    """Answer until SIGTERM, SIGINT or ``ending``."""
+    config = uvicorn.Config(
+        monitor.app,
+        http=BoundedConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=streams + BESIDE_STREAMS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=16_384,
+    )
+    server = uvicorn.Server(config)
+    work = [asyncio.create_task(monitor.watch()), asyncio.create_task(_beat(server, monitor, ending))]
+    serving = asyncio.create_task(server.serve([listening]))
+    done, _ = await asyncio.wait([serving, *work], return_when=asyncio.FIRST_COMPLETED)
+    server.should_exit = True
+    monitor.close()
+    await serving
+    for task in work:
+        task.cancel()
+    await asyncio.wait(work)
+    for task in done:
+        task.result()
+
+
+async def _beat(server: uvicorn.Server, monitor: Monitor, ending: threading.Event) -> None:
+    """Give signs of life for as long as the event loop goes round; see that everything ends when it should."""
+    while not ending.is_set() and not server.should_exit:
+        beat()
+        await asyncio.sleep(BEAT_S / 2)
+    monitor.close()
+    server.should_exit = True
+
+
+def _allow_files(wanted: int) -> None:
+    """Have as many files open as that, if the system allows it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and most > soft:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def main() -> None:
+    """Be the program."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    ending = threading.Event()
+
+    def end() -> None:
+        ending.set()
+        threading.Timer(_LAST_S, os._exit, (1,)).start()
+
+    attend(_NICENESS, end)
+    directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+    settings = MonitorSection.model_validate_json(settings_text)
+    _allow_files(settings.streams + BESIDE_STREAMS + _FILES_BESIDE)
+    beat()
+    try:
+        monitor = Monitor(Sight(directory), settings, is_loopback=where_text["is_loopback"])
+    except (UserError, StorageError) as error:
+        print(f"monitor: {error}", file=sys.stderr)
+        sys.exit(CANNOT if isinstance(error, UserError) else 1)
+    with socket.socket(fileno=where_text["fd"]) as listening:
+        asyncio.run(serve(monitor, listening, settings.streams, ending))
+    os._exit(0)  # the thread that waits for the parent's end waits still
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""How good a few subnets were after some rounds: the evaluator's file DIR/monitor/quality.jsonl, a line each, and curves of it.
+
+Whoever reads takes whole lines only, so a writer that was killed in the middle of one disturbs nobody.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+QUALITY = "quality.jsonl"
+MAX_LINE_BYTES = 65_536
+_MAX_READ_BYTES = 64 * 1024 * 1024  # at a time
+
+Item = TypeVar("Item")
+
+
+class Point(BaseModel):
+    """One subnet."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    macs: int  # of one sample
+    kind: Literal["largest", "smallest", "random"]
+    quality: float  # accuracy from 0 to 1, or EPE in pixels
+    loss: float | None = None  # mean cross-entropy in nats; None in stereo
+
+
+class EvaluationSeen(BaseModel):
+    """What one evaluation found."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    round: int = Field(ge=0)
+    state: str  # the digest of what was evaluated
+    at: int
+    seconds: float
+    held_out: int = Field(ge=0)  # samples
+    baseline: float | None = None
+    points: tuple[Point, ...] = Field(max_length=32)
+
+    def of_kind(self, kind: str) -> list[Point]:
+        """Return the subnets of one kind."""
+        return [point for point in self.points if point.kind == kind]
+
+    def front(self, higher_is_better: bool) -> list[tuple[Point, bool]]:
+        """Return the subnets by MACs, each with whether none with fewer MACs, or as many, is at least as good."""
+        sign = 1 if higher_is_better else -1
+        ordered = sorted(self.points, key=lambda point: (point.macs, -sign * point.quality))
+        shown, best = [], float("-inf")
+        for point in ordered:
+            shown.append((point, sign * point.quality > best))
+            best = max(best, sign * point.quality)
+        return shown
+
+
+class Evaluations:
+    """Those that are in the file, in the order of their rounds."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read the file in ``directory``, when told."""
+        self._path = directory / QUALITY
+        self._offset = 0
+        self.seen: list[EvaluationSeen] = []
+        self.passed_over = 0  # lines that are not what the evaluator writes
+
+    @property
+    def newest(self) -> EvaluationSeen | None:
+        """The newest one."""
+        return self.seen[-1] if self.seen else None
+
+    def read_on(self) -> bool:
+        """Take the lines that are new; return whether there were any. Blocks for as long as the disk takes.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        try:
+            size = self._path.stat().st_size
+        except FileNotFoundError:
+            return False
+        if size < self._offset:  # another file
+            self._offset, self.seen = 0, []
+        if size == self._offset:
+            return False
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            data = file.read(_MAX_READ_BYTES)
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            self._take(line)
+        return bool(whole)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            if len(line) > MAX_LINE_BYTES:
+                raise ValueError("too long")
+            one = EvaluationSeen.model_validate_json(line)
+        except (ValueError, ValidationError):
+            self.passed_over += 1
+            return
+        if self.seen and one.round < self.seen[-1].round:
+            self.passed_over += 1
+        elif self.seen and one.round == self.seen[-1].round:
+            self.seen[-1] = one
+        else:
+            self.seen.append(one)
+
+    def chosen(self, first: int, last: int, most: int) -> list[EvaluationSeen]:
+        """Return at most so many evaluations of rounds ``first`` to ``last``: evenly chosen, the first and the newest among them."""
+        return evenly([one for one in self.seen if first <= one.round <= last], most)
+
+
+def evenly(items: Sequence[Item], most: int) -> list[Item]:
+    """Return at most so many of the items in their order, evenly chosen, the last one and, of more than one, the first among them."""
+    if len(items) <= most:
+        return list(items)
+    if most == 1:
+        return [items[-1]]
+    return [items[place * (len(items) - 1) // (most - 1)] for place in range(most)]
+
+
+def spread(points: Sequence[Point]) -> tuple[float | None, float | None, float | None]:
+    """Return the least, the median and the most of some subnets' figures; None of none."""
+    values = [point.quality for point in points]
+    return (min(values), median(values), max(values)) if values else (None, None, None)

@@ -1,0 +1,39 @@
+"""The run file's [monitor]."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.errors import UserError
+
+DEFAULT_ADDRESS = "127.0.0.1:8787"
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return host and port of ``HOST:PORT``.
+
+    Raises:
+        UserError: it is no such address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
+        raise UserError(f"--monitor {text}: give HOST:PORT to listen on, as {DEFAULT_ADDRESS}; port 0 is a free one")
+    return host.strip("[]"), int(port)
+
+
+class MonitorSection(BaseModel):
+    """[monitor] (not part of the manifest: may change at any start)"""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    address: str = Field(
+        default=DEFAULT_ADDRESS, description="where its web page is, HOST:PORT; on loopback only this computer sees it; empty: none"
+    )
+    purpose: str = Field(
+        default="", max_length=1000, description="what the run is for, shown on the page; empty: a sentence about the task"
+    )
+    host_names: tuple[str, ...] = Field(
+        default=(), description="on loopback: names under which a reverse proxy passes requests on, as monitor.example.org"
+    )
+    streams: int = Field(default=500, ge=1, le=10_000, description="pages that are kept up to date at a time; further ones are told so")
+    evaluate_share: float = Field(
+        default=0.05, ge=0, le=1, description="of one core's time, to evaluate a few subnets while the run goes on; 0: none"
+    )

@@ -1,0 +1,190 @@
+"""What is seen, as the plain values of docs/monitor.md: the parts of answers that the API, the events and the metrics share. Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aggregator.live import RoundTimes
+from aggregator.monitor.alarms import Alarm
+from aggregator.monitor.people import People, Standing
+from aggregator.monitor.quality import EvaluationSeen
+from aggregator.monitor.rounds import RoundSeen
+from aggregator.monitor.sight import HeadSeen
+from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
+from protocol.signing import peer_name
+
+Json = dict[str, Any]
+
+
+def shown_round(one: RoundSeen) -> Json:
+    """Return an element of ``/api/rounds``."""
+    return {
+        "round": one.round,
+        "index": one.index,
+        "contributions": one.contributions,
+        "claims": one.claims,
+        "counted": one.counted,
+        "open_ms": one.open_ms,
+        "committed_at": one.committed_at,
+        "round_ms": one.round_ms,
+        "state": one.state.hex(),
+        "mean": one.mean.hex(),
+        "table": one.table.hex(),
+        "floor": one.floor,
+    }
+
+
+def shown_row(row: RowSeen) -> Json:
+    """Return an element of ``/api/rounds/{round}``'s table."""
+    return {
+        "founder": peer_name(row.founder),
+        "cohort": row.cohort,
+        "index": row.index,
+        "age": row.age,
+        "role": row.role,
+        "samples": row.samples,
+        "body": row.body.hex(),
+        "claims": [
+            {
+                "peer": peer_name(claim.key),
+                "index": claim.index,
+                "lots": claim.lots,
+                "samples": claim.samples,
+                "lot_ms": claim.lot_ms,
+                "credit": claim.credit,
+            }
+            for claim in row.claims
+        ],
+    }
+
+
+def shown_claim(claim: ClaimSeen) -> Json:
+    """Return an element of ``/api/peers/{peer}``'s claims."""
+    return {
+        "round": claim.round,
+        "base_round": claim.base_round,
+        "index": claim.index,
+        "contribution": claim.contribution,
+        "lots": claim.lots,
+        "samples": claim.samples,
+        "credit": claim.credit,
+        "age": claim.age,
+        "cohort": claim.cohort,
+        "founder": peer_name(claim.founder),
+    }
+
+
+def shown_peer(one: Standing) -> Json:
+    """Return an element of ``/api/peers``."""
+    seen = one.seen
+    return {
+        "peer": one.name,
+        "key": one.key.hex(),
+        "cohort": seen.last.cohort if seen else None,
+        "founder": peer_name(seen.last.founder) if seen else None,
+        "state": one.state,
+        "claims": seen.claims if seen else 0,
+        "lots": seen.lots if seen else 0,
+        "samples": seen.samples if seen else 0,
+        "credit": seen.credit if seen else 0,
+        "first_round": seen.first_round if seen else None,
+        "last_round": seen.last_round if seen else None,
+        "last_samples": seen.last.samples if seen else None,
+        "lot_ms": seen.last.lot_ms if seen else None,
+        "heard_ms": one.heard_ms,
+        "open": one.open,
+        "refused": one.refused,
+    }
+
+
+def shown_head(seen: HeadSeen) -> Json:
+    """Return ``/api/ledger/head``."""
+    return {"size": seen.head.size, "root": seen.head.root.hex(), "note": seen.note, "seen_at": seen.seen_at}
+
+
+def shown_alarm(alarm: Alarm) -> Json:
+    """Return an element of ``now.alarms``."""
+    wrong = alarm.wrong
+    return {"kind": wrong.kind, "level": wrong.level, "since": alarm.since, "round": wrong.round, "text": wrong.text}
+
+
+def shown_quality(one: EvaluationSeen) -> Json:
+    """Return ``now.quality`` of an evaluation."""
+
+    def of(kind: str) -> tuple[float | None, float | None]:
+        points = one.of_kind(kind)
+        return (points[0].quality, points[0].loss) if points else (None, None)
+
+    (largest, loss_largest), (smallest, loss_smallest) = of("largest"), of("smallest")
+    return {
+        "round": one.round,
+        "largest": largest,
+        "smallest": smallest,
+        "random": [point.quality for point in one.of_kind("random")],
+        "loss_largest": loss_largest,
+        "loss_smallest": loss_smallest,
+        "is_final": False,
+    }
+
+
+def shown_timeline(times: RoundTimes, train_ms: int | None) -> Json:
+    """Return an element of ``/api/timeline``; ``train_ms``: what the round's claims say that training took."""
+    start = times.opened_at
+
+    def phase(name: str, begin: int | None, end: int | None) -> Json:
+        if start is None or begin is None or end is None:
+            return {"name": name, "start_ms": None, "end_ms": None, "known": "unknown"}
+        return {"name": name, "start_ms": max(0, begin - start), "end_ms": max(0, end - start), "known": "measured"}
+
+    train: Json = {"name": "train", "start_ms": None, "end_ms": None, "known": "unknown"}
+    if train_ms is not None:
+        train = {"name": "train", "start_ms": 0, "end_ms": train_ms, "known": "claimed"}
+    is_fetched = times.first_fetch_at is not None and times.last_fetch_at is not None
+    phases = [
+        train,
+        phase("average", None, None),
+        phase("publish", times.first_header_at, times.last_body_at),
+        phase("close", times.deadline_at, times.closed_at),
+        phase("commit", times.closed_at, times.committed_at),
+        phase("fetch", times.first_fetch_at, times.last_fetch_at if is_fetched else None),
+        phase("update", None, None),
+    ]
+    length = times.committed_at - start if times.committed_at is not None and start is not None else None
+    return {"round": times.round, "opened_at": start, "length_ms": length, "phases": phases}
+
+
+def shown_swarm(round_: int, standings: Sequence[Standing], total: int) -> Json:
+    """Return ``/api/swarm`` of these peers, in columns."""
+    cohorts = sorted({one.seen.last.cohort for one in standings if one.seen})
+    places = {cohort: place for place, cohort in enumerate(cohorts)}
+    ordered = sorted(standings, key=lambda one: (places[one.seen.last.cohort] if one.seen else len(places), one.name))
+    return {
+        "round": round_,
+        "total": total,
+        "shown": len(ordered),
+        "cohorts": cohorts,
+        "peer": [one.name for one in ordered],
+        "cohort": [places[one.seen.last.cohort] if one.seen else None for one in ordered],
+        "state": [one.state for one in ordered],
+        "open": [one.open for one in ordered],
+        "is_founder": [one.seen is not None and one.seen.last.founder == one.key for one in ordered],
+        "last_samples": [one.seen.last.samples if one.seen else None for one in ordered],
+    }
+
+
+def shown_people(people: People) -> Json:
+    """Return ``now.peers``."""
+    cohorts = {one.seen.last.cohort for one in people.by_key.values() if one.seen and one.state != "away"}
+    return {
+        "known": len(people.by_key),
+        "present": people.present,
+        "counted": people.count("counted"),
+        "late": people.count("late"),
+        "away": people.count("away"),
+        "cohorts": len(cohorts),
+    }
+
+
+def shown_table(round_: RoundSeen, table: TableSeen, offset: int, limit: int) -> Json:
+    """Return ``/api/rounds/{round}`` but for its timeline: that round, and a part of who gave what to it."""
+    rows = [shown_row(row) for row in table.rows[offset : offset + limit]]
+    return {**shown_round(round_), "total": len(table.rows), "offset": offset, "table_rows": rows}

@@ -1,0 +1,231 @@
+"""What the monitor sees: the log's entries folded up, the aggregator's words, evaluations, pictures, tree heads; and what is wrong with it.
+
+``look`` is called again and again. It reads what is new, never more than a part at a time, so that whoever asks meanwhile is answered.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.live import DIRECTORY, LIVE, MAX_BYTES, Live, unix_ms
+from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from aggregator.monitor.pictures import Pictures
+from aggregator.monitor.quality import Evaluations
+from aggregator.monitor.stored import StoredLog
+from aggregator.monitor.view import View
+from aggregator.storage import TREE_HEAD
+from automl.asked import AskedCourse
+from protocol.course import Course
+from protocol.errors import EncodingError, LedgerError, RemoteFault, StorageError
+from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.records import Manifest
+
+KEPT_HEADS = 256
+_ENTRIES_AT_A_TIME = 256  # 20 ms
+_READ_AT_A_TIME = 4096
+_SNAPSHOTS = "snapshots"
+_MAX_CERTIFICATE_BYTES = 262_144
+
+CourseOf = Callable[[Manifest], Course]
+
+
+@dataclass(frozen=True, slots=True)
+class HeadSeen:
+    """A tree head, its signature checked."""
+
+    head: TreeHead
+    note: str
+    seen_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What one look brought."""
+
+    rounds: int = 0
+    head: bool = False
+    live: bool = False
+    quality: bool = False
+    pictures: bool = False
+
+    @property
+    def is_any(self) -> bool:
+        """Whether there was anything new."""
+        return any((self.rounds, self.head, self.live, self.quality, self.pictures))
+
+
+class Sight:
+    """Everything that is shown. One event loop has it."""
+
+    def __init__(self, directory: Path, course_of: CourseOf = AskedCourse) -> None:
+        """See the run in ``directory``; nothing is read yet but its manifest.
+
+        Raises:
+            UserError: there is no log, or this version does not know its supernet.
+            StorageError: it cannot be read.
+        """
+        self.log = StoredLog(directory)
+        self.signed = self.log.manifest()
+        self.manifest = self.signed.open()
+        self.operator = self.log.operator()
+        self.origin = origin(self.signed.run, self.operator)
+        self.view = View(self.manifest, course_of(self.manifest))
+        self.live: Live | None = None
+        self.live_read_at: int | None = None
+        self.evaluations = Evaluations(directory / DIRECTORY)
+        self.pictures = Pictures(directory / DIRECTORY, self.manifest.task)
+        self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
+        self.first_head: HeadSeen | None = None
+        self.alarms = Alarms()
+        self.started_at = unix_ms()
+        self.looked_at = self.started_at
+        self._directory = directory
+        self._stamps: dict[str, tuple[int, int]] = {}
+        self.reading_to = 0  # entries under the newest tree head, which may be more than were looked at
+        self._judged: int | None = None  # the newest evaluation whose state was compared with the log's
+
+    @property
+    def newest_head(self) -> HeadSeen | None:
+        """The newest tree head under which all entries were looked at."""
+        return self.heads[-1] if self.heads else None
+
+    @property
+    def size(self) -> int:
+        """How many entries may be asked for."""
+        return self.newest_head.head.size if self.newest_head is not None else 0
+
+    async def look(self) -> News:
+        """Read what is new."""
+        wrongs: list[Wrong] = []
+        rounds = self.view.round
+        head = live = quality = pictures = False
+        try:
+            head = await self._look_at_log()
+            live = await self._look_at_live()
+            quality = await asyncio.to_thread(self.evaluations.read_on)
+            pictures = await self._look_at_pictures()
+        except (OSError, ValueError, StorageError, EncodingError, LedgerError) as error:
+            wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {error}"[:500]))
+        self.looked_at = now = unix_ms()
+        self._judge_evaluation(now)
+        wrongs += of_the_aggregator(self.live, self.started_at, now, is_finished=self.view.is_finished)
+        if self.live is not None:
+            wrongs += self.alarms.refused(self.live, now)
+        self.alarms.look(wrongs, now)
+        return News(self.view.round - rounds, head, live, quality, pictures)
+
+    async def look_back(self) -> None:
+        """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""
+        for head in await asyncio.to_thread(self._certificates):
+            await self._compare(head)
+
+    async def _look_at_log(self) -> bool:
+        if not self._is_new(self._directory / TREE_HEAD):
+            return False
+        note = await asyncio.to_thread(self.log.tree_head)
+        try:
+            head = open_tree_head(note, self.origin, self.operator)
+        except RemoteFault as error:
+            self._forget_stamp(TREE_HEAD)
+            raise StorageError(f"the newest tree head does not hold: {error}") from error
+        before, self.reading_to = self.view.round, head.size
+        await self._read_entries(head)
+        if self.view.round == before + 1 and before:  # seen as it came; the aggregator's own word replaces this
+            self.view.rounds.committed(self.view.round, unix_ms())
+        if head.size != self.view.size or head.root != self.view.root():
+            signed, seen = f"{head.size} entries of root {head.root.hex()[:16]}", f"{self.view.size} of {self.view.root().hex()[:16]}"
+            text = f"the log is not the one that was seen before: it signs for {signed}, and {seen} were seen"
+            self.alarms.keep(Wrong("fork", "alarm", text, self.view.round), unix_ms())
+            return False
+        newest = self.newest_head
+        if newest is not None and newest.head.size == head.size:
+            return False  # the same head, signed again
+        self.heads.append(HeadSeen(head, note, unix_ms()))
+        self.first_head = self.first_head or self.heads[-1]
+        return True
+
+    async def _read_entries(self, head: TreeHead) -> None:
+        """Take the entries up to a tree head. Where this stops, by an error too, the next look goes on."""
+        try:
+            while self.view.size < head.size:
+                start = self.view.size
+                entries = await asyncio.to_thread(self.log.entries, start, min(start + _READ_AT_A_TIME, head.size))
+                for place in range(0, len(entries), _ENTRIES_AT_A_TIME):
+                    self.view.take(entries[place : place + _ENTRIES_AT_A_TIME])
+                    await asyncio.sleep(0)
+        except BaseException:
+            self._forget_stamp(TREE_HEAD)
+            raise
+
+    async def _look_at_live(self) -> bool:
+        path = self._directory / DIRECTORY / LIVE
+        if not self._is_new(path):
+            return False
+        self.live = await asyncio.to_thread(_read_live, path)
+        self.live_read_at = unix_ms()
+        for times in self.live.times:
+            if times.committed_at is not None:
+                self.view.rounds.committed(times.round, times.committed_at)
+        return True
+
+    async def _look_at_pictures(self) -> bool:
+        with contextlib.suppress(FileNotFoundError):  # newer ones are just being written
+            return await asyncio.to_thread(self.pictures.read_on)
+        return False
+
+    def _judge_evaluation(self, now: int) -> None:
+        """Was what was evaluated the state that the log names?"""
+        newest = self.evaluations.newest
+        if newest is None or newest.round > self.view.round or newest.round == self._judged:
+            return
+        self._judged = newest.round
+        named = self.view.rounds.state_of(newest.round) if newest.round else self.manifest.initial_state
+        if newest.state != named.hex():
+            text = f"the snapshot of round {newest.round} is not the state that the log names: {newest.state[:16]}, not {named.hex()[:16]}"
+            self.alarms.keep(Wrong("divergence", "alarm", text, newest.round), now)
+
+    async def _compare(self, head: TreeHead) -> None:
+        try:
+            if head.size <= self.size and await asyncio.to_thread(self.log.root, head.size) == head.root:
+                return
+        except StorageError as error:
+            self.alarms.keep(Wrong("unreadable", "alarm", str(error)), unix_ms())
+            return
+        text = f"the log signed for {head.size} entries of root {head.root.hex()[:16]}, which it does not hold any more"
+        self.alarms.keep(Wrong("fork", "alarm", text), unix_ms())
+
+    def _certificates(self) -> list[TreeHead]:
+        found = []
+        for path in sorted((self._directory / _SNAPSHOTS).glob("round-*.json"))[-KEPT_HEADS:]:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RemoteFault):  # not for us to judge: it may be half written
+                with path.open("rb") as file:
+                    note = json.loads(file.read(_MAX_CERTIFICATE_BYTES))["tree_head"]
+                found.append(open_tree_head(note, self.origin, self.operator))
+        return found
+
+    def _is_new(self, path: Path) -> bool:
+        """Return whether a file changed since this was asked last; where it is not there, it did not."""
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return False
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if self._stamps.get(path.name) == stamp:
+            return False
+        self._stamps[path.name] = stamp
+        return True
+
+    def _forget_stamp(self, name: str) -> None:
+        self._stamps.pop(name, None)
+
+
+def _read_live(path: Path) -> Live:
+    with path.open("rb") as file:
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
+    return Live.model_validate_json(data)

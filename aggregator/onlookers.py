@@ -1,0 +1,183 @@
+"""What an aggregator does for those who look on: it counts what passes, notes when rounds were, writes both down, and keeps the monitor's
+processes running. None of it is waited for by the run, and none of it can stop it.
+"""
+
+import asyncio
+import ipaddress
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.attendants import Attendant
+from aggregator.intake import now_ms
+from aggregator.live import DIRECTORY, FinalQuality, Handed, Live, LiveFile, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, address_of
+from aggregator.timeline import Timeline, Times
+from aggregator.watched import Tally
+from protocol.closing import Closing, Stage
+from protocol.errors import UserError
+from swarm.budget import Faults
+from swarm.traffic import Traffic
+
+_PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorDoor:
+    """Where the monitor listens: the socket is the aggregator's, so the address stays while the monitor's process comes and goes."""
+
+    socket: socket.socket
+    host: str
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.socket.getsockname()[1]}/"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this computer can come in."""
+        return ipaddress.ip_address(self.socket.getsockname()[0]).is_loopback
+
+
+def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None:
+    """Return where to listen: at ``asked``, else where the run file says; None: the run file wants no monitor.
+
+    The usual address is nobody's choice: where it is taken, a free port is.
+
+    Raises:
+        UserError: it is no address, or one where nobody can listen.
+    """
+    address = settings.address if asked is None else asked
+    if not address:
+        return None
+    host, port = address_of(address)
+    try:
+        return MonitorDoor(_listen(host, port), host)
+    except OSError as error:
+        if asked is None and address == DEFAULT_ADDRESS:
+            return MonitorDoor(_listen(host, 0), host)
+        reason = error.strerror or error
+        raise UserError(f"cannot listen on {address} ({reason}): give another --monitor HOST:PORT, or --no-monitor") from error
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+
+
+class Onlookers:
+    """All of it, of one aggregator."""
+
+    def __init__(self, directory: Path, settings: MonitorSection, door: MonitorDoor | None, data_root: Path | None) -> None:
+        """Prepare; without a ``door`` nothing is written and no process started."""
+        self.tally = Tally(unix_ms)
+        self.timeline = Timeline(unix_ms)
+        self.door = door
+        self._directory = directory
+        self._settings = settings
+        self._data_root = data_root
+        self._started_at = unix_ms()
+        self.final: FinalQuality | None = None
+        self.join: tuple[str, ...] = ()
+        self.attendants = self._attendants()
+
+    def watch(self, closing: Closing, traffic: Traffic, faults: Faults, is_finished: Callable[[], bool]) -> None:
+        """Look at these from now on."""
+        self._closing = closing
+        self._traffic = traffic
+        self._faults = faults
+        self._is_finished = is_finished
+        self.tally.on_call = self.timeline.called
+        self.tally.on_answer = self.timeline.answered
+
+    async def look_on(self) -> None:
+        """Write, and keep the processes running, until this is cancelled."""
+        if self.door is None:
+            await asyncio.Event().wait()
+        work = [LiveFile(self._directory, self.now).keep(), *(attendant.keep() for attendant in self.attendants)]
+        tasks = [asyncio.create_task(one) for one in work]
+        try:
+            await asyncio.wait(tasks)
+            await asyncio.Event().wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def close(self) -> None:
+        """Let the address go."""
+        if self.door is not None:
+            self.door.socket.close()
+
+    def now(self) -> Live:
+        """Return this moment."""
+        now, faults = unix_ms(), self._faults
+        return Live(
+            written_at=now,
+            started_at=self._started_at,
+            pid=os.getpid(),
+            join=self.join,
+            open=None if self._is_finished() else self._open_round(now),
+            times=tuple(_shown(times) for times in self.timeline.committed),
+            sent_bytes=self._traffic.sent.total,
+            received_bytes=self._traffic.received.total,
+            calls={
+                method: MethodTraffic(calls=one.calls, in_bytes=one.in_bytes, out_bytes=one.out_bytes)
+                for method, one in self.tally.by_method.items()
+            },
+            heard={key.hex(): at for key, at in self.tally.heard().items()},
+            refused=dict(faults.by_reason),
+            refused_of={key.hex(): reasons for key, reasons in faults.by_key().items()},
+            final=self.final,
+        )
+
+    def _open_round(self, now: int) -> OpenRound:
+        closing = self._closing
+        left_ms = closing.left_ms(now_ms())
+        if closing.stage is Stage.OPEN and left_ms:
+            self.timeline.due(left_ms)
+        is_running = closing.stage is not Stage.IDLE
+        return OpenRound(
+            round=closing.round,
+            stage=closing.stage.value,
+            open_ms=closing.open_ms,
+            opened_at=self.timeline.current.opened_at if is_running else None,
+            deadline_at=now + left_ms if left_ms and is_running else self.timeline.current.deadline_at,
+            expected=tuple(sorted(key.hex() for key in closing.expected)),
+            handed=tuple(
+                Handed(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body) for round_, keys, body in closing.standing()
+            ),
+        )
+
+    def _attendants(self) -> tuple[Attendant, ...]:
+        if self.door is None:
+            return ()
+        beside = self._directory / DIRECTORY
+        settings = self._settings.model_dump_json()
+        descriptor = self.door.socket.fileno()
+        where = json.dumps({"fd": descriptor, "is_loopback": self.door.is_loopback})
+        monitor = Attendant(
+            "monitor",
+            ("-m", _PROGRAM, str(self._directory.absolute()), settings, where),
+            beside / "monitor.log",
+            pass_fds=(descriptor,),
+        )
+        if not self._settings.evaluate_share:
+            return (monitor,)
+        root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)
+        evaluator = Attendant(
+            "evaluator",
+            ("-m", _EVALUATOR, str(self._directory.absolute()), str(self._settings.evaluate_share), *root),
+            beside / "evaluator.log",
+        )
+        return monitor, evaluator
+
+
+def _shown(times: Times) -> RoundTimes:
+    return RoundTimes(**{name: getattr(times, name) for name in RoundTimes.model_fields})

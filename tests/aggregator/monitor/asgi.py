@@ -1,0 +1,161 @@
+"""Requests to the monitor's application without a network, and a run for it to show. For the tests of this folder."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from aggregator.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.monitor.answers import Answers
+from aggregator.monitor.app import MonitorApp
+from aggregator.monitor.files import StaticFile, load_files
+from aggregator.monitor.present import Present
+from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.sight import Sight
+from aggregator.monitor.streams import Streams
+from swarm.disk import make_directory
+
+LOCAL = {"host": "127.0.0.1:8787"}
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    """An answer."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which is JSON."""
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(gzip.decompress(self.body) if self.headers.get("content-encoding") == "gzip" else self.body)
+
+    @property
+    def reason(self) -> str:
+        """Why there is no other answer."""
+        error = self.json["error"]
+        assert error["status"] == self.status
+        return str(error["reason"])
+
+
+class Shown:
+    """A run's directory, shown."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: MonitorSection | None = None,
+        is_loopback: bool = True,
+        files: dict[str, StaticFile] | None = None,
+        **of_sight: Any,
+    ) -> None:
+        """Show it; nothing is read before ``look``."""
+        settings = settings or MonitorSection()
+        self.sight = Sight(directory, **of_sight)
+        self.present = Present(self.sight)
+        self.streams = Streams(settings.streams, lambda: [("now", self.present.now(unix_ms()))])
+        answers = Answers(self.sight, self.present, settings)
+        names = settings.host_names if is_loopback else None
+        self.app = MonitorApp(self.sight, self.present, answers, self.streams, load_files() if files is None else files, names)
+
+    def look(self) -> None:
+        """Read what is new."""
+        asyncio.run(self.sight.look())
+        self.present.note_traffic()
+        self.app.next_moment()
+
+    def get(self, target: str, *, method: str = "GET", headers: Mapping[str, str] = LOCAL) -> Got:
+        """Return the answer to a request."""
+        return asyncio.run(get(self.app, target, method=method, headers=headers))
+
+
+async def get(app: MonitorApp, target: str, *, method: str = "GET", headers: Mapping[str, str] = LOCAL) -> Got:
+    """Return the answer to a request, the whole of it."""
+    path, _, query = target.partition("?")
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+        "client": ("127.0.0.1", 40_000),
+        "server": ("127.0.0.1", 8787),
+    }
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start, *parts = sent
+    return Got(
+        start["status"],
+        {name.decode(): value.decode() for name, value in start["headers"]},
+        b"".join(part.get("body", b"") for part in parts),
+    )
+
+
+def live_of(**changes: Any) -> Live:
+    """Return what an aggregator says a moment ago, with changes."""
+    now = unix_ms()
+    return Live(
+        written_at=now,
+        started_at=now - 60_000,
+        pid=1,
+        join=("manta-peer join",),
+        received_bytes=5_000,
+        sent_bytes=9_000,
+        calls={"body": MethodTraffic(calls=3, in_bytes=4_000, out_bytes=100)},
+        refused={"bad body": 2},
+    ).model_copy(update=changes)
+
+
+def write_live(directory: Path, live: Live) -> None:
+    """Write it where the aggregator does."""
+    make_directory(directory / DIRECTORY)
+    (directory / DIRECTORY / LIVE).write_text(live.model_dump_json())
+
+
+def open_round(round_: int, expected: list[bytes], handed: dict[bytes, str], *, left_ms: int = 1_000, lasts_ms: int = 500) -> OpenRound:
+    """Return an open round in which these keys are that far."""
+    now = unix_ms()
+    return OpenRound(
+        round=round_,
+        stage="open" if left_ms > 0 else "waiting",
+        open_ms=1_500,
+        opened_at=now - lasts_ms,
+        deadline_at=now + left_ms,
+        expected=tuple(key.hex() for key in expected),
+        handed=tuple(Handed(round=round_, keys=(key.hex(),), body=body) for key, body in handed.items()),
+    )
+
+
+def times_of(round_: int, committed_at: int) -> RoundTimes:
+    """Return when the phases of a round were that was committed then, a second after it was opened."""
+    opened_at = committed_at - 1_000
+    return RoundTimes(
+        round=round_,
+        opened_at=opened_at,
+        first_header_at=opened_at + 600,
+        last_body_at=opened_at + 700,
+        deadline_at=opened_at + 800,
+        closed_at=opened_at + 900,
+        committed_at=committed_at,
+        first_fetch_at=committed_at + 10,
+        last_fetch_at=committed_at + 50,
+    )

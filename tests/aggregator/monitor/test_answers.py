@@ -1,0 +1,236 @@
+"""What the API answers, against the log itself, and against the verifier of proofs that everybody else uses."""
+
+import hashlib
+from base64 import b64decode
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.monitor.quality import QUALITY
+from aggregator.opening import OpenRun
+from protocol.merkle import verify_consistency, verify_inclusion
+from protocol.notes import open_tree_head, origin
+from protocol.records import entry_of, open_entry
+from protocol.signing import peer_name
+from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
+from tests.aggregator.real_run import OPERATOR, PEERS
+from tests.aggregator.small_run import PEERS as SMALL_PEERS
+from tests.aggregator.small_run import course_of, create, grow, signed_manifest
+
+NAMES = [peer_name(peer.public_key) for peer in PEERS]
+
+
+def json(shown: Shown, target: str) -> Any:
+    """Return what a route answers."""
+    got = shown.get(target)
+    assert got.status == 200, got.body
+    return got.json
+
+
+def test_the_run_is_described_by_its_manifest(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+    run, manifest = json(shown, "/api/run"), played[1].signed.open()
+    assert run["run"] == played[1].signed.run.hex()
+    assert (run["name"], run["task"], run["supernet"], run["num_rounds"]) == ("real", "classification", manifest.supernet, 9)
+    assert "digits" in run["purpose"]
+    assert run["ledger"]["operator"] == OPERATOR.public_key.hex()
+    assert run["ledger"]["origin"] == origin(played[1].signed.run, OPERATOR.public_key)
+    assert run["join"] == ["manta-peer join"]
+
+
+def test_now_has_the_round_the_peers_and_the_head(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+    now, log = json(shown, "/api/now"), played[1].log
+    assert (now["round"], now["num_rounds"], now["is_finished"], now["state"]) == (3, 9, False, log.ledger.state.hex())
+    assert now["head"] == {"size": log.head.size, "root": log.head.root.hex()}
+    assert now["round_ms"] == 1_200
+    assert now["left_ms"] == 6 * 1_200
+    assert {name: now["open"][name] for name in ("round", "stage", "expected", "handed", "good", "late")} == {
+        "round": 4,
+        "stage": "open",
+        "expected": 3,
+        "handed": 2,
+        "good": 1,
+        "late": 0,
+    }
+    assert now["peers"] == {"known": 3, "present": 3, "counted": 3, "late": 0, "away": 0, "cohorts": 1}
+    assert now["reading"] is None
+
+
+def test_every_entry_can_be_proven_by_who_has_the_operators_key_alone(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+    head, ledger = json(shown, "/api/ledger/head"), json(shown, "/api/run")["ledger"]
+    signed = open_tree_head(head["note"], ledger["origin"], bytes.fromhex(ledger["operator"]))
+    assert (signed.size, signed.root.hex()) == (head["size"], head["root"])
+    for index in range(signed.size):
+        shown_entry, proof = json(shown, f"/api/ledger/entries/{index}"), json(shown, f"/api/ledger/proof?index={index}&size={signed.size}")
+        entry = b64decode(shown_entry["entry"], validate=True)
+        assert entry == played[1].log.entry(index)
+        leaf = hashlib.sha256(b"\x00" + entry).digest()
+        assert shown_entry["leaf_hash"] == proof["leaf_hash"] == leaf.hex()
+        verify_inclusion(leaf, index, signed.size, [bytes.fromhex(each) for each in proof["proof"]], signed.root)
+
+
+@pytest.mark.parametrize("old", [0, 1, 7, 14, 18, 19])
+def test_every_earlier_log_can_be_proven_a_part_of_the_newest(shown: Shown, played: tuple[Path, OpenRun], old: int) -> None:
+    answer, log = json(shown, f"/api/ledger/consistency?old={old}"), played[1].log
+    old_root = shown.sight.log.root(old)
+    proof = [bytes.fromhex(each) for each in answer["proof"]]
+    verify_consistency(old, answer["new"], proof, old_root, log.head.root)
+
+
+def test_an_entry_says_in_json_what_its_bytes_say(shown: Shown) -> None:
+    for index in range(19):
+        answer = json(shown, f"/api/ledger/entries/{index}")
+        record = open_entry(b64decode(answer["entry"]))
+        assert entry_of(record) == b64decode(answer["entry"])
+        assert answer["kind"] == ("round" if index in (6, 13, 18) else answer["kind"])
+        assert answer["fields"]["run"] == json(shown, "/api/run")["run"]
+        if answer["kind"] != "round":
+            assert record.digest.hex() == answer["fields"]["digest"]  # type: ignore[union-attr]
+        else:
+            assert "digest" not in answer["fields"]
+
+
+def test_entries_come_in_pages_the_newest_first_and_none_twice(shown: Shown) -> None:
+    indices, before = [], ""
+    while True:
+        page = json(shown, f"/api/ledger/entries?limit=4&before={before}")
+        indices += [entry["index"] for entry in page["entries"]]
+        if page["more_before"] is None:
+            break
+        before = page["more_before"]
+    assert indices == list(range(18, -1, -1))
+
+
+def test_rounds_come_in_pages_and_each_has_who_gave_what(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+    first, second = json(shown, "/api/rounds?limit=2"), json(shown, "/api/rounds?limit=2&before=2")
+    assert [one["round"] for one in (*first["rounds"], *second["rounds"])] == [3, 2, 1]
+    assert (first["more_before"], second["more_before"]) == (2, None)
+    alone, together = json(shown, "/api/rounds/2"), json(shown, "/api/rounds/3")
+    assert [len(row["claims"]) for row in alone["table_rows"]] == [1, 1, 1]
+    assert sorted(row["founder"] for row in alone["table_rows"]) == sorted(NAMES)
+    (row,) = together["table_rows"]
+    assert sorted(claim["peer"] for claim in row["claims"]) == sorted(NAMES)
+    assert sum(claim["credit"] for claim in row["claims"]) == played[1].log.ledger.manifest.reward_pool
+    assert [one["founder"] for one in json(shown, "/api/rounds/2?offset=1&limit=1")["table_rows"]] == [alone["table_rows"][1]["founder"]]
+
+
+def test_a_rounds_timeline_says_what_was_seen_and_what_nobody_can_see(shown: Shown) -> None:
+    phases = {phase["name"]: phase for phase in json(shown, "/api/rounds/3")["timeline"]["phases"]}
+    assert {name: phase["known"] for name, phase in phases.items()} == {
+        "train": "claimed",
+        "average": "unknown",
+        "publish": "measured",
+        "close": "measured",
+        "commit": "measured",
+        "fetch": "measured",
+        "update": "unknown",
+    }
+    assert (phases["publish"]["start_ms"], phases["publish"]["end_ms"]) == (600, 700)
+    assert phases["commit"]["end_ms"] == 1_000
+    assert [one["round"] for one in json(shown, "/api/timeline?limit=2")["timelines"]] == [3, 2]
+
+
+def test_a_peer_finds_its_work_by_its_name_its_key_or_the_end_of_its_name(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+    key, name = PEERS[1].public_key, NAMES[1]
+    answers = [json(shown, f"/api/peers/{text}") for text in (name, key.hex(), name[-8:])]
+    assert all(answer["peer"] == name for answer in answers)
+    credits = played[1].log.ledger.credits()
+    assert answers[0]["credit"] == credits[key]
+    assert answers[0]["credit_share"] == credits[key] / sum(credits.values())
+    assert [claim["round"] for claim in answers[0]["claims_list"]] == [3, 2, 1]
+    page = json(shown, f"/api/peers/{name}?limit=2")
+    assert page["more_before"] == 2
+    assert [claim["round"] for claim in json(shown, f"/api/peers/{name}?limit=2&before=2")["claims_list"]] == [1]
+    for claim in answers[0]["claims_list"]:
+        entry = json(shown, f"/api/ledger/entries/{claim['index']}")
+        assert (entry["kind"], entry["peer"], entry["fields"]["round"]) == ("claim", name, claim["base_round"] + 1)
+        assert json(shown, f"/api/ledger/entries/{claim['contribution']}")["kind"] == "contribution"
+
+
+def test_peers_are_sorted_filtered_and_paged(shown: Shown) -> None:
+    by_name = json(shown, "/api/peers?sort=peer")["peers"]
+    assert [one["peer"] for one in by_name] == sorted(NAMES)
+    assert [one["peer"] for one in json(shown, "/api/peers?sort=peer&order=desc&offset=1&limit=1")["peers"]] == [sorted(NAMES)[1]]
+    credits = [one["credit"] for one in json(shown, "/api/peers")["peers"]]
+    assert credits == sorted(credits, reverse=True)
+    assert json(shown, f"/api/peers?query={NAMES[2][-5:]}")["total"] == 1
+    assert json(shown, "/api/peers?cohort=nobody")["total"] == 0
+    assert json(shown, "/api/peers?state=counted&cohort=here")["total"] == 3
+    assert {one["peer"]: one["open"] for one in by_name} == dict(zip(NAMES, ("good", "header", "none"), strict=True))
+
+
+def test_the_whole_swarm_comes_in_columns(shown: Shown) -> None:
+    swarm = json(shown, "/api/swarm")
+    columns = [swarm[name] for name in ("peer", "cohort", "state", "open", "is_founder", "last_samples")]
+    assert {len(column) for column in columns} == {swarm["shown"]} == {3}
+    assert swarm["cohorts"] == ["here"]
+    assert sum(swarm["is_founder"]) == 1
+
+
+def test_credits_are_those_of_the_ledger(shown: Shown, played: tuple[Path, OpenRun]) -> None:
+    answer = json(shown, "/api/ledger/credits")
+    assert {bytes.fromhex(one["key"]): one["credit"] for one in answer["credits"]} == played[1].log.ledger.credits()
+    assert answer["pool_paid"] == sum(one["credit"] for one in answer["credits"])
+
+
+def test_a_log_that_grows_is_followed_and_a_peer_that_stays_away_is_seen(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 1)
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        assert json(shown, "/api/now")["round"] == 1
+        grow(log, 2)
+        shown.look()
+        assert json(shown, "/api/now")["round"] == 3
+        assert [head["size"] for head in json(shown, "/api/ledger/heads")["heads"]] == [21, 7]
+        keys = [peer.public_key for peer in SMALL_PEERS]
+        write_live(directory, live_of(open=open_round(4, keys, {keys[0]: "good"}, left_ms=-5, lasts_ms=2_000)))
+        shown.look()
+        now = json(shown, "/api/now")
+        assert now["open"]["late_peers"] == sorted(peer_name(key) for key in keys[1:])
+        assert now["peers"]["late"] == 2
+        assert json(shown, f"/api/peers/{peer_name(keys[1])}")["state"] == "late"
+
+
+def test_who_was_heard_of_but_is_in_no_table_yet_is_found_too(played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 1)
+        live = live_of()
+        newcomer = bytes(31) + b"\x07"
+        write_live(directory, live.model_copy(update={"heard": {newcomer.hex(): live.written_at}}))
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        peer = json(shown, f"/api/peers/{newcomer.hex()}")
+        assert (peer["state"], peer["claims"], peer["claims_list"], peer["rank"]) == ("present", 0, [], None)
+        assert json(shown, "/api/swarm")["cohort"].count(None) == 1
+
+
+def test_curves_of_quality_and_fronts_come_from_the_evaluators_file(played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 3)
+        write_live(directory, live_of())
+        lines = []
+        for round_ in (0, 1, 2):
+            state = (log.ledger.state_at(round_) if round_ else log.ledger.manifest.initial_state).hex()
+            points = [
+                {"macs": 100, "kind": "smallest", "quality": 0.1 * round_, "loss": 2.0},
+                {"macs": 150, "kind": "random", "quality": 0.05},
+                {"macs": 200, "kind": "largest", "quality": 0.2 * round_, "loss": 1.0},
+            ]
+            lines.append({"round": round_, "state": state, "at": 1, "seconds": 0.5, "held_out": 355, "points": points})
+        text = "".join(dumps(line) + "\n" for line in lines)
+        (directory / "monitor" / QUALITY).write_text(text + '{"round": 3, "sta')  # the evaluator is just writing
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        quality = json(shown, "/api/quality")
+        assert (quality["round"], quality["largest"], quality["held_out"]) == ([0, 1, 2], [0.0, 0.2, 0.4], 355)
+        assert quality["random_median"] == [0.05, 0.05, 0.05]
+        assert json(shown, "/api/quality?from=1&to=1")["round"] == [1]
+        front = json(shown, "/api/fronts?limit=1")["fronts"][0]
+        assert (front["round"], [point["on_front"] for point in front["points"]]) == (2, [True, False, True])
+        assert json(shown, "/api/now")["quality"]["largest"] == 0.4
+        assert json(shown, "/api/now")["alarms"] == []

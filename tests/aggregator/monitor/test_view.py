@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import pytest
+
+from aggregator.log import Log
+from aggregator.monitor.rounds import Rounds
+from aggregator.monitor.tables import TableSeen
+from aggregator.monitor.view import KEPT_CLAIMS, View
+from aggregator.opening import OpenRun
+from automl.asked import AskedCourse
+from protocol.errors import EncodingError, LedgerError
+from protocol.signing import peer_name
+from tests.aggregator.small_run import ENTRIES, PEERS, course_of, grow
+
+
+def view_of(log: Log) -> View:
+    """Return the view of all of a small run's log."""
+    view = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    view.take(log.entries(0, log.head.size))
+    return view
+
+
+def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]) -> None:
+    log = played[1].log
+    view = View(log.ledger.manifest, AskedCourse(log.ledger.manifest))
+    view.take(log.entries(0, log.head.size))
+    assert (view.round, view.size, view.root()) == (log.ledger.round, log.head.size, log.head.root)
+    assert {peer.key: peer.credit for peer in view.peers.values()} == log.ledger.credits()
+    assert view.pool_paid == sum(log.ledger.credits().values())
+    for round_ in (1, 2, 3):
+        assert view.rounds.state_of(round_) == log.ledger.state_at(round_)
+        assert view.rounds.index_of(round_) == log.ledger.index_at(round_)
+
+
+def test_it_does_not_matter_in_which_parts_the_entries_come(log: Log) -> None:
+    grow(log, 5)
+    whole, entries = view_of(log), log.entries(0, log.head.size)
+    bit_by_bit = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    for entry in entries:
+        bit_by_bit.take([entry])
+    assert bit_by_bit.root() == whole.root()
+    assert bit_by_bit.rounds.series(1, 5, 10) == whole.rounds.series(1, 5, 10)
+    assert bit_by_bit.peers == whole.peers
+
+
+def test_a_table_is_the_same_when_it_is_looked_up_again(log: Log) -> None:
+    grow(log, 3)
+    view = view_of(log)
+    newest = view.newest
+    assert newest is not None
+    again = view.table(3, log.entries(2 * ENTRIES, ENTRIES))
+    assert again == newest
+    assert [claim.key for claim in again.claims] == [peer.public_key for peer in PEERS]
+    assert [view.peers[peer.public_key].last for peer in PEERS] == again.claims
+    assert {peer.name for peer in view.peers.values()} == {peer_name(peer.public_key) for peer in PEERS}
+
+
+def test_of_each_peer_the_newest_claims_are_kept_and_all_are_counted(log: Log) -> None:
+    grow(log, KEPT_CLAIMS + 3)
+    peer = view_of(log).peers[PEERS[1].public_key]
+    assert [claim.round for claim in peer.newest] == list(range(4, KEPT_CLAIMS + 4))
+    assert (peer.claims, peer.first_round, peer.last_round) == (KEPT_CLAIMS + 3, 1, KEPT_CLAIMS + 3)
+    assert peer.lots == 3 * peer.claims  # 2 of the first architecture, 1 of the other
+    assert peer.samples == peer.lots * log.ledger.manifest.lot_samples
+
+
+def test_what_is_no_log_is_refused(log: Log) -> None:
+    grow(log, 2)
+    entries = log.entries(0, log.head.size)
+    view = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    with pytest.raises(EncodingError):
+        view.take([b"no entry"])
+    with pytest.raises(LedgerError, match="without contributions"):
+        view.take([entries[0], entries[ENTRIES - 1]])
+
+
+def rounds_of(count: int, table: TableSeen) -> Rounds:
+    """Return as many rounds, all like the one of ``table``."""
+    rounds = Rounds()
+    for _ in range(count):
+        rounds.append(table)
+    return rounds
+
+
+def test_a_long_run_is_shown_by_as_many_points_as_asked_for_and_none_is_left_out(log: Log) -> None:
+    grow(log, 1)
+    table = view_of(log).newest
+    assert table is not None
+    rounds = rounds_of(1001, table)
+    for round_ in range(1, 1002):
+        rounds.committed(round_, 1_000_000 + 100 * round_)
+    series = rounds.series(1, 1001, 100)
+    assert len(series.round) <= 100
+    assert series.round[-1] == 1001
+    assert series.round[0] == series.rounds_a_point == 11
+    assert set(series.round_ms) == {100}
+    assert set(series.counted) == {table.said.counted}
+    assert rounds.series(5, 4, 100).round == []
+    assert rounds.recent_ms() == 100
+
+
+def test_rounds_that_nobody_timed_have_no_time(log: Log) -> None:
+    grow(log, 1)
+    table = view_of(log).newest
+    assert table is not None
+    rounds = rounds_of(4, table)
+    assert rounds.recent_ms() is None
+    rounds.committed(2, 5_000)
+    rounds.committed(3, 5_700)
+    rounds.committed(9, 1)  # which is not there yet
+    assert [rounds.row(round_).round_ms for round_ in (1, 2, 3, 4)] == [None, None, 700, None]
+    assert rounds.recent_ms() == 700
