@@ -1,15 +1,12 @@
 """manta-search: trains, searches, exports and looks at supernets in this process. Knows no network: it works on snapshots and data.
 
-A command's module is imported when the command is called: torch and what is built on it take seconds, which --version need not wait for.
+A command's module is imported when it is asked for; it imports no torch before the person's words are checked (``automl.commands``).
 """
 
 import importlib
-import signal
-import sys
 
 import click
 
-_OF_SWARM = frozenset({"torchvision", "sklearn", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
 _COMMANDS = ("data", "split", "space", "train", "evaluate", "profile", "find", "export")
 
 
@@ -24,19 +21,7 @@ class _Commands(click.Group):
         """Import and return a command."""
         if cmd_name not in _COMMANDS:
             return None
-        before = signal.getsignal(signal.SIGINT)
-        if before is signal.default_int_handler:  # Ctrl-C in the middle of an import comes out as whatever the library makes of it
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-        try:
-            command = getattr(importlib.import_module(f"automl.commands.{cmd_name}"), cmd_name)
-        except ModuleNotFoundError as error:
-            library = (error.name or "").partition(".")[0]
-            if library not in _OF_SWARM:
-                raise
-            click.echo(f"manta-search: {library} is not installed; install Manta with its extra, as in: pip install '.[swarm]'", err=True)
-            sys.exit(2)
-        finally:
-            signal.signal(signal.SIGINT, before)
+        command = getattr(importlib.import_module(f"automl.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

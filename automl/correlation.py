@@ -22,8 +22,3 @@ def correlate(left_BCHW: Tensor, right_BCHW: Tensor, num_disparities: int) -> Te
     matches_BHWD = matches_BHWW.gather(3, column_WD.clamp(min=0).expand(batch, height, -1, -1))
     scale_WD = (column_WD >= 0).to(matches_BHWD.dtype) / channels
     return (matches_BHWD * scale_WD).permute(0, 3, 1, 2)
-
-
-def correlation_macs(channels: int, height: int, width: int) -> int:
-    """Return the multiply-accumulates of one pair of views, as ``torch.utils.flop_counter`` counts them: those of the matrix product."""
-    return height * width * width * channels

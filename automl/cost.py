@@ -1,7 +1,7 @@
 """What an architecture costs: multiply-accumulates (MACs) of one sample, and weights. Pure functions of the architecture.
 
 Convolutions, the head and stereo's correlation count; normalisations and activations do not, as usual in the field. MACs are a sum over
-the genes of an architecture, each at its resolution, so that a table prices them all.
+the genes of an architecture, each at its resolution, so that a table prices them all. No torch.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from functools import cache
 
 from automl.shapes import layer_shapes, unit_sides
 from automl.space import Architecture, Layer, SearchSpace
-from automl.stereo import fixed_macs as stereo_macs
-from automl.stereo import fixed_num_weights as stereo_num_weights
+from automl.stereo_shapes import fixed_macs as stereo_macs
+from automl.stereo_shapes import fixed_num_weights as stereo_num_weights
 
 
 @cache

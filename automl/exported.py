@@ -16,9 +16,8 @@ from automl.export import onnx, pt2
 from automl.export.description import Description
 from automl.export.folder import read_folder
 from automl.files import read_bounded
+from automl.forms import SUFFIXES
 from protocol.errors import UserError
-
-SUFFIXES = (".pt2", ".onnx")
 
 
 @dataclass(frozen=True, slots=True)

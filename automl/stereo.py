@@ -10,62 +10,21 @@ Disparities: how many pixels of the full resolution further to the left a point 
 Shapes: B batch (both views: 2B), C channels, D disparities of the correlation, H and W height and width at any scale.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from automl.correlation import correlate, correlation_macs
+from automl.correlation import correlate
 from automl.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticLayer, is_residual
-from automl.shapes import NUM_SHARED_UNITS, joined_channels, unit_sides
+from automl.shapes import NUM_SHARED_UNITS
 from automl.space import Architecture, SearchSpace
+from automl.stereo_shapes import UP_KERNEL, StageShape, stage_shapes
 from automl.supernet import Supernet, draw, plain_units
 
-_MIN_DECODER_WIDTH = 8  # and that of the full resolution, where a channel costs most
-_UP_KERNEL = 4  # of a transposed convolution of stride 2: a multiple of the stride, or it would leave a chequered pattern
 _NUM_VIEWS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class StageShape:
-    """One step up."""
-
-    coarse: int  # channels from below
-    link: int  # channels of the U link
-    predictions: int  # from below: 1, but for the first step 0
-    width: int  # channels that it works with and hands on
-
-    @property
-    def merged(self) -> int:
-        """The channels that are merged at its scale: what came up, the U link, and the coarser prediction."""
-        return self.width + self.link + self.predictions
-
-
-def decoder_widths(space: SearchSpace) -> tuple[int, ...]:
-    """Return the channels of each step up, coarse to fine: half of the linked unit's, for the finer the scale the more a channel costs."""
-    linked = space.widths[-2::-1]
-    return (*(max(_MIN_DECODER_WIDTH, width // 2) for width in linked), _MIN_DECODER_WIDTH)
-
-
-def link_widths(space: SearchSpace) -> tuple[int, ...]:
-    """Return the channels of each U link, coarse to fine: of units 5 to 1 (3 to 1: for the left view), and of the left view itself.
-
-    That of unit 3 brings the correlation along: without it, disparities would only come up from 1/16, and learning takes much longer.
-    """
-    widths = list(space.widths)
-    widths[NUM_SHARED_UNITS - 1] = joined_channels(space)
-    return (*widths[-2::-1], space.image_channels)
-
-
-def stage_shapes(space: SearchSpace) -> Iterator[StageShape]:
-    """Yield the shape of each step up, coarse to fine."""
-    coarse, predictions = space.widths[-1], 0
-    for link, width in zip(link_widths(space), decoder_widths(space), strict=True):
-        yield StageShape(coarse, link, predictions, width)
-        coarse, predictions = width, 1
 
 
 class Stage(nn.Module):
@@ -74,7 +33,7 @@ class Stage(nn.Module):
     def __init__(self, shape: StageShape, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
         # Without torch's own first weights, which would come from the global generator.
-        self.up = skip_init(nn.ConvTranspose2d, shape.coarse, shape.width, _UP_KERNEL, stride=2, padding=1, bias=False)
+        self.up = skip_init(nn.ConvTranspose2d, shape.coarse, shape.width, UP_KERNEL, stride=2, padding=1, bias=False)
         self.up_norm = norm(shape.width)
         self.merge = skip_init(nn.Conv2d, shape.merged, shape.width, 3, padding=1, bias=False)
         self.merge_norm = norm(shape.width)
@@ -233,26 +192,3 @@ def _window(size: int) -> Tensor:
     bell_K = torch.exp(-((torch.arange(size) - size // 2) ** 2) / 2)
     window_KK: Tensor = bell_K[:, None] * bell_K[None, :]
     return window_KK.mul_(size / window_KK.norm())
-
-
-def fixed_macs(space: SearchSpace, resolution: int) -> int:
-    """Return the multiply-accumulates of one pair of views in all but the searchable layers."""
-    sides = unit_sides(space, resolution)
-    height, width = sides[NUM_SHARED_UNITS - 1]
-    features = space.widths[NUM_SHARED_UNITS - 1]
-    macs = correlation_macs(features, height, width) + height * width * features**2
-    height, width = sides[-1]
-    for shape in stage_shapes(space):
-        macs += height * width * shape.coarse * shape.width * _UP_KERNEL**2  # each pixel in spreads over a patch of that size
-        height, width = 2 * height, 2 * width
-        macs += height * width * 9 * (shape.merged * shape.width + shape.width)
-    return macs
-
-
-def fixed_num_weights(space: SearchSpace) -> int:
-    """Return how many weights all but the searchable layers has, those of the normalisations among them."""
-    features = space.widths[NUM_SHARED_UNITS - 1]
-    weights = features**2 + 2 * joined_channels(space)
-    for shape in stage_shapes(space):
-        weights += shape.width * (shape.coarse * _UP_KERNEL**2 + 9 * shape.merged + 9 + 4) + 1
-    return weights

@@ -19,6 +19,7 @@ from torch import Tensor
 from automl.networks import build
 from automl.optimizers import Moments, are_finite, num_own_moments, outer_step, own_step
 from automl.schedule import Plan
+from automl.snapshot_header import FORMAT
 from automl.sorting import sort_channels
 from exact.vectors import joined, vector_group_sizes, vector_groups
 from protocol.encoding import decode, encode
@@ -27,7 +28,6 @@ from protocol.merkle import leaf_hash, root
 from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import Digest
 
-FORMAT = "manta/state/v3"
 _MAX_HEADER_BYTES = 96
 _MAX_MOMENTS = 2
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from automl.commands import opened_snapshot
-from automl.commands.find import made_evaluator
 from automl.cost import macs
 from automl.data.dataset import SEARCH, TEST
 from automl.evaluation import Quality, metric_of, score
+from automl.jobs.find import made_evaluator
+from automl.opening import opened_snapshot
 from automl.search.constraints import Constraint, Cost, Region
 from automl.search.course import Strategy, search
 from automl.search.evaluators import Evaluator

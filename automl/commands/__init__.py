@@ -1,21 +1,23 @@
-"""The commands of manta-search, one a module; each parses, calls, prints and exits. Here is what they share."""
+"""The commands of manta-search, one a module: each parses, checks what needs no torch, then imports its job (``automl.jobs``).
+
+Nothing that imports torch is imported here, or above a command's function: a person's mistakes are told at once. Here is what the commands
+share.
+"""
 
 import contextlib
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import click
-import torch
 
-from automl.data.catalog import load_dataset
-from automl.data.dataset import Dataset
-from automl.networks import build
-from automl.snapshot import load_snapshot
-from automl.space import space_named
-from automl.supernet import Supernet
-from automl.update import State
+from automl.data.names import check_name
+from automl.snapshot_header import read_header
+from automl.space import SearchSpace, space_named
 from protocol.errors import MantaError, UserError
+
+_OF_SWARM = frozenset({"torchvision", "sklearn", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
 
 
 @contextlib.contextmanager
@@ -31,41 +33,58 @@ def clear_errors() -> Iterator[None]:
         sys.exit(1)
 
 
-def checked_device(name: str) -> str:
-    """Return the name of a device that is here.
+@contextlib.contextmanager
+def loading() -> Iterator[None]:
+    """For imports only: let SIGINT end the process as the system does, and name a library that is missing.
+
+    A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it.
 
     Raises:
-        UserError: it is not.
+        UserError: a library is missing that the extra "swarm" brings.
     """
-    if name != "cpu" and not (name.split(":")[0] == "cuda" and torch.cuda.is_available()):
-        raise UserError(f"there is no device {name!r} here; use --device cpu")
-    return name
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _OF_SWARM:
+            raise
+        raise UserError(f"{library} is not installed; install Manta with its extra, as in: pip install '.[swarm]'") from error
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def dataset_of(metadata: Mapping[str, str], given: str | None, root: Path | None) -> Dataset:
-    """Return the data set that the person named, or the one that a snapshot was trained on.
+def described(snapshot: Path) -> tuple[SearchSpace, dict[str, str]]:
+    """Return which supernet a snapshot is of, and its metadata; its weights are not read.
 
     Raises:
-        UserError: neither is named, or it cannot be loaded.
+        UserError: it is no snapshot, or of no supernet that this version knows.
+    """
+    metadata = read_header(snapshot)
+    if "supernet" not in metadata:
+        raise UserError(f"{snapshot} does not say which supernet it is of; give the snapshot of a run")
+    return space_named(metadata["supernet"]), metadata
+
+
+def check_data(metadata: Mapping[str, str], given: str | None, root: Path | None) -> None:
+    """Refuse a data set that the person named, or that a snapshot was trained on, where its name or its folder cannot be.
+
+    Raises:
+        UserError: neither is named, or see ``automl.data.names``.
     """
     name = given or metadata.get("dataset")
     if name is None:
         raise UserError("the snapshot does not say what it was trained on: name it with --data")
-    return load_dataset(name, root)
+    check_name(name, root)
 
 
-def opened_snapshot(path: Path, device: str = "cpu") -> tuple[Supernet, State, dict[str, str]]:
-    """Return the supernet with a snapshot's weights, the snapshot's state, and its metadata.
+def check_device(name: str) -> None:
+    """Refuse the name of what is no device anywhere; whether a GPU is here, only torch can say.
 
     Raises:
-        UserError: the file is no snapshot, or not one of the supernet that it names.
+        UserError: it is none.
     """
-    state, metadata = load_snapshot(path)
-    if "supernet" not in metadata:
-        raise UserError(f"{path} does not say which supernet it is of; give the snapshot of a run")
-    supernet = build(space_named(metadata["supernet"]), device)
-    try:
-        supernet.load(state.parameters)
-    except ValueError as error:
-        raise UserError(f"{path} does not fit the supernet that it names: {error}; give the snapshot of a run") from error
-    return supernet, state, metadata
+    if name.split(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"there is no device {name!r} here; use --device cpu")

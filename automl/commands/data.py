@@ -4,9 +4,9 @@ from pathlib import Path
 
 import click
 
-from automl.commands import clear_errors
-from automl.data.catalog import load_dataset
+from automl.commands import clear_errors, loading
 from automl.data.dataset import STEREO
+from automl.data.names import check_name
 
 
 @click.command()
@@ -23,6 +23,9 @@ def data(name: str, root: Path | None, download: bool) -> None:
     in DIR/X/left, right and disparity. Labelled images may be kept smaller: food101-128px.
     """
     with clear_errors():
+        check_name(name, root, may_download=download)
+        with loading():
+            from automl.data.catalog import load_dataset
         dataset = load_dataset(name, root, download=download)
         digest = dataset.digest
     what = "pairs" if dataset.task == STEREO else "images"

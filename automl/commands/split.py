@@ -4,18 +4,17 @@ from pathlib import Path
 
 import click
 
-from automl.commands import clear_errors
-from automl.data.catalog import load_dataset
-from automl.data.images import ImageDataset
-from automl.data.splitting import MAX_PARTS, dirichlet_split, write_class_folders
+from automl.commands import clear_errors, loading
+from automl.data.dataset import STEREO
+from automl.data.names import check_name, task_of
 from protocol.errors import UserError
 
-_LEAST = 50  # images that a part has, of which a fifth will be held out: more than a usual lot
+_MAX_PARTS = 1000
 
 
 @click.command()
 @click.argument("name")
-@click.option("--parts", type=click.IntRange(1, MAX_PARTS), default=4, show_default=True, metavar="N", help="How many.")
+@click.option("--parts", type=click.IntRange(1, _MAX_PARTS), default=4, show_default=True, metavar="N", help="How many.")
 @click.option(
     "--alpha", type=float, default=0.3, show_default=True, help="How alike the parts are: 0.1 hardly (a class or two each), 100 very."
 )
@@ -33,14 +32,11 @@ def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path 
     with clear_errors():
         if not alpha > 0:
             raise UserError(f"--alpha takes a number above 0, not {alpha:g}")
-        dataset = load_dataset(name, root)
-        if not isinstance(dataset, ImageDataset):
-            raise UserError(f"{name} is a set for {dataset.task}: only labelled images can be split by class")
+        check_name(name, root)
+        if task_of(name) == STEREO:
+            raise UserError(f"{name} is a set for {STEREO}: only labelled images can be split by class")
         if out.exists():
             raise UserError(f"{out} is there already; it is left as it is: choose another name with --out")
-        split_N = dirichlet_split(dataset.train_labels, parts, alpha, seed, _LEAST)
-        for number, chosen in enumerate(split_N):
-            folder = out / f"part-{number:0{len(str(parts - 1))}}"
-            write_class_folders(dataset, chosen.tolist(), folder)
-            classes = len(set(dataset.train_labels[chosen].tolist()))
-            click.echo(f"{folder}: {len(chosen)} images of {classes} classes")
+        with loading():
+            from automl.jobs import split as job
+        job.split(name, parts, alpha, out, seed, root)

@@ -1,18 +1,23 @@
-"""What the rest of automl knows of a data set: batches of inputs and targets, sizes, and a digest. Nothing here reads a file.
+"""What the rest of automl knows of a data set: batches of inputs and targets, sizes, and a digest. Nothing here reads a file, or
+imports torch: whoever only looks at names and sizes need not wait for it.
 
 Shapes: B samples of a batch, C channels, H and W at the resolution asked for (its height; the width follows from the task:
 classification 1:1, stereo 1:2).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
 
 from protocol.signing import Digest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CLASSIFICATION = "classification"
 STEREO = "stereo"

@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from automl.data.images import ImageDataset, Indices, held_out_fifth
+from automl.data.names import DEFAULT_SIDE
 from automl.data.pictures import read_picture
 from automl.data.scaling import Pixels
-from automl.data.sizes import DEFAULT_SIDE, has_colours, of_one_size, side_of, squares
+from automl.data.sizes import has_colours, of_one_size, side_of, squares
 from protocol.errors import UserError
 
 _WHITE = 255

@@ -10,7 +10,6 @@ import numpy as np
 from automl.data.scaling import Pixels, rescale_pixels
 from protocol.errors import UserError
 
-DEFAULT_SIDE = 256
 MAX_BYTES = 8 << 30
 _JUDGED_AFTER = 100  # pictures: then their mean size says whether the set will fit
 

@@ -14,7 +14,6 @@ from automl.data.images import ImageDataset, Indices
 from automl.data.scaling import Pixels
 from protocol.errors import UserError
 
-MAX_PARTS = 1000
 _TRIES = 1000
 _WHITE = 255
 

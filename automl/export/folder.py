@@ -14,10 +14,10 @@ from automl.export.card import card
 from automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
 from automl.export.description import Description
 from automl.files import read_bounded
+from automl.forms import CARD, CONFIG, WEIGHTS
 from automl.plain import deployed, plain_network
 from protocol.errors import UserError
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 _MAX_HEADER_BYTES = 1 << 20  # of a safetensors file: the names and the shapes
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from automl.export.description import Description
-from protocol.errors import UserError
+from automl.forms import missing_package
 
 OPSET = 18  # of the standard operations: onnxruntime reads it from version 1.14 on
 MAX_BYTES = 512 << 20
@@ -26,7 +26,8 @@ def onnx_bytes(program: torch.export.ExportedProgram, description: Description) 
     Raises:
         UserError: the packages for it are not installed.
     """
-    check_packages()
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        _package(name)
     onnx = _package("onnx")
     exported = torch.onnx.export(
         program,
@@ -114,18 +115,8 @@ def _messages(message: Any) -> Iterator[Any]:
                 yield from _messages(part)
 
 
-def check_packages() -> None:
-    """Refuse to go on without the packages that write and read ONNX.
-
-    Raises:
-        UserError: one is not installed.
-    """
-    for name in ("onnx", "onnxscript", "onnxruntime"):
-        _package(name)
-
-
 def _package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise UserError(f"for ONNX the package {name} is missing: pip install 'manta-swarm[export]'") from error
+        raise missing_package(name) from error

@@ -8,17 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from automl.export.description import Description
-from automl.export.folder import CARD, CONFIG, WEIGHTS, folder_files
+from automl.export.folder import folder_files
 from automl.export.graph import traced
-from automl.export.onnx import check_packages, onnx_bytes, read_onnx
+from automl.export.onnx import onnx_bytes, read_onnx
 from automl.export.pt2 import pt2_bytes, read_pt2
 from automl.export.subnet import Subnet
 from automl.files import staged
+from automl.forms import FOLDER, ONNX, PT2, check_targets
 from automl.plain import deployed
-from protocol.errors import OwnFault, UserError
+from protocol.errors import OwnFault
 
-PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
-FORMATS = (PT2, ONNX, FOLDER)
 TOLERANCE = 1e-4  # of the largest output, or of 1 where that is less: fp32 sums in another order
 _BATCH = 3
 
@@ -48,34 +47,6 @@ def write(subnet: Subnet, folder: Path, name: str, formats: Sequence[str], repla
             (stage / path).parent.mkdir(exist_ok=True)
             (stage / path).write_bytes(data)
     return [Written(folder / target, differences.get(form, 0.0)) for form, target in targets.items()]
-
-
-def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool) -> dict[str, str]:
-    """Return what each format is to be called in ``folder``.
-
-    Raises:
-        UserError: something has such a name already (see ``write``), or a package for ONNX is missing.
-    """
-    if ONNX in formats:
-        check_packages()
-    targets = {form: name if form == FOLDER else f"{name}.{form}" for form in FORMATS if form in formats}
-    for target in targets.values():
-        _check_target(folder / target, replace)
-    return targets
-
-
-def _check_target(path: Path, replace: bool) -> None:
-    """Refuse to write over what is there, unless it is to be replaced and is nothing but an export."""
-    if not path.exists() and not path.is_symlink():
-        return
-    if not replace:
-        raise UserError(f"{path} is there already; choose another --name or --out, or replace it with --force")
-    if path.suffix in (f".{PT2}", f".{ONNX}"):
-        is_export = path.is_file()
-    else:
-        is_export = path.is_dir() and {entry.name for entry in path.iterdir()} <= {CONFIG, WEIGHTS, CARD}
-    if not is_export or path.is_symlink():
-        raise UserError(f"{path} is something else than an export, and is not replaced; choose another --name or --out")
 
 
 def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str, bytes], dict[str, float]]:

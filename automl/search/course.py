@@ -13,10 +13,10 @@ from automl.data.dataset import SEARCH, TEST
 from automl.evaluation import Quality, score
 from automl.search.constraints import Cost, Region
 from automl.search.evaluators import Evaluator
-from automl.search.evolution import Effort, evolve
+from automl.search.evolution import MIN_SAMPLES, Effort, evolve
 from automl.search.front import Point, by_merit, front, spread
 from automl.search.journal import Journal
-from automl.search.predictor import MIN_SAMPLES, Fit, Predictor
+from automl.search.predictor import Fit, Predictor
 from automl.space import Architecture, SearchSpace
 from protocol.errors import UserError
 

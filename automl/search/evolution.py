@@ -12,6 +12,7 @@ from automl.search.constraints import Cost, Region, distinct
 from automl.search.front import Point, by_merit, front, spread
 from automl.space import Architecture
 
+MIN_SAMPLES = 20  # that a predictor is fitted to
 _PARENTS = 4  # one in so many of a population
 _MUTATION = 0.1  # the chance of every choice; arXiv:1904.00420
 

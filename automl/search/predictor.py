@@ -22,9 +22,9 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
+from automl.search.evolution import MIN_SAMPLES
 from automl.space import Architecture, SearchSpace
 
-MIN_SAMPLES = 20
 WEAK_RANK_CORRELATION = 0.3  # below it a prediction hardly helps
 
 _FOLDS = 5

@@ -7,7 +7,8 @@ import torch
 from automl.calibration import recalibrate
 from automl.export.description import UNKNOWN, Description, Provenance
 from automl.export.subnet import Subnet
-from automl.export.writer import FORMATS, exported_files
+from automl.export.writer import exported_files
+from automl.forms import FORMATS
 from automl.networks import build
 from automl.space import STEREO_TINY, TINY
 

@@ -3,7 +3,8 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from automl.correlation import correlate, correlation_macs
+from automl.correlation import correlate
+from automl.stereo_shapes import correlation_macs
 
 
 def views(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -15,8 +15,9 @@ from automl.data.images import ImageDataset
 from automl.export import load_folder
 from automl.export.description import Description, Provenance
 from automl.export.subnet import cut, provenance_of
-from automl.export.writer import FORMATS, TOLERANCE, check_targets, write
+from automl.export.writer import TOLERANCE, write
 from automl.exported import open_exported
+from automl.forms import FORMATS, check_targets
 from automl.plain import deployed
 from automl.space import space_named
 from automl.supernet import Supernet

@@ -6,7 +6,8 @@ import safetensors.torch
 import torch
 
 from automl.snapshot import load_snapshot, save_snapshot
-from automl.update import FORMAT, State, state_digest
+from automl.snapshot_header import FORMAT
+from automl.update import State, state_digest
 from protocol.errors import StorageError, UserError
 
 STATE = State(12, torch.tensor([1.0, 2.0, 3.0]), (torch.tensor([0.5, 2.0**-149, -0.0]), torch.tensor([4.0, 5.0, 6.0])), bytes(range(32)))

@@ -11,7 +11,8 @@ from automl.layers import ElasticBatchNorm, ElasticLayer
 from automl.objective import stereo_loss
 from automl.shapes import layer_shapes, unit_sides
 from automl.space import STEREO_BASE, STEREO_TINY, Architecture
-from automl.stereo import PlainStereo, Stereo, decoder_widths, fixed_macs, fixed_num_weights
+from automl.stereo import PlainStereo, Stereo
+from automl.stereo_shapes import decoder_widths, fixed_macs, fixed_num_weights
 
 SPACE = STEREO_TINY
 HEIGHT = SPACE.resolutions[-1]

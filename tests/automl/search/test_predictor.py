@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from automl.search.predictor import MIN_SAMPLES, Predictor, one_hot, rank_correlation
+from automl.search.evolution import MIN_SAMPLES
+from automl.search.predictor import Predictor, one_hot, rank_correlation
 from automl.space import BASE, TINY
 from tests.automl.search.synthetic import score_of
 

@@ -1,0 +1,52 @@
+"""The forms in which a subnet is exported, by their names, and what the files are called. No torch."""
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from protocol.errors import UserError
+
+PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
+FORMATS = (PT2, ONNX, FOLDER)
+SUFFIXES = (f".{PT2}", f".{ONNX}")
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of a folder
+_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
+
+
+def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool) -> dict[str, str]:
+    """Return what each format is to be called in ``folder``.
+
+    Raises:
+        UserError: something has such a name already (see ``write``), or a package for ONNX is missing.
+    """
+    if ONNX in formats:
+        _check_packages()
+    targets = {form: name if form == FOLDER else f"{name}.{form}" for form in FORMATS if form in formats}
+    for target in targets.values():
+        _check_target(folder / target, replace)
+    return targets
+
+
+def _check_target(path: Path, replace: bool) -> None:
+    """Refuse to write over what is there, unless it is to be replaced and is nothing but an export."""
+    if not path.exists() and not path.is_symlink():
+        return
+    if not replace:
+        raise UserError(f"{path} is there already; choose another --name or --out, or replace it with --force")
+    if path.suffix in SUFFIXES:
+        is_export = path.is_file()
+    else:
+        is_export = path.is_dir() and {entry.name for entry in path.iterdir()} <= {CONFIG, WEIGHTS, CARD}
+    if not is_export or path.is_symlink():
+        raise UserError(f"{path} is something else than an export, and is not replaced; choose another --name or --out")
+
+
+def _check_packages() -> None:
+    missing = next((name for name in _FOR_ONNX if find_spec(name) is None), None)
+    if missing is not None:
+        raise missing_package(missing)
+
+
+def missing_package(name: str) -> UserError:
+    """Return what a person is told who lacks a package that writes or reads ONNX."""
+    return UserError(f"for ONNX the package {name} is missing: pip install 'manta-swarm[export]'")

@@ -1,0 +1,99 @@
+"""manta-search evaluate, at work."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import click
+import torch
+
+from automl.commands.evaluate import Wishes
+from automl.cost import macs, num_weights
+from automl.data.catalog import load_dataset
+from automl.data.dataset import ALL, STEREO, TEST, Dataset
+from automl.evaluation import check_fit, measure
+from automl.evaluation import evaluate as evaluate_subnets
+from automl.export.card import metric_texts
+from automl.export.description import UNKNOWN
+from automl.exported import open_exported
+from automl.opening import dataset_of, opened_snapshot
+from automl.space import Architecture, SearchSpace
+from automl.supernet import Supernet
+from protocol.errors import UserError
+
+
+def evaluate_exported(path: Path, wishes: Wishes) -> None:
+    """Say how good an exported network is.
+
+    Raises:
+        UserError: it is none, or the data do not fit.
+    """
+    _begin(wishes)
+    _show(_exported(path, wishes.data, wishes.data_root, wishes.part or TEST))
+
+
+def evaluate_snapshot(path: Path, picked: Architecture | None, wishes: Wishes) -> None:
+    """Say how good a snapshot's subnets are: the ``picked`` one, or the largest, the smallest and random ones.
+
+    Raises:
+        UserError: it is no snapshot, or the data do not fit.
+    """
+    _begin(wishes)
+    supernet, state, metadata = opened_snapshot(path)
+    dataset = dataset_of(metadata, wishes.data, wishes.data_root)
+    check_fit(dataset, supernet.space)
+    networks = [(picked.id[:8], picked)] if picked is not None else _networks(supernet.space, wishes.num_random, wishes.seed)
+    part = wishes.part or ALL
+    _show([f"{supernet.space.name} after round {state.round}, {_samples(dataset, part)}", *_subnets(supernet, dataset, networks, part)])
+
+
+def _begin(wishes: Wishes) -> None:
+    if wishes.threads is not None:
+        torch.set_num_threads(wishes.threads)
+
+
+def _show(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
+def _networks(space: SearchSpace, num_random: int, seed: int) -> list[tuple[str, Architecture]]:
+    """Return what to evaluate, each with what to call it."""
+    sampled = [space.sample(random.Random(f"{seed}:report:{index}")) for index in range(num_random)]
+    return [("largest", space.largest()), ("smallest", space.smallest()), *(("random", architecture) for architecture in sampled)]
+
+
+def _subnets(supernet: Supernet, dataset: Dataset, networks: list[tuple[str, Architecture]], part: str) -> list[str]:
+    qualities = evaluate_subnets(supernet, dataset, [architecture for _, architecture in networks], part=part)
+    return [
+        f"  {name:<8}  {metric_texts(quality)}, {_cost(architecture, supernet.space)}"
+        for (name, architecture), quality in zip(networks, qualities, strict=True)
+    ]
+
+
+def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -> list[str]:
+    """Return what to say of an exported network."""
+    network = open_exported(path)
+    description = network.description
+    name = data or description.dataset
+    if name == UNKNOWN:
+        raise UserError(f"{path} does not say what data it is for; say it with --data NAME")
+    dataset = load_dataset(name, data_root)
+    check_fit(dataset, description.space)
+    quality = measure(network, dataset, description.architecture.resolution, part=part)
+    lines = [f"{description.supernet} after round {description.provenance.round}, {_samples(dataset, part)}"]
+    lines += [f"  measured   {metric_texts(quality)}, {_cost(description.architecture, description.space)}"]
+    lines += [f"  file says  {metric_texts(description.metrics)} on {description.test_samples} held-out samples of {description.dataset}"]
+    if dataset.digest.hex() != description.dataset_digest:
+        lines += [f"  {dataset.name} here has other samples than the data set that the file was made with"]
+    return [*lines, f"  {description.architecture.text}"]
+
+
+def _samples(dataset: Dataset, part: str) -> str:
+    """Return what is measured on, for people."""
+    samples = f"{dataset.num_held_out} held-out {'pairs' if dataset.task == STEREO else 'images'} of {dataset.name}"
+    return samples if part == ALL else f'part "{part}" of {samples}'
+
+
+def _cost(architecture: Architecture, space: SearchSpace) -> str:
+    return f"{macs(architecture, space) / 1e6:.2f} M MACs, {num_weights(architecture, space):,} weights"

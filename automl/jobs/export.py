@@ -1,0 +1,41 @@
+"""manta-search export, at work."""
+
+from collections.abc import Sequence
+
+import click
+import torch
+
+from automl.commands.export import Wishes
+from automl.export.card import metric_texts
+from automl.export.description import UNKNOWN
+from automl.export.subnet import Subnet, cut, provenance_of
+from automl.export.writer import write
+from automl.opening import dataset_of, opened_snapshot
+from automl.space import Architecture
+
+
+def export(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]) -> None:
+    """Write the subnet and say where to.
+
+    Raises:
+        UserError: the snapshot or the data do not fit, or the disk refuses.
+        OwnFault: a file does not compute what the subnet computes.
+    """
+    if wishes.threads is not None:
+        torch.set_num_threads(wishes.threads)
+    supernet, state, metadata = opened_snapshot(wishes.snapshot)
+    provenance = provenance_of(wishes.snapshot, state, metadata)
+    subnet = cut(supernet, picked, dataset_of(metadata, wishes.data, wishes.data_root), provenance)
+    written = write(subnet, wishes.out, name, forms, replace=wishes.force)
+    _print(subnet)
+    for each in written:
+        click.echo(f"  {each.path}  (differs by at most {each.difference:.1e})" if each.difference else f"  {each.path}")
+
+
+def _print(subnet: Subnet) -> None:
+    """Print what was exported."""
+    description = subnet.description
+    click.echo(f"{description.supernet} after round {description.provenance.round}: {description.architecture.text}")
+    click.echo(f"  {metric_texts(description.metrics)} on {description.test_samples} held-out samples of {description.dataset}")
+    if description.provenance.ledger_root == UNKNOWN:
+        click.echo("  no file of a ledger lies beside the snapshot: the export says that its root is unknown")

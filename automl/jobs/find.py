@@ -1,0 +1,155 @@
+"""manta-search find, at work."""
+
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import torch
+from rich.console import Console
+
+from automl.commands.find import OPTIONS, Wishes
+from automl.cost import macs as macs_of
+from automl.cost import num_weights
+from automl.data.catalog import load_dataset
+from automl.evaluation import check_fit
+from automl.files import write_whole
+from automl.latency import LatencyTable
+from automl.opening import checked_device, dataset_of, opened_snapshot
+from automl.search.constraints import Constraint, Cost, Region
+from automl.search.course import Found, Strategy, default_predictor, search
+from automl.search.evaluators import Evaluator, LocalEvaluator
+from automl.search.evolution import Effort
+from automl.search.journal import FileJournal, Settings
+from automl.search.processes import ProcessEvaluator
+from automl.search.progress import Progress
+from automl.search.report import plot, result_json
+from automl.search.report import table as result_table
+from automl.update import state_digest
+from protocol.errors import UserError
+from protocol.signing import sha256
+
+_INTERRUPTED = 130  # as of a program that SIGINT ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """What to search in, opened and checked."""
+
+    region: Region
+    costs: tuple[Cost, ...]
+    axis: Cost  # of the Pareto front
+    dataset: str
+    evaluator: LocalEvaluator
+    origin: dict[str, str | int | None]  # which weights, data and latencies
+
+
+def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None) -> None:
+    """Search, keep what is found in a folder, and say what it is.
+
+    Raises:
+        UserError: the snapshot, the data, the limits or what there is in the folder do not fit.
+    """
+    if wishes.threads is not None:
+        torch.set_num_threads(wishes.threads)
+    folder = wishes.out or Path("-".join([wishes.snapshot.stem, *(f"{name}-{limit:.12g}" for name, limit in limits.items())]))
+    try:
+        task = _opened(wishes, limits, table)
+        has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
+        strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples)
+        settings = _settings(task, strategy)
+        make = functools.partial(made_evaluator, wishes.snapshot, task.dataset, wishes.data_root, wishes.device)
+        found = _searched(task, strategy, _evaluator(task, make, wishes.workers), folder, settings)
+        _save(found, task, folder, settings)
+    except KeyboardInterrupt:
+        click.echo(f"manta-search: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
+        sys.exit(_INTERRUPTED)
+    _show(found, task, folder)
+
+
+def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None) -> _Task:
+    supernet, state, metadata = opened_snapshot(wishes.snapshot, checked_device(wishes.device))
+    dataset = dataset_of(metadata, wishes.data, wishes.data_root)
+    space = supernet.space
+    check_fit(dataset, space)
+    latency = [] if table is None else [Cost("latency", OPTIONS["latency"], table.latency_ms)]
+    counts = [("macs", macs_of), ("weights", num_weights)]
+    costs = (*latency, *(Cost(name, OPTIONS[name], functools.partial(of, space=space)) for name, of in counts))
+    constraints = [Constraint(cost, limits[cost.name]) for cost in costs if cost.name in limits]
+    origin: dict[str, str | int | None] = {
+        "supernet": space.name,
+        "round": state.round,
+        "state": state_digest(state).hex(),
+        "dataset": dataset.name,
+        "data": dataset.digest.hex(),
+        "latencies": None if table is None else sha256(table.to_bytes()).hex(),
+    }
+    axis = constraints[0].cost if constraints else costs[0]
+    return _Task(Region(space, constraints), costs, axis, dataset.name, LocalEvaluator(supernet, dataset), origin)
+
+
+def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str) -> LocalEvaluator:
+    """Return the evaluator of another process, which opens the files itself."""
+    supernet, _, _ = opened_snapshot(snapshot, device)
+    return LocalEvaluator(supernet, load_dataset(data, data_root))
+
+
+@contextlib.contextmanager
+def _evaluator(task: _Task, make: Callable[[], LocalEvaluator], workers: int) -> Iterator[Evaluator]:
+    if workers <= 1:
+        yield task.evaluator
+        return
+    with ProcessEvaluator(make, workers) as evaluator:
+        yield evaluator
+
+
+def _settings(task: _Task, strategy: Strategy) -> Settings:
+    return {
+        **task.origin,
+        **{OPTIONS[constraint.cost.name].removeprefix("--"): constraint.limit for constraint in task.region.constraints},
+        "population": strategy.effort.population,
+        "generations": strategy.effort.generations,
+        "samples": strategy.num_samples if strategy.has_predictor else None,
+        "seed": strategy.seed,
+    }
+
+
+def _searched(task: _Task, strategy: Strategy, made: AbstractContextManager[Evaluator], folder: Path, settings: Settings) -> Found:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}; choose another one with --out") from error
+    with (
+        FileJournal(folder / "search.jsonl", task.region.space, settings) as journal,
+        made as evaluator,
+        Progress(Console(stderr=True)) as progress,
+    ):
+        return search(task.region, task.axis, evaluator, strategy, journal, progress)
+
+
+def _save(found: Found, task: _Task, folder: Path, settings: Settings) -> None:
+    space = task.region.space
+    title = f"{space.name} after round {task.origin['round']}, {task.dataset}"
+    write_whole(folder / "best.json", found.best.architecture.to_json().encode() + b"\n")
+    write_whole(folder / "result.json", result_json(found, task.costs, task.axis, settings))
+    write_whole(folder / "front.png", plot(found, task.axis, task.region.constraints, space.task, title))
+
+
+def _show(found: Found, task: _Task, folder: Path) -> None:
+    console = Console(highlight=False, markup=False)
+    if found.fit is not None:
+        fit = found.fit
+        console.print(
+            f"predictor: rank correlation {fit.rank_correlation:.2f}, error {fit.rmse:.4f} "
+            f"(root mean square, cross-validated on {fit.samples} architectures)",
+            soft_wrap=True,
+        )
+        if fit.is_weak:
+            console.print("it ranks hardly better than chance: search with --no-predictor, or give it more --samples", soft_wrap=True)
+    console.print(result_table(found, task.costs, task.region.space.task))
+    console.print(f"best: {found.best.architecture.text}", soft_wrap=True)
+    console.print(f"written to {folder}: best.json, result.json, front.png", soft_wrap=True)

@@ -1,0 +1,101 @@
+"""manta-search train, at work."""
+
+import dataclasses
+import signal
+import sys
+import time
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from automl.commands.train import Wishes
+from automl.data.catalog import load_dataset
+from automl.evaluation import check_fit
+from automl.opening import checked_device
+from automl.schedule import Plan
+from automl.settings import Settings, usual
+from automl.space import FAMILIES, fitted_name, space_named
+from automl.trainer import Step, Traffic, Trainer, TrainingDirectory
+
+_EVERY = 20  # rounds between snapshots
+
+
+def train(wishes: Wishes) -> None:
+    """Train to the end, or until the person stops it.
+
+    Raises:
+        UserError: the data, or what there is in the folder, do not fit.
+    """
+    if wishes.threads is not None:
+        torch.set_num_threads(wishes.threads)
+    device = checked_device(wishes.device)
+    data = load_dataset(wishes.dataset, wishes.data_root)
+    usually = usual(data.task)
+    settings = dataclasses.replace(
+        usually,
+        supernet=wishes.supernet or usually.supernet,
+        lot_samples=wishes.lot_samples or usually.lot_samples,
+        target_batch=wishes.target_batch or usually.target_batch,
+    ).with_local_steps(wishes.local_steps)
+    settings = dataclasses.replace(settings, num_rounds=wishes.rounds or settings.num_rounds)
+    plan = _plan(settings, wishes, data.image_channels, data.num_classes)
+    check_fit(data, plan.space)
+    trainer = Trainer(
+        plan,
+        data,
+        lot_samples=settings.lot_samples,
+        target_batch=settings.target_batch,
+        device=device,
+        cohorts=wishes.cohorts,
+        codec=wishes.codec,
+        residual_percent=100 if wishes.residual_percent is None else wishes.residual_percent,
+    )
+    sizes: dict[str, int | str] = {"lot_samples": settings.lot_samples, "target_batch": settings.target_batch}
+    _run(trainer, TrainingDirectory(wishes.directory, trainer, data, sizes))
+
+
+def _plan(settings: Settings, wishes: Wishes, channels: int, classes: int) -> Plan:
+    optimizer = settings.optimizer
+    if wishes.learning_rate is not None:
+        optimizer = dataclasses.replace(optimizer, learning_rate=wishes.learning_rate)
+    name = settings.supernet if settings.supernet not in FAMILIES else fitted_name(settings.supernet, channels, classes)
+    space_named(name)  # refuses one that nobody knows
+    return Plan(name, wishes.schedule, wishes.algorithm, optimizer, settings.num_rounds, wishes.seed, settings.local_steps)
+
+
+def _run(trainer: Trainer, kept: TrainingDirectory) -> None:
+    """Train to the end or to the first Ctrl-C, with a bar for the person."""
+    told: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: told.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    started_s = time.monotonic()
+    first = trainer.state.round
+    try:
+        with Progress(*columns, console=Console(stderr=True)) as progress:
+            bar = progress.add_task("training", total=trainer.plan.num_rounds, completed=first)
+
+            def show(step: Step) -> bool:
+                progress.update(bar, completed=step.round, description=f"{step.phase} loss {step.loss:.3f}")
+                return not told
+
+            kept.run(_EVERY, show)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    path = kept.save()
+    click.echo(f"round {trainer.state.round} of {trainer.plan.num_rounds} after {time.monotonic() - started_s:.0f} s: {path}")
+    if trainer.traffic is not None:
+        click.echo(_sent(trainer.traffic, trainer.state.round))
+    if not trainer.finished:
+        click.echo("stopped; the same command goes on from here", err=True)
+        sys.exit(130)
+
+
+def _sent(traffic: Traffic, rounds: int) -> str:
+    """Return what went between the cohorts, in a sentence."""
+    return (
+        f"between cohorts: {traffic.sent_bytes:,} bytes a round, {traffic.sent_bytes * rounds:,} in all; "
+        f"with 2 bytes a weight after every update it were {traffic.fp16_ratio:.1f} times as many"
+    )
