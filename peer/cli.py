@@ -1,4 +1,7 @@
-"""manta-peer: the volunteer's program. Parses, calls, prints, exits."""
+"""manta-peer: the volunteer's program. Parses, calls, prints, exits.
+
+A command imports what it needs itself: first what reads and checks the settings, then, once they hold, what works.
+"""
 
 import asyncio
 import contextlib
@@ -8,16 +11,16 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from peer.config import PeerConfig, directory_of, load_config
-from peer.control import LEAVE, PAUSE, RESUME, SHOW, STOP, tell
-from peer.limit_options import limit_options, set_limits
-from peer.report import lines_of
+from peer.limit_options import limit_options
 from protocol.errors import MantaError, Unreachable, UserError
 from swarm.loading import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from peer.config import PeerConfig
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,7 +70,11 @@ def join_command(verbose: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     _set_up_logging(verbose)
     with _clear_errors():
+        from peer.config import load_config
+        from peer.early import check
+
         config = load_config(_given(options))
+        check(config)
         if config.light:
             _contribute(config)
         else:
@@ -79,7 +86,10 @@ def join_command(verbose: bool, **options: Any) -> None:
 def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
     with _clear_errors():
-        directory = directory_of(_given(options))
+        from peer.control import SHOW, tell
+        from peer.report import lines_of
+
+        directory = _directory(options)
         with contextlib.suppress(UserError, Unreachable):  # one that does not run, or does not answer: then what it wrote last
             tell(directory, SHOW)
         for line in lines_of(directory):
@@ -96,7 +106,11 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     """Collect the latency tables that the members of a run hand out: one file a device, for manta-search find --latency-table."""
     _set_up_logging(verbose)
     with _clear_errors():
+        from peer.config import load_config
+        from peer.early import check_visit
+
         config = load_config(_given(options))
+        check_visit(config)
         with ending_at_ctrl_c():
             from peer.tables import collect
 
@@ -111,7 +125,9 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
 def pause_command(**options: Any) -> None:
     """Let the peer of a directory compute nothing until resume: what is trained is handed in, GPUs are free at once."""
     with _clear_errors():
-        click.echo(tell(directory_of(_given(options)), PAUSE))
+        from peer.control import PAUSE, tell
+
+        click.echo(tell(_directory(options), PAUSE))
 
 
 @main.command(name="resume")
@@ -119,7 +135,9 @@ def pause_command(**options: Any) -> None:
 def resume_command(**options: Any) -> None:
     """Let a peer that was paused go on."""
     with _clear_errors():
-        click.echo(tell(directory_of(_given(options)), RESUME))
+        from peer.control import RESUME, tell
+
+        click.echo(tell(_directory(options), RESUME))
 
 
 @main.command(name="leave")
@@ -128,7 +146,9 @@ def resume_command(**options: Any) -> None:
 def leave_command(now: bool, **options: Any) -> None:
     """Let the peer of a directory hand in what is trained, and end: as Ctrl-C does where it was started; with --now, as a second one."""
     with _clear_errors():
-        click.echo(tell(directory_of(_given(options)), STOP if now else LEAVE))
+        from peer.control import LEAVE, STOP, tell
+
+        click.echo(tell(_directory(options), STOP if now else LEAVE))
 
 
 @main.command(name="limits")
@@ -137,13 +157,21 @@ def leave_command(now: bool, **options: Any) -> None:
 def limits_command(**options: Any) -> None:
     """Change what the peer of a directory may take, at once and for its next starts, and say what holds; none lifts a limit."""
     with _clear_errors():
+        from peer.limit_command import set_limits
+
         given = _given(options)
-        directory = directory_of({"dir": given.pop("dir")} if "dir" in given else {})
+        directory = _directory({"dir": given.pop("dir", None)})
         click.echo(set_limits(directory, given))
 
 
 def _given(options: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+def _directory(options: dict[str, Any]) -> Path:
+    from peer.config import directory_of
+
+    return directory_of(_given(options))
 
 
 def _set_up_logging(verbose: bool) -> None:
@@ -166,7 +194,7 @@ def _clear_errors() -> Iterator[None]:
         sys.exit(1)
 
 
-def _contribute(config: PeerConfig) -> None:
+def _contribute(config: "PeerConfig") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
         from peer.light import contribute
@@ -180,8 +208,8 @@ def _contribute(config: PeerConfig) -> None:
         os._exit(0)  # the person left: what else Python does at its end waits for the lot under way
 
 
-def _join(config: PeerConfig) -> None:
-    with ending_at_ctrl_c():  # imported here: a mistake in the settings is said at once, and so is --help
+def _join(config: "PeerConfig") -> None:
+    with ending_at_ctrl_c():
         from peer.session import Stopped, join
 
     try:

@@ -26,15 +26,28 @@ def load_token() -> bytes:
     text = os.environ.get(VARIABLE)
     if text:
         return _token(text, VARIABLE)
-    directory = Path(os.environ.get("MANTA_STATE_DIR") or platformdirs.user_state_dir("manta"))
-    path = directory / _FILE
+    path = _path()
     try:
         if not path.exists():
-            make_directory(directory)
+            make_directory(path.parent)
             _make(path)
         return _token(_read(path), str(path))
     except OSError as error:
         raise UserError(f"cannot read or make {path}: {error.strerror}; mend that, or set {VARIABLE} to 64 hex digits") from error
+
+
+def check_token() -> None:
+    """Refuse a token that cannot be one, where there is one; none is made.
+
+    Raises:
+        UserError: see ``load_token``.
+    """
+    if os.environ.get(VARIABLE) or _path().exists():
+        load_token()
+
+
+def _path() -> Path:
+    return Path(os.environ.get("MANTA_STATE_DIR") or platformdirs.user_state_dir("manta")) / _FILE
 
 
 def _make(path: Path) -> None:

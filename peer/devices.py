@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from peer.early import NO_GPU
 from protocol.errors import UserError
 
 
@@ -65,7 +66,7 @@ def choose_devices(gpus: str, workers: int | None, threads: int | None = None) -
 
 def _what_there_is(available: int) -> str:
     if available == 0:
-        return "this computer has no GPU that torch can use; give --gpus none, or all, which takes what there is"
+        return NO_GPU
     there = "one GPU, 0" if available == 1 else f"{available} GPUs, 0 to {available - 1}"
     return f"this computer has {there}; they are named by index, not counted (see nvidia-smi)"
 

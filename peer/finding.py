@@ -1,10 +1,9 @@
-"""Finding a run: by the addresses that a person gives, by what is remembered, or on this computer; and its manifest, checked."""
+"""Finding a run at the addresses that lead to it (``peer.whereabouts``); and its manifest, checked."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import PeerConfig
-from peer.store import LastRun
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.records import SignedManifest
 from protocol.signing import Identity
@@ -15,27 +14,6 @@ from swarm.node import Node, parse_address
 
 class NotThere(UserError):
     """Nobody of the run answers now; somebody may later."""
-
-
-def find_addresses(config: PeerConfig, last: LastRun | None) -> tuple[tuple[str, ...], str | None]:
-    """Return addresses to join by, and the id of the run to expect there, if one is known.
-
-    ``last`` is the run joined last, if there is one.
-
-    Raises:
-        UserError: none was given and none is known.
-    """
-    if config.initial_peers:
-        return config.initial_peers, config.run
-    if last is not None and config.run in (None, last.run):
-        return last.addresses, last.run
-    for local in local_runs.find():
-        if config.run in (None, local.run):
-            return local.addresses, local.run
-    raise UserError(
-        "no run was found: give the address that the operator printed with --initial-peers (or MANTA_INITIAL_PEERS), "
-        "or start an aggregator on this computer with manta-aggregator start"
-    )
 
 
 def _what_to_try(config: PeerConfig, expected_run: str | None) -> str:

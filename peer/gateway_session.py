@@ -17,29 +17,15 @@ from protocol.private import NO_LEASES
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity
 from swarm.door import Door
-from swarm.loading import ending_at_ctrl_c
 
 
-def check_gateway(config: PeerConfig, manifest: Manifest | None = None) -> None:
-    """Say what is wrong with the settings of a gateway, before the network or anything else takes time; then, what is in this run.
+def check_run(config: PeerConfig, manifest: Manifest) -> None:
+    """Refuse a gateway in a run that cannot have one.
 
     Raises:
-        UserError: see ``Door``; what belongs to a gateway comes without one; its libraries are missing; or the run's data are private.
+        UserError: the run's data are private.
     """
-    if not config.gateway:
-        if config.lease_only or config.gateway_cert or config.gateway_key:
-            raise UserError("--lease-only, --gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
-        return
-    if config.view is not None:
-        raise UserError("leases need samples with both views, and with --view one is here: leave --gateway or --view out")
-    if len(config.gateway) > 1:
-        raise UserError("--gateway: a peer listens at one HOST:PORT; several are for light contributors (--light)")
-    with ending_at_ctrl_c():
-        import uvicorn  # noqa: F401 - if it is not installed, that is said here
-    door = Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)
-    if manifest is None:
-        door.listen()[0].close()
-    elif manifest.is_private:
+    if config.gateway and manifest.is_private:
         raise UserError(NO_LEASES)
 
 

@@ -21,6 +21,7 @@ import torch
 from automl.space import space_named
 from automl.update import self_test
 from peer.config import PeerConfig
+from peer.early import check_light
 from peer.light_client import GatewayClient, GatewayUrl, NotKnown
 from peer.light_work import Done, LightWork, NoUse
 from peer.store import PeerStore
@@ -34,15 +35,6 @@ from swarm.disk import load_identity, only_process
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
 _QUIET_S = 15.0  # without a lease, until the reason is said
-_NOT_LIGHT = (
-    "view",
-    "private_data",
-    "latency_table",
-    "workers",
-    "gateway_cert",
-    "gateway_key",
-    "lease_only",
-)  # settings that would do nothing
 _REMEMBERED = 4  # leases, with how long their way took
 
 Result = TypeVar("Result")
@@ -94,13 +86,7 @@ def contribute(config: PeerConfig) -> bool:
     Raises:
         UserError: the settings, or the run, do not fit; the message says what to do.
     """
-    if not config.gateway:
-        raise UserError("--light needs the URL of a gateway: --gateway http://HOST:PORT/, as the gateway printed it (or MANTA_GATEWAY)")
-    idle = [name for name in _NOT_LIGHT if getattr(config, name)]
-    idle += [name for name in config.limits.words() if name != "cpu_threads"]
-    if idle:
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
-        raise UserError(f"--light takes its lots and their data from a gateway, and computes in one process: leave {flags} out")
+    check_light(config)
     gateways = [GatewayUrl.of(text) for text in config.gateway]
     if config.cpu_threads is not None:
         torch.set_num_threads(config.cpu_threads)

@@ -1,16 +1,9 @@
-"""The flags of a volunteer's limits, of ``manta-peer join`` and ``manta-peer limits``; and what the latter says."""
+"""The flags of a volunteer's limits, of ``manta-peer join`` and ``manta-peer limits``."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-
-from peer.config import checked, keep_limits, load_config
-from peer.control import LIMITS, tell
-from peer.limits import listed
-from peer.sensors import THIS_COMPUTER
-from swarm.control import NobodyRuns
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,24 +29,3 @@ def limit_options(command: Command) -> Command:
     for flag in reversed(flags):
         command = flag(command)
     return command
-
-
-def set_limits(directory: Path, given: dict[str, Any]) -> str:
-    """Change the limits of the peer of ``directory``, now if it runs and for its next start; say what holds.
-
-    Raises:
-        UserError: a limit that cannot be, or that this computer cannot keep; nothing is changed.
-        Unreachable: the peer does not answer.
-    """
-    told = {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
-    checked(told)
-    try:
-        return tell(directory, LIMITS, told)
-    except NobodyRuns:
-        pass
-    before = load_config({"dir": directory}).limits
-    limits = checked(told, before)
-    THIS_COMPUTER.check(limits)
-    if told:
-        keep_limits(directory, told)
-    return f"no peer runs on {directory}; at its next start: {listed(limits.words()) or 'no limits'}"

@@ -9,6 +9,7 @@ from automl.data.private_folder import private_folder
 from automl.space import space_named
 from peer.account import Account
 from peer.config import PeerConfig
+from peer.early import check_noise
 from peer.noise import Noise
 from protocol.errors import UserError
 from protocol.records import Manifest
@@ -66,13 +67,10 @@ def noise_of(config: PeerConfig, path: Path) -> Noise | None:
         UserError: settings that do not go together, or a budget that is spent.
         StorageError: the account is damaged.
     """
+    check_noise(config)
     sigma, clip, limit = config.private_noise, config.private_clip, config.private_epsilon
     if sigma is None or clip is None:
-        if (sigma, clip, limit) != (None, None, None):
-            raise UserError("noise needs both --private-noise SIGMA and --private-clip C; --private-epsilon E is a limit for it")
         return None
-    if config.tell_accuracy:
-        raise UserError("how good the model is on images of your own has no noise and is in no account: leave out --tell-accuracy or noise")
     noise = Noise(sigma, clip, Account(path, config.private_delta), limit)
     if noise.is_spent:
         raise UserError(

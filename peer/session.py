@@ -25,8 +25,9 @@ from peer.control import Control
 from peer.crew import Crew, InProcess
 from peer.crew_processes import ProcessCrew
 from peer.devices import Devices, choose_devices
-from peer.finding import NotThere, fetch_checked_manifest, find_addresses, start_node
-from peer.gateway_session import check_gateway, desk_of, gateway_open
+from peer.early import check_gateway
+from peer.finding import NotThere, fetch_checked_manifest, start_node
+from peer.gateway_session import check_run, desk_of, gateway_open
 from peer.limited import LimitedPeer
 from peer.limiter import Limiter
 from peer.limits import Limits
@@ -39,6 +40,7 @@ from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
 from peer.views import SiteCrew, load_site, make_site_crew
+from peer.whereabouts import find_addresses
 from peer.work import ComputeThread
 from peer.worker_data import WorkerData
 from protocol.cohorts import affinity_token, cohort_name
@@ -210,7 +212,7 @@ async def _take_part(
     manifest, limits = signed.open(), limiter.limits
     devices = devices_for(limits.cpu_threads)
     _check_supported(manifest)
-    check_gateway(config, manifest)
+    check_run(config, manifest)
     dataset = await asyncio.to_thread(_load_data, manifest, config)
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, limits, devices, compute, make_worker)

@@ -75,13 +75,8 @@ class PeerStore:
         self.identity_path = directory / "identity.key"
 
     def last_run(self) -> LastRun | None:
-        """Return the run joined last; None: none was, or somebody edited the file, and the person is asked for an address."""
-        try:
-            entry = json.loads((self.directory / "last.json").read_text())
-            last = LastRun(entry["run"], _texts(entry["initial_peers"]), _texts(entry.get("peers", [])))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return None
-        return last if type(last.run) is str and last.addresses else None
+        """Return the run joined last; see ``read_last_run``."""
+        return read_last_run(self.directory)
 
     def remember_run(self, run: bytes, initial_peers: Sequence[str]) -> None:
         """Keep what ``last_run`` returns; peers of the same run that were remembered stay."""
@@ -189,6 +184,16 @@ class PeerStore:
 
     def _residual_path(self, run: bytes, digest: bytes) -> Path:
         return self._run_path(run) / f"residual-{digest.hex()[:32]}"
+
+
+def read_last_run(directory: Path) -> LastRun | None:
+    """Return the run joined last; None: none was, or somebody edited the file, and the person is asked for an address."""
+    try:
+        entry = json.loads((directory / "last.json").read_text())
+        last = LastRun(entry["run"], _texts(entry["initial_peers"]), _texts(entry.get("peers", [])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return last if type(last.run) is str and last.addresses else None
 
 
 def _read(path: Path) -> bytes | None:

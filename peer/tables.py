@@ -15,7 +15,8 @@ from pathlib import Path
 
 from automl.latency import MAX_BYTES, LatencyTable
 from peer.config import PeerConfig
-from peer.finding import fetch_checked_manifest, find_addresses, start_node
+from peer.finding import fetch_checked_manifest, start_node
+from peer.whereabouts import find_addresses
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable, UserError
 from protocol.offers import MAX_OFFER_BYTES, SignedOffer, TableOffer

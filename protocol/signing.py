@@ -25,6 +25,9 @@ _IDENTITY_MULTIHASH = b"\x00\x24"
 _VERSIONS = {"manifest": 4, "claim": 3, "contribution": 2, "latency": 2}  # of a kind's records; 1 where it is not said
 _RECORD_START = re.compile(r"manta/[^/\n]*/v[0-9]+\n")  # what ``_message`` puts before a payload
 
+_PEER_ID_BYTES = len(_IDENTITY_MULTIHASH + _PUBLIC_PREFIX) + 32
+_MAX_NAME = 64  # characters: more than any such peer id has
+
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 
 _P = 2**255 - 19
@@ -142,6 +145,26 @@ def peer_name(public_key: bytes) -> str:
         number, digit = divmod(number, 58)
         text = _BASE58[digit] + text
     return _BASE58[0] + text  # the multihash begins with one zero byte
+
+
+def key_named(name: str) -> PublicKey:
+    """Return the Ed25519 key of a peer id as people write it: what ``peer_name`` was given.
+
+    Raises:
+        SignatureError: it is no such peer id, or the key is refused.
+    """
+    number = 0
+    for letter in name[:_MAX_NAME]:
+        digit = _BASE58.find(letter)
+        if digit < 0:
+            raise SignatureError("the peer id is not in base58")
+        number = 58 * number + digit
+    if number >> 8 * _PEER_ID_BYTES:
+        raise SignatureError("the peer id does not embed an Ed25519 key")
+    key = public_key_of(number.to_bytes(_PEER_ID_BYTES, "big"))
+    if peer_name(key) != name:
+        raise SignatureError("the peer id is written in another way than there is")
+    return key
 
 
 def public_key_of(peer_id_bytes: bytes) -> PublicKey:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import socket
 import sys
 import tempfile
 from collections import Counter
@@ -18,8 +17,9 @@ from hivemind.p2p.p2p_daemon_bindings.utils import raise_if_failed, read_pbmsg_s
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from protocol.errors import OwnFault, UserError
+from protocol.errors import OwnFault
 from swarm import waits
+from swarm.addresses import check_listen, not_to_listen_on
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _MAX_SOCKET_DIR = 60  # a unix socket's path has at most 108 bytes, and hivemind adds a name of about 30
@@ -149,29 +149,8 @@ def _daemon_class(socket_dir: str) -> type[P2P]:
 
 
 def _parse_listen(listen: Sequence[str]) -> list[Multiaddr]:
-    hosts = []
-    for text in listen:
-        try:
-            maddr = Multiaddr(text)
-            if "tcp" not in maddr or ("ip4" not in maddr and "ip6" not in maddr):
-                raise ValueError("no IP address or no TCP port")
-        except (ValueError, LookupError) as error:
-            raise UserError(f"cannot listen on {text!r}: it is not a multiaddress like /ip4/0.0.0.0/tcp/31000") from error
-        _check_port_free(maddr)
-        hosts.append(maddr)
-    return hosts
-
-
-def _check_port_free(maddr: Multiaddr) -> None:
-    """Refuse a TCP port that somebody listens on: the daemon shares ports (SO_REUSEPORT) and would not say a word.
-
-    Raises:
-        UserError: the port is in use, or the address is none of this computer's.
-    """
-    family, host = (socket.AF_INET, maddr["ip4"]) if "ip4" in maddr else (socket.AF_INET6, maddr["ip6"])
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that only waits out old connections is free
-        try:
-            probe.bind((host, int(maddr["tcp"])))
-        except OSError as error:
-            raise UserError(f"cannot listen on {maddr}: {error.strerror}; choose another address with --listen") from error
+    check_listen(listen)
+    try:
+        return [Multiaddr(text) for text in listen]
+    except (ValueError, LookupError) as error:
+        raise not_to_listen_on(", ".join(listen)) from error

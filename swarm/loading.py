@@ -3,13 +3,36 @@
 No library is imported here.
 """
 
+import importlib.util
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from protocol.errors import UserError
 
-_OF_SWARM = frozenset({"hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL"})
+_OF_SWARM = ("hivemind", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL")
+
+
+def check_installed() -> None:
+    """Refuse to begin without the libraries of the extra "swarm"; none is imported.
+
+    Raises:
+        UserError: one is missing.
+    """
+    for library in _OF_SWARM:
+        try:
+            is_there = importlib.util.find_spec(library) is not None
+        except ModuleNotFoundError:  # as whoever stands in for a finder says it
+            is_there = False
+        if not is_there:
+            raise _missing(library)
+
+
+def _missing(library: str) -> UserError:
+    return UserError(
+        f"{library} is not installed, which all need but light contributors (manta-peer join --light): "
+        "install Manta with its extra, as in: pip install '.[swarm]'"
+    )
 
 
 @contextmanager
@@ -31,10 +54,7 @@ def ending_at_ctrl_c() -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in _OF_SWARM:
             raise
-        raise UserError(
-            f"{library} is not installed, which all need but light contributors (manta-peer join --light): "
-            "install Manta with its extra, as in: pip install '.[swarm]'"
-        ) from error
+        raise _missing(library) from error
     finally:
         if is_listened_to:
             signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -20,9 +20,10 @@ from hivemind.utils.auth import AuthRole, AuthRPCWrapper
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
 
-from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable, UserError
+from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable
 from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
 from swarm import waits
+from swarm.addresses import check_peer_address, not_a_peer
 from swarm.connections import answer_of, connect, connect_some, connected_hosts, remote_hosts, whereabouts
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
@@ -43,13 +44,12 @@ def parse_address(maddr: str) -> tuple[PublicKey, str]:
     Raises:
         UserError: not a multiaddress of an Ed25519 node.
     """
+    key = check_peer_address(maddr)
     try:
-        parsed = Multiaddr(maddr)
-        if "tcp" not in parsed and "udp" not in parsed:
-            raise ValueError("a name, and no way to it")
-        return public_key_of(PeerID.from_base58(parsed["p2p"]).to_bytes()), maddr
-    except (ValueError, KeyError, SignatureError, LookupError) as error:
-        raise UserError(f"{maddr!r} is no peer address; it looks like /ip4/203.0.113.7/tcp/31000/p2p/12D3Koo...") from error
+        Multiaddr(maddr)
+    except (ValueError, LookupError) as error:
+        raise not_a_peer(maddr) from error
+    return key, maddr
 
 
 def short_name(key: bytes) -> str:

@@ -22,8 +22,8 @@ pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 from peer import gateway as http
 from peer import light
 from peer.config import PeerConfig
+from peer.early import check_gateway
 from peer.gateway import serving
-from peer.gateway_session import check_gateway
 from peer.light_client import GatewayClient, GatewayUrl, NotKnown
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.light import Fate, LeaseRequest, SignedLeaseRequest

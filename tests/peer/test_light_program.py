@@ -81,7 +81,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
     ("module", "arguments", "says"),
     [
         ("aggregator.local", ("up",), "pip install '.[swarm]'"),
-        ("automl.cli", ("data",), "pip install '.[swarm]'"),
+        ("automl.cli", ("data", "digits"), "pip install '.[swarm]'"),
         ("peer.cli", ("join",), "pip install '.[swarm]'"),
         ("peer.cli", ("join", "--light"), "--light needs the URL of a gateway"),
         ("peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),

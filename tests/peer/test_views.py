@@ -21,7 +21,7 @@ from automl.vertical import SiteWorker
 from peer.config import load_config
 from peer.crew import WorkerLost
 from peer.devices import choose_devices
-from peer.gateway_session import check_gateway
+from peer.early import check_gateway
 from peer.view_messages import BEGIN, EXCHANGE, LEAD, MEET, Begin, Exchange, LotName, Site
 from peer.views import SiteCrew, load_site, make_site_crew
 from peer.work import ComputeThread
