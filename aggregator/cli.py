@@ -1,4 +1,7 @@
-"""manta-aggregator: the operator's program. Parses, calls, prints, exits."""
+"""manta-aggregator: the operator's program. Parses, calls, prints, exits.
+
+A command imports what it needs itself: first what reads and checks files and settings, then, once they hold, what works.
+"""
 
 import asyncio
 import contextlib
@@ -12,7 +15,6 @@ import click
 
 from protocol.errors import MantaError, UserError
 from protocol.records import TASKS
-from swarm.door import Door
 from swarm.loading import ending_at_ctrl_c
 
 
@@ -44,8 +46,7 @@ def _clear_errors() -> Iterator[None]:
 def init(run_file: Path, task: str, dense: bool) -> None:
     """Write a run file with every setting and what it means: for little traffic, several local steps a round and the largest values."""
     with _clear_errors():
-        with ending_at_ctrl_c():
-            from aggregator.config import RunConfig, write_run_file
+        from aggregator.config import RunConfig, write_run_file
 
         write_run_file(run_file, RunConfig.usual(task) if dense else RunConfig.thin(task))
         click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
@@ -88,36 +89,28 @@ def start(
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
     with _clear_errors():
-        door = _door(gateway, gateway_cert, gateway_key)
+        from aggregator.config import load_run_file
+        from aggregator.early import check_start, door_of
+
         if no_monitor and monitor is not None:
             raise UserError("--monitor and --no-monitor do not go together")
-        with ending_at_ctrl_c():  # imported here: --help, and what is wrong with a file's name, is said at once
+        config = load_run_file(run_file)
+        data_root = data_root or config.data_root
+        door = door_of(gateway, gateway_cert, gateway_key)
+        address = "" if no_monitor else config.monitor.address if monitor is None else monitor  # of its page
+        check_start(config, directory, listen, data_root, door, address)
+        with ending_at_ctrl_c():
             import torch
 
-            from aggregator.config import load_run_file
             from aggregator.operator import Operator
 
         async def serve() -> None:
-            config = load_run_file(run_file)
             operator = Operator(config, directory, click.echo, "" if no_monitor else monitor)
-            await operator.run(listen, data_root or config.data_root, gateway=door, threads=threads)
+            await operator.run(listen, data_root, gateway=door, threads=threads)
 
         if threads is not None:
             torch.set_num_threads(threads)
         asyncio.run(serve())
-
-
-def _door(gateway: str | None, certificate: Path | None, key: Path | None) -> Door | None:
-    """Return where the gateway is to listen; None: there is to be none.
-
-    Raises:
-        UserError: see ``Door.at``, or its files are given without it.
-    """
-    if gateway is not None:
-        return Door.at(gateway, certificate, key)
-    if certificate is not None or key is not None:
-        raise UserError("--gateway-cert and --gateway-key are for a gateway: give --gateway HOST:PORT too")
-    return None
 
 
 @main.group()
@@ -130,8 +123,12 @@ def ledger() -> None:
 def verify(directory: Path) -> None:
     """Check every signature, the tree, the heads and the credits again; print the root."""
     with _clear_errors():
-        from aggregator.verify import verify_directory
-        from protocol.signing import peer_name
+        from aggregator.early import check_run
+
+        check_run(directory)
+        with ending_at_ctrl_c():
+            from aggregator.verify import verify_directory
+            from protocol.signing import peer_name
 
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
@@ -150,6 +147,9 @@ def verify(directory: Path) -> None:
 def replay(directory: Path, verbose: bool) -> None:
     """Verify the log, then compute every state again, from the oldest snapshot and the kept bodies, and compare it with the log."""
     with _clear_errors():
+        from aggregator.early import check_run
+
+        check_run(directory)
         with ending_at_ctrl_c():
             from aggregator.replay import replay_directory
 

@@ -6,6 +6,7 @@ traffic (``automl.settings``). The task itself has no key: it follows from the d
 
 import json
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -14,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from aggregator.monitor.settings import MonitorSection
 from automl.cost import cost_table
-from automl.data.dataset import Dataset
-from automl.data.images import ImageDataset
+from automl.data.dataset import CLASSIFICATION, Dataset
+from automl.data.names import task_of
 from automl.schedule import Plan
 from automl.settings import Settings, first_floor, thin, usual
 from automl.space import fitted_name, space_named
@@ -23,7 +24,7 @@ from protocol.errors import UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, Exchange, codec_named
 from protocol.private import PRIVATE, PrivateData
 from protocol.records import Manifest, Optimizer, check_name
-from protocol.signing import Identity
+from protocol.signing import Identity, sha256
 
 _USUAL = usual("classification")
 
@@ -230,19 +231,41 @@ class RunConfig(_Section):
         """Where data sets lie that come with no library."""
         return Path(self.follower.data_root).expanduser() if self.follower.data_root else None
 
+    def check(self) -> None:
+        """Refuse values that do not go together, as far as they show without the data: no torch is needed.
+
+        Raises:
+            UserError: there are some.
+        """
+        name, space = self.data.dataset, space_named(self.data.supernet)
+        task = task_of(name)
+        self._check_task(name, space.task if task is None else task)
+        is_private = self.run.data == PRIVATE
+        if self.data.classes and not is_private:
+            raise _misplaced_classes()
+        if is_private and space.task != CLASSIFICATION:
+            raise _not_images(name, space.task)
+        private = (_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else ()
+        nothing = sha256(b"")  # what only the data and the start can say
+        plan = self._plan(space.name)
+        self._manifest(plan, name, space.task, nothing, private, initial_state=nothing, operator=Identity(bytes(32)).public_key)
+
     def supernet_for(self, dataset: Dataset) -> str:
         """Return the supernet's name, with the channels and classes of the data in it where they are not its family's.
 
         Raises:
             UserError: it is for another task than the data.
         """
+        self._check_task(dataset.name, dataset.task)
+        return fitted_name(self.data.supernet, dataset.image_channels, dataset.num_classes)
+
+    def _check_task(self, dataset: str, task: str) -> None:
         space = space_named(self.data.supernet)
-        if space.task != dataset.task:
+        if space.task != task:
             raise UserError(
-                f"[data]: supernet {space.name} is for {space.task}, dataset {dataset.name} for {dataset.task}; "
-                f"choose another of the two, or begin with: manta-aggregator init --task {dataset.task}"
+                f"[data]: supernet {space.name} is for {space.task}, dataset {dataset} for {task}; "
+                f"choose another of the two, or begin with: manta-aggregator init --task {task}"
             )
-        return fitted_name(space.name, dataset.image_channels, dataset.num_classes)
 
     def plan(self, dataset: Dataset) -> Plan:
         """Return the training that this run file describes.
@@ -250,16 +273,11 @@ class RunConfig(_Section):
         Raises:
             UserError: values that do not go together.
         """
-        run = self.run
-        return Plan(
-            self.supernet_for(dataset),
-            run.schedule,
-            run.algorithm,
-            self.optimizer_settings(),
-            run.rounds,
-            run.seed,
-            local_steps=self.exchange.local_steps,
-        )
+        return self._plan(self.supernet_for(dataset))
+
+    def _plan(self, supernet: str) -> Plan:
+        run, optimizer = self.run, self.optimizer_settings()
+        return Plan(supernet, run.schedule, run.algorithm, optimizer, run.rounds, run.seed, local_steps=self.exchange.local_steps)
 
     def private_data(self, dataset: Dataset) -> tuple[PrivateData, ...]:
         """Return what the images of the peers have to be, none where data are shared; ``dataset`` is the operator's, of the same kind.
@@ -267,21 +285,18 @@ class RunConfig(_Section):
         Raises:
             UserError: values that do not go together.
         """
+        from automl.data.images import ImageDataset  # torch, which whoever only reads a run file does not wait for
+
         if self.run.data != PRIVATE:
             if self.data.classes:
-                raise UserError(
-                    '[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out'
-                )
+                raise _misplaced_classes()
             return ()
         if not isinstance(dataset, ImageDataset):
-            raise UserError(f'[run]: data = "private" is for labelled images; {dataset.name} is a set for {dataset.task}')
+            raise _not_images(dataset.name, dataset.task)
         classes = self.data.classes or dataset.class_names
         if len(classes) != dataset.num_classes:
             raise UserError(f"[data]: {len(classes)} classes are named, the data set {dataset.name} has {dataset.num_classes}")
-        try:
-            return (PrivateData(tuple(classes), int(dataset.flips), self.rewards.unaudited_percent),)
-        except ValueError as error:
-            raise UserError(f"[data]: classes: {error}") from error
+        return (_private(classes, int(dataset.flips), self.rewards.unaudited_percent),)
 
     def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset) -> Manifest:
         """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
@@ -289,13 +304,19 @@ class RunConfig(_Section):
         Raises:
             UserError: values that do not go together.
         """
-        plan = self.plan(dataset)
+        plan, private = self.plan(dataset), self.private_data(dataset)
+        key = operator.public_key
+        return self._manifest(plan, dataset.name, dataset.task, dataset.digest, private, initial_state=initial_state, operator=key)
+
+    def _manifest(
+        self, plan: Plan, dataset: str, task: str, digest: bytes, private: tuple[PrivateData, ...], *, initial_state: bytes, operator: bytes
+    ) -> Manifest:
         try:
             return Manifest(
                 name=self.run.name,
-                task=dataset.task,
-                dataset=dataset.name,
-                data_digest=dataset.digest,
+                task=task,
+                dataset=dataset,
+                data_digest=digest,
                 supernet=plan.supernet,
                 seed=plan.seed,
                 algorithm=plan.algorithm,
@@ -307,10 +328,10 @@ class RunConfig(_Section):
                 exchange=self._exchange(),
                 reward_pool=self.rewards.pool,
                 costs=cost_table(plan.space),
-                operators=(operator.public_key,),
+                operators=(operator,),
                 cohorts=self.run.cohorts,
                 data=self.run.data,
-                private=self.private_data(dataset),
+                private=private,
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
@@ -345,6 +366,21 @@ class RunConfig(_Section):
             return Optimizer(**self.optimizer.model_dump())
         except ValueError as error:
             raise UserError(f"[optimizer]: {error}") from error
+
+
+def _misplaced_classes() -> UserError:
+    return UserError('[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out')
+
+
+def _not_images(dataset: str, task: str) -> UserError:
+    return UserError(f'[run]: data = "private" is for labelled images; {dataset} is a set for {task}')
+
+
+def _private(classes: Sequence[str], mirrored: int, unaudited_percent: int) -> PrivateData:
+    try:
+        return PrivateData(tuple(classes), mirrored, unaudited_percent)
+    except ValueError as error:
+        raise UserError(f"[data]: classes: {error}") from error
 
 
 def load_run_file(path: Path) -> RunConfig:

@@ -1,4 +1,7 @@
-"""manta-swarm: a real swarm on one computer. Parses, calls, prints, exits."""
+"""manta-swarm: a real swarm on one computer. Parses, calls, prints, exits.
+
+A command imports what it needs itself: first what reads and checks the settings, then, once they hold, what works.
+"""
 
 import contextlib
 import signal
@@ -9,11 +12,10 @@ from types import FrameType
 from typing import Any
 
 import click
-from rich.console import Console
 
 from protocol.errors import MantaError, UserError
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
-from swarm.loading import ending_at_ctrl_c
+from swarm.loading import check_installed, ending_at_ctrl_c
 
 
 @contextlib.contextmanager
@@ -92,12 +94,16 @@ def up(**options: Any) -> None:
 
 
 def _run(options: dict[str, Any]) -> None:
-    with ending_at_ctrl_c():  # imported here: --help is said at once, and in one line what is not installed
+    from aggregator.local_settings import Wishes, make_settings
+
+    check_installed()
+    settings = make_settings(Wishes(**options))
+    with ending_at_ctrl_c():
+        from rich.console import Console
+
         from aggregator.local_report import show
-        from aggregator.local_settings import Wishes, make_settings
         from aggregator.local_swarm import LocalSwarm, Stopped
 
-    settings = make_settings(Wishes(**options))
     try:
         with _signals() as told:
             report = LocalSwarm(settings, Console(), told).run()

@@ -7,7 +7,7 @@ from pathlib import Path
 from aggregator.config import RunConfig
 from aggregator.local_report import Limits
 from aggregator.monitor.settings import address_of
-from automl.data.catalog import load_dataset
+from automl.data.names import BUNDLED, check_name
 from automl.settings import usual
 from automl.space import fitted_name, space_named
 from protocol.errors import UserError
@@ -15,6 +15,7 @@ from protocol.exchange import MAX_LOCAL_STEPS, codec_named
 from protocol.private import PRIVATE
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 from swarm.disk import make_directory
+from swarm.loading import ending_at_ctrl_c
 
 _PEERS, _COHORTS = 4, 2
 _MAX_PEERS = 256
@@ -91,11 +92,12 @@ def make_settings(wishes: Wishes) -> Settings:
     assert wishes.cohorts is not None
     _check(wishes)
     root = None if wishes.data_root is None else wishes.data_root.expanduser().absolute()
+    _check_supernet(wishes.supernet)
+    _check_directory(wishes.directory)
     task, dataset = _find_data(wishes, root)
     if private and task != "classification":
         raise UserError(f"--private is for labelled images: the task is classification, not {task}")
     supernet = wishes.supernet or usual(task).supernet
-    fitted_name(supernet, 1, 10)  # refuses all but families
     if space_named(supernet).task != task:
         raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
     limits = _make_limits(wishes, task, dataset)
@@ -177,10 +179,15 @@ def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:
     if wishes.data is None:
         task = wishes.task or TASKS[0]
         return task, usual(task).dataset
-    dataset = load_dataset(wishes.data, root)
-    if wishes.task not in (None, dataset.task):
-        raise UserError(f"--data {dataset.name} is for {dataset.task}, not for {wishes.task}: leave --task out, or choose other data")
-    return dataset.task, dataset.name
+    check_name(wishes.data, root)
+    said = BUNDLED.get(wishes.data)
+    if said is None:
+        with ending_at_ctrl_c():
+            from automl.data.catalog import load_dataset  # torch and more, for who has data of other libraries or of their own
+        said = load_dataset(wishes.data, root).task
+    if wishes.task not in (None, said):
+        raise UserError(f"--data {wishes.data} is for {said}, not for {wishes.task}: leave --task out, or choose other data")
+    return said, wishes.data
 
 
 def _make_limits(wishes: Wishes, task: str, dataset: str) -> Limits:
@@ -227,6 +234,17 @@ def _make_directory(directory: Path | None) -> Path:
         return Path(tempfile.mkdtemp(prefix="manta-swarm-"))
     directory = directory.expanduser().absolute()
     make_directory(directory)
-    if any(directory.iterdir()):
-        raise UserError(f"{directory} holds something already, which is left as it is; choose an empty or a new directory with --dir")
+    _check_directory(directory)
     return directory
+
+
+def _check_directory(directory: Path | None) -> None:
+    """Refuse a directory that holds something; one that is not there yet will do."""
+    directory = None if directory is None else directory.expanduser().absolute()
+    if directory is not None and directory.is_dir() and any(directory.iterdir()):
+        raise UserError(f"{directory} holds something already, which is left as it is; choose an empty or a new directory with --dir")
+
+
+def _check_supernet(supernet: str | None) -> None:
+    if supernet is not None:
+        fitted_name(supernet, 1, 10)  # refuses all but families

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from aggregator.commits import Commits
 from aggregator.config import RunConfig
+from aggregator.early import IDENTITY, check_key
 from aggregator.follower import Evaluation
 from aggregator.gateway import Gateway
 from aggregator.intake import Intake
@@ -118,9 +119,9 @@ class Operator:
         with only_process(self._directory), contextlib.ExitStack() as undo:
             if gateway is not None:
                 self._gateway = self._make_gateway(gateway, data_root, threads)
-            identity_path = self._directory / "identity.key"
-            if (self._directory / DATABASE).exists() and not identity_path.exists():
-                raise UserError(f"{identity_path} is missing, the key of the log in {self._directory}; restore it from a backup")
+            identity_path = self._directory / IDENTITY
+            if (self._directory / DATABASE).exists():
+                check_key(self._directory)
             identity = load_identity(identity_path)
             dataset = load_dataset(self._config.data.dataset, data_root)
             door = open_door(self._monitor, self._config.monitor)

@@ -3,11 +3,7 @@
 import re
 from pathlib import Path
 
-import torch
-
-from automl.course import RunCourse
 from automl.files import read_bounded
-from automl.networks import build
 from automl.space import space_named
 from protocol.errors import RemoteFault, UserError
 from protocol.records import Manifest
@@ -38,6 +34,11 @@ def _measure(manifest: Manifest) -> Measure:
     Raises:
         UserError: this version does not know its supernet or its schedule.
     """
+    import torch  # here and not above: a file that proves nothing is told before they are loaded
+
+    from automl.course import RunCourse
+    from automl.networks import build
+
     try:
         course = RunCourse(manifest)
     except ValueError as error:

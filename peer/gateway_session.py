@@ -1,4 +1,4 @@
-"""A gateway as a part of a peer's session: what is wrong with its settings, said early, and its door open as long as the peer takes part.
+"""A gateway as a part of a peer's session: its door is open as long as the peer takes part.
 
 HTTP's libraries are imported by those peers alone that are gateways.
 """

@@ -1,0 +1,99 @@
+"""How long the programs take to tell a person something: --help of every command, and a mistake of each kind; and what the time goes into.
+
+    python benchmarks/start.py                 # seconds, the best of several starts; for comparison `import torch, hivemind`
+    python benchmarks/start.py --modules       # and the modules that take longest to import, by `python -X importtime`
+
+Wall-clock seconds of whole processes, on a machine at rest: beside other work they are several times as long.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+
+_HELP = {
+    "peer.cli": ("", "join", "status", "tables", "pause", "resume"),
+    "aggregator.cli": ("", "init", "start", "ledger verify", "ledger replay", "ledger check-proof"),
+    "aggregator.local": ("", "up"),
+    "automl.cli": ("", "data", "split", "space", "train", "evaluate", "profile", "find", "export"),
+}
+_NODE = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooW"  # nobody's: too short
+_MISTAKES = (
+    ("a wrong flag", "peer.cli join --wrong"),
+    ("a wrong address", f"peer.cli join --initial-peers {_NODE}"),
+    ("a missing file", "peer.cli join --latency-table missing --gpus none"),
+    ("a wrong GPU", "peer.cli join --gpus 0,99"),
+    ("no peer there", "peer.cli status --dir missing"),
+    ("no peer there", "peer.cli pause --dir missing"),
+    ("a missing file", "aggregator.cli start missing.toml --dir new"),
+    ("a wrong file", "aggregator.cli start wrong.toml --dir new"),
+    ("no log there", "aggregator.cli ledger verify --dir missing"),
+    ("a wrong value", "aggregator.local up --peers 0"),
+    ("a wrong name", "aggregator.local up --data faces"),
+    ("a missing file", "automl.cli find --snapshot missing"),
+    ("a wrong file", "automl.cli evaluate wrong.toml"),
+    ("a wrong name", "automl.cli data faces"),
+)
+_PROGRAMS = {
+    "peer.cli": "manta-peer",
+    "aggregator.cli": "manta-aggregator",
+    "aggregator.local": "manta-swarm",
+    "automl.cli": "manta-search",
+}
+_SHOWN = 12  # modules
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--times", type=int, default=3, help="starts of each; the shortest counts")
+    parser.add_argument("--modules", action="store_true", help="say what the time of each program's mistakes goes into")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="manta-start-") as folder:
+        with open(os.path.join(folder, "wrong.toml"), "w") as file:
+            file.write("[run]\nronds = 5\n")
+        print(f"{_best_s(['-c', 'pass'], folder, arguments.times, 0):7.2f} s  an empty Python program")
+        print(f"{_best_s(['-c', 'import torch, hivemind'], folder, 1, 0):7.2f} s  import torch, hivemind")
+        for module, commands in _HELP.items():
+            for command in commands:
+                seconds = _best_s(["-m", module, *command.split(), "--help"], folder, arguments.times, 0)
+                print(f"{seconds:7.2f} s  {' '.join([_PROGRAMS[module], *command.split(), '--help'])}")
+        for what, typed in _MISTAKES:
+            module, *words = typed.split()
+            seconds = _best_s(["-m", module, *words], folder, arguments.times, 2)
+            print(f"{seconds:7.2f} s  {what}: {' '.join([_PROGRAMS[module], *words])}")
+            if arguments.modules:
+                _print_modules(["-m", module, *words], folder)
+
+
+def _best_s(arguments: list[str], folder: str, times: int, exit_code: int) -> float:
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        ended = subprocess.run([sys.executable, *arguments], cwd=folder, env=_environment(folder), capture_output=True, text=True)
+        taken.append(time.perf_counter() - began)
+        if ended.returncode != exit_code:
+            sys.exit(f"{arguments} ended with {ended.returncode}, not {exit_code}: {ended.stderr}")
+    return min(taken)
+
+
+def _print_modules(arguments: list[str], folder: str) -> None:
+    command = [sys.executable, "-X", "importtime", *arguments]
+    ended = subprocess.run(command, cwd=folder, env=_environment(folder), capture_output=True, text=True)
+    lines = re.findall(r"^import time:\s+(\d+) \|\s+(\d+) \| (\s*)(\S+)$", ended.stderr, re.MULTILINE)
+    longest = sorted(((int(total), name) for _, total, _, name in lines), reverse=True)[:_SHOWN]
+    for total, name in longest:
+        print(f"{total / 1000:14.0f} ms with all that it imports: {name}")
+
+
+def _environment(folder: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    return {**kept, "HOME": folder, "MANTA_STATE_DIR": folder, "PYTHONPATH": root}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What a person types wrong is told before anything heavy is loaded: each program is started for real, and what it imported is counted."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import pytest
+
+from protocol.signing import Identity, peer_name
+from swarm.disk import load_identity
+
+DATA_AND_FILES = {"torchvision", "sklearn", "skimage", "scipy", "matplotlib", "PIL", "onnx", "onnxscript", "onnxruntime"}
+HEAVY = frozenset({"torch", "hivemind", "starlette", "uvicorn", "dp_accounting"} | DATA_AND_FILES)
+NOT_FOR_HELP = HEAVY | {"numpy", "pydantic", "rich", "textual"}
+PROGRAMS = ("peer.cli", "aggregator.cli", "aggregator.local", "automl.cli")
+NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
+
+# Runs a program as its entry point does, and writes which top-level modules it imported, however it ended, to the file named first.
+_COUNTED = """
+import atexit, importlib, json, sys
+out, module, sys.argv = sys.argv[1], sys.argv[2], sys.argv[2:]
+
+def count():
+    with open(out, "w") as file:
+        json.dump(sorted({name.partition(".")[0] for name in sys.modules}), file)
+
+atexit.register(count)
+importlib.import_module(module).main()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a program ended, what it said, and what it had imported by then."""
+
+    exit_code: int
+    output: str
+    errors: str
+    imported: frozenset[str]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """A folder to type in, with files that are not what they should be."""
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "garbage").write_text("garbage")
+    (here / "run.toml").write_text("")
+    (here / "unknown-key.toml").write_text("[run]\nronds = 5\n")
+    (here / "overflow.toml").write_text("[exchange]\nmax_rows = 1024\n")
+    (here / "other-task.toml").write_text('[data]\nsupernet = "stereo-tiny"\n')
+    (here / "flowers.toml").write_text('[data]\ndataset = "folder-flowers"\n')
+    (here / "settings").mkdir()
+    (here / "settings" / "peer.toml").write_text("gpu = 1\n")
+    for name in ("garbled", "readable"):
+        (here / name).mkdir(mode=0o700)
+        load_identity(here / name / "identity.key")
+    (here / "garbled" / "identity.key").write_bytes(b"garbage")
+    (here / "readable" / "identity.key").chmod(0o644)
+    return here
+
+
+def run(here: Path, module: str, *arguments: str) -> Ended:
+    """Return how the program ended."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MANTA_")}
+    imported = here.parent / "imported.json"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", _COUNTED, str(imported), module, *arguments],
+        cwd=here,
+        env={**kept, "HOME": str(here), "MANTA_STATE_DIR": str(here / "state")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr, frozenset(json.loads(imported.read_text())))
+
+
+def commands(module: str) -> Iterator[tuple[str, ...]]:
+    """Yield every command of a program, as it is typed."""
+
+    def walk(command: click.Command, typed: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield typed
+        if isinstance(command, click.Group):
+            for name in command.list_commands(click.Context(command)):
+                inner = command.get_command(click.Context(command), name)
+                assert inner is not None
+                yield from walk(inner, (*typed, name))
+
+    yield from walk(importlib.import_module(module).main, ())
+
+
+# Types one line after the other in one process, and says of each how it ended and what was imported by then.
+_ALL = """
+import contextlib, importlib, io, json, sys
+main = importlib.import_module(sys.argv[1]).main
+ended = []
+for typed in json.load(sys.stdin):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            main(typed)
+        except SystemExit as end:
+            ended.append((end.code, said.getvalue(), sorted({name.partition(".")[0] for name in sys.modules})))
+print(json.dumps(ended))
+"""
+
+
+@pytest.mark.parametrize("module", PROGRAMS)
+def test_help_and_a_wrong_flag_are_told_before_anything_is_loaded(module: str) -> None:
+    unwanted = HEAVY if module == "automl.cli" else NOT_FOR_HELP
+    known = list(commands(module))
+    typed = [[*command, flag] for flag in ("--help", "--wrong-flag") for command in known]
+    ran = subprocess.run(
+        [sys.executable, "-P", "-c", _ALL, module], input=json.dumps(typed), capture_output=True, text=True, timeout=300, check=True
+    )
+    for words, (exit_code, said, imported) in zip(typed, json.loads(ran.stdout), strict=True):
+        assert unwanted.isdisjoint(imported), words
+        assert (exit_code, said.splitlines()[0].split(" ")[0]) == ((0 if "--help" in words else 2), "Usage:"), words
+        assert "--wrong-flag" not in words or "--wrong-flag" in said, words
+
+
+PEER = ("peer.cli", "join", "--initial-peers", NODE, "--dir", "new")
+START = ("aggregator.cli", "start")
+FIND = ("automl.cli", "find", "--snapshot")
+MISTAKES = [
+    # An address.
+    (("peer.cli", "join", "--initial-peers", "203.0.113.7:31000"), "is no peer address"),
+    (("peer.cli", "join", "--initial-peers", NODE[:-1]), "is no peer address"),
+    (("peer.cli", "join"), "no run was found"),
+    ((*PEER, "--run", "digits"), "64 hexadecimal digits"),
+    ((*PEER, "--listen", "0.0.0.0:31000"), "cannot listen on"),
+    ((*PEER, "--listen", "/ip4/203.0.113.7/tcp/9"), "cannot listen on"),
+    ((*PEER, "--gateway", "8080"), "give HOST:PORT"),
+    (("peer.cli", "join", "--light", "--gateway", "127.0.0.1:80"), "give the URL"),
+    (("peer.cli", "tables", "--out", "tables", "--initial-peers", "nonsense"), "is no peer address"),
+    ((*START, "run.toml", "--dir", "new", "--listen", "127.0.0.1:31000"), "cannot listen on"),
+    # What is not there.
+    ((*PEER, "--latency-table", "missing.json"), "cannot read missing.json"),
+    ((*PEER, "--private-data", "missing"), "cannot read missing"),
+    ((*PEER, "--data-root", "missing"), "is no folder"),
+    ((*PEER, "--gateway", "127.0.0.1:0", "--gateway-cert", "missing.pem", "--gateway-key", "missing.pem"), "No such file"),
+    (("peer.cli", "status", "--dir", "missing"), "no peer ever ran"),
+    (("peer.cli", "pause", "--dir", "missing"), "no peer runs"),
+    (("peer.cli", "resume", "--dir", "missing"), "no peer runs"),
+    ((*START, "missing.toml", "--dir", "new"), "there is no run file"),
+    ((*START, "flowers.toml", "--dir", "new"), "--data-root"),
+    ((*START, "flowers.toml", "--dir", "new", "--data-root", "."), "cannot read flowers"),
+    (("aggregator.cli", "init", "missing/run.toml"), "cannot write"),
+    (("aggregator.cli", "init", "run.toml"), "exists already"),
+    (("aggregator.cli", "ledger", "verify", "--dir", "missing"), "holds no log"),
+    (("aggregator.cli", "ledger", "replay", "--dir", "missing"), "holds no log"),
+    (("aggregator.cli", "ledger", "check-proof", "missing"), "cannot read missing"),
+    (("aggregator.local", "up", "--private", "missing"), "cannot read"),
+    (("automl.cli", "evaluate", "missing.safetensors"), "there is no missing.safetensors"),
+    ((*FIND, "missing.safetensors"), "missing.safetensors is no snapshot"),
+    (("automl.cli", "export", "--snapshot", "missing", "--arch", "largest", "--out", "new"), "missing is no snapshot"),
+    (("automl.cli", "data", "folder-flowers", "--data-root", "missing"), "is no folder"),
+    (("automl.cli", "profile", "--out", "missing/table.json"), "no folder missing"),
+    # What is not what it should be.
+    (("peer.cli", "join", "--dir", "settings"), "'gpu' is not a key"),
+    ((*PEER[:-1], "garbled"), "is no identity"),
+    ((*PEER[:-1], "readable"), "chmod 600"),
+    ((*PEER, "--latency-table", "garbage"), "is no latency table"),
+    ((*START, "garbage", "--dir", "new"), "cannot read garbage"),
+    ((*START, "unknown-key.toml", "--dir", "new"), "run.ronds"),
+    ((*START, "overflow.toml", "--dir", "new"), "allow fewer"),
+    ((*START, "other-task.toml", "--dir", "new"), "is for stereo"),
+    ((*START, "run.toml", "--dir", "garbled"), "is no identity"),
+    (("aggregator.cli", "ledger", "check-proof", "garbage"), "proves nothing"),
+    (("automl.cli", "evaluate", "garbage"), "garbage is no snapshot"),
+    ((*FIND, "garbage"), "garbage is no snapshot"),
+    # A value.
+    ((*PEER, "--gpus", "two"), "indices of GPUs"),
+    ((*PEER, "--private-noise", "1"), "noise needs both"),
+    ((*START, "run.toml", "--dir", "new", "--threads", "0"), "--threads"),
+    (("aggregator.local", "up", "--peers", "0"), "--peers takes"),
+    (("aggregator.local", "up", "--codec", "mp3"), "--codec"),
+    (("aggregator.local", "up", "--data", "faces"), "unknown data set"),
+    (("aggregator.local", "up", "--supernet", "huge"), "unknown supernet"),
+    (("aggregator.local", "up", "--dir", "."), "holds something already"),
+    (("automl.cli", "data", "faces"), "unknown data set"),
+    (("automl.cli", "space", "--supernet", "huge"), "unknown supernet"),
+    (("automl.cli", "split", "layers", "--out", "new"), "only labelled images"),
+    (("automl.cli", "train", "--out", "new", "--learning-rate", "fast"), "--learning-rate"),
+    (("automl.cli", "train", "--out", "new", "--device", "toaster"), "no device"),
+    ((*FIND, "garbage", "--macs", "many"), "--macs"),
+]
+
+
+@pytest.mark.parametrize(("typed", "words"), MISTAKES, ids=[" ".join(typed)[:90] for typed, _ in MISTAKES])
+def test_a_mistake_is_told_before_torch_and_hivemind_are_loaded(typed: tuple[str, ...], words: str, here: Path) -> None:
+    before = sorted(here.rglob("*"))
+    ended = run(here, *typed)
+    assert ended.exit_code == 2, ended
+    assert words in ended.errors
+    assert ended.imported & HEAVY == frozenset()
+    assert sorted(here.rglob("*")) == before
+
+
+def test_the_count_sees_what_a_command_needs(here: Path) -> None:
+    ended = run(here, "automl.cli", "data", "digits")
+    assert ended.exit_code == 0, ended
+    assert {"torch", "sklearn"} <= ended.imported
+    assert "torchvision" not in ended.imported
