@@ -9,7 +9,8 @@ Two schedules:
   its own. Before the widths shrink, channels are sorted by importance (``automl.sorting``).
 
 Data-parallel trains four architectures each round; with several local steps four for each of them, up to eight times, so that there are as
-many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds.
+many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds. A cohort whose
+name says a size below all trains only what that allows, and a random architecture in the place of the largest.
 """
 
 import random
@@ -17,9 +18,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
+from automl.sizes import drawn
 from automl.space import Architecture, SearchSpace, space_named
 from protocol.exchange import MAX_LOCAL_STEPS
 from protocol.records import SCHEDULES, Manifest, Optimizer
+from protocol.sizes import ALL, size_of
 
 _KINDS = ("largest", "smallest", "random")
 _ROLES = (*_KINDS, "random")
@@ -109,7 +112,8 @@ class Plan:
         if self.algorithm == "data-parallel":
             roles = _ROLES * min(self.local_steps, _MAX_SWEEPS)
             return tuple(_of_role(space, role, f"{self.seed}:{round}:{index}") for index, role in enumerate(roles))
-        return (_of_role(space, _KINDS[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"),)
+        kind, seed = _KINDS[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"
+        return (drawn(space, self.space, size_of(cohort), seed) if kind == "random" else _of_role(space, kind, seed),)
 
     def role(self, round: int, cohort: str) -> int:
         """Return which of the three roles a cohort's one architecture has in a round of model-parallel; 0 in data-parallel."""
@@ -118,7 +122,8 @@ class Plan:
         block, place = divmod(round - 1, len(_ROLES))
         roles = list(_ROLES)
         random.Random(f"{self.seed}:{cohort}:block:{block}").shuffle(roles)
-        return _KINDS.index(roles[place])
+        role = roles[place]
+        return _KINDS.index("random" if role == "largest" and size_of(cohort) < ALL else role)
 
     def learning_rate(self, round: int) -> float:
         """Return the rate of a round: in each phase linear up to the peak, then linear down to 1 % of it in the phase's last round.

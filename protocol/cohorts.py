@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from protocol.errors import UserError
 from protocol.records import check_name
 from protocol.signing import PublicKey, sha256
+from protocol.sizes import ALL, size_of
 
 TOKEN_BYTES = 32
 AFFINITY = "affinity"  # stands in the proofs of peers whose cohort may change from round to round
@@ -19,7 +20,7 @@ AFFINITY = "affinity"  # stands in the proofs of peers whose cohort may change f
 class Group:
     """A cohort as one of its members sees it: what it goes by for all of its work on a base."""
 
-    name: str
+    name: str  # with its size, as claims have it
     members: frozenset[PublicKey] | None = None  # the others that are known to be in it; None: whoever proves its token is
 
 
@@ -29,7 +30,7 @@ def cohort_name(label: str | None, host: str) -> str:
     The host's own name often names a person and the log is public and for ever: only a digest of it is shown.
 
     Raises:
-        UserError: the label is no plain name.
+        UserError: the label is no plain name, or says a size.
     """
     if label is None:
         return f"host-{sha256(host.encode(errors='surrogateescape')).hex()[:12]}"
@@ -39,6 +40,8 @@ def cohort_name(label: str | None, host: str) -> str:
         plain = re.sub(r"[^a-z0-9._-]+", "-", label.lower()).strip("-._")[:63]
         advice = f"; try {plain!r}" if plain else ""
         raise UserError(f"cohort {label!r}: use 1 to 63 lower-case letters, digits, dots, dashes and underscores{advice}") from error
+    if size_of(label) != ALL:
+        raise UserError(f"cohort {label!r}: the end of the name is for the cohort's size; leave it out, and give --size if you like")
     return label
 
 

@@ -14,6 +14,7 @@ from protocol.errors import SignatureError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.private import DATA, PRIVATE, SHARED, PrivateData
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
+from protocol.sizes import ALL, is_size, size_of
 
 MAX_ENTRY_BYTES = 4096
 MAX_PAYLOAD_BYTES = MAX_ENTRY_BYTES - 96  # of what an entry holds: its kind, a signature and the framing of all are fewer bytes
@@ -195,14 +196,17 @@ class Announcement:
 
     run: bytes
     key: bytes
-    cohort: str
+    cohort: str  # without its size, which follows from those of its members
     round: int  # whose state it holds
     sequence: int  # grows with every announcement of this key: milliseconds since 1970
     position: Position = NOWHERE
+    size: int = ALL  # the largest that its device is fast enough for, see ``protocol.sizes``; in data-parallel it means nothing
 
     def __post_init__(self) -> None:
         check_digest(self.run, "run")
         check_name(self.cohort, "cohort")
+        _require(size_of(self.cohort) == ALL, "an announced cohort's name says no size")
+        _require(is_size(self.size), "size out of range")
         _require(0 <= self.round <= MAX_ROUND, "round out of range")
         _require(0 <= self.sequence < 2**62, "sequence out of range")
 
@@ -216,7 +220,7 @@ class Claim:
     base: bytes  # digest of the commit whose state the lots were trained on; the run's id before the first
     key: bytes
     founder: bytes  # the key that convenes the cohort: naming it is the consent; a peer alone names itself
-    cohort: str  # the name that model-parallel's architectures follow from
+    cohort: str  # the name, with the size, that model-parallel's architectures follow from
     local_steps: int  # H, the manifest's
     work: tuple[int, ...]  # lots of each architecture that the round asks of the cohort, in that order
     lots_root: bytes  # RFC 9162 root over the packed LotRecords in the order of their index

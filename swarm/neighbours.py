@@ -22,6 +22,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault
 from protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from protocol.signing import PublicKey, sha256
+from protocol.sizes import ALL
 from swarm import waits
 from swarm.rpc import Endpoint
 from swarm.tasks import together
@@ -84,14 +85,14 @@ class Neighbours:
         self._size: float | None = None  # of the run, about; None: not known yet
         self.malformed = 0
 
-    async def announce(self, *, cohort: str, round_: int, position: Position = NOWHERE) -> None:
-        """Say in the DHT that this node is there, whose round's state it holds, of which cohort it is, and where."""
+    async def announce(self, *, cohort: str, round_: int, position: Position = NOWHERE, size: int = ALL) -> None:
+        """Say in the DHT that this node is there, whose round's state it holds, of which cohort it is, where, and of which size."""
         if cohort != self._cohort:  # whoever stood where the last one meets is no mate for that any more
             self._known = {key: replace(known, is_mate=False) for key, known in self._known.items()}
         self._own = Placed(self._endpoint.key, cohort, position)
         self._distances.clear()
         self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
-        data = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence, position))
+        data = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence, position, size))
         names = [*(self._bucket(bits) for bits in self._own_levels()), self._meeting(cohort)]
         await together(*(self._endpoint.publish(name, data, ttl_s=_PERIODS_PUBLISHED * self.period_s) for name in names))
 
@@ -156,6 +157,11 @@ class Neighbours:
         """Return what a peer announced of where it is; ``NOWHERE`` where it is not known."""
         known = self._known.get(key)
         return NOWHERE if known is None else known.announcement.position
+
+    def announced_size(self, key: PublicKey) -> int:
+        """Return the size that a peer announced; ``ALL`` where it is not known."""
+        known = self._known.get(key)
+        return ALL if known is None else known.announcement.size
 
     def distance_us(self, key: PublicKey) -> int:
         """Return the least bound that is known on the round trip to a peer, see ``protocol.affinity``; ``FAR`` where there is none."""

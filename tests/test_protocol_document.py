@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from automl.data.catalog import load_dataset
 from automl.networks import build
 from automl.schedule import Plan
+from automl.sizes import bound_macs
 from automl.space import SearchSpace, space_named
 from automl.training import project
 from automl.update import State, known_digest, state_digest, state_pieces
@@ -51,6 +52,7 @@ from protocol.records import (
 )
 from protocol.rewards import share_out
 from protocol.signing import Identity, peer_name, sha256
+from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -234,8 +236,8 @@ def rows() -> Iterator[tuple[str, str]]:
     ticket = SignedTicket.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
     yield "signature of the ticket `[run, 1, that contribution's digest]`", f"`{ticket.signature.hex()}`"
     position = Position(1, b"h" * 16, b"", ((tag_of(MATE.public_key), 3),))
-    announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position)
-    what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]]]`: SHA-256 of it packed'
+    announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
+    what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]], 4]`: SHA-256 of it packed'
     yield what, f"`{sha256(pack(announcement)).hex()}`"
     offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
@@ -268,6 +270,15 @@ def rows() -> Iterator[tuple[str, str]]:
     yield (
         "model-parallel, seed 0, cohort `cohort-0`, round 1: role; architecture",
         (f"{mine.role(1, 'cohort-0')}; `{mine.architectures(1, 'cohort-0')[0].text}`"),
+    )
+    small = sized_name("cohort-0", 1)
+    yield (
+        f"the same of cohort `{small}`; of it in round 2",
+        "; ".join(f"{mine.role(round_, small)}; `{mine.architectures(round_, small)[0].text}`" for round_ in (1, 2)),
+    )
+    yield (
+        "MACs of `classifier-tiny` that sizes 1 to 4 allow",
+        numbers(bound_macs(space_named("classifier-tiny"), size) for size in range(1, NUM_SIZES + 1)),
     )
     yield "`shrinking`, 200 rounds, data-parallel, seed 0, round 90, third architecture", f"`{SHRINKING.architectures(90, 'any')[2].text}`"
     yield (

@@ -44,6 +44,14 @@ def test_a_label_that_is_no_name_is_the_user_s_error_with_a_way_out(label: str, 
     assert advice or "try" not in str(raised.value)
 
 
+@pytest.mark.parametrize("label", ["lab.size-1", "lab.size-3", "a.size-2.size-2"])
+def test_a_label_does_not_say_a_size(label: str) -> None:
+    with pytest.raises(UserError, match="give --size"):
+        cohort_name(label, "host")
+    for allowed in ("size-1", "lab.size-4", "lab.size-1x", "lab-size-1"):
+        assert cohort_name(allowed, "host") == allowed
+
+
 TOKEN, RUN = b"t" * 32, b"r" * 32
 ANNA, BOB, CAROL = (PublicKey(name.encode().ljust(32, b".")) for name in ("anna", "bob", "carol"))
 PROOF = mate_proof(TOKEN, RUN, "here", ANNA, BOB)
