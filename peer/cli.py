@@ -38,6 +38,7 @@ def main() -> None:
     "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: yours on this host]"
 )
 @click.option("--alone", is_flag=True, default=None, help="Hand in alone, whoever else is near.")
+@click.option("--size", type=int, metavar="1..4", help="Model-parallel: train networks up to this size only.  [default: as measured]")
 @click.option(
     "--listen", multiple=True, metavar="MADDR|none", help="Address to listen on; none: only dial out.  [default: /ip4/0.0.0.0/tcp/0]"
 )

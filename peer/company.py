@@ -1,15 +1,18 @@
 """Which cohort a peer is of, and why: the one that its person named, that of its person's peers on this host, or whoever is near.
 
 Where affinity decides, the answer may change from look to look. Work on a base keeps the one it began with: the name is in its claim.
+So is the size that a cohort has in model-parallel: the least of those that its members announce, so that its architectures suit them all.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from enum import Enum
 
+from peer.sizing import Sizing
 from protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name
 from protocol.cohorts import Group
 from protocol.signing import PublicKey, peer_name
+from protocol.sizes import ALL, NUM_SIZES, sized_name
 from swarm.distances import Distances
 from swarm.neighbours import Neighbours
 
@@ -42,24 +45,46 @@ _WHY_ALONE = {
 class Company:
     """The cohort of one peer from round to round."""
 
-    def __init__(self, key: PublicKey, choice: Choice, label: str, neighbours: Neighbours, distances: Distances, operator: bytes) -> None:
-        """Begin alone where affinity decides; else ``label`` names the cohort, for good."""
+    def __init__(
+        self,
+        key: PublicKey,
+        choice: Choice,
+        label: str,
+        neighbours: Neighbours,
+        distances: Distances,
+        operator: bytes,
+        sizing: Sizing | None = None,
+    ) -> None:
+        """Begin alone where affinity decides; else ``label`` names the cohort, for good. Without ``sizing`` it has no size."""
         self._key = key
         self._choice = choice
         self._neighbours = neighbours
         self._distances = distances
         self._operator = operator
-        is_open = choice is Choice.AFFINITY
-        self.group = Group(first_name(key), frozenset()) if is_open else Group(label, frozenset() if choice.is_alone else None)
+        self._sizing = sizing
+        self.name = first_name(key) if choice is Choice.AFFINITY else label  # the cohort's at present, without its size
+        self._members: frozenset[PublicKey] | None = None if choice in (Choice.LABEL, Choice.HOST) else frozenset()
+        self._slowest: PublicKey | None = None  # a mate of a lesser size than this peer's own
+        self._seen_size: int | None = None  # the cohort's, at the newest look
 
     @property
-    def name(self) -> str:
-        """The cohort's name at present."""
-        return self.group.name
+    def group(self) -> Group:
+        """The cohort at present: what work that begins now goes by."""
+        return Group(sized_name(self.name, self.size), self._members)
+
+    @property
+    def own_size(self) -> int:
+        """What is to be announced of this peer's own device."""
+        return ALL if self._sizing is None else self._sizing.size
+
+    @property
+    def size(self) -> int:
+        """The cohort's size: as all its members saw it at their newest look, so not before that; who is alone need not wait."""
+        return self.own_size if self._seen_size is None or self._choice.is_alone else self._seen_size
 
     def position(self) -> Position:
         """Return what is to be announced of where this peer is."""
-        mates = self.group.members or () if self._choice is Choice.AFFINITY else ()
+        mates = self._members or () if self._choice is Choice.AFFINITY else ()
         return self._distances.position(is_grouped=self._choice is Choice.AFFINITY, mates=mates)
 
     async def measure(self) -> None:
@@ -68,22 +93,36 @@ class Company:
         Raises:
             Unreachable: see ``Distances.measure``.
         """
-        members = self.group.members
-        await self._distances.measure(self._neighbours.near() if members is None else members)
+        await self._distances.measure(self._mates())
+
+    def _mates(self) -> Collection[PublicKey]:
+        """Return the others of the cohort: where a token decides those who proved it."""
+        return self._neighbours.near() if self._members is None else self._members
 
     def regroup(self) -> bool:
-        """Find the cohort that follows from what is announced by now; return whether it has another name.
+        """Find the cohort that follows from what is announced by now; return whether it has another name, or another size.
 
         To be called after each look, and announced at once: others would go by the name of before.
         """
-        if self._choice is not Choice.AFFINITY:
-            return False
+        before = self.group.name
+        if self._choice is Choice.AFFINITY:
+            self._find_cohort()
+        if self._sizing is not None:
+            self._find_size()
+        return self.group.name != before
+
+    def _find_cohort(self) -> None:
         own = Placed(self._key, self.name, self.position())  # as it stands now; others hear of it at the next announcement
         names = cohorts([own, *(each for each in self._neighbours.others() if each.position.is_grouped)])
-        before, name = self.name, names[self._key]
-        members = frozenset(PublicKey(key) for key in names if names[key] == name and key != self._key)
-        self.group = Group(name, members)
-        return name != before
+        self.name = names[self._key]
+        self._members = frozenset(PublicKey(key) for key in names if names[key] == self.name and key != self._key)
+
+    def _find_size(self) -> None:
+        """The least size that a member announces is the cohort's."""
+        sizes = {key: self._neighbours.announced_size(key) for key in self._mates()}
+        slowest = min(sizes, key=lambda key: (sizes[key], key), default=None)
+        self._slowest = slowest if slowest is not None and sizes[slowest] < self.own_size else None
+        self._seen_size = self.own_size if self._slowest is None else sizes[self._slowest]
 
     # In words.
 
@@ -95,8 +134,17 @@ class Company:
             return _WHY_ALONE[self._choice]
         if self._choice is Choice.HOST:
             return f"{_counted(len(mates), 'other peer')} of the same user on this host" if mates else f"alone: {self._nobody()}"
-        members = self.group.members or frozenset()
+        members = self._members or frozenset()
         return self._near(sorted(members)) if members else f"alone: {self._nobody()}"
+
+    def why_size(self) -> str:
+        """Return the cohort's size and why it has that one; nothing in runs where cohorts have none."""
+        if self._sizing is None:
+            return ""
+        if self._slowest is not None and not self._choice.is_alone:
+            return f"{self.size} of {NUM_SIZES}: its slowest device is that of {peer_name(self._slowest)[-8:]}"
+        is_slowest = self.size < ALL and bool(self._mates())
+        return f"{self.size} of {NUM_SIZES}: {'its slowest device is this one, ' if is_slowest else ''}{self._sizing.why}"
 
     def suggestion(self) -> str:
         """Return who is near and might be a mate if the persons trust each other; nothing where nobody is, or affinity decides anyway."""

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator
 from peer.limits import Limits
 from protocol.cohorts import cohort_name
 from protocol.errors import UserError
+from protocol.sizes import NUM_SIZES
 from swarm.disk import make_directory, replace_file
 
 _LIMITS_FILE = "limits.toml"
@@ -37,6 +38,9 @@ class PeerConfig(Limits):
         description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",
     )
     alone: bool = Field(default=False, description="hand in alone, whoever else is near")
+    size: int | None = Field(
+        default=None, ge=1, le=NUM_SIZES, description="model-parallel: up to which size networks are trained here; default: as measured"
+    )
     listen: tuple[str, ...] = Field(
         default=("/ip4/0.0.0.0/tcp/0",), description="multiaddresses to listen on, port 0 is a free one; none: only dial out"
     )

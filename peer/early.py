@@ -26,6 +26,7 @@ _NOT_LIGHT = (
     "private_data",
     "latency_table",
     "workers",
+    "size",
     "gateway_cert",
     "gateway_key",
     "lease_only",

@@ -54,6 +54,7 @@ _SAMPLES_BYTES = 3_000_000  # of a lease, before they are compressed; a lot of a
 _VECTORS_BYTES = 2**28  # of all that may come back for a base
 _REMEMBERED_WORDS, _REMEMBERED_ROSTERS = 4096, 8
 _AGAIN_MS = 250  # to ask what became of a return, at least
+_GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
 
 logger = logging.getLogger("manta.gateway")
 
@@ -129,6 +130,7 @@ class GatewayDesk:
         self._work: _Work | None = None
         self._why_none = "the gateway gets the run's newest state"
         self._is_over = self._is_leaving = False
+        self._asked_ms: float | None = None
         self._words: OrderedDict[bytes, LightWord] = OrderedDict()  # by the name of the return
         self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
         most = max(self._steps, min(MAX_LEASE_LOTS, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples))
@@ -198,6 +200,12 @@ class GatewayDesk:
         place = await seat
         return isinstance(place, GatewaySeat) and await place.first_back()
 
+    @property
+    def has_contributors(self) -> bool:
+        """Whether somebody asked for a lease lately, or has one."""
+        now_ms = self._now_ms()
+        return self._asked_ms is not None and (now_ms < self._asked_ms + _GONE_MS or self._leases.is_awaited(now_ms))
+
     def finish(self) -> None:
         """The run is over: there are no leases any more."""
         self._forget()
@@ -226,6 +234,7 @@ class GatewayDesk:
             raise EncodingError("a request for another run, or to another gateway")
         if asked.key == self._identity.public_key:
             raise EncodingError("this is the gateway's own key: a light contributor needs one of its own")
+        self._asked_ms = self._now_ms()
         work = self._work
         if work is None or self._is_over:
             return LeaseAnswer((), "the run is finished" if self._is_over else self._why_none, 4 * _AGAIN_MS, int(self._is_over))

@@ -25,6 +25,7 @@ from peer.news import Ear
 from peer.noise import Noise
 from peer.presence import Presence
 from peer.residuals import Residuals
+from peer.sizing import Sizing
 from peer.spread import Spread
 from peer.states import States
 from peer.status import YOU, StatusBoard
@@ -75,12 +76,13 @@ class PeerLoop:
         choice: Choice = Choice.LABEL,
         noise: Noise | None = None,
         gateway: GatewayDesk | None = None,
+        sizing: Sizing | None = None,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
         ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
         it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
-        of light contributors, and of nobody else.
+        of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -122,7 +124,7 @@ class PeerLoop:
             on_wrong=self._spread.distrust,
         )
         crew.watch(self._crew_changed, board.say)
-        self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise)
+        self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing)
         self._residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
             self.manifest,
@@ -137,7 +139,7 @@ class PeerLoop:
             self._states.keep_body,
         )
         distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
-        self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.log.operator)
+        self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.log.operator, sizing)
         proven = AFFINITY if choice is Choice.AFFINITY else cohort
         self._cohort = Cohort(
             node, identity, self.manifest, self.run_id, proven, token, self._neighbours, group=lambda: self._company.group
@@ -383,6 +385,7 @@ class PeerLoop:
             return
         if not await self._load_weights(base):
             return
+        self._bench.begin(base)
         group = self._company.group  # for all of this work, whatever it will be by its end
         seat = asyncio.create_task(self._take_seat(base, group))
         try:

@@ -92,7 +92,7 @@ class Presence:
                 await self._company.measure()
                 await self._neighbours.look()
                 is_new = self._company.regroup()
-                await self._neighbours.announce(cohort=self._company.name, round_=self._round(), position=self._company.position())
+                await self._announce()
                 if self._local is not None:
                     await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
                     await self._local.meet(self._cohort.mates())
@@ -104,6 +104,10 @@ class Presence:
                 self._again.set()
             pause_s = waits.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
             await asyncio.sleep(pause_s)
+
+    async def _announce(self) -> None:
+        company = self._company
+        await self._neighbours.announce(cohort=company.name, round_=self._round(), position=company.position(), size=company.own_size)
 
     async def withdraw(self) -> None:
         """Tell the mates and the DHT that this peer leaves; what cannot be told in a moment expires."""
@@ -118,11 +122,14 @@ class Presence:
             mates=len(mates),
             cohort=company.name,
             why=company.why(mates),
+            size=company.why_size(),
             near=company.suggestion(),
             round_trips=company.round_trips(),
         )
         if is_new:
             self._board.say(f"cohort {company.name}: {self._board.status.why}")
+            if self._board.status.size:
+                self._board.say(f"size {self._board.status.size}")
 
     async def watch(self) -> None:
         """Measure whether others can call this peer, again and again, and remember who of the run can be called."""

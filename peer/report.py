@@ -34,6 +34,7 @@ class _Shown(BaseModel):
     waiting_for: str = ""
     members: int = 0
     why: str = ""
+    size: str = ""
     near: str = ""
     round_trips: str = ""
     reach: str = ""
@@ -84,6 +85,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
     if shown.limits:
         yield f"limits: {listed(shown.limits)}"
     yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
+    if shown.size:
+        yield f"size {shown.size}"
     if shown.leases_at:
         yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:

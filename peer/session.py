@@ -15,6 +15,8 @@ from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
 from automl.data.stereo import StereoDataset
+from automl.latency import LatencyTable
+from automl.schedule import Plan
 from automl.space import space_named
 from automl.training import Worker
 from automl.update import self_test
@@ -27,6 +29,7 @@ from peer.crew_processes import ProcessCrew
 from peer.devices import Devices, choose_devices
 from peer.early import check_gateway
 from peer.finding import NotThere, fetch_checked_manifest, start_node
+from peer.gateway_desk import GatewayDesk
 from peer.gateway_session import check_run, desk_of, gateway_open
 from peer.limited import LimitedPeer
 from peer.limiter import Limiter
@@ -36,6 +39,7 @@ from peer.measuring import Measuring
 from peer.private import described, load_private, noise_of, refuse_noise, refuse_private
 from peer.resting import RestingCrew
 from peer.sensors import THIS_COMPUTER, Sensors
+from peer.sizing import Sizing
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
@@ -248,7 +252,12 @@ async def _take_part(
         if noise is not None:
             board.update(epsilon=noise.epsilon, delta=noise.delta)
             board.say(f"adds noise to what it hands in, and hands in alone: {noise.line()}")
-        loop = PeerLoop(node, identity, signed, resting, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk)
+        sizing = _sizing_of(config, manifest, table, desk)
+        if sizing is None and config.size is not None:
+            board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
+        loop = PeerLoop(
+            node, identity, signed, resting, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk, sizing
+        )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
         processes = crew if isinstance(crew, ProcessCrew) else None
@@ -284,6 +293,15 @@ def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise:
     if manifest.cohorts == "affinity":
         return Choice.AFFINITY, label, affinity_token(run)
     return Choice.HOST, label, load_token()
+
+
+def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, desk: GatewayDesk | None) -> Sizing | None:
+    """Return what finds the size that this computer is fast enough for; None: in this run cohorts have none."""
+    if manifest.algorithm != "model-parallel":
+        return None
+    latencies = None if table is None else LatencyTable.from_bytes(table)
+    has_light = (lambda: False) if desk is None else (lambda: desk.is_lease_only or desk.has_contributors)
+    return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=has_light)
 
 
 def _in_cohort(choice: Choice, cohort: str) -> str:

@@ -38,6 +38,7 @@ class PeerStatus:
     members: int = 0
     mates: int = 0  # others of its cohort that are there
     why: str = ""  # it is in that cohort, in words
+    size: str = ""  # of the cohort in model-parallel, and why it has that one, in words
     near: str = ""  # who is near and no mate, in words
     round_trips: str = ""  # to the landmarks, in words
     reachable: str = "unknown"  # whether others can call this peer: unknown, local, public, outbound
@@ -87,12 +88,12 @@ class StatusBoard:
 
     def update(self, **changes: Any) -> None:
         """Change fields and show it."""
-        before, company = self.status.waiting_for, (self.status.cohort, self.status.why)
+        before, company = self.status.waiting_for, (self.status.cohort, self.status.why, self.status.size)
         for name, value in changes.items():
             setattr(self.status, name, value)
         if self._spinner is not None:
             self._spinner.update(self._line())
-        if self.status.waiting_for != before or (self.status.cohort, self.status.why) != company:
+        if self.status.waiting_for != before or (self.status.cohort, self.status.why, self.status.size) != company:
             self.write()
         if self.status.waiting_for not in (before, "") and self._spinner is None:
             self.say(f"waiting for {self.status.waiting_for}")

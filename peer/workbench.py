@@ -20,8 +20,10 @@ from automl.update import State
 from exact.residuals import vector_digest
 from peer.cohort import Seat
 from peer.crew import Crew
+from peer.delivery import open_ms
 from peer.noise import Noise
 from peer.shift import MayStart, Shift, Task
+from peer.sizing import Sizing
 from peer.work import ComputeThread, Learnt, Pile, Vector
 from protocol.pace import Pace
 from protocol.records import Manifest
@@ -43,9 +45,14 @@ class Workbench:
         machine: RoundMachine,
         pace: Pace,
         noise: Noise | None = None,
+        sizing: Sizing | None = None,
     ) -> None:
-        """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any."""
+        """Prepare; ``machine`` and ``pace`` are told of each lot, and ``noise`` is added to what was learnt, if there is any.
+
+        ``sizing`` is told how long lots took, where a cohort's size depends on it.
+        """
         self._noise = noise
+        self._sizing = sizing
         self._manifest = manifest
         self._course = course
         self._key = key
@@ -83,6 +90,12 @@ class Workbench:
         await self._crew.load(state.parameters, teacher)
         self._loaded = digest
 
+    def begin(self, base: Standing) -> None:
+        """The next work is on this base: to be called before its cohort is looked up, whose size may depend on it."""
+        self._pace.base_began()
+        if self._sizing is not None:
+            self._sizing.opened(base.round + 1, open_ms(self._machine, self._manifest))
+
     async def train(
         self, base: Standing, state: State, cohort: str, seat: "asyncio.Future[Seat]", may_start: MayStart
     ) -> tuple[Learnt, Seat] | None:
@@ -97,8 +110,24 @@ class Workbench:
             seat: this peer's place in its cohort; it is waited for once the first lot is done.
             may_start: whether another lot is to be started.
         """
+        architectures = self._course.plan.architectures(base.round + 1, cohort)
+        length_ms = open_ms(self._machine, self._manifest)
+        try:
+            return await self._learn(base, state, cohort, architectures, seat, may_start)
+        finally:
+            if self._sizing is not None and self._pace.on_base_ms:
+                self._sizing.worked(base.round + 1, architectures[0], self._pace.on_base_ms, length_ms)
+
+    async def _learn(
+        self,
+        base: Standing,
+        state: State,
+        cohort: str,
+        architectures: Sequence[Architecture],
+        seat: "asyncio.Future[Seat]",
+        may_start: MayStart,
+    ) -> tuple[Learnt, Seat] | None:
         plan, steps = self._course.plan, self._manifest.exchange.local_steps
-        architectures = plan.architectures(base.round + 1, cohort)
         pile = Pile(self._crew.num_weights, architectures, is_blind=self._noise is not None)
         local = LocalSteps(state, plan) if steps > 1 else None
         index = 0

@@ -20,6 +20,7 @@ class Pace:
         self._deadline: float = 0.0
         self._open_ms: float = 0.0
         self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
+        self._on_base_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self._by_worker: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=_REMEMBERED))
         self._headers_ms: deque[float] = deque(maxlen=_REMEMBERED)
         self._tickets_ms: deque[float] = deque(maxlen=_REMEMBERED)
@@ -29,9 +30,14 @@ class Pace:
         """Note that headers for the round have ``left_ms`` from ``now`` on."""
         self._deadline, self._open_ms = now + left_ms, left_ms
 
+    def base_began(self) -> None:
+        """Note that the lots to come are of another base."""
+        self._on_base_ms.clear()
+
     def lot_took(self, duration_ms: float, worker: int = 0) -> None:
         """Note how long a lot took a worker."""
         self._lots_ms.append(duration_ms)
+        self._on_base_ms.append(duration_ms)
         self._by_worker[worker].append(duration_ms)
 
     def usual_ms(self, worker: int) -> float:
@@ -54,6 +60,11 @@ class Pace:
     def lot_ms(self) -> int:
         """The median lot's duration with the rest after it, as a claim may name it; 1 before there is one."""
         return min(max(1, round(self._lot_ms / self.duty)), MAX_LOT_MS)
+
+    @property
+    def on_base_ms(self) -> float:
+        """The median lot's duration on the newest base; 0 before it had one."""
+        return _median(self._on_base_ms) if self._on_base_ms else 0.0
 
     def left_ms(self, now: float) -> float:
         """Return how long headers still have."""

@@ -47,10 +47,12 @@ class Gateway:
         self.desk = GatewayDesk(GATEWAY, self.signed, self.course, digits(), lambda: self.now_ms, count, is_lease_only=is_lease_only)
         self.base = Standing.start(self.manifest, self.signed.run)
 
-    async def convene(self, base: Standing | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS) -> GatewaySeat:
+    async def convene(
+        self, base: Standing | None = None, *, lent: Lent = NOTHING_LENT, left_ms: float = LEFT_MS, cohort: str = "here"
+    ) -> GatewaySeat:
         """Begin to work on a base."""
         self.base = self.base if base is None else base
-        return await self.desk.convene(self.base, self.state, "here", lent, self.compute, left_ms=left_ms, next_ms=left_ms + 5_000)
+        return await self.desk.convene(self.base, self.state, cohort, lent, self.compute, left_ms=left_ms, next_ms=left_ms + 5_000)
 
     def after(self, round_: int) -> Standing:
         """Return a commit that the gateway might go on to."""

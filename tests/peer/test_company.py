@@ -5,9 +5,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from automl.schedule import Plan
 from peer.company import Choice, Company
+from peer.sizing import Sizing
 from protocol.affinity import MAX_GROUP, first_name
-from protocol.signing import Identity, PublicKey, sha256
+from protocol.records import Optimizer
+from protocol.signing import Identity, PublicKey, peer_name, sha256
+from protocol.sizes import ALL
 from swarm.distances import Distances, serve_pings
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -18,6 +22,9 @@ OPERATOR = Identity(sha256(b"operator")).public_key
 PEERS = [Identity(sha256(b"company %d" % i)).public_key for i in range(12)]
 
 
+PLAN = Plan("classifier-tiny", "sandwich", "model-parallel", Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"), 9, 0)
+
+
 class Crowd:
     """Peers whose hosts and ways are given by number; the operator is -1."""
 
@@ -26,6 +33,7 @@ class Crowd:
         choices: Sequence[Choice],
         *,
         hosts: Sequence[bytes] = (),
+        sizes: Sequence[int] = (),
         one_way_ms: Callable[[int, int], float] = lambda *_: 20.0,
     ) -> None:
         keys = {OPERATOR: -1, **{key: number for number, key in enumerate(PEERS)}}
@@ -36,11 +44,13 @@ class Crowd:
         for number, choice in enumerate(choices):
             endpoint = network.endpoint(PEERS[number])
             host = hosts[number] if hosts else b""
-            neighbours = Neighbours(endpoint, RUN, now, is_near=lambda _key: False)  # nobody has proved anything
+            has_proved = choice is Choice.LABEL and bool(sizes)
+            neighbours = Neighbours(endpoint, RUN, now, is_near=lambda _key, has_proved=has_proved: has_proved)
             distances = Distances(endpoint, neighbours, [OPERATOR], host, clock=now, networks=list, rng=random.Random(number))
             self.endpoints.append(endpoint)
             self.neighbours.append(neighbours)
-            self.companies.append(Company(PEERS[number], choice, "lab", neighbours, distances, OPERATOR))
+            sizing = Sizing(PLAN, 32, given=sizes[number]) if sizes else None
+            self.companies.append(Company(PEERS[number], choice, "lab", neighbours, distances, OPERATOR, sizing))
 
     async def look(self, numbers: Sequence[int] | None = None) -> None:
         """Let these, or all, do once what peers do again and again."""
@@ -49,7 +59,7 @@ class Crowd:
             await company.measure()
             await neighbours.look()
             company.regroup()
-            await neighbours.announce(cohort=company.name, round_=0, position=company.position())
+            await neighbours.announce(cohort=company.name, round_=0, position=company.position(), size=company.own_size)
 
     def names(self) -> list[str]:
         return [company.name for company in self.companies]
@@ -164,3 +174,63 @@ def test_a_lone_peer_of_consent_says_why() -> None:
         assert crowd.companies[1].why(()) == "alone: nobody else is in the run whose cohort affinity decides"
 
     play(Crowd([Choice.HOST, OPEN]), story)
+
+
+@pytest.mark.parametrize("choice", [OPEN, Choice.LABEL])
+def test_a_slow_member_lowers_the_cohorts_size_and_its_leaving_raises_it_again(choice: Choice) -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(3):
+            await crowd.look([0, 1])
+        (name,) = set(crowd.names()[:2])
+        assert {company.group.name for company in crowd.companies[:2]} == {f"{name}.size-3"}
+        assert crowd.companies[1].why_size() == "3 of 4: its slowest device is this one, --size 3"
+        for _ in range(3):
+            await crowd.look()
+        assert set(crowd.names()) == {name}  # what they meet by is the same whatever the size
+        assert {company.group.name for company in crowd.companies} == {f"{name}.size-1"}
+        assert crowd.companies[0].why_size() == f"1 of 4: its slowest device is that of {peer_name(PEERS[2])[-8:]}"
+        assert crowd.companies[2].why_size().startswith("1 of 4: its slowest device is this one")
+        await crowd.neighbours[2].withdraw()
+        for _ in range(2):
+            await crowd.look([0, 1])
+        assert {company.group.name for company in crowd.companies[:2]} == {f"{name}.size-3"}
+
+    play(Crowd([choice] * 3, hosts=[EAST] * 3, sizes=[ALL, 3, 1]), story)
+
+
+def test_work_that_begins_before_the_next_look_goes_by_the_size_that_all_have_seen() -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(3):
+            await crowd.look()
+        company = crowd.companies[0]
+        before = company.group.name
+        company._sizing = Sizing(PLAN, 32, given=2)
+        assert (company.own_size, company.group.name) == (2, before)
+        assert company.regroup()  # to be announced at once
+        assert company.group.name == f"{before}.size-2"
+        assert not company.regroup()
+
+    play(Crowd([OPEN] * 2, hosts=[EAST] * 2, sizes=[ALL, ALL]), story)
+
+
+def test_who_is_alone_need_not_wait_for_a_look() -> None:
+    async def story(crowd: Crowd) -> None:
+        await crowd.look()
+        lone, other = crowd.companies
+        lone._sizing = Sizing(PLAN, 32, given=2)
+        assert lone.group.name == "lab.size-2"
+        assert lone.why_size() == "2 of 4: --size 2"
+        assert other.group.name == "lab.size-1"  # whoever else goes by that name
+
+    play(Crowd([Choice.ALONE] * 2, sizes=[ALL, 1]), story)
+
+
+def test_in_a_run_without_sizes_names_say_none_and_all_is_announced() -> None:
+    async def story(crowd: Crowd) -> None:
+        for _ in range(3):
+            await crowd.look()
+        assert [company.group.name for company in crowd.companies] == crowd.names()
+        assert {company.own_size for company in crowd.companies} == {ALL}
+        assert {company.why_size() for company in crowd.companies} == {""}
+
+    play(Crowd([OPEN, OPEN, Choice.ALONE], hosts=[EAST] * 3), story)

@@ -7,7 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from automl.cost import macs
 from automl.light import covered_weights
+from automl.sizes import bound_macs
+from automl.space import TINY, Architecture
 from exact.residuals import given, near_mean, vector_digest
 from peer import gateway_desk
 from peer.gateway_desk import Lent
@@ -328,6 +331,42 @@ def test_in_model_parallel_the_gateways_cohort_decides_the_architecture_and_all_
         assert not seat._gifts[LIGHTS[0].public_key].vector[~mask].any()
 
     play(story, algorithm="model-parallel", **MANY_STEPS)
+
+
+def test_a_gateway_knows_whether_light_contributors_are_here() -> None:
+    async def story(gateway: Gateway) -> None:
+        assert not gateway.desk.has_contributors
+        light = Light(gateway, 0)
+        await light.ask()  # before the first base
+        assert gateway.desk.has_contributors
+        gateway.now_ms += 60_001
+        assert not gateway.desk.has_contributors
+        await gateway.convene(left_ms=300_000)
+        await light.lease(lot_ms=30_000)
+        gateway.now_ms += 60_001  # it is at work
+        assert gateway.desk.has_contributors
+        gateway.now_ms += 300_000
+        assert not gateway.desk.has_contributors
+        with pytest.raises(RemoteFault):
+            await gateway.desk.lease(light.request(run=sha256(b"run")), "here")
+        assert not gateway.desk.has_contributors
+
+    play(story)
+
+
+def test_where_the_gateways_cohort_is_of_a_lesser_size_there_are_leases_in_every_round() -> None:
+    async def story(gateway: Gateway) -> None:
+        bound = bound_macs(TINY, 1)
+        for round_ in range(1, 9):
+            await gateway.convene(gateway.after(round_ - 1), cohort="here.size-1")
+            lease = await Light(gateway, 0).lease()
+            assert macs(Architecture.parse(lease.architecture, TINY), TINY) <= bound
+        light = Light(gateway, 0)
+        done = light.do(lease)
+        assert done.back.claim.open().cohort == "here.size-1"
+        assert (await light.give_back(done)).fate == Fate.HELD
+
+    play(story, algorithm="model-parallel")
 
 
 def test_requests_that_are_for_others_or_from_the_gateways_own_key_are_faults_and_before_the_first_base_there_is_nothing() -> None:

@@ -87,8 +87,8 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
         ("peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
         (
             "peer.cli",
-            ("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2"),
-            "leave --view, --workers out",
+            ("join", "--light", "--gateway", "http://127.0.0.1:1", "--view", "left", "--workers", "2", "--size", "1"),
+            "leave --view, --workers, --size out",
         ),
         ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
         ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),

@@ -59,6 +59,11 @@ def test_it_says_where_the_peer_stands_and_why_it_is_in_its_cohort(tmp_path: Pat
     ]
 
 
+def test_in_a_model_parallel_run_it_says_the_cohorts_size_and_why(tmp_path: Path) -> None:
+    lines = told(tmp_path, size="1 of 4: its slowest device is that of vYdBfeSB")
+    assert lines[3] == "size 1 of 4: its slowest device is that of vYdBfeSB"
+
+
 def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path) -> None:
     lines = told(tmp_path, near="same host as 1 other", waiting_for="the log")
     assert "near you: same host as 1 other; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN" in lines
