@@ -21,6 +21,7 @@ from peer.limits import Limits
 from peer.loop import PeerLoop
 from peer.noise import Noise
 from peer.resting import RestingCrew
+from peer.sizing import Sizing
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.work import ComputeThread
@@ -119,6 +120,7 @@ class Scene:
         token: bytes | None = None,
         noise: Noise | None = None,
         gateway: GatewayDesk | None = None,
+        sizing: Sizing | None = None,
     ) -> Member:
         """Start a peer, or start it again; ``prepare`` changes it before it begins, with a ``token`` it has mates."""
         identity, signed = PEERS[number], self.log.signed
@@ -126,7 +128,7 @@ class Scene:
         status = PeerStatus(f"peer-{number}", identity.public_key.hex(), signed.run.hex(), "test", "here", "cpu", num_rounds=100)
         board, endpoint = StatusBoard(store, status), self.network.endpoint(identity.public_key)
         worker = QuickWorker(self.log.num_weights)
-        loop, limited = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway)
+        loop, limited = self._loop(endpoint, identity, signed, worker, store, board, token, noise, gateway, sizing)
         member = Member(identity, endpoint, store, board, worker, loop, limited)
         prepare(member)
         member.task = asyncio.create_task(member.loop.run())
@@ -144,10 +146,12 @@ class Scene:
         token: bytes | None,
         noise: Noise | None = None,
         gateway: GatewayDesk | None = None,
+        sizing: Sizing | None = None,
     ) -> tuple[PeerLoop, LimitedPeer]:
         compute, shelf = ComputeThread(), Shelf(max_bytes=2**28)
         crew = RestingCrew(InProcess(worker, compute), busy_ms=lambda: compute.busy_ms)
-        loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, noise=noise, gateway=gateway)
+        others = {"noise": noise, "gateway": gateway, "sizing": sizing}
+        loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, **others)
         devices = Devices((Device("cpu", 1),), True, "the CPU")
         return loop, LimitedPeer(loop, crew, None, compute, Traffic(), board, Limits(), lambda _: devices)
 
