@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, StorageError, UserError
+from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
 from protocol.merkle import EMPTY_ROOT
 from protocol.notes import MAX_NOTE_BYTES
 from protocol.records import MAX_MANIFEST_BYTES, SignedManifest
@@ -58,7 +58,7 @@ def read_manifest(directory: Path) -> SignedManifest:
     """Return the manifest kept in ``directory``, its signature checked.
 
     Raises:
-        UserError: there is no log.
+        UserError: there is no log, or one of another version.
         StorageError: the manifest is missing or damaged.
     """
     if not (directory / DATABASE).exists():
@@ -67,6 +67,8 @@ def read_manifest(directory: Path) -> SignedManifest:
     try:
         signed = unpack(SignedManifest, data, max_bytes=_MAX_SIGNED_MANIFEST_BYTES)
         signed.open()
+    except OtherVersion as error:
+        raise UserError(f"{directory} holds a run of another version: {error}") from error
     except RemoteFault as error:
         raise StorageError(f"{directory / MANIFEST} is damaged: {error}; restore it from a backup") from error
     return signed

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from peer.config import PeerConfig
-from protocol.errors import RemoteFault, Unreachable, UserError
+from protocol.errors import OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.records import SignedManifest
 from protocol.signing import Identity
 from swarm import local_runs
@@ -58,6 +58,8 @@ async def fetch_checked_manifest(node: Node, given: Sequence[str], expected_run:
         except Unreachable as error:
             problems.append(str(error))
             continue
+        except OtherVersion as error:
+            problem, advice = f"the run at {address} is of another version", str(error)
         except RemoteFault as error:
             problem, advice = f"the manifest that {address} serves is refused ({error})", "ask the operator for the right address"
         if address in given:

@@ -13,7 +13,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.private import DATA, PRIVATE, SHARED, PrivateData
-from protocol.signing import Digest, Identity, check_public_key, sha256, verify
+from protocol.signing import Digest, Identity, check_public_key, refuse_other_version, sha256, verify
 from protocol.sizes import ALL, is_size, size_of
 
 MAX_ENTRY_BYTES = 4096
@@ -177,10 +177,15 @@ class SignedManifest(Signed):
 
         Raises:
             EncodingError: the payload is no manifest.
-            SignatureError: its first operator did not sign it.
+            SignatureError: its first operator did not sign it; OtherVersion: as one of another version of this record.
         """
         manifest = unpack(Manifest, self.payload, max_bytes=MAX_MANIFEST_BYTES)
-        verify("manifest", manifest.operators[0], self.payload, self.signature)
+        signed = (manifest.operators[0], self.payload, self.signature)
+        try:
+            verify("manifest", *signed)
+        except SignatureError:
+            refuse_other_version("manifest", *signed)
+            raise
         return manifest
 
     @classmethod
