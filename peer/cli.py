@@ -9,14 +9,15 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from peer.clear_errors import clear_errors
+from peer.commands import COMMANDS
 from peer.limit_options import limit_options
-from protocol.errors import MantaError, Unreachable, UserError
+from protocol.errors import Unreachable, UserError
 from swarm.loading import ending_at_ctrl_c
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def main() -> None:
 def join_command(verbose: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     _set_up_logging(verbose)
-    with _clear_errors():
+    with clear_errors():
         from peer.config import load_config
         from peer.early import check
 
@@ -86,7 +87,7 @@ def join_command(verbose: bool, **options: Any) -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
 def status_command(**options: Any) -> None:
     """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
-    with _clear_errors():
+    with clear_errors():
         from peer.control import SHOW, tell
         from peer.report import lines_of
 
@@ -106,7 +107,7 @@ def status_command(**options: Any) -> None:
 def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     """Collect the latency tables that the members of a run hand out: one file a device, for manta-search find --latency-table."""
     _set_up_logging(verbose)
-    with _clear_errors():
+    with clear_errors():
         from peer.config import load_config
         from peer.early import check_visit
 
@@ -125,7 +126,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
 def pause_command(**options: Any) -> None:
     """Let the peer of a directory compute nothing until resume: what is trained is handed in, GPUs are free at once."""
-    with _clear_errors():
+    with clear_errors():
         from peer.control import PAUSE, tell
 
         click.echo(tell(_directory(options), PAUSE))
@@ -135,7 +136,7 @@ def pause_command(**options: Any) -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
 def resume_command(**options: Any) -> None:
     """Let a peer that was paused go on."""
-    with _clear_errors():
+    with clear_errors():
         from peer.control import RESUME, tell
 
         click.echo(tell(_directory(options), RESUME))
@@ -146,7 +147,7 @@ def resume_command(**options: Any) -> None:
 @click.option("--now", is_flag=True, help="Stop at once; what was sealed is kept for the next start.")
 def leave_command(now: bool, **options: Any) -> None:
     """Let the peer of a directory hand in what is trained, and end: as Ctrl-C does where it was started; with --now, as a second one."""
-    with _clear_errors():
+    with clear_errors():
         from peer.control import LEAVE, STOP, tell
 
         click.echo(tell(_directory(options), STOP if now else LEAVE))
@@ -157,7 +158,7 @@ def leave_command(now: bool, **options: Any) -> None:
 @limit_options
 def limits_command(**options: Any) -> None:
     """Change what the peer of a directory may take, at once and for its next starts, and say what holds; none lifts a limit."""
-    with _clear_errors():
+    with clear_errors():
         from peer.limit_command import set_limits
 
         given = _given(options)
@@ -178,21 +179,6 @@ def _directory(options: dict[str, Any]) -> Path:
 def _set_up_logging(verbose: bool) -> None:
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("hivemind").setLevel(logging.CRITICAL)
-
-
-@contextlib.contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Say in one line what went wrong, and exit."""
-    try:
-        yield
-    except UserError as error:
-        click.echo(f"manta-peer: {error}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except MantaError as error:
-        click.echo(f"manta-peer: {error}", err=True)
-        sys.exit(1)
 
 
 def _contribute(config: "PeerConfig") -> None:
@@ -219,6 +205,10 @@ def _join(config: "PeerConfig") -> None:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
         sys.stdout.flush()
         os._exit(130)  # all is closed; what else Python does at its end waits for the lot under way
+
+
+for command in COMMANDS:
+    main.add_command(command)
 
 
 if __name__ == "__main__":

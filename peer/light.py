@@ -22,6 +22,7 @@ from automl.space import space_named
 from automl.update import self_test
 from peer.config import PeerConfig
 from peer.early import check_light
+from peer.keys import own_identity
 from peer.light_client import GatewayClient, GatewayUrl, NotKnown
 from peer.light_work import Done, LightWork, NoUse
 from peer.store import PeerStore
@@ -30,7 +31,7 @@ from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
 from protocol.records import Manifest
 from protocol.signing import Identity, peer_name
-from swarm.disk import load_identity, only_process
+from swarm.disk import only_process
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
@@ -93,7 +94,7 @@ def contribute(config: PeerConfig) -> bool:
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):
-        contributor = _Contributor(load_identity(store.identity_path), store, GatewayClient(gateways), config.run)
+        contributor = _Contributor(own_identity(store, click.echo), store, GatewayClient(gateways), config.run)
         try:
             contributor.run()
         except KeyboardInterrupt:

@@ -31,6 +31,7 @@ from peer.early import check_gateway
 from peer.finding import NotThere, fetch_checked_manifest, start_node
 from peer.gateway_desk import GatewayDesk
 from peer.gateway_session import check_run, desk_of, gateway_open
+from peer.keys import own_identity
 from peer.limited import LimitedPeer
 from peer.limiter import Limiter
 from peer.limits import Limits
@@ -53,7 +54,7 @@ from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.blobs import Shelf
-from swarm.disk import load_identity, only_process
+from swarm.disk import only_process
 from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
 from swarm.tasks import unless
@@ -93,7 +94,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
 
 
 async def _join(config: PeerConfig, store: PeerStore, devices_for: DevicesFor, limiter: Limiter, make_worker: MakeWorker) -> None:
-    identity = load_identity(store.identity_path)
+    identity = own_identity(store, click.echo)
     last = store.last_run()
     addresses, expected_run = find_addresses(config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
