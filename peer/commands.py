@@ -3,12 +3,21 @@
 Each imports what it needs when it is called: torch and hivemind take seconds.
 """
 
+import asyncio
+import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from peer.clear_errors import clear_errors
+from swarm.loading import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from peer.config import PeerConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 DIR = click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
 
@@ -100,4 +109,97 @@ def remove_command() -> None:
             click.echo(line)
 
 
-COMMANDS: tuple[click.Command, ...] = (init_command, identity_group, service_group)
+RUN = (
+    click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated."),
+    click.option("--run", metavar="ID", help="The run's id: look at no other."),
+    click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library."),
+)
+
+
+def of_a_run(command: Command) -> Command:
+    """Give a command the flags that name a run."""
+    for flag in reversed(RUN):
+        command = flag(command)
+    return command
+
+
+def _config_of(options: dict[str, Any]) -> "PeerConfig":
+    """Return the settings, with addresses that are some.
+
+    Raises:
+        UserError: there is a mistake in them.
+    """
+    from peer.config import load_config
+    from swarm.addresses import check_peer_address
+
+    config = load_config(_given(options))
+    for address in config.initial_peers:
+        check_peer_address(address)
+    return config
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+@click.command(name="doctor")
+@DIR
+@of_a_run
+@click.option("--gpus", metavar="all|none|0,2", help="GPUs that are to compute.")
+@click.option("--offline", is_flag=True, help="Look at this computer alone.")
+def doctor_command(offline: bool, **options: Any) -> None:
+    """Say whether this computer can take part, and what to do where it cannot; exit code 0: it can, 1: something is in the way."""
+    with clear_errors():
+        from peer.doctor import of_the_run, of_this_computer
+        from peer.findings import Finding, exit_code
+
+        config, seen = _config_of(options), list[Finding]()
+
+        def show(finding: Finding) -> None:
+            seen.append(finding)
+            for line in finding.lines():
+                click.echo(line)
+
+        async def show_run() -> None:
+            async for finding in of_the_run(config):
+                show(finding)
+
+        with ending_at_ctrl_c():
+            for finding in of_this_computer(config):
+                show(finding)
+        if not offline and exit_code(seen) == 0:
+            asyncio.run(show_run())
+    sys.exit(exit_code(seen))
+
+
+@click.command(name="about")
+@DIR
+@of_a_run
+def about_command(**options: Any) -> None:
+    """Say plainly what is downloaded, stored and sent; with --initial-peers, or where a run was joined, its sizes too."""
+    with clear_errors():
+        from peer.about import general_lines, lines_of_run
+
+        config = _config_of(options)
+        for line in general_lines(config.dir):
+            click.echo(line)
+        if not config.initial_peers and not (config.dir / "last.json").exists():
+            return
+        with ending_at_ctrl_c():
+            from automl.update import state_piece_sizes
+            from exact.coding import body_num_bytes
+            from peer.visiting import num_weights, visiting
+
+        async def look() -> None:
+            async with visiting(config) as visit:
+                manifest, count = visit.manifest, num_weights(visit.manifest)
+                state = sum(state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps))
+                body = body_num_bytes(manifest.exchange.codec, count)
+                click.echo()
+                for line in lines_of_run(manifest, visit.signed.run, count, state, body):
+                    click.echo(line)
+
+        asyncio.run(look())
+
+
+COMMANDS: tuple[click.Command, ...] = (about_command, doctor_command, init_command, identity_group, service_group)

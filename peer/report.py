@@ -59,18 +59,21 @@ def lines_of(directory: Path) -> list[str]:
     Raises:
         UserError: no peer ever ran there, or its file cannot be read; the message says what to do.
     """
+    return list(_lines(_shown(directory)))
+
+
+def _shown(directory: Path) -> _Shown:
     path = directory / _FILE
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES)
-        shown = _Shown.model_validate_json(data)
+        return _Shown.model_validate_json(data)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise UserError(f"no peer ever ran in {directory}: name its folder with --dir, or start one with manta-peer join") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
         raise UserError(f"{path} is no peer's status: the next manta-peer join writes it anew") from error
-    return list(_lines(shown))
 
 
 def _lines(shown: _Shown) -> Iterator[str]:
@@ -112,6 +115,14 @@ def _lines_of_light(shown: _Shown, state: str) -> Iterator[str]:
         yield f"leases from {shown.gateway}"
     if shown.waiting_for:
         yield f"waiting for a gateway: {shown.waiting_for}"
+
+
+def is_running(directory: Path) -> bool:
+    """Return whether a peer runs on a directory, as far as its status file says."""
+    try:
+        return _is_running(_shown(directory).pid)
+    except UserError:
+        return False
 
 
 def _is_running(pid: int) -> bool:

@@ -137,7 +137,7 @@ async def _enter(
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
 
-def _check_supported(manifest: Manifest) -> None:
+def check_supported(manifest: Manifest) -> None:
     """Refuse a run that is newer than this program; tasks, algorithms and schedules that it cannot name make no manifest at all.
 
     Raises:
@@ -173,7 +173,7 @@ def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
     return dataset
 
 
-def _load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
+def load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
     """Return what this peer trains on: the run's data set, or where its data are private images of its own."""
     if config.view is not None:
         return load_site(manifest, config.view, config.data_root, is_alone=config.alone)
@@ -216,9 +216,9 @@ async def _take_part(
 ) -> None:
     manifest, limits = signed.open(), limiter.limits
     devices = devices_for(limits.cpu_threads)
-    _check_supported(manifest)
+    check_supported(manifest)
     check_run(config, manifest)
-    dataset = await asyncio.to_thread(_load_data, manifest, config)
+    dataset = await asyncio.to_thread(load_data, manifest, config)
     compute = ComputeThread()
     crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, limits, devices, compute, make_worker)
     resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)

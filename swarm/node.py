@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -199,6 +200,18 @@ class Node:
         await connect(self._p2p, key, self._addresses.get(key, []), f"{short_name(key)} again")
         if await self._dht.protocol.call_ping(PeerID(peer_id(key))) is None:
             raise Unreachable(f"{short_name(key)} is away")
+
+    async def clock_ahead_s(self, key: PublicKey) -> tuple[float, float]:
+        """Return how far the clock of a node that serves the DHT is ahead of this computer's, and how long it took to ask, in seconds.
+
+        Raises:
+            Unreachable: it does not answer.
+        """
+        stub = self._dht.protocol.get_stub(PeerID(peer_id(key)))
+        asked_s, begun_s = time.time(), time.monotonic()
+        answer = await answer_of(stub.rpc_ping(dht_pb2.PingRequest(validate=False)), f"{short_name(key)} (clock)", waits.CALL_S)
+        took_s = time.monotonic() - begun_s
+        return answer.dht_time - (asked_s + took_s / 2), took_s
 
     async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
         """See ``OwnNode.introduce``."""

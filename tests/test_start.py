@@ -140,6 +140,8 @@ MISTAKES = [
     ((*PEER, "--gateway", "8080"), "give HOST:PORT"),
     (("peer.cli", "join", "--light", "--gateway", "127.0.0.1:80"), "give the URL"),
     (("peer.cli", "tables", "--out", "tables", "--initial-peers", "nonsense"), "is no peer address"),
+    (("peer.cli", "doctor", "--initial-peers", "nonsense"), "is no peer address"),
+    (("peer.cli", "about", "--initial-peers", "nonsense"), "is no peer address"),
     ((*START, "run.toml", "--dir", "new", "--listen", "127.0.0.1:31000"), "cannot listen on"),
     # What is not there.
     ((*PEER, "--latency-table", "missing.json"), "cannot read missing.json"),
@@ -149,6 +151,11 @@ MISTAKES = [
     (("peer.cli", "status", "--dir", "missing"), "no peer ever ran"),
     (("peer.cli", "pause", "--dir", "missing"), "no peer runs"),
     (("peer.cli", "resume", "--dir", "missing"), "no peer runs"),
+    (("peer.cli", "leave", "--dir", "missing"), "no peer runs"),
+    (("peer.cli", "identity", "--dir", "missing"), "there is no key"),
+    (("peer.cli", "identity", "backup", "copy", "--dir", "missing"), "there is no key"),
+    (("peer.cli", "identity", "restore", "missing", "--dir", "new"), "cannot read missing"),
+    (("peer.cli", "service", "install", "--dir", "settings"), "'gpu' is not a key"),
     ((*START, "missing.toml", "--dir", "new"), "there is no run file"),
     ((*START, "flowers.toml", "--dir", "new"), "--data-root"),
     ((*START, "flowers.toml", "--dir", "new", "--data-root", "."), "cannot read flowers"),
@@ -165,6 +172,8 @@ MISTAKES = [
     (("automl.cli", "profile", "--out", "missing/table.json"), "no folder missing"),
     # What is not what it should be.
     (("peer.cli", "join", "--dir", "settings"), "'gpu' is not a key"),
+    (("peer.cli", "init", "--dir", "settings"), "there already"),
+    (("peer.cli", "identity", "restore", "garbage", "--dir", "new"), "no copy of a key"),
     ((*PEER[:-1], "garbled"), "is no identity"),
     ((*PEER[:-1], "readable"), "chmod 600"),
     ((*PEER, "--latency-table", "garbage"), "is no latency table"),
@@ -178,6 +187,8 @@ MISTAKES = [
     ((*FIND, "garbage"), "garbage is no snapshot"),
     # A value.
     ((*PEER, "--gpus", "two"), "indices of GPUs"),
+    ((*PEER, "--max-upload", "fast"), "takes a rate"),
+    (("peer.cli", "limits", "--dir", "new", "--schedule", "22-7"), "takes times of the day"),
     ((*PEER, "--private-noise", "1"), "noise needs both"),
     ((*START, "run.toml", "--dir", "new", "--threads", "0"), "--threads"),
     (("aggregator.local", "up", "--peers", "0"), "--peers takes"),
