@@ -116,7 +116,8 @@ def test_a_signal_ends_it_also_where_a_script_started_it_in_the_background(numbe
         )
         assert program.stdout is not None
         async with asyncio.timeout(240):
-            waiting = await program.stdout.readline()
+            new_key, waiting = await program.stdout.readline(), await program.stdout.readline()
+            assert new_key.startswith(b"your key"), new_key
             assert waiting.startswith(b"waiting for a gateway"), waiting
             program.send_signal(number)
             printed, errors = await program.communicate()
