@@ -13,11 +13,12 @@ from swarm.disk import make_directory, replace_file
 
 NAME = "peer.toml"
 _WIDTH = 100
-_EXAMPLES = {
+_EXAMPLES = {  # of settings whose default is nothing, and where an example says more than the default
     "initial_peers": '["/ip4/203.0.113.7/tcp/31000/p2p/12D3Koo..."]',
     "run": '"0123..."',
     "cohort": '"our-lab"',
     "workers": "4",
+    "size": "1",
     "gateway": '["0.0.0.0:8080"]',
     "gateway_cert": '"/etc/manta/cert.pem"',
     "gateway_key": '"/etc/manta/key.pem"',
@@ -74,7 +75,7 @@ def settings_text() -> str:
 
 def _entry(name: str, field: FieldInfo) -> str:
     said = textwrap.wrap(field.description or "", _WIDTH)
-    value = _EXAMPLES[name] if name in _EXAMPLES else _toml(field.default)
+    value = _EXAMPLES.get(name) or ("..." if field.default is None else _toml(field.default))
     return "\n".join([*(f"# {line}" for line in said), f"#{name} = {value}"])
 
 
