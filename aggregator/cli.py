@@ -5,9 +5,9 @@ A command imports what it needs itself: first what reads and checks files and se
 
 import asyncio
 import contextlib
-import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import click
 from protocol.errors import MantaError, UserError
 from protocol.records import TASKS
 from swarm.loading import ending_at_ctrl_c
+from swarm.logs import FORMATS, json_line, set_up_logging
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -71,6 +72,7 @@ def init(run_file: Path, task: str, dense: bool) -> None:
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: what the run file says]")
 @click.option("--no-monitor", is_flag=True, help="Without it.")
+@click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def start(
     run_file: Path,
@@ -83,11 +85,12 @@ def start(
     gateway_key: Path | None,
     monitor: str | None,
     no_monitor: bool,
+    log_format: str,
     verbose: bool,
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("hivemind").setLevel(logging.CRITICAL)
+    set_up_logging(log_format, verbose=verbose)
+    say = _say_json if log_format == "json" else click.echo
     with _clear_errors():
         from aggregator.config import load_run_file
         from aggregator.early import check_start, door_of
@@ -105,12 +108,16 @@ def start(
             from aggregator.operator import Operator
 
         async def serve() -> None:
-            operator = Operator(config, directory, click.echo, "" if no_monitor else monitor)
+            operator = Operator(config, directory, say, "" if no_monitor else monitor)
             await operator.run(listen, data_root, gateway=door, threads=threads)
 
         if threads is not None:
             torch.set_num_threads(threads)
         asyncio.run(serve())
+
+
+def _say_json(line: str) -> None:
+    click.echo(json_line(line.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
 
 
 @main.group()

@@ -5,7 +5,6 @@ A command imports what it needs itself: first what reads and checks the settings
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import sys
@@ -19,6 +18,7 @@ from peer.commands import COMMANDS
 from peer.limit_options import limit_options
 from protocol.errors import Unreachable, UserError
 from swarm.loading import ending_at_ctrl_c
+from swarm.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
@@ -67,10 +67,11 @@ def main() -> None:
 @click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
 @click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
 @limit_options
+@click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
-def join_command(verbose: bool, **options: Any) -> None:
+def join_command(log_format: str, verbose: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
-    _set_up_logging(verbose)
+    set_up_logging(log_format, verbose=verbose)
     with clear_errors():
         from peer.config import load_config
         from peer.early import check
@@ -106,7 +107,7 @@ def status_command(**options: Any) -> None:
 @click.option("--verbose", is_flag=True, help="Log why somebody's table is missing.")
 def tables_command(out: Path, verbose: bool, **options: Any) -> None:
     """Collect the latency tables that the members of a run hand out: one file a device, for manta-search find --latency-table."""
-    _set_up_logging(verbose)
+    set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
         from peer.config import load_config
         from peer.early import check_visit
@@ -174,11 +175,6 @@ def _directory(options: dict[str, Any]) -> Path:
     from peer.config import directory_of
 
     return directory_of(_given(options))
-
-
-def _set_up_logging(verbose: bool) -> None:
-    logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    logging.getLogger("hivemind").setLevel(logging.CRITICAL)
 
 
 def _contribute(config: "PeerConfig") -> None:
