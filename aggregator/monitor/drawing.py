@@ -60,7 +60,7 @@ def _tile(image: Values) -> Pixels:
     pixels = _bytes(image)
     height, width, _ = pixels.shape
     if max(height, width) > _MOST_TILE:
-        small = Image.fromarray(pixels.squeeze()).resize((_MOST_TILE, _MOST_TILE), Image.Resampling.BILINEAR)
+        small = _image(pixels).resize((_MOST_TILE, _MOST_TILE), Image.Resampling.BILINEAR)
         return np.asarray(small, dtype=np.uint8).reshape(_MOST_TILE, _MOST_TILE, -1)
     factor = max(1, _LEAST_TILE // max(height, width))
     return pixels.repeat(factor, axis=0).repeat(factor, axis=1)
@@ -72,5 +72,10 @@ def _bytes(image: Values) -> Pixels:
 
 def _png(pixels: Pixels) -> bytes:
     file = io.BytesIO()
-    Image.fromarray(pixels.squeeze()).save(file, "PNG", optimize=True)
+    _image(pixels).save(file, "PNG", optimize=True)
     return file.getvalue()
+
+
+def _image(pixels: Pixels) -> Image.Image:
+    """Return pixels (H, W, C) as a picture, grey where C is 1."""
+    return Image.fromarray(pixels[..., 0] if pixels.shape[2] == 1 else pixels)

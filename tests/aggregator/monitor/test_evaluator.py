@@ -1,0 +1,156 @@
+"""What the evaluator writes is what the monitor reads, of real states; it works from snapshots, and survives its own death."""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from aggregator.live import DIRECTORY
+from aggregator.monitor import drawing
+from aggregator.monitor.evaluator import Evaluator, last_evaluated, newest_snapshot
+from aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
+from aggregator.monitor.quality import QUALITY, Evaluations, evenly
+from aggregator.monitor.scenes import DrawnDisparities
+from aggregator.opening import OpenRun
+from automl.evaluation import evaluate
+from automl.glimpse import glimpse
+from automl.networks import build
+from automl.snapshot import load_snapshot
+from automl.space import space_named
+from protocol.rewards import architecture_cost
+from tests.aggregator.real_run import DATASET, STATE
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory: pytest.TempPathFactory, played: tuple[Path, OpenRun]) -> Path:
+    """A folder with the evaluation of the newest snapshot of a run."""
+    directory = tmp_path_factory.mktemp("evaluated")
+    (directory / DIRECTORY).mkdir()
+    newest = newest_snapshot(played[0])
+    assert newest is not None
+    assert newest[0] == 3
+    Evaluator(played[1].signed.open(), DATASET, directory).evaluate(load_snapshot(newest[1])[0])
+    return directory / DIRECTORY
+
+
+def test_an_evaluation_names_the_state_of_the_log_and_has_all_kinds_of_subnets(evaluated: Path, played: tuple[Path, OpenRun]) -> None:
+    evaluations = Evaluations(evaluated)
+    assert evaluations.read_on()
+    newest = evaluations.newest
+    assert newest is not None
+    assert (newest.round, newest.state) == (3, played[1].log.ledger.state.hex())
+    assert [len(newest.of_kind(kind)) for kind in ("largest", "smallest", "random")] == [1, 1, 6]
+    manifest = played[1].signed.open()
+    largest = space_named(manifest.supernet).largest()
+    assert newest.of_kind("largest")[0].macs == architecture_cost(largest.text, manifest.cost_table())
+    assert newest.of_kind("largest")[0].macs > newest.of_kind("smallest")[0].macs
+    assert all(0 <= point.quality <= 1 and point.loss is not None and point.loss > 0 for point in newest.points)
+    assert newest.held_out == DATASET.num_held_out
+    assert not evaluations.read_on()
+
+
+def test_a_glimpse_of_a_small_set_is_the_whole_figure() -> None:
+    """Of 355 held-out digits all are looked at; only the recalibration is shorter, and of as many samples it is the same."""
+    space = space_named("classifier-tiny")
+    supernet = build(space)
+    supernet.load(STATE.parameters)
+    seen = glimpse(supernet, DATASET, space.smallest())
+    (whole,) = evaluate(supernet, DATASET, [space.smallest()], calibration_samples=256)
+    assert seen.quality == whole["accuracy"]
+    assert seen.samples == DATASET.num_held_out
+
+
+def test_the_pictures_are_read_and_are_pictures(evaluated: Path) -> None:
+    pictures = Pictures(evaluated, "classification")
+    assert pictures.read_on()
+    index = pictures.index
+    assert index.round == 3
+    assert index.sheet is not None
+    data = pictures.get(index.sheet.picture)
+    assert data is not None
+    with Image.open(io.BytesIO(data)) as image:
+        assert image.format == "PNG"
+        assert image.size == (index.sheet.columns * index.sheet.tile_width, 3 * index.sheet.tile_height)
+    assert len(index.answers) == index.sheet.count == 24
+    assert {answer.label for answer in index.answers} <= set(map(str, range(10)))
+    assert len({answer.label for answer in index.answers}) > 3
+    assert pictures.get("0" * 32) is None
+    assert not pictures.read_on()
+
+
+@pytest.mark.parametrize("change", ["other bytes", "a name out of the folder", "not JSON", "gone"])
+def test_pictures_that_are_not_what_the_index_says_are_not_shown(evaluated: Path, tmp_path: Path, change: str) -> None:
+    folder = tmp_path / PICTURES
+    folder.mkdir()
+    for path in (evaluated / PICTURES).iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    index = json.loads((folder / INDEX).read_text())
+    name = index["sheet"]["picture"]
+    if change == "other bytes":
+        (folder / f"{name}.png").write_bytes(b"other")
+    elif change == "gone":
+        (folder / f"{name}.png").unlink()
+    else:
+        index["sheet"]["picture"] = "../../../identity.key"
+        (folder / INDEX).write_text("{" if change == "not JSON" else json.dumps(index))
+    pictures = Pictures(tmp_path, "classification")
+    with pytest.raises(FileNotFoundError if change == "gone" else ValueError):
+        pictures.read_on()
+    assert pictures.index.round is None
+    assert pictures.get("../../../identity.key") is None
+
+
+def test_a_line_that_a_kill_left_unfinished_is_cut_off_and_the_round_done_again(evaluated: Path, tmp_path: Path) -> None:
+    path = tmp_path / QUALITY
+    whole = (evaluated / QUALITY).read_bytes()
+    path.write_bytes(whole + whole[: len(whole) // 2])
+    evaluations = Evaluations(tmp_path)
+    evaluations.read_on()
+    assert len(evaluations.seen) == 1
+    assert last_evaluated(path) == 3
+    assert path.read_bytes() == whole
+    assert last_evaluated(tmp_path / "none") == -1
+    with path.open("ab") as file:
+        file.write(b'{"round": 4}\n' + whole.replace(b'"round":3', b'"round":5'))
+    evaluations.read_on()
+    assert [one.round for one in evaluations.seen] == [3, 5]
+    assert evaluations.passed_over == 1
+
+
+def test_of_many_the_first_and_the_newest_are_always_chosen() -> None:
+    for count in (0, 1, 2, 3, 10, 1_000):
+        for most in (1, 2, 3, 7):
+            chosen = evenly(range(count), most)
+            assert len(chosen) == min(count, most)
+            assert chosen == sorted(set(chosen))
+            assert not chosen or chosen[-1] == count - 1
+            assert most == 1 or not chosen or chosen[0] == 0
+
+
+def test_disparities_of_two_sizes_are_drawn_beside_the_truth() -> None:
+    torch.manual_seed(0)
+    truth = torch.full((2, 32, 64), 8.0)
+    truth[:, :4] = -1.0  # unknown
+    largest = DrawnDisparities(torch.rand(2, 3, 32, 64), truth, truth.clamp(min=0) + 1.0)
+    smallest = DrawnDisparities(torch.rand(2, 3, 16, 32), truth[:, ::2, ::2] / 2, torch.full((2, 16, 32), 2.0))
+    index, pictures = largest.beside(smallest, 7)
+    assert (index.round, index.kind, len(index.scenes)) == (7, "stereo", 2)
+    assert set(index.pictures) == set(pictures)
+    assert all(picture_name(data) == name for name, data in pictures.items())
+    scene = index.scenes[0]
+    assert (scene.width, scene.height, scene.largest_epe, scene.smallest_epe) == (64, 32, 1.0, 4.0)
+    with Image.open(io.BytesIO(pictures[scene.truth])) as image:
+        alpha = np.asarray(image)[..., 3]
+    assert (alpha[:4] == 0).all()
+    assert (alpha[4:] == 255).all()
+
+
+def test_colours_go_from_dark_to_bright() -> None:
+    values = np.linspace(0, 10, 11, dtype=np.float32)[None]
+    with Image.open(io.BytesIO(drawing.coloured(values, 10.0, np.ones_like(values, dtype=bool)))) as image:
+        brightness = np.asarray(image.convert("L"), dtype=int)[0]
+    assert (np.diff(brightness) > 0).all()

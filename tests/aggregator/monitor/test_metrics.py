@@ -1,0 +1,99 @@
+"""``/metrics``, read by Prometheus' own parser, and the dashboard that asks for what is there."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from aggregator.live import FinalQuality, unix_ms
+from aggregator.monitor.alarms import Wrong
+from aggregator.monitor.metrics import KINDS, metrics_text
+from aggregator.monitor.quality import EvaluationSeen, Point
+from aggregator.opening import OpenRun
+from tests.aggregator.monitor.asgi import Shown
+
+DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
+_OF_PROMETHEUS = {"instance"}  # labels that it adds itself
+
+
+def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Return name and labels -> value of each sample."""
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture
+def full(shown: Shown) -> Shown:
+    """A run of which there is something to say of everything."""
+    points = [Point(macs=1, kind="largest", quality=0.9, loss=0.1), Point(macs=1, kind="smallest", quality=0.8, loss=0.2)]
+    random = [Point(macs=1, kind="random", quality=quality) for quality in (0.7, 0.8)]
+    shown.sight.evaluations.seen = [EvaluationSeen(round=3, state="", at=unix_ms(), seconds=1.0, held_out=355, points=(*points, *random))]
+    assert shown.sight.live is not None
+    refused = {"bad body": 2, 'a "quoted\\ reason\n': 1}
+    final = FinalQuality(round=3, largest=0.9, smallest=0.8, random=(0.7,))
+    shown.sight.live = shown.sight.live.model_copy(update={"refused": refused, "final": final})
+    shown.sight.alarms.keep(Wrong("fork", "alarm", "two logs"), unix_ms())
+    return shown
+
+
+def text_of(shown: Shown) -> str:
+    return metrics_text(shown.sight, shown.present, streams=7, streams_refused=1, now=unix_ms())
+
+
+def test_prometheus_reads_them_and_they_say_what_the_api_says(full: Shown, played: tuple[Path, OpenRun]) -> None:
+    text = text_of(full)
+    assert text.endswith("\n")
+    found = values(text)
+    ledger = played[1].log.ledger
+    assert found["manta_round", ()] == ledger.round
+    assert found["manta_rounds_planned", ()] == ledger.manifest.num_rounds
+    assert found["manta_ledger_entries", ()] == played[1].log.head.size
+    assert found["manta_credit_paid_total", ()] == sum(ledger.credits().values())
+    assert found["manta_peers", (("state", "counted"),)] == 3
+    assert found["manta_quality", (("subnet", "random"),)] == pytest.approx(0.75)
+    assert found["manta_refused_total", (("reason", 'a "quoted\\ reason\n'),)] == 1
+    assert [found["manta_alarms", (("kind", kind),)] for kind in KINDS] == [1, 0, 0, 0, 0]
+    assert found["manta_monitor_streams", ()] == 7
+
+
+def test_each_metric_has_one_help_one_type_and_a_name_that_fits_it(full: Shown) -> None:
+    text = text_of(full)
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families) == text.count("# TYPE") == text.count("# HELP")
+    for family in families:
+        assert family.documentation
+        assert family.samples
+        assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
+
+
+def test_what_nobody_knows_is_left_out(shown: Shown) -> None:
+    shown.sight.live = None
+    found = {name for name, _ in values(text_of(shown))}
+    assert "manta_traffic_bytes_total" not in found
+    assert "manta_quality" not in found
+    assert "manta_round" in found
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_exist(full: Shown) -> None:
+    samples = values(text_of(full))
+    labels: dict[str, set[str]] = {}
+    for name, pairs in samples:
+        labels.setdefault(name, set()).update(label for label, _ in pairs)
+    dashboard = json.loads(DASHBOARD.read_text())
+    targets = [target for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = set()
+    for target in targets:
+        names = re.findall(r"manta_[a-z_]+", target["expr"])
+        assert names, target
+        asked.update(names)
+        for name in names:
+            assert name in labels, f"{name} is no metric"
+            wanted = set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", ""))) | set(re.findall(r"[{,](\w+)=", target["expr"]))
+            assert wanted - _OF_PROMETHEUS <= labels[name]
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    assert len(asked) > 15

@@ -1,0 +1,125 @@
+"""The event stream: what a client gets, what a slow one misses, and who finds no place. Without a network."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aggregator.monitor.streams import Streams
+
+
+class Client:
+    """Somebody who listens, as slowly as the test wants."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self.may_take = asyncio.Event()
+        self.may_take.set()
+        self.leaves = asyncio.Event()
+        self.text = ""
+        self.messages: list[Any] = []
+        self.has_taken = asyncio.Event()
+        self.task = asyncio.create_task(
+            streams.serve({"type": "http"}, self._receive, self._send, [(b"content-type", b"text/event-stream")])
+        )
+
+    async def _receive(self) -> Any:
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: Any) -> None:
+        await self.may_take.wait()
+        self.messages.append(message)
+        self.text += message.get("body", b"").decode()
+        self.has_taken.set()
+
+    @property
+    def events(self) -> list[tuple[str, Any]]:
+        """What came."""
+        found = []
+        for block in self.text.split("\n\n"):
+            lines = dict(line.split(": ", 1) for line in block.splitlines() if not line.startswith(":"))
+            if "event" in lines:
+                found.append((lines["event"], json.loads(lines["data"])))
+        return found
+
+    async def until(self, is_so: Callable[[], bool]) -> None:
+        """Wait until it is so."""
+        async with asyncio.timeout(30):
+            while not is_so():
+                self.has_taken.clear()
+                await self.has_taken.wait()
+
+
+def play(story: Callable[[Streams], Awaitable[None]], limit: int = 10) -> None:
+    async def played() -> None:
+        streams = Streams(limit, lambda: [("now", {"round": 1}), ("head", {"size": 7})])
+        await story(streams)
+        assert not len(streams)
+        assert len(asyncio.all_tasks()) == 1
+
+    asyncio.run(played())
+
+
+async def gone(*clients: Client) -> None:
+    for client in clients:
+        client.leaves.set()
+    async with asyncio.timeout(30):
+        await asyncio.gather(*(client.task for client in clients))
+
+
+def test_a_client_is_greeted_and_told_what_happens() -> None:
+    async def story(streams: Streams) -> None:
+        client = Client(streams)
+        await client.until(lambda: len(client.events) == 2)
+        assert client.messages[0]["status"] == 200
+        streams.publish("round", {"round": 2})
+        await client.until(lambda: len(client.events) == 3)
+        assert client.events == [("now", {"round": 1}), ("head", {"size": 7}), ("round", {"round": 2})]
+        await gone(client)
+
+    play(story)
+
+
+def test_a_slow_client_gets_the_newest_of_each_kind_and_never_a_part() -> None:
+    async def story(streams: Streams) -> None:
+        slow, quick = Client(streams), Client(streams)
+        await slow.until(lambda: len(slow.events) == 2)
+        slow.may_take.clear()
+        for round_ in range(100):
+            streams.publish("now", {"round": round_, "text": "ä" * 100})
+            streams.publish("round", {"round": round_})
+            await quick.until(lambda round_=round_: ("round", {"round": round_}) in quick.events)  # type: ignore[misc]
+        slow.may_take.set()
+        await slow.until(lambda: ("round", {"round": 99}) in slow.events)
+        assert [data["round"] for kind, data in slow.events if kind == "now"][-1] == 99
+        assert len(slow.events) < 10
+        await gone(slow, quick)
+
+    play(story)
+
+
+def test_a_place_is_free_again_once_its_client_has_gone() -> None:
+    async def story(streams: Streams) -> None:
+        clients = [Client(streams) for _ in range(3)]
+        for client in clients:
+            await client.until(lambda client=client: len(client.events) == 2)  # type: ignore[misc]
+        assert streams.is_full
+        await gone(clients[0])
+        assert not streams.is_full
+        await gone(*clients[1:])
+
+    play(story, limit=3)
+
+
+def test_all_streams_end_with_the_monitor() -> None:
+    async def story(streams: Streams) -> None:
+        clients = [Client(streams) for _ in range(3)]
+        for client in clients:
+            await client.until(lambda client=client: len(client.events) == 2)  # type: ignore[misc]
+        streams.close()
+        async with asyncio.timeout(30):
+            await asyncio.gather(*(client.task for client in clients))
+        assert all(client.messages[-1]["more_body"] is False for client in clients)
+
+    play(story)
