@@ -1,0 +1,240 @@
+"""What the monitor costs, and whether it stays fast: a made-up log of many peers and rounds, and many clients of the event stream.
+
+    .venv/bin/python benchmarks/monitor.py [--peers 1000] [--rounds 10000] [--claims 100] [--clients 500] [--seconds 60]
+    .venv/bin/python benchmarks/monitor.py --beside [--clients 500]
+
+The first makes a log with ``--claims`` claims a round, starts the monitor's process on it, and prints how fast that reads the log, what it
+takes of memory, how long each route takes and how many bytes its answer is (nothing of it made before); then ``--clients`` listen for
+``--seconds`` while a round a second is committed, and one more asks: it prints the monitor's share of a core. The second runs a real local
+swarm twice, with as many clients on its monitor from the first round to the last, and without a monitor.
+"""
+
+import argparse
+import asyncio
+import gzip
+import json
+import os
+import re
+import signal
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}  # for the programs that are started
+
+import psutil
+from monitor_log import MadeUpRun
+
+from aggregator.monitor.settings import MonitorSection
+
+REPEATS = 15
+START_S = 900.0
+_ADDRESS = r"http://([0-9.]+):([0-9]+)/"
+
+
+class Page:
+    """Requests to a monitor, each over a connection of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        """Ask there."""
+        self._host, self._port = host, port
+
+    async def get(self, target: str) -> tuple[int, bytes]:
+        """Return the status and the body, which is packed if that is worth it."""
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        request = f"GET {target} HTTP/1.1\r\nhost: localhost\r\naccept-encoding: gzip\r\nconnection: close\r\n\r\n"
+        writer.write(request.encode())
+        data = await reader.read()
+        writer.close()
+        head, _, body = data.partition(b"\r\n\r\n")
+        return int(head.split(b" ", 2)[1]), body
+
+    async def json(self, target: str) -> Any:
+        """Return what a route answers."""
+        _, body = await self.get(target)
+        return json.loads(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
+
+    async def listen(self, counts: dict[int, int], number: int) -> None:
+        """Listen to the event stream, and count events, until this is cancelled."""
+        reader, writer = await asyncio.open_connection(self._host, self._port)
+        writer.write(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        try:
+            while data := await reader.read(65_536):
+                counts[number] = counts.get(number, 0) + data.count(b"event: ")
+        finally:
+            writer.close()
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until it is so."""
+    deadline_s = time.monotonic() + START_S
+    while not is_so():
+        await asyncio.sleep(0.1)
+        if time.monotonic() > deadline_s:
+            raise SystemExit("it took too long")
+
+
+async def timed(page: Page, target: str) -> tuple[float, int]:
+    """Return the median milliseconds of some requests, and the bytes of an answer; each asks for something else, where that is possible."""
+    times, size = [], 0
+    for turn in range(REPEATS):
+        began = time.perf_counter()
+        status, body = await page.get(target.replace("{turn}", str(turn + 1)))
+        times.append(1000 * (time.perf_counter() - began))
+        assert status == 200, (target, body)
+        size = len(body)
+        if "{turn}" not in target:
+            await asyncio.sleep(0.6)  # until what was made is old
+    return statistics.median(times), size
+
+
+async def measure_routes(page: Page, peer: str, size: int) -> None:
+    """Print a table of all routes."""
+    targets = {
+        "/api/now": "/api/now",
+        "/api/swarm": "/api/swarm",
+        "/api/series, 400 points": "/api/series?from={turn}",
+        "/api/peers, 50": "/api/peers?offset={turn}",
+        "/api/peers/PEER": f"/api/peers/{peer}?before=10000{{turn}}",
+        "/api/rounds, 50": "/api/rounds?before=5{turn}",
+        "/api/rounds/ROUND": "/api/rounds/{turn}",
+        "/api/timeline": "/api/timeline?limit={turn}",
+        "/api/ledger/entries, 20": "/api/ledger/entries?before=5{turn}",
+        "/api/ledger/proof": f"/api/ledger/proof?size={size}&index={{turn}}",
+        "/api/ledger/consistency": f"/api/ledger/consistency?new={size}&old={{turn}}",
+        "/api/ledger/credits, 50": "/api/ledger/credits?offset={turn}",
+        "/metrics": "/metrics",
+    }
+    print("| route | median ms | bytes |\n|---|---|---|")
+    for name, target in targets.items():
+        median, num_bytes = await timed(page, target)
+        print(f"| `{name}` | {median:.1f} | {num_bytes:,} |", flush=True)
+
+
+async def measure_streams(page: Page, run: MadeUpRun, process: psutil.Process, clients: int, seconds: float) -> None:
+    """Print what so many clients cost while a round a second is committed, and what one more is told."""
+    counts: dict[int, int] = {}
+    listening = [asyncio.create_task(page.listen(counts, number)) for number in range(clients)]
+    await until(lambda: len(counts) == clients)
+    status, body = await page.get("/api/events")
+    print(f"client {clients + 1} is told: {status} {body.decode()}")
+    began_s, began_cpu = time.monotonic(), process.cpu_times()
+    counts.clear()
+    while time.monotonic() - began_s < seconds:
+        run.grow(1)
+        for _ in range(2):
+            run.say()
+            await asyncio.sleep(0.5)
+    lasted_s, cpu = time.monotonic() - began_s, process.cpu_times()
+    share = (cpu.user + cpu.system - began_cpu.user - began_cpu.system) / lasted_s
+    events = sorted(counts.get(number, 0) for number in range(clients))
+    gone = sum(task.done() for task in listening)
+    print(f"{clients} clients for {lasted_s:.0f} s: {share:.1%} of a core, {events[0]} to {events[-1]} events each, {gone} dropped")
+    for task in listening:
+        task.cancel()
+    await asyncio.gather(*listening, return_exceptions=True)
+
+
+async def show(arguments: argparse.Namespace, directory: Path) -> None:
+    """Make the log and measure."""
+    began_s = time.monotonic()
+    run = MadeUpRun(directory, arguments.peers, arguments.rounds, arguments.claims)
+    run.grow(arguments.rounds)
+    run.say()
+    database = (directory / "log.sqlite3").stat().st_size
+    print(
+        f"{run.size:,} entries of {arguments.rounds:,} rounds, {database / 1e9:.2f} GB, made in {time.monotonic() - began_s:.0f} s",
+        flush=True,
+    )
+    settings = MonitorSection(streams=arguments.clients).model_dump_json()
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
+        where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
+        command = [sys.executable, "-m", "aggregator.monitor.program", str(directory), settings, where]
+        child = await asyncio.create_subprocess_exec(
+            *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[listening.fileno()]
+        )
+        page, process = Page(*listening.getsockname()), psutil.Process(child.pid)
+        try:
+            cpu_s = await until_read(page, run.size, process)
+            memory = process.memory_info().rss / 1e6
+            print(f"read in {cpu_s:.0f} s of CPU, {run.size / cpu_s:,.0f} entries/s; memory of the process {memory:.0f} MB", flush=True)
+            peer = (await page.json("/api/peers?limit=1"))["peers"][0]["peer"]
+            await measure_routes(page, peer, run.size)
+            await measure_streams(page, run, process, arguments.clients, arguments.seconds)
+        finally:
+            child.send_signal(signal.SIGTERM)
+            await child.wait()
+            run.close()
+
+
+async def until_read(page: Page, size: int, process: psutil.Process) -> float:
+    """Wait until the monitor has read the log; return the CPU time that it took."""
+    deadline_s = time.monotonic() + START_S
+    while time.monotonic() < deadline_s:
+        now = await page.json("/api/now")
+        if now["head"] is not None and now["head"]["size"] == size:
+            times = process.cpu_times()
+            return float(times.user + times.system)
+        await asyncio.sleep(0.2)
+    raise SystemExit("the monitor did not read the log")
+
+
+async def beside(arguments: argparse.Namespace, directory: Path, *, is_shown: bool) -> None:
+    """Run a real swarm, with clients on its monitor or without one, and print how its run went."""
+    what = ("--monitor", "127.0.0.1:0") if is_shown else ("--no-monitor",)
+    command = ("up", "--peers", "2", "--cohorts", "2", "--rounds", str(arguments.swarm_rounds), "--dir", str(directory), *what)
+    began_s = time.monotonic()
+    output = directory.with_suffix(".txt")
+    with output.open("wb") as file:
+        swarm = await asyncio.create_subprocess_exec(sys.executable, "-m", "aggregator.local", *command, stdout=file, stderr=file)
+        counts: dict[int, int] = {}
+        listening = []
+        if is_shown:
+            await until(lambda: re.search(_ADDRESS, output.read_text()) is not None or swarm.returncode is not None)
+            found = re.search(_ADDRESS, output.read_text())
+            assert found is not None, output.read_text()
+            page = Page(found[1], int(found[2]))
+            listening = [asyncio.create_task(page.listen(counts, number)) for number in range(arguments.clients)]
+        code = await swarm.wait()
+        for task in listening:
+            task.cancel()
+        await asyncio.gather(*listening, return_exceptions=True)
+    lasted_s = time.monotonic() - began_s
+    report = json.loads((directory / "report.json").read_text()) if code == 0 else {}
+    status = json.loads((directory / "aggregator" / "status.json").read_text())
+    name = f"with {len(counts)} clients" if is_shown else "without a monitor"
+    verified, rounds = report.get("ledger", {}).get("verified"), f"round {status['round']} of {status['num_rounds']}"
+    print(
+        f"{name}: exit code {code}, {rounds}, log verified {verified}, refused {status['refused']}, "
+        f"{lasted_s:.0f} s with start and end, events a client {min(counts.values(), default=0)} to {max(counts.values(), default=0)}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=10_000)
+    parser.add_argument("--claims", type=int, default=100, help="a round")
+    parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--beside", action="store_true", help="clients beside a real swarm")
+    parser.add_argument("--swarm-rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if arguments.beside:
+            asyncio.run(beside(arguments, Path(folder) / "shown", is_shown=True))
+            asyncio.run(beside(arguments, Path(folder) / "alone", is_shown=False))
+        else:
+            asyncio.run(show(arguments, Path(folder) / "run"))
+
+
+if __name__ == "__main__":
+    main()
