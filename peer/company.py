@@ -6,10 +6,11 @@ So is the size that a cohort has in model-parallel: the least of those that its 
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from enum import Enum
 
 from peer.sizing import Sizing
-from protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name
+from protocol.affinity import FAR, SAME_HOST, SAME_SITE, STAY_US, STEPS_US, Placed, Position, cohorts, first_name, mates_of
 from protocol.cohorts import Group
 from protocol.signing import PublicKey, peer_name
 from protocol.sizes import ALL, NUM_SIZES, sized_name
@@ -66,6 +67,7 @@ class Company:
         self._members: frozenset[PublicKey] | None = None if choice in (Choice.LABEL, Choice.HOST) else frozenset()
         self._slowest: PublicKey | None = None  # a mate of a lesser size than this peer's own
         self._seen_size: int | None = None  # the cohort's, at the newest look
+        self._expected: frozenset[bytes] = frozenset()  # who is to be of this peer's cohort, as far as it can tell
 
     @property
     def group(self) -> Group:
@@ -81,6 +83,11 @@ class Company:
     def size(self) -> int:
         """The cohort's size: as all its members saw it at their newest look, so not before that; who is alone need not wait."""
         return self.own_size if self._seen_size is None or self._choice.is_alone else self._seen_size
+
+    @property
+    def expected(self) -> list[PublicKey]:
+        """Those who are to be of the cohort as far as this peer can tell, and have not said that they are."""
+        return [PublicKey(key) for key in sorted(self._expected - (self._members or frozenset()))]
 
     def position(self) -> Position:
         """Return what is to be announced of where this peer is."""
@@ -100,22 +107,25 @@ class Company:
         return self._neighbours.near() if self._members is None else self._members
 
     def regroup(self) -> bool:
-        """Find the cohort that follows from what is announced by now; return whether it has another name, or another size.
+        """Find the cohort that follows from what is announced by now; return if its name, its size or who is to be in it changed.
 
-        To be called after each look, and announced at once: others would go by the name of before.
+        The name is for this peer alone to say, for others may know others: of its cohort are those who announced the name as well. To be
+        called after each look, and announced at once: others would go by the name of before.
         """
-        before = self.group.name
+        before = self.group.name, self._expected
         if self._choice is Choice.AFFINITY:
             self._find_cohort()
         if self._sizing is not None:
             self._find_size()
-        return self.group.name != before
+        return (self.group.name, self._expected) != before
 
     def _find_cohort(self) -> None:
         own = Placed(self._key, self.name, self.position())  # as it stands now; others hear of it at the next announcement
-        names = cohorts([own, *(each for each in self._neighbours.others() if each.position.is_grouped)])
+        others = [each for each in self._neighbours.others() if each.position.is_grouped]
+        names = cohorts([own, *others])
         self.name = names[self._key]
-        self._members = frozenset(PublicKey(key) for key in names if names[key] == self.name and key != self._key)
+        self._expected = frozenset(key for key in names if names[key] == self.name and key != self._key)
+        self._members = frozenset(map(PublicKey, mates_of(replace(own, cohort=self.name), others)))
 
     def _find_size(self) -> None:
         """The least size that a member announces is the cohort's."""
@@ -135,6 +145,8 @@ class Company:
         if self._choice is Choice.HOST:
             return f"{_counted(len(mates), 'other peer')} of the same user on this host" if mates else f"alone: {self._nobody()}"
         members = self._members or frozenset()
+        if not members and self._expected:
+            return f"alone: {_counted(len(self._expected), 'other')} near enough, and not in this cohort yet"
         return self._near(sorted(members)) if members else f"alone: {self._nobody()}"
 
     def why_size(self) -> str:

@@ -75,6 +75,7 @@ class Presence:
     async def start(self) -> None:
         """Dial back those who ask, from now on."""
         await self._desk.start()
+        await self._neighbours.start()
 
     def network_changed(self) -> None:
         """This computer may be on another network than before: measure again."""
@@ -87,19 +88,20 @@ class Presence:
         """
         pause_s = waits.FIRST_LOOKS_S
         while True:
-            is_new = False
+            is_new, group = False, self._company.group
             try:
                 await self._company.measure()
                 await self._neighbours.look()
                 is_new = self._company.regroup()
                 await self._announce()
+                await self._neighbours.tell(self._company.expected)
                 if self._local is not None:
                     await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
                     await self._local.meet(self._cohort.mates())
                 await self._cohort.meet()
             except MantaError as error:
                 logger.info("no neighbours reason=%s", error)
-            self._show_company(is_new)
+            self._show_company(is_new=self._company.group != group)
             if await self._node.addresses() != self._listens_at:
                 self._again.set()
             pause_s = waits.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
@@ -115,7 +117,7 @@ class Presence:
             async with asyncio.timeout(waits.LEAVE_S):
                 await together(self._cohort.leave(), self._neighbours.withdraw())
 
-    def _show_company(self, is_new: bool) -> None:
+    def _show_company(self, *, is_new: bool) -> None:
         company, mates = self._company, self._cohort.mates()
         self._board.update(
             members=self._neighbours.size,

@@ -21,7 +21,7 @@ NUM_STEPS = 24
 STEPS_US = tuple(isqrt(1_000_000 << step) for step in range(NUM_STEPS))  # 1 ms, 1.41 ms, 2 ms, ...: the longest round trip of each step
 FAR = 2**40  # nothing is known
 
-JOIN_US, STAY_US = STEPS_US[4], STEPS_US[6]  # 4 ms and 8 ms: who comes to a cohort is that near to all in it, and no farther stays there
+JOIN_US, STAY_US = STEPS_US[6], STEPS_US[8]  # 8 ms and 16 ms: who comes to a cohort is that near to all in it, and no farther stays there
 _MERGED = MAX_GROUP * 3 // 4  # two cohorts become one of at most so many, so that the next one to come has room
 _MARGIN = (1189, 1000)  # a quarter of a power of 2: beyond its step a round trip may be so much without being of another one
 
@@ -34,12 +34,13 @@ def tag_of(key: bytes) -> bytes:
 def step_of(round_trip_us: int, before: int | None = None) -> int | None:
     """Return the step of a measured round trip: the first whose longest is not less; None: it is longer than all of them.
 
-    Noise is not to change it: as long as a round trip is about one of the step ``before``, it is of that one.
+    Noise is not to change it: it is still of the step ``before`` if it is hardly longer. It only makes round trips longer, so a shorter one
+    is believed.
     """
     if before is not None and 0 <= before < NUM_STEPS:
         longest = STEPS_US[before] * _MARGIN[0] // _MARGIN[1]
-        shortest = STEPS_US[before - 1] * _MARGIN[1] // _MARGIN[0] if before else 0
-        if shortest <= round_trip_us <= longest:
+        shortest = STEPS_US[before - 1] if before else 0
+        if shortest < round_trip_us <= longest:
             return before
     return next((step for step, longest in enumerate(STEPS_US) if round_trip_us <= longest), None)
 
@@ -119,6 +120,14 @@ def cohorts(peers: Iterable[Placed]) -> dict[bytes, str]:
     return _Grouping(peers).names()
 
 
+def mates_of(own: Placed, peers: Iterable[Placed]) -> frozenset[bytes]:
+    """Return the keys of those who are in a cohort with ``own``: they announced the same name, and are not too far apart or too many.
+
+    Nobody else's announcement counts, and all of a name stand where it meets and know each other: so they agree, whomever else each knows.
+    """
+    return _Grouping([own, *(peer for peer in peers if peer.cohort == own.cohort and peer.key != own.key)]).together_with(own.key)
+
+
 _NOT_NEAR = 3
 _Part = list[int]
 
@@ -152,6 +161,12 @@ class _Grouping:
             names |= {self._peers[place].key: name for place in part}
         return names
 
+    def together_with(self, key: bytes) -> frozenset[bytes]:
+        """Return the others of a peer's cohort as it was announced."""
+        self._split()
+        part = next(part for part, _ in self._named if any(self._peers[place].key == key for place in part))
+        return frozenset(self._peers[place].key for place in part) - {key}
+
     def _split(self) -> None:
         """Begin with the cohorts that were announced, each without those who are not near to its others any more."""
         announced: dict[str, _Part] = {}
@@ -175,6 +190,8 @@ class _Grouping:
         for second in range(len(self._named)):
             for first in range(second):
                 one, other = self._named[first][0], self._named[second][0]
+                if self._joins[one[0]][other[0]] == _NOT_NEAR:  # as almost all pairs of a large run
+                    continue
                 size = len(one) + len(other)
                 if size > (MAX_GROUP if min(len(one), len(other)) == 1 else _MERGED):
                     continue

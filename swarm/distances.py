@@ -11,7 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
-from protocol.affinity import MAX_DISTANCES, STEPS_US, TAG_BYTES, Position, step_of, tag_of
+from protocol.affinity import MAX_DISTANCES, STAY_US, STEPS_US, TAG_BYTES, Position, step_of, tag_of
 from protocol.errors import EncodingError, MantaError
 from protocol.signing import PublicKey
 from swarm import waits
@@ -21,9 +21,11 @@ from swarm.rpc import Endpoint, OwnNode
 
 METHOD = "ping"
 NUM_LANDMARKS = 3  # peers that all measure, beside the operators
-_CALLS = 3  # of one node, one after the other
-_KEPT = 16  # round trips of one node
-_OTHERS = 4  # peers that are measured at a look although they are no landmarks and not of the own cohort
+_CALLS, _CALLS_NEAR = 3, 8  # of one node, one after the other; of one that may be near
+_MAY_BE_NEAR_US = 2 * STAY_US  # computers that train are busy most of the time: the shortest of a few calls may take so much too long
+_PAUSE_S = 0.05  # between calls of who may be near, at most: else one busy moment would be in all of them
+_KEPT = 32  # round trips of one node
+_OTHERS = 8  # peers that are measured at a look although they are no landmarks and not of the own cohort
 _AT_ONCE = 4
 _SITE_STEP = 8  # 16 ms: whoever takes longer is not on the local network, but beyond a tunnel; a busy computer may take some of it
 
@@ -117,7 +119,11 @@ class Distances:
     async def _ping(self, key: PublicKey, limit: asyncio.Semaphore) -> None:
         async with limit:
             with contextlib.suppress(MantaError):  # it is away, or does not know what a ping is
-                for _ in range(_CALLS):
+                for count in range(_CALLS_NEAR):
+                    if count >= _CALLS:
+                        if min(self._times_us[key]) > _MAY_BE_NEAR_US:
+                            break
+                        await asyncio.sleep(_PAUSE_S * self._rng.random())
                     began_s = self._clock()
                     await self._node.call(key, METHOD, b"", timeout_s=waits.PING_S)
                     self._took(key, round((self._clock() - began_s) * 1e6))

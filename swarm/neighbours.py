@@ -7,32 +7,37 @@ name without any bits, under which a large run's few with the smallest hashes st
 An announcement costs nothing, and anybody can make thousands. So those who were met, who answered a call or made one, are drawn before
 those who are only announced, and stay where there is no room.
 
+In a run where affinity makes the cohorts those who are near by what they announce come to be known as mates do, and stay: who is to be a
+mate would else not be found among many.
+
 A round needs none of this: a peer that finds nobody takes part by the log alone.
 """
 
 import contextlib
 import random
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from protocol.affinity import FAR, NOWHERE, Placed, Position, distance_us
+from protocol.affinity import FAR, NOWHERE, STAY_US, Placed, Position, distance_us
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault
+from protocol.errors import EncodingError, MantaError, RemoteFault
 from protocol.records import MAX_ANNOUNCEMENT_BYTES, Announcement
 from protocol.signing import PublicKey, sha256
 from protocol.sizes import ALL
 from swarm import waits
+from swarm.buckets import MAX_BITS, depth_of, first_bits
 from swarm.rpc import Endpoint
 from swarm.tasks import together
 
+METHOD = "announcement"
 MAX_NEIGHBOURS = 64  # known at once; of a larger run near ones, and then random ones
 MAX_NEAR = 32  # of them
-MAX_BITS = 16
 SPLIT, JOIN = 96, 64  # a bucket of more is split; two that are less together become one
 _CHANGED = 8  # one of so many is forgotten at a look, where there is no room
 _MET = 0.75  # of those who are drawn, as long as there are any who were met
+_OPENED = 512  # announcements that a look opens for who is near, though there is no room
 _FEW = 16  # announcements are enough to tell a run's size from
 _S_A_NEIGHBOUR = 2.0  # what is read at a look grows with a small run: so the time from look to look does, too
 _PERIODS_PUBLISHED, _PERIODS_KNOWN = 6, 3  # how long an announcement lives: in the DHT, and at those who read it
@@ -79,11 +84,17 @@ class Neighbours:
         self._rng = rng or random.Random()
         self._known: dict[PublicKey, _Known] = {}
         self._own: Placed | None = None  # as this node announced itself
+        self._announced = b""  # the same, as it travels
         self._distances: dict[PublicKey, int] = {}  # as far as they were asked for since the last look
         self._sequence = 0
         self._bits = 0  # of the own bucket
         self._size: float | None = None  # of the run, about; None: not known yet
+        self._left_to_open = 0  # announcements, at this look
         self.malformed = 0
+
+    async def start(self) -> None:
+        """Let others say that they are there, see ``tell``."""
+        await self._endpoint.serve(METHOD, self._on_told)
 
     async def announce(self, *, cohort: str, round_: int, position: Position = NOWHERE, size: int = ALL) -> None:
         """Say in the DHT that this node is there, whose round's state it holds, of which cohort it is, where, and of which size."""
@@ -92,9 +103,23 @@ class Neighbours:
         self._own = Placed(self._endpoint.key, cohort, position)
         self._distances.clear()
         self._sequence = max(time.time_ns() // 1_000_000, self._sequence + 1)
-        data = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence, position, size))
+        data = self._announced = pack(Announcement(self._run, self._endpoint.key, cohort, round_, self._sequence, position, size))
         names = [*(self._bucket(bits) for bits in self._own_levels()), self._meeting(cohort)]
         await together(*(self._endpoint.publish(name, data, ttl_s=_PERIODS_PUBLISHED * self.period_s) for name in names))
+
+    async def tell(self, keys: Iterable[PublicKey]) -> None:
+        """Hand these what was announced: they may not know of this node, though it is near. Who is away hears of it by the DHT."""
+
+        async def hand(key: PublicKey) -> None:
+            with contextlib.suppress(MantaError):
+                await self._endpoint.call(key, METHOD, self._announced, timeout_s=waits.PUSH_S)
+
+        await together(*(hand(key) for key in keys))
+
+    async def _on_told(self, caller: PublicKey, request: bytes) -> bytes:
+        self._take(caller, request, of_cohort=False)
+        self.met(caller)
+        return b""
 
     async def withdraw(self) -> None:
         """Say that this node leaves: nothing is expected of it any more."""
@@ -106,7 +131,7 @@ class Neighbours:
         """Read announcements in the DHT."""
         if self._size is None:
             self._judge_by_sample(await self._read(self._bucket(0)))
-        own = _first_bits(self._endpoint.key, self._bits)
+        own = first_bits(self._endpoint.key, self._bits)
         others = [own ^ self._rng.randrange(1, 2**self._bits)] if self._bits else []
         names = [self._name_of(self._bits, prefix) for prefix in (own, *others)]
         meetings = [self._meeting(self._cohort)] if self._cohort is not None else []
@@ -134,8 +159,13 @@ class Neighbours:
     @property
     def period_s(self) -> float:
         """How long to wait between two announcements, or looks: longer in a larger run."""
-        shortest_s, longest_s = waits.ANNOUNCE_S
-        return min(max(shortest_s, len(self._known) * _S_A_NEIGHBOUR), longest_s)
+        return _period_s(len(self._known))
+
+    @property
+    def _counts_for_s(self) -> float:
+        """How long an announcement counts: some periods of whoever made it, who may know more by now than this node does."""
+        known = max(len(self._known), min(round(self._size or 0), MAX_NEIGHBOURS))
+        return max(waits.ANNOUNCED_S, _PERIODS_KNOWN * _period_s(known))
 
     @property
     def size(self) -> int:
@@ -233,14 +263,14 @@ class Neighbours:
         return f"{name}-{bits}-{prefix:x}" if bits else name
 
     def _bucket(self, bits: int) -> str:
-        return self._name_of(bits, _first_bits(self._endpoint.key, bits))
+        return self._name_of(bits, first_bits(self._endpoint.key, bits))
 
     def _meeting(self, cohort: str) -> str:
         return f"manta-{self._run.hex()}-cohort-{sha256(self._secret + cohort.encode()).hex()}"
 
     def _own_levels(self) -> list[int]:
         """Return the bits of the buckets to stand in: all for others who see the run a little smaller, then fewer and fewer in each."""
-        depth = _depth(self._endpoint.key)
+        depth = depth_of(self._endpoint.key)
         return [bits for bits in range(self._bits, -1, -1) if self._bits - bits <= max(1, depth)]
 
     # The run's size.
@@ -258,7 +288,7 @@ class Neighbours:
 
         Where buckets have b bits, they have a depth of b or more, half of them just b; and they are one of 2^b.
         """
-        depths = sorted(_depth(key) for key in found)
+        depths = sorted(depth_of(key) for key in found)
         depth = depths[len(depths) // 4] if depths else 0
         self._judge(sum(each >= depth for each in depths) * 2.0**depth)
 
@@ -272,13 +302,18 @@ class Neighbours:
         now, is_full = self._clock(), len(self._known) >= MAX_NEIGHBOURS
         after_s = 0.0 if is_full else _PERIODS_PUBLISHED * self.period_s
         self._known = {key: known for key, known in self._known.items() if known.forgotten_s + after_s > now}
+        close = [key for key in self._known if self._is_close(key) and not self._is_mate(key)]
         if len(self._known) >= MAX_NEIGHBOURS:
-            far = sorted(self.far(MAX_NEIGHBOURS), key=lambda key: self._known[key].is_met)
+            far = sorted((key for key in self.far(MAX_NEIGHBOURS) if key not in close), key=lambda key: self._known[key].is_met)
             for key in far[: MAX_NEIGHBOURS // _CHANGED]:
+                del self._known[key]
+        if sum(map(self._is_mate, self._known)) + len(close) >= MAX_NEAR:  # there may be more of them, with whom there is room
+            for key in self._rng.sample(close, min(len(close), MAX_NEAR // _CHANGED)):
                 del self._known[key]
 
     def _take_all(self, found: Mapping[PublicKey, bytes], *, of_cohort: bool = False) -> None:
         self._distances.clear()
+        self._left_to_open = _OPENED
         keys = list(found)
         self._rng.shuffle(keys)
         for key in keys:
@@ -292,7 +327,7 @@ class Neighbours:
             EncodingError: it is none of this run's, or not that key's, or none of the own cohort's where it stands.
         """
         known = self._known.get(key)
-        if key == self._endpoint.key or (known is None and not self._has_room(key, of_cohort)):
+        if key == self._endpoint.key or (known is None and not self._has_room(key, of_cohort) and not self._may_open()):
             return
         try:
             is_known = known is not None and known.data == data  # as most are: a look finds what the one before found
@@ -304,16 +339,18 @@ class Neighbours:
         except RemoteFault:
             self.malformed += 1
             raise
+        if known is None and not self._has_room(key, of_cohort) and not self._has_room_near(announcement):
+            return
         is_mate = announcement.cohort == self._cohort and (of_cohort or (known is not None and known.is_mate))
         if known is not None and known.announcement.sequence >= announcement.sequence:
             self._known[key] = replace(known, is_mate=is_mate)
             return
-        if known is None and of_cohort and len(self._known) >= MAX_NEIGHBOURS:
-            del self._known[self._rng.choice([each for each in self._known if not self._is_mate(each)])]
+        if known is None and len(self._known) >= MAX_NEIGHBOURS:
+            others = [each for each in self._known if not self._is_mate(each)]
+            del self._known[self._rng.choice([each for each in others if not self._is_close(each)] or others)]
         is_met = known is not None and known.is_met
-        self._known[key] = _Known(
-            announcement, self._clock() + max(waits.ANNOUNCED_S, _PERIODS_KNOWN * self.period_s), is_met, is_mate, data
-        )
+        self._known[key] = _Known(announcement, self._clock() + self._counts_for_s, is_met, is_mate, data)
+        self._distances.pop(key, None)
 
     def _has_room(self, key: PublicKey, of_cohort: bool) -> bool:
         """Return whether one more may be known: near ones always, up to their number; of the own bucket, who stay, half of the others."""
@@ -322,30 +359,42 @@ class Neighbours:
         mates = sum(map(self._is_mate, self._known))
         if of_cohort:
             return mates < min(MAX_NEAR, MAX_NEIGHBOURS)
-        own = _first_bits(self._endpoint.key, self._bits)
-        if self._bits == 0 or _first_bits(key, self._bits) != own:
+        own = first_bits(self._endpoint.key, self._bits)
+        if self._bits == 0 or first_bits(key, self._bits) != own:
             return True
-        beside = sum(not self._is_mate(each) and _first_bits(each, self._bits) == own for each in self._known)
+        beside = sum(not self._is_mate(each) and first_bits(each, self._bits) == own for each in self._known)
         return beside < (MAX_NEIGHBOURS - mates) // 2
+
+    # Where affinity makes the cohorts: who may come to be a mate.
+
+    def _may_open(self) -> bool:
+        """Return whether to see if somebody for whom there is no room is near; a look sees that of some."""
+        is_grouped = self._own is not None and self._own.position.is_grouped == 1
+        self._left_to_open -= is_grouped
+        return is_grouped and self._left_to_open >= 0
+
+    def _has_room_near(self, announcement: Announcement) -> bool:
+        """Return whether this is somebody near, and one more may be known: with the mates as many as these may be."""
+        assert self._own is not None
+        there = Placed(announcement.key, announcement.cohort, announcement.position)
+        if not announcement.position.is_grouped or distance_us(self._own, there) > STAY_US:
+            return False
+        return sum(self._is_mate(each) or self._is_close(each) for each in self._known) < min(MAX_NEAR, MAX_NEIGHBOURS)
+
+    def _is_close(self, key: PublicKey) -> bool:
+        """Return whether affinity may make a mate of a peer that is known."""
+        is_grouped = self._own is not None and self._own.position.is_grouped and self._known[key].announcement.position.is_grouped
+        return bool(is_grouped) and self.distance_us(key) <= STAY_US
 
     def _is_mate(self, key: PublicKey) -> bool:
         return self._known[key].is_mate
 
 
+def _period_s(known: int) -> float:
+    shortest_s, longest_s = waits.ANNOUNCE_S
+    return min(max(shortest_s, known * _S_A_NEIGHBOUR), longest_s)
+
+
+@lru_cache(maxsize=_OPENED)  # of those for whom there is no room the next look finds most again
 def _opened(data: bytes) -> Announcement:
     return unpack(Announcement, data, max_bytes=MAX_ANNOUNCEMENT_BYTES)
-
-
-@lru_cache(maxsize=4096)
-def _hash_of(key: bytes) -> int:
-    return int.from_bytes(sha256(key), "big")
-
-
-def _first_bits(key: bytes, bits: int) -> int:
-    return _hash_of(key) >> (256 - bits)
-
-
-def _depth(key: bytes) -> int:
-    """Return how many zero bits a key's hash ends with, at most ``MAX_BITS``."""
-    number = _hash_of(key) | 1 << MAX_BITS
-    return (number & -number).bit_length() - 1

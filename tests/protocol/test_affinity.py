@@ -306,8 +306,9 @@ def test_a_bound_by_landmarks_is_never_less_than_the_truth(points: list[tuple[in
         (1_300, 0, 1),
         (3_500, 3, 4),
         (3_300, 3, 3),
-        (900, 1, 1),
-        (700, 1, 0),
+        (1_001, 1, 1),
+        (900, 1, 0),
+        (3_992, 5, 4),
         (5_000, NUM_STEPS, 5),
     ],
 )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from aggregator.children import _STEPS
 from exact.coding import body_num_bytes
 from exact.vectors import vector_group_sizes
+from peer.view_messages import MAX_PART_BYTES
 from protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
 from swarm import fetching, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES
@@ -17,6 +18,7 @@ from swarm.streams import MAX_OWN_STREAMS
 from swarm.unary import MAX_OWN_CALLS
 
 SLOW_LINE = 300_000 / 8  # bytes a second: a line of 0.3 Mbit/s
+VIEWS_LINE = 1_000_000 / 8  # sites with a view each need one of 1 Mbit/s
 DAY_MS = 86_400_000
 
 
@@ -93,3 +95,12 @@ def test_who_is_told_to_stop_ends_before_it_is_made_to() -> None:
 
 def test_a_latency_table_is_a_small_thing() -> None:
     assert waits.PUSH_S < waits.OFFER_S < waits.CALL_S
+
+
+def test_two_sites_give_each_other_a_part_in_time_and_wait_for_a_lot_longer_than_for_a_part() -> None:
+    """A part goes either way. Who asks for a lot may find the other one in the middle of its own, which a site that died holds up."""
+    assert 2 * MAX_PART_BYTES / VIEWS_LINE + waits.NEAR_S <= waits.VIEWS_EXCHANGE_S
+    assert waits.VIEWS_MATCH_S + waits.NEAR_S < waits.VIEWS_EXCHANGE_S
+    assert 2 * (waits.VIEWS_MATCH_S + waits.NEAR_S + waits.VIEWS_EXCHANGE_S) < waits.VIEWS_LOT_S
+    first_s, longest_s = waits.VIEWS_AGAIN_S
+    assert 0 < first_s < waits.HELLO_S < longest_s <= waits.ANNOUNCED_S
