@@ -4,17 +4,15 @@ A command imports what it needs itself: first what reads and checks files and se
 """
 
 import asyncio
-import contextlib
 import os
-import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from protocol.errors import MantaError, UserError
-from protocol.records import TASKS
+from aggregator import cli_folder, cli_settings
+from aggregator.clear_errors import clear_errors
+from protocol.errors import UserError
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
 
@@ -23,34 +21,6 @@ from swarm.logs import FORMATS, json_line, set_up_logging
 @click.version_option(package_name="manta-swarm")
 def main() -> None:
     """Open a Manta run that others can join, and keep its log."""
-
-
-@contextlib.contextmanager
-def _clear_errors() -> Iterator[None]:
-    """Say in one line what went wrong, and exit."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except UserError as error:
-        click.echo(f"manta-aggregator: {error}", err=True)
-        sys.exit(2)
-    except MantaError as error:
-        click.echo(f"manta-aggregator: {error}", err=True)
-        sys.exit(1)
-
-
-@main.command()
-@click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--task", type=click.Choice(TASKS), default=TASKS[0], show_default=True, help="With the settings that suit this task.")
-@click.option("--dense", is_flag=True, help="One step a round and every value exchanged, for few peers with fast links.")
-def init(run_file: Path, task: str, dense: bool) -> None:
-    """Write a run file with every setting and what it means: for little traffic, several local steps a round and the largest values."""
-    with _clear_errors():
-        from aggregator.config import RunConfig, write_run_file
-
-        write_run_file(run_file, RunConfig.usual(task) if dense else RunConfig.thin(task))
-        click.echo(f"wrote {run_file}; read it, then: manta-aggregator start {run_file} --dir DIR")
 
 
 @main.command()
@@ -72,6 +42,10 @@ def init(run_file: Path, task: str, dense: bool) -> None:
 @click.option("--gateway-key", type=click.Path(path_type=Path), metavar="FILE", help="Its key.")
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: what the run file says]")
 @click.option("--no-monitor", is_flag=True, help="Without it.")
+@click.option(
+    "--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer of the run, by which the others find a log that has moved."
+)
+@click.option("--newest", is_flag=True, help="You know that this folder, a copy or a backup, has all that the run's log ever signed.")
 @click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
 def start(
@@ -85,13 +59,15 @@ def start(
     gateway_key: Path | None,
     monitor: str | None,
     no_monitor: bool,
+    initial_peers: tuple[str, ...],
+    newest: bool,
     log_format: str,
     verbose: bool,
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     set_up_logging(log_format, verbose=verbose)
     say = _say_json if log_format == "json" else click.echo
-    with _clear_errors():
+    with clear_errors():
         from aggregator.config import load_run_file
         from aggregator.early import check_start, door_of
 
@@ -109,7 +85,7 @@ def start(
 
         async def serve() -> None:
             operator = Operator(config, directory, say, "" if no_monitor else monitor)
-            await operator.run(listen, data_root, gateway=door, threads=threads)
+            await operator.run(listen, data_root, gateway=door, threads=threads, is_newest=newest, initial_peers=initial_peers)
 
         if threads is not None:
             torch.set_num_threads(threads)
@@ -129,7 +105,7 @@ def ledger() -> None:
 @click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
 def verify(directory: Path) -> None:
     """Check every signature, the tree, the heads and the credits again; print the root."""
-    with _clear_errors():
+    with clear_errors():
         from aggregator.early import check_run
 
         check_run(directory)
@@ -153,7 +129,7 @@ def verify(directory: Path) -> None:
 @click.option("--verbose", is_flag=True, help="Print each round's state.")
 def replay(directory: Path, verbose: bool) -> None:
     """Verify the log, then compute every state again, from the oldest snapshot and the kept bodies, and compare it with the log."""
-    with _clear_errors():
+    with clear_errors():
         from aggregator.early import check_run
 
         check_run(directory)
@@ -179,7 +155,7 @@ def replay(directory: Path, verbose: bool) -> None:
 @click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
     """Check what a peer kept as PROOF that a log committed a wrong mean; needs nothing but the file."""
-    with _clear_errors():
+    with clear_errors():
         with ending_at_ctrl_c():
             from aggregator import proofs
 
@@ -189,6 +165,10 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         click.echo(
             f"proven: of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
         )
+
+
+for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS):
+    main.add_command(command)
 
 
 if __name__ == "__main__":

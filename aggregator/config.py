@@ -14,6 +14,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from aggregator.monitor.settings import MonitorSection
+from aggregator.run_file_lines import line_of
 from automl.cost import cost_table
 from automl.data.dataset import CLASSIFICATION, Dataset
 from automl.data.names import task_of
@@ -390,16 +391,20 @@ def load_run_file(path: Path) -> RunConfig:
         UserError: no such file, not TOML, an unknown key or a value that cannot be.
     """
     try:
-        return RunConfig(**tomllib.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        return RunConfig(**tomllib.loads(text))
     except FileNotFoundError as error:
         raise UserError(f"there is no run file {path}; write one with: manta-aggregator init {path}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
     except ValidationError as error:
-        problem = error.errors()[0]
+        problem, *others = error.errors()
         where = ".".join(str(part) for part in problem["loc"])
         what = "is not a key of a run file" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
-        raise UserError(f"{path}: {where}: {what}; manta-aggregator init writes a file with all keys") from error
+        line = line_of(text, problem["loc"])
+        at = str(path) if line is None else f"{path}, line {line}"
+        more = f" ({len(others)} more like this)" if others else ""
+        raise UserError(f"{at}: {where}: {what}{more}; manta-aggregator init writes a file with all keys") from error
 
 
 def template(settings: RunConfig) -> str:

@@ -96,6 +96,7 @@ class Intake:
         self._syncing: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()  # of checks and syncs: a caller who hangs up ends none of them
         self._is_closed = False
+        self._gone = asyncio.Event()  # something that was handed in has its place in a table, or can have none
         self._checks = ThreadPoolExecutor(1, thread_name_prefix="checks")
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="bodies")
         self.faults = Faults(time.monotonic)
@@ -113,6 +114,16 @@ class Intake:
             await asyncio.wait(self._tasks)
         self._checks.shutdown(wait=True)
         self._disk.shutdown(wait=True)
+
+    def take_no_more(self) -> None:
+        """Take nothing new from now on: it is told to come later."""
+        self._is_closed = True
+
+    async def nothing_waits(self) -> None:
+        """Return once all that was promised a place in a table is in one."""
+        while self._synced:
+            self._gone.clear()
+            await self._gone.wait()
 
     def restore(self, kept: Sequence[Kept], round: int) -> None:
         """Take contributions that were stored for ``round``, the next or the one after it, before this program's start.
@@ -167,6 +178,7 @@ class Intake:
         for bringer, reason in self._closing.take_gone():
             if bringer not in slow:
                 self.faults.note(bringer, reason)
+        self._gone.set()
 
     def _let_go_superseded(self) -> None:
         """Forget the bodies that no table will need: they are on the disk, or about to be."""

@@ -9,7 +9,8 @@ The order of writes for each batch of entries:
 
 So what is published is on the disk, and a database that was rolled back is found out by the signed head beside it: the log then refuses to
 open. After any error of the disk the log stops: nothing is tried again in the same process, for after a failed sync the operating
-system may report as written what is lost. What the log cannot notice is that its whole directory was replaced by an older one.
+system may report as written what is lost. That its whole directory was replaced by an older one the log hears from others, who hold a
+head that it signed and has not (``hold_to``); then it stops for good, and does not open again before it has what is missing.
 
 Whether a round's digests are true is not decided here. Open the log after whatever forks: SQLite's connections do not survive it.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from threading import RLock
 from types import TracebackType
 
+from aggregator.evidence import check_evidence
 from aggregator.storage import (
     DATABASE,
     LOCK,
@@ -34,7 +36,7 @@ from aggregator.storage import (
 )
 from aggregator.verify import RESTORE, CourseOf, Replay, check_tree_head, replay
 from automl.course import RunCourse
-from protocol.errors import LedgerError, StorageError, UserError
+from protocol.errors import LedgerError, OtherHistory, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
@@ -62,6 +64,7 @@ class Log:
         self._behind: list[bytes] = []  # entries that the candidate lacks
         self._since_checkpoint = 0
         self._stopped: str | None = None  # why no operation is possible any more
+        self._other: OtherHistory | None = None  # it lacks, or contradicts, what its key has signed for
         self._mutex = RLock()
         self._head, self._tree_head = self._sign()
 
@@ -113,6 +116,7 @@ class Log:
         Raises:
             UserError: there is no log, or one of another run or operator, or another aggregator uses it.
             StorageError: the log is damaged, or behind a tree head that it once signed.
+            OtherHistory: it is behind, or beside, one that others hold, as it heard before.
         """
         signed = read_manifest(directory)
         if run is not None and signed.run != run:
@@ -127,6 +131,7 @@ class Log:
                 if replayed.operator != operator.public_key:
                     raise UserError(f"the log in {directory} is of another operator: use the key it was created with")
                 check_tree_head(read_tree_head(directory), signed, replayed)
+                check_evidence(directory, replayed.tree)
                 # What a failed sync left in the operating system's cache only must reach the disk before it is signed for.
                 _checkpoint(connection)
             log = cls(directory, operator, connection, lock, replayed)
@@ -153,6 +158,7 @@ class Log:
 
         Raises:
             EncodingError, SignatureError, LedgerError: one of them is not a valid next entry; nothing has changed.
+            OtherHistory: see ``hold_to``; nothing has changed.
             StorageError: the disk failed; the log has stopped, and which of them are in it is known when it is opened again.
         """
         with self._mutex:
@@ -172,6 +178,23 @@ class Log:
             except BaseException as error:  # an interrupt too: disk and memory no longer move together
                 self._stopped = str(error) or type(error).__name__
                 raise
+
+    def hold_to(self, head: TreeHead, words: Callable[[], str]) -> None:
+        """Check that this log has what is under ``head``, which its key has signed; ``words`` say what it means if it has not.
+
+        Raises:
+            OtherHistory: it has not, so it is not the newest, or not the only one; it has stopped: nothing is signed any more.
+        """
+        with self._mutex:
+            if head.size > self._head.size or head.root != self._tree.root(head.size):
+                self._other = self._other or OtherHistory(words())
+                raise self._other
+
+    def shown_to(self, size: int) -> tuple[str, tuple[bytes, ...]]:
+        """Return the signed tree head, and the proof that the tree of ``size`` entries is a prefix of its own; none where it is smaller."""
+        with self._mutex:
+            is_prefix = size <= self._head.size
+            return self._tree_head, tuple(self._tree.consistency_proof(size, self._head.size)) if is_prefix else ()
 
     def receipt(self, index: int) -> Receipt:
         """Return the proof that entry ``index`` is under the published tree head.
@@ -241,6 +264,8 @@ class Log:
         self.close()
 
     def _check_running(self) -> None:
+        if self._other is not None:
+            raise self._other
         if self._stopped is not None:
             raise StorageError(f"the log in {self._directory} has stopped ({self._stopped}): start the aggregator again")
 

@@ -85,6 +85,8 @@ class NewsDesk:
 
     async def _on_commit_after(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AfterRound, request, max_bytes=_MAX_REQUEST_BYTES)
+        if ask.round > self._round:  # it is told no lie by silence: this log shows its head, and the caller its own ("tree-head")
+            raise Unreachable(f"this log has {self._round} rounds, and not the one that comes after round {ask.round}")
         is_last = self._round >= self._log.ledger.manifest.num_rounds
         may_wait = self._waiting.total() < MAX_WAITING and self._waiting[caller] < MAX_WAITING_OF_ONE
         if ask.round >= self._round and not is_last and ask.patient and may_wait:

@@ -16,15 +16,20 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
+from aggregator.backup import RUN_FILE
 from aggregator.commits import Commits
-from aggregator.config import RunConfig
+from aggregator.config import RunConfig, load_run_file, template
+from aggregator.control import Stopping
 from aggregator.early import IDENTITY, check_key
+from aggregator.fence import Fence, refuse_handed_over
 from aggregator.follower import Evaluation
 from aggregator.gateway import Gateway
+from aggregator.heads import HeadsDesk
 from aggregator.intake import Intake
 from aggregator.live import FinalQuality
 from aggregator.measures import Measures, OwnQuality, own_quality_in_words
@@ -40,13 +45,15 @@ from automl.evaluation import QualityReport
 from automl.update import self_test
 from exact.coding import body_num_bytes
 from protocol.closing import Closing
-from protocol.errors import StorageError, UserError
+from protocol.errors import StorageError, Unreachable, UserError
 from protocol.private import NO_LEASES, PRIVATE, SHARED
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm.blobs import Shelf
+from swarm.control import ControlSocket
 from swarm.disk import load_identity, make_directory, only_process, replace_file
 from swarm.distances import serve_pings
 from swarm.door import Door
+from swarm.farewells import say_farewell
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
@@ -100,7 +107,14 @@ class Operator:
         self._gateway: Gateway | None = None
 
     async def run(
-        self, listen: str | None, data_root: Path | None = None, *, gateway: Door | None = None, threads: int | None = None
+        self,
+        listen: str | None,
+        data_root: Path | None = None,
+        *,
+        gateway: Door | None = None,
+        threads: int | None = None,
+        is_newest: bool = False,
+        initial_peers: Sequence[str] = (),
     ) -> None:
         """Serve the run until SIGINT or SIGTERM.
 
@@ -109,13 +123,17 @@ class Operator:
             data_root: the folder of data sets that come with no library.
             gateway: where light contributors get leases.
             threads: of the CPU, for the gateway; None: all.
+            is_newest: the operator's word for a folder that is a copy: its log has all that was ever signed (``aggregator.fence``).
+            initial_peers: addresses of peers of the run, by which the others find this log if it has moved.
 
         Raises:
             UserError: the run file, the directory or an address cannot be used.
             StorageError: the log cannot be written any more; what was acknowledged is safe.
+            OtherHistory: the log is not what its key has signed for.
         """
         self_test()
         make_directory(self._directory)
+        refuse_handed_over(self._directory)
         with only_process(self._directory), contextlib.ExitStack() as undo:
             if gateway is not None:
                 self._gateway = self._make_gateway(gateway, data_root, threads)
@@ -128,16 +146,20 @@ class Operator:
             self._onlookers = Onlookers(self._directory, self._config.monitor, door, data_root)
             undo.callback(self._onlookers.close)
             self._run = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset)
+            self._keep_run_file()
             self._log, self._follower, signed = self._run.log, self._run.follower, self._run.signed
             manifest = signed.open()
             self.status = OperatorStatus(
                 signed.run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
             )
+            self._stopping = Stopping(signed.run)
+            self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
             with self._log:
                 shelf = filled_shelf(self._log, self._follower)
-                node = await Node.start(identity, identity_path, listen=[self._listen_address(listen)])
+                node = await self._start_node(identity, identity_path, listen, initial_peers)
                 try:
-                    await self._serve(node, identity, shelf)
+                    async with ControlSocket(self._directory, self._stopping.answer):
+                        await self._serve(node, identity, shelf)
                 finally:
                     await node.close()
 
@@ -155,13 +177,11 @@ class Operator:
         look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
         self._news = NewsDesk(watched, log, closing, weights.of)
-        self._commits.begin()
-        for round_ in (log.ledger.round + 1, log.ledger.round + 2):
-            self._intake.restore(bodies.read(round_, mend=True), round_)
+        self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
         await shelf.serve(watched)
         await serve_manifest(watched, self._run.signed)
         await serve_pings(watched)
-        await self._intake.start()
+        await self._heads.start()
         await self._news.start()
         await DialBackDesk(node).start()
         await watched.serve("measure", self._on_measure)
@@ -182,11 +202,11 @@ class Operator:
             self._say(f"monitor: {self.status.monitor}")
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
-            works = (self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds(), look.look_on())
+            works = (self._heads.watch(), self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds(), look.look_on())
             background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
                 self._check_evaluation_due()
-                await self._until_stopped(told, background)
+                await self._until_stopped(node, told, background)
             finally:
                 leasing.cancel()
                 await asyncio.wait((leasing,))  # the gateway hands in what it has, while the log still takes it
@@ -197,6 +217,12 @@ class Operator:
                 await self._intake.close()
                 self._write_status()
             self._say(f"stopped at round {self._log.ledger.round}; start again with the same run file and --dir to go on")
+
+    async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
+        try:
+            return await Node.start(identity, identity_path, listen=[self._listen_address(listen)], initial_peers=initial_peers)
+        except Unreachable as error:
+            raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
 
     def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
         if self._config.run.data == PRIVATE:
@@ -221,7 +247,12 @@ class Operator:
         return b""
 
     async def _commit_rounds(self) -> None:
-        """Commit rounds to the run's end; then serve on."""
+        """Once nobody knows a newer log, commit rounds to the run's end; then serve on. Nothing is taken, and so promised, before that."""
+        await self._fence.lifted()
+        self._commits.begin()
+        for round_ in (self._log.ledger.round + 1, self._log.ledger.round + 2):
+            self._intake.restore(self._run.bodies.read(round_, mend=True), round_)
+        await self._intake.start()
         await self._commits.run()
         await asyncio.Event().wait()
 
@@ -234,16 +265,33 @@ class Operator:
         self._say(f"bodies of the newest {keep} rounds stay on the disk: {kept}")
         self._say(f"bodies of the open round and the next are in memory: {in_words(held)} at most")
 
-    async def _until_stopped(self, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
-        waits: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._intake.broken, *background}
-        done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    async def _until_stopped(self, node: Node, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
+        ends: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._intake.broken, *background}
+        done, _ = await asyncio.wait({*ends, self._stopping.told}, return_when=asyncio.FIRST_COMPLETED)
+        farewell = self._stopping.farewell
+        if farewell is not None and farewell.is_over and done == {self._stopping.told}:
+            done = await self._keep_promises(ends)
         if self._intake.broken in done:
             raise self._intake.broken.result()
         for task in background:
             if task in done:
                 task.result()
+        if farewell is not None:
+            count = await say_farewell(node, farewell)
+            self._say(f"{count} nodes were told that the log {'ends' if farewell.is_over else 'stops'}: {farewell.reason or 'no reason'}")
         if self.status.own_quality is not None:
             self._say(own_quality_in_words(self.status.own_quality))
+
+    async def _keep_promises(self, ends: "set[asyncio.Future[None] | asyncio.Future[BaseException]]") -> "set[asyncio.Future[Any]]":
+        """Before the end for good: take nothing more, and commit what has a ticket; return what ended the program before that."""
+        self._intake.take_no_more()
+        self._say("taking nothing more; what was promised a place in a round is committed first")
+        keeping = asyncio.create_task(self._intake.nothing_waits())
+        try:
+            done, _ = await asyncio.wait({*ends, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            keeping.cancel()
+        return done - {keeping}
 
     def _committed(self) -> None:
         ledger = self._log.ledger
@@ -296,6 +344,14 @@ class Operator:
             replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
         except StorageError as error:  # where it matters the disk's failure stops the program
             logger.error("status not written reason=%s", error)
+
+    def _keep_run_file(self) -> None:
+        """Keep the settings beside the run: a backup has them too."""
+        path = self._directory / RUN_FILE
+        with contextlib.suppress(UserError):  # there is none, or one of before
+            if load_run_file(path) == self._config:
+                return
+        replace_file(path, template(self._config).encode())
 
     def _listen_address(self, listen: str | None) -> str:
         """Return where to listen: a free port is chosen once, and is the same after a restart."""

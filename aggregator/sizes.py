@@ -17,7 +17,7 @@ def held_bytes(codec: str, num_weights: int, max_rows: int) -> int:
 
 def in_words(num_bytes: float) -> str:
     """Return a number of bytes as people read it."""
-    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if num_bytes >= factor:
             return f"{num_bytes / factor:.1f} {unit}"
     return f"{num_bytes:.0f} bytes"

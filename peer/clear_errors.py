@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import click
 
-from protocol.errors import MantaError, UserError
+from protocol.errors import MantaError, OtherHistory, UserError
 
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-    """Say in one line what went wrong, and exit."""
+    """Say in one line what went wrong, and exit: 2 the person's, 3 a log that is not what its key has signed for, 1 all else."""
     try:
         yield
     except UserError as error:
@@ -19,6 +19,9 @@ def clear_errors() -> Iterator[None]:
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OtherHistory as error:
+        click.echo(f"manta-peer: {error}", err=True)
+        sys.exit(3)
     except MantaError as error:
         click.echo(f"manta-peer: {error}", err=True)
         sys.exit(1)

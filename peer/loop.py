@@ -20,6 +20,7 @@ from peer.crew import Crew
 from peer.delivery import LAST_PART, Delivery, open_ms
 from peer.gateway_desk import NOTHING_LENT, GatewayDesk, Lent
 from peer.handing import Handing
+from peer.heads import Heads
 from peer.measuring import Measuring
 from peer.news import Ear
 from peer.noise import Noise
@@ -42,6 +43,7 @@ from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Shelf
 from swarm.distances import Distances, serve_pings
+from swarm.farewells import Farewell, hear_farewells
 from swarm.host import host_digest
 from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
@@ -181,6 +183,7 @@ class PeerLoop:
             node,
             self.log,
             self._neighbours,
+            Heads(self.log, signed, store, board, known=self._commits.commitment),
             round=lambda: self.machine.newest.round,
             left_ms=lambda: self._pace.left_ms(now_ms()),
             take=self._commits.take,
@@ -245,6 +248,7 @@ class PeerLoop:
         await self._cohort.start()
         await self._spread.start()
         await self._presence.start()
+        await hear_farewells(self.node, self.log.operator, self.run_id, self._log_stops)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             background = [tasks.create_task(self.node.watch_daemon())]
@@ -280,6 +284,15 @@ class PeerLoop:
                 await self._ear.close()
                 await self._crew.close()
                 self._compute.close()
+
+    def _log_stops(self, farewell: Farewell) -> None:
+        """The log says that it stops: for a while, or for good."""
+        reason = f": {farewell.reason}" if farewell.reason else ""
+        if farewell.is_over:
+            self._board.say(f"the operator ends this run{reason}")
+            self.leave()
+        else:
+            self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
 
     def _show_log(self, is_away: bool) -> None:
         """Show whether the log is waited for; what else is waited for stays as it is."""

@@ -5,6 +5,7 @@ peer.toml             the person's settings (see ``peer.config``); only read
 lock                  locked while a peer (or an aggregator) runs on the directory
 last.json             the run joined last, where it was found, and some of its peers
 runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
+runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 status.json           where the peer stands
@@ -123,6 +124,24 @@ class PeerStore:
                 f"{path} is damaged ({error}); check the disk, then delete the file: the lots of one round are lost with it"
             ) from error
         return Kept(found.header, found.body)
+
+    def save_newest(self, run: bytes, receipt: bytes) -> None:
+        """Keep the packed receipt of the newest commit known. A power cut may bring one before it back, which is as true.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = self._run_path(run) / "newest"
+        make_directory(path.parent)
+        replace_file(path, receipt)
+
+    def load_newest(self, run: bytes) -> bytes | None:
+        """Return the packed receipt of the newest commit known; None: there is none. Whether it proves anything is not looked at.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return _read(self._run_path(run) / "newest")
 
     def save_residual(self, run: bytes, digest: bytes, values: NDArray[np.float32]) -> None:
         """Keep a residual under its digest; durable when this returns.

@@ -25,6 +25,7 @@ MantaError
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew)
 ├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light_work)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.check)
+├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
 ├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local_swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
@@ -85,6 +86,10 @@ class Weather(MantaError):
 
 class Unreachable(Weather):
     """A node could not be reached, or did not answer before its deadline."""
+
+
+class OtherHistory(MantaError):
+    """The log that is here, or that answers, lacks or contradicts what its key has signed for; going on would make two histories."""
 
 
 class OwnFault(MantaError):

@@ -18,14 +18,17 @@ from swarm.messages import (
     MAX_NEWS_BYTES,
     MAX_PROVEN_ROW_BYTES,
     MAX_RECEIPT_BYTES,
+    MAX_SHOWN_HEAD_BYTES,
     AfterRound,
     AskRow,
     AskTable,
     BodyPart,
     HandIn,
     HeaderAnswer,
+    HeldHead,
     News,
     ProvenRow,
+    ShownHead,
     ShownRow,
 )
 from swarm.rpc import Endpoint, Refused
@@ -173,6 +176,17 @@ class LogClient:
         if news.row:
             row = self._checked(news.row[0], commitment.proven.round)
         return Told(commitment, row, news.left_ms, key == self.operator)
+
+    async def head(self, held: Commitment | None) -> ShownHead:
+        """Show the log the newest commit that is known here; return the tree head that it shows, whose signature is not checked yet.
+
+        Raises:
+            Unreachable: no answer.
+            RemoteFault: it shows none.
+        """
+        ask = HeldHead(() if held is None else (held.receipt,))
+        answer = await self._endpoint.call(self.operator, "tree-head", pack(ask), timeout_s=waits.CALL_S)
+        return unpack(ShownHead, answer, max_bytes=MAX_SHOWN_HEAD_BYTES)
 
     async def row(self, round: int) -> OwnRow | None:
         """Return the row with this node's claim in the table of a committed round; None: the log says that the table has none.

@@ -14,6 +14,8 @@ MAX_PROVEN_ROW_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 1024  # and a row w
 MAX_NEWS_BYTES = MAX_PROVEN_ROW_BYTES + 64
 MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
 _DIGEST_BYTES, _PLACE_BYTES = 32, 2
+_MAX_CONSISTENCY = 128  # hashes: two paths
+MAX_SHOWN_HEAD_BYTES = 1024 + _MAX_CONSISTENCY * 40
 _MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
 
 
@@ -103,6 +105,29 @@ class News:
     def __post_init__(self) -> None:
         if len(self.receipt) > 1 or len(self.row) > len(self.receipt) or not 0 <= self.left_ms <= 2**40:
             raise ValueError("news of more than one commit, or of no time")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldHead:
+    """Asks for the log's tree head, and shows the newest commit that the asker knows, if it knows one."""
+
+    receipt: tuple[Receipt, ...]  # at most one
+
+    def __post_init__(self) -> None:
+        if len(self.receipt) > 1:
+            raise ValueError("more than one newest commit")
+
+
+@dataclass(frozen=True, slots=True)
+class ShownHead:
+    """The log's signed tree head."""
+
+    tree_head: str
+    consistency: tuple[bytes, ...]  # the proof that it continues the head of the asker's receipt, where it is not behind it
+
+    def __post_init__(self) -> None:
+        if len(self.consistency) > _MAX_CONSISTENCY:
+            raise ValueError("a consistency proof of more hashes than a tree has levels")
 
 
 @dataclass(frozen=True, slots=True)

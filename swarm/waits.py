@@ -50,6 +50,10 @@ ANNOUNCED_S = 60.0  # an announcement counts so long at least
 
 REACH_AGAIN_S = (30.0, 600.0)  # from one look at whether others reach this node to the next: where nobody could say, and else
 
+# A log that may not be the newest.
+HEARD_S = 10.0  # after its start, for those of its last table to say which head they hold: they look for it every LOG_AGAIN_S
+WENT_BACK_S = 600.0  # a peer waits so long for the whole log after one showed less than it had signed
+
 # This computer may sleep.
 LOOK_AT_CLOCK_S = 2.0  # between two looks at the clock
 ABSENT_S = 8.0  # so much more than that went by: nothing ran here

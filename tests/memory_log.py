@@ -20,12 +20,13 @@ from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger, entries_of
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.receipts import open_round_receipt
 from protocol.records import Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
 from protocol.table import RowProof, table_bytes, table_root, weights_root
 from swarm.blobs import Blob, Shelf
 from swarm.memory import MemoryNetwork
-from swarm.messages import AfterRound, AskRow, AskTable, BodyPart, HandIn, HeaderAnswer, News, ProvenRow, ShownRow
+from swarm.messages import AfterRound, AskRow, AskTable, BodyPart, HandIn, HeaderAnswer, HeldHead, News, ProvenRow, ShownHead, ShownRow
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 
@@ -96,6 +97,7 @@ class MemoryLog:
             ("commit-after", self._on_commit_after),
             ("row", self._on_row),
             ("table", self._on_table),
+            ("tree-head", self._on_tree_head),
         ):
             await self.endpoint.serve(method, handler)
         return self
@@ -236,6 +238,14 @@ class MemoryLog:
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         return table_bytes([listed.row for listed in table], self._weights[round_])
+
+    async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(HeldHead, request, max_bytes=2**20)
+        name = origin(self.ledger.run, OPERATOR.public_key)
+        head = TreeHead(name, self._tree.size, self._tree.root())
+        held = [open_round_receipt(receipt, self.ledger.run, OPERATOR.public_key).tree_head.size for receipt in ask.receipt]
+        proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= head.size else ()
+        return pack(ShownHead(sign_tree_head(head, name, OPERATOR), proof))
 
     # What the methods above share.
 

@@ -157,8 +157,17 @@ def test_nobody_waits_longer_than_a_round_may_take(play: Play) -> None:
             assert await scene.ask(PEERS[0], 0) == News((), (), 0)
         with takes(longest_s):
             await scene.ask(PEERS[0], 0)
-        with takes(longest_s):
-            await scene.ask(PEERS[0], 50)  # a round that nobody knows of
+
+    play(story)
+
+
+def test_who_knows_of_a_round_that_this_log_has_not_is_told_so_at_once(play: Play) -> None:
+    async def story(scene: Scene) -> None:
+        with takes(0), pytest.raises(Refused, match="this log has 0 rounds"):
+            await scene.ask(PEERS[0], 1)
+        scene.commit()
+        with takes(0), pytest.raises(Refused, match="this log has 1 rounds"):
+            await scene.ask(PEERS[0], 2, patient=0)
 
     play(story)
 

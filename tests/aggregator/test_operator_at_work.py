@@ -13,20 +13,25 @@ import pytest
 
 import aggregator.operator
 from aggregator.bodies import Bodies
+from aggregator.control import tell_to_stop
 from aggregator.operator import Operator
 from aggregator.verify import verify_directory
 from protocol.errors import OwnFault, StorageError
 from protocol.records import Round, open_entry
 from protocol.signing import Identity, PublicKey
+from swarm import control, waits
+from swarm.farewells import Farewell, hear_farewells
 from swarm.log_client import LogClient, fetch_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.messages import HandIn
 from swarm.rpc import Refused
 from swarm.traffic import Traffic
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
+from tests.memory_log import until
 
 ADDRESS = "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooW"
-FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first_open_s": 0.2, "min_open_s": 0.2})})
+FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first_open_s": 1.0, "min_open_s": 1.0})})
 
 
 class MemoryNode(MemoryEndpoint):
@@ -56,12 +61,14 @@ class Program:
         self.lines: list[str] = []
         self._said = asyncio.Event()
 
-        async def start(identity: Identity, _path: Path, *, listen: list[str]) -> MemoryNode:
+        async def start(identity: Identity, _path: Path, *, listen: list[str], initial_peers: tuple[str, ...]) -> MemoryNode:
+            assert initial_peers == ()
             assert listen == ["/ip4/127.0.0.1/tcp/31000"]
             self.node = self.network.endpoints[identity.public_key] = MemoryNode(self.network, identity.public_key)
             return self.node
 
         patch.setattr(aggregator.operator.Node, "start", start)
+        patch.setattr(waits, "HEARD_S", 0.1)  # nobody here says which head it holds
         operator = Operator(FAST, directory, self._say, monitor="")
         self.running = asyncio.create_task(operator.run("/ip4/127.0.0.1/tcp/31000"))
         self.operator = operator
@@ -100,6 +107,7 @@ def run(directory: Path, patch: pytest.MonkeyPatch, story: Callable[[Program], A
         program = Program(directory, patch)
         try:
             await program.says("volunteers join with:")
+            await until(lambda: "header" in program.node.handlers)  # before that nothing is taken
             await story(program)
         finally:
             program.running.cancel()
@@ -214,5 +222,42 @@ def test_what_it_refuses_stands_in_its_status_by_reason_and_by_peer(directory: P
         assert program.status["refused"] == {"malformed": 1}
         assert list(program.status["refused_of"].values()) == [{"malformed": 1}]
         assert isinstance(open_entry(program.operator._log.entry(6)), Round)
+
+    run(directory, monkeypatch, story)
+
+
+def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_peers(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story(program: Program) -> None:
+        ledger = program.operator._log.ledger
+        made, other = everybodys(ledger)[:2]
+        peer = program.network.endpoint(made.peer.public_key)
+        heard: list[Farewell] = []
+        await hear_farewells(peer, PublicKey(program.node.key), ledger.run, heard.append)
+        program.node.ways = {PublicKey(made.peer.public_key): [], PublicKey(other.peer.public_key): []}
+        client = LogClient(peer, ledger.manifest, ledger.run)
+        assert (await client.hand_in(made.header, made.groups)).ticket is not None
+        reason = "the lab moves"
+        assert await asyncio.to_thread(tell_to_stop, directory, is_over=True, reason=reason) == "stopping"
+        assert (await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="")).startswith("it is stopping already")
+        late = LogClient(program.network.endpoint(other.peer.public_key), ledger.manifest, ledger.run)
+        assert (await late.hand_in(other.header, other.groups)).status is HandIn.LATER
+        await program.running
+        assert program.operator._log.ledger.round == 1  # what had a ticket is in
+        assert [(one.is_over, one.reason) for one in heard] == [(1, reason)]
+        assert f"1 nodes were told that the log ends: {reason}" in program.lines
+
+    run(directory, monkeypatch, story)
+
+
+def test_words_that_are_none_stop_nothing(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        for words in ("stop", "[]", '{"is_over": 3, "reason": ""}', json.dumps({"is_over": 0, "reason": "two\nlines"})):
+            assert await asyncio.to_thread(control.tell, directory, words, who="aggregator") == "unknown words"
+        await program.a_round()
+        assert await asyncio.to_thread(tell_to_stop, directory, is_over=False, reason="") == "stopping"
+        await program.running
+        assert any("start again" in line for line in program.lines)
 
     run(directory, monkeypatch, story)

@@ -8,7 +8,7 @@ import pytest
 
 from peer.news import Ear
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, SignatureError, Unreachable
+from protocol.errors import LedgerError, OtherHistory, RemoteFault, SignatureError, Unreachable
 from protocol.receipts import ProvenRound
 from protocol.records import Receipt, Round
 from protocol.signing import PublicKey, sha256
@@ -44,7 +44,11 @@ class Script:
     key = OWN
 
     def __init__(
-        self, answers: list[Told | Exception], meetings: list[bool] | None = None, neighbours: dict[bytes, Any] | None = None
+        self,
+        answers: list[Told | Exception],
+        meetings: list[bool] | None = None,
+        neighbours: dict[bytes, Any] | None = None,
+        whole: list[bool] | None = None,
     ) -> None:
         self._answers: Iterator[Told | Exception] = iter(answers)
         self._meetings = iter(meetings or [])
@@ -57,9 +61,13 @@ class Script:
         self.pushed: list[tuple[PublicKey, bytes]] = []
         self.forgotten: list[PublicKey] = []
         self.round = 0
+        self._whole = iter(whole or [])
+        self.compared: list[float] = []  # when the log was asked for its head
+        self.remembered: list[int] = []
 
     def ear(self) -> Ear:
         return Ear(
+            self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
             self,  # type: ignore[arg-type]
@@ -101,6 +109,21 @@ class Script:
         if isinstance(self._neighbours[key], Exception):
             raise self._neighbours[key]
         return b""
+
+    # As what holds the log to what it signed.
+
+    async def compare(self) -> bool:
+        self.compared.append(now())
+        return next(self._whole, True)
+
+    def check_patience(self) -> None:
+        pass
+
+    def check_contradiction(self, commitment: Commitment) -> None:
+        pass
+
+    def remember(self, commitment: Commitment) -> None:
+        self.remembered.append(commitment.proven.round.round)
 
     # As the neighbours.
 
@@ -226,7 +249,7 @@ def test_nothing_is_passed_on_after_the_end() -> None:
             return b""
 
         await network.endpoint(OTHERS[0]).serve("commit", never)
-        ear = Ear(node, script, script, round=lambda: 0, left_ms=lambda: 0.0, take=script.take, show=script.shown.append)  # type: ignore[arg-type]
+        ear = Ear(node, script, script, script, round=lambda: 0, left_ms=lambda: 0.0, take=script.take, show=script.shown.append)  # type: ignore[arg-type]
         await ear.first_look()
         await reached.wait()
         await ear.close()
@@ -246,7 +269,7 @@ def with_two_ears(story: Callable[[MemoryLog, Ear, LogClient], Awaitable[None]])
         log = await MemoryLog(network).start()
         node, other = (network.endpoint(peer.public_key) for peer in PEERS[:2])
         client, script = LogClient(node, log.manifest, log.ledger.run), Script([])
-        ear = Ear(node, client, script, round=lambda: 0, left_ms=lambda: 0.0, take=script.take, show=script.shown.append)  # type: ignore[arg-type]
+        ear = Ear(node, client, script, script, round=lambda: 0, left_ms=lambda: 0.0, take=script.take, show=script.shown.append)  # type: ignore[arg-type]
         await ear.start()
         await story(log, ear, LogClient(other, log.manifest, log.ledger.run))
         await ear.close()
@@ -294,3 +317,55 @@ def test_a_question_that_is_none_is_refused() -> None:
                 await log.endpoint.call(PublicKey(PEERS[0].public_key), "commit-after", false, timeout_s=5)
 
     with_two_ears(story)
+
+
+def test_a_log_that_was_away_is_asked_for_its_head_before_its_news_are_taken() -> None:
+    script = hear(Script([told(1), AWAY, told(2)]))
+    assert script.compared == [0.5]
+    assert script.remembered == [1, 2]
+
+
+def test_a_log_that_shows_less_than_it_signed_is_as_good_as_away() -> None:
+    script = hear(Script([told(1), AWAY, told(2)], whole=[False, False, True]))
+    assert script.compared == [0.5, 1.5, 3.5]
+    assert (script.shown[:4], script.shown[-1]) == ([False, True, True, True], False)
+    assert rounds(script) == [1, 2]
+
+
+def test_a_log_that_does_not_know_the_round_that_is_known_here_is_asked_for_its_head() -> None:
+    script = hear(Script([told(7), Refused("this log has 3 rounds"), told(8)]))
+    assert script.compared == [0.5]
+    assert rounds(script) == [7, 8]
+
+
+def test_at_its_start_a_peer_takes_nothing_from_a_log_that_lacks_what_it_signed() -> None:
+    script = hear(Script([told(7)], whole=[False, True]), lambda ear: ear.first_look())
+    assert (script.compared, rounds(script)) == ([0, 0.5], [7])
+
+
+def test_a_neighbours_proof_of_two_histories_ends_the_peer() -> None:
+    class Forked(Script):
+        def take(self, told: Told) -> None:
+            if told.commitment is not None and not told.is_from_log:
+                raise LedgerError("two commits of round 1")
+            super().take(told)
+
+        def check_contradiction(self, commitment: Commitment) -> None:
+            raise OtherHistory("two histories")
+
+        def open(self, _data: bytes) -> Commitment:
+            found = told(1).commitment
+            assert found is not None
+            return found
+
+        async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
+            if round:
+                with pytest.raises(OtherHistory):
+                    await ear._on_pushed(OTHERS[0], b"")
+                await asyncio.Event().wait()
+            return await super().news(key, round, left_ms=left_ms)
+
+    script = Forked([told(1)])
+    ear = script.ear()
+    with pytest.raises(OtherHistory, match="two histories"):
+        hear(script, lambda _: ear.listen())

@@ -1,0 +1,155 @@
+"""Holds the log to what it signed: the newest commit that this peer knows has to be in it, also after it was away, also after a restart.
+
+A log that shows less than it signed is an older copy of itself: it is told, by its own signature, which stops it; this peer says so once,
+keeps the proof, and waits a while for the whole log. A log that goes two ways nobody can follow: the peer stops.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from peer.status import StatusBoard
+from peer.store import PeerStore
+from protocol.encoding import pack
+from protocol.errors import OtherHistory, RemoteFault, StorageError
+from protocol.histories import Departure, Histories, Shown, contradict, departure, open_log_head
+from protocol.records import SignedManifest
+from swarm import waits
+from swarm.disk import make_directory, write_durably
+from swarm.log_client import Commitment, LogClient
+
+logger = logging.getLogger("manta.peer")
+
+
+class Heads:
+    """What one peer knows that the log of its run has signed."""
+
+    def __init__(
+        self,
+        log: LogClient,
+        signed: SignedManifest,
+        store: PeerStore,
+        board: StatusBoard,
+        *,
+        known: Callable[[int], Commitment | None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Know what was kept at the last time.
+
+        Args:
+            log: the line to the log.
+            signed: the run's manifest.
+            store: where the newest commit is kept.
+            board: where it is said if the log is not whole.
+            known: returns one of the newest commits, by its round.
+            clock: seconds.
+        """
+        self._log = log
+        self._signed = signed
+        self._store = store
+        self._board = board
+        self._known = known
+        self._clock = clock
+        self._went_back_s: float | None = None  # since when the log shows less than it signed
+        self._held = self._kept()
+
+    def _kept(self) -> Commitment | None:
+        data = self._store.load_newest(self._signed.run)
+        if data is None:
+            return None
+        try:
+            return self._log.open(data)
+        except RemoteFault as error:  # nothing follows from it but what the log is asked for
+            logger.warning("the newest commit that was kept is damaged reason=%s", error)
+            return None
+
+    @property
+    def newest(self) -> Commitment | None:
+        """The newest commit that this peer knows of, or knew of before it was started."""
+        return self._held
+
+    def remember(self, commitment: Commitment) -> None:
+        """Keep a commit, if it is the newest."""
+        if self._held is not None and self._held.proven.tree_head.size >= commitment.proven.tree_head.size:
+            return
+        self._held = commitment
+        try:
+            self._store.save_newest(self._signed.run, pack(commitment.receipt))
+        except StorageError as error:
+            logger.error("newest commit not kept reason=%s", error)
+
+    async def compare(self) -> bool:
+        """Ask the log for its tree head; return whether it has all that this peer knows it to have signed.
+
+        Raises:
+            OtherHistory: it goes another way, or has not been whole for too long; the proof is kept.
+            Unreachable: no answer.
+            RemoteFault: what it answers is no tree head of this log.
+        """
+        held = self._held
+        if held is None:
+            return True
+        shown = await self._log.head(held)
+        head = open_log_head(shown.tree_head, self._signed.run, self._log.operator)
+        found = departure(held.proven.tree_head, head, shown.consistency)
+        if found is None:
+            if self._went_back_s is not None:
+                self._went_back_s = None
+                self._board.update(log_fault="")
+                self._board.say("the run's log has again all that it signed")
+            return True
+        evidence = Histories(self._signed, held.receipt, shown.tree_head, shown.consistency)
+        if found is not Departure.WENT_BACK:
+            raise OtherHistory(self._accused(evidence))
+        if self._went_back_s is None:
+            self._went_back_s = self._clock()
+            words = self._accused(evidence)
+            self._board.update(log_fault=words)
+            self._board.say(f"{words}; it was told, and is waited for, {waits.WENT_BACK_S / 60:.0f} minutes at most")
+            self._board.write()
+        self.check_patience()
+        return False
+
+    def check_patience(self) -> None:
+        """Give up a log that has not been whole for too long.
+
+        Raises:
+            OtherHistory: it is.
+        """
+        if self._went_back_s is not None and self._clock() - self._went_back_s > waits.WENT_BACK_S:
+            raise OtherHistory(self._board.status.log_fault)
+
+    def check_contradiction(self, other: Commitment) -> None:
+        """Look whether a commit that does not fit to what is known proves that the log has two histories.
+
+        Raises:
+            OtherHistory: it does; the proof is kept.
+        """
+        for known in self._beside(other.proven.round.round):
+            if contradict(known.proven, other.proven):
+                raise OtherHistory(self._accused(Histories(self._signed, known.receipt, other.receipt.tree_head, (), (other.receipt,))))
+
+    def _beside(self, round_: int) -> Iterable[Commitment]:
+        found = [self._known(number) for number in (round_, round_ - 1, round_ + 1)]
+        return [each for each in (*found, self._held) if each is not None]
+
+    def _accused(self, evidence: Histories) -> str:
+        """Keep evidence; return what it shows, in a line for the person."""
+        shown = evidence.check()
+        path = self._store.directory / "proofs" / f"log-{shown.held.tree_head.size}-{shown.shown.size}.proof"
+        try:
+            make_directory(path.parent)
+            write_durably(path, pack(evidence))
+        except StorageError as error:
+            logger.error("proof not kept reason=%s", error)
+        return f"{in_words(shown)}; the proof is in {path}"
+
+
+def in_words(shown: Shown) -> str:
+    """Return what evidence shows, for a person of a run."""
+    held, round_ = shown.held.tree_head.size, shown.held.round.round
+    if shown.departure is Departure.WENT_BACK:
+        return f"the run's log shows {shown.shown.size} entries, and has signed for {held}, up to round {round_}: it is an older copy"
+    if shown.departure is Departure.FORKED:
+        return f"the run's log goes two ways: its operator's key has signed for another history beside that of round {round_}"
+    return f"the run's log shows {shown.shown.size} entries, and does not prove that they go on from the {held} it has signed for"

@@ -1,0 +1,66 @@
+"""A log's word to its peers before it stops: for a while, or for good, and why. Believed from nobody but the log itself."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, MantaError
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.rpc import Endpoint, OwnNode
+
+MAX_REASON = 200  # characters
+_MAX_FAREWELL_BYTES = 1024
+_AT_ONCE = 64
+
+METHOD = "farewell"
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What the log says."""
+
+    run: bytes
+    is_over: int  # 1: the run will not go on; 0: the log comes back
+    reason: str  # the operator's words, one line; empty: none
+
+    def __post_init__(self) -> None:
+        if self.is_over not in (0, 1) or len(self.run) != 32:
+            raise ValueError("a farewell that says neither whether the log comes back nor of which run it is")
+        if len(self.reason) > MAX_REASON or not self.reason.isprintable():
+            raise ValueError(f"a reason is one line of at most {MAX_REASON} characters")
+
+
+async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
+    """Tell all nodes that are connected; return how many took note. Whoever does not answer in a moment will find the log away."""
+    data, limit = pack(farewell), asyncio.Semaphore(_AT_ONCE)
+
+    async def tell(key: PublicKey) -> bool:
+        async with limit:
+            try:
+                await node.call(key, METHOD, data, timeout_s=waits.PUSH_S)
+            except MantaError:
+                return False
+            return True
+
+    try:
+        keys = await node.connected()
+    except MantaError:
+        return 0
+    return sum(await asyncio.gather(*(tell(key) for key in keys if key != node.key)))
+
+
+async def hear_farewells(endpoint: Endpoint, log: PublicKey, run: bytes, on_farewell: Callable[[Farewell], None]) -> None:
+    """Take note of what ``log`` says before it stops, from now on."""
+
+    async def take(caller: PublicKey, request: bytes) -> bytes:
+        if caller != log:
+            raise EncodingError("a farewell of somebody else's log")
+        farewell = unpack(Farewell, request, max_bytes=_MAX_FAREWELL_BYTES)
+        if farewell.run != run:
+            raise EncodingError("a farewell of another run's log")
+        on_farewell(farewell)
+        return b""
+
+    await endpoint.serve(METHOD, take)

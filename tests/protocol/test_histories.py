@@ -1,0 +1,116 @@
+"""What shows that a log does not hold to what it signed, and what shows nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
+from protocol.histories import Departure, Histories, contradict, departure, open_log_head
+from protocol.ledger import Ledger, entries_of
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.receipts import open_round_receipt
+from protocol.records import Receipt, SignedManifest, entry_of
+from protocol.signing import Identity, sha256
+from tests.contributions import PEERS, header_of, round_of
+from tests.runs import FixedCourse, manifest_of
+
+OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x03" * 32)
+SIGNED = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=100), OPERATOR)
+NAME = origin(SIGNED.run, OPERATOR.public_key)
+
+
+class History:
+    """A log of the run, in memory; another ``mean`` makes another round of it."""
+
+    def __init__(self) -> None:
+        self.ledger, self.tree = Ledger(SIGNED, FixedCourse()), Tree()
+
+    def commit(self, mean: bytes = b"mean") -> Receipt:
+        """Commit a round; return its receipt."""
+        headers = [header_of(self.ledger, peer, lots=(1, 1)) for peer in PEERS[:2]]
+        listed = [self.ledger.listed(one, self.ledger.round + 1) for one in headers]
+        entries = [*entries_of(headers), entry_of(round_of(self.ledger, listed, mean=sha256(mean)))]
+        for entry in entries:
+            self.ledger.append(entry)
+            self.tree.append(leaf_hash(entry))
+        return Receipt(entries[-1], self.tree.size - 1, tuple(self.tree.inclusion_proof(self.tree.size - 1)), self.note())
+
+    def note(self, size: int | None = None, signer: Identity = OPERATOR) -> str:
+        """Return the tree head after ``size`` entries, signed."""
+        size = self.tree.size if size is None else size
+        return sign_tree_head(TreeHead(NAME, size, self.tree.root(size)), NAME, signer)
+
+    def head(self) -> TreeHead:
+        return TreeHead(NAME, self.tree.size, self.tree.root())
+
+
+def histories(*means: str) -> list[tuple[History, list[Receipt]]]:
+    """Return a log for each word, with a round for each of its letters, and these rounds' receipts."""
+    found = []
+    for letters in means:
+        log = History()
+        found.append((log, [log.commit(letter.encode()) for letter in letters]))
+    return found
+
+
+def test_a_log_that_goes_on_departs_from_nothing() -> None:
+    ((log, receipts),) = histories("abc")
+    held = open_round_receipt(receipts[0], SIGNED.run, OPERATOR.public_key).tree_head
+    proof = tuple(log.tree.consistency_proof(held.size))
+    assert departure(held, log.head(), proof) is None
+    assert departure(log.head(), log.head(), ()) is None
+    with pytest.raises(ProofError, match="continues"):
+        Histories(SIGNED, receipts[0], log.note(), proof).check()
+
+
+def test_a_log_that_shows_fewer_entries_went_back() -> None:
+    ((log, receipts),) = histories("abc")
+    shown = Histories(SIGNED, receipts[2], log.note(5), ()).check()
+    assert (shown.departure, shown.shown.size) == (Departure.WENT_BACK, 5)
+    assert (shown.held.tree_head.size, shown.held.round.round) == (15, 3)
+    assert (shown.run, shown.operator) == (SIGNED.run, OPERATOR.public_key)
+
+
+def test_two_heads_of_one_size_are_a_fork() -> None:
+    (_, receipts), (other, _) = histories("ab", "ax")
+    assert Histories(SIGNED, receipts[1], other.note(), ()).check().departure is Departure.FORKED
+
+
+def test_a_longer_log_without_a_proof_that_it_goes_on_is_not_believed() -> None:
+    (_, receipts), (other, _) = histories("ab", "axy")
+    for proof in ((), tuple(other.tree.consistency_proof(10)), (b"\x00" * 32,) * 3):
+        assert Histories(SIGNED, receipts[1], other.note(), proof).check().departure is Departure.UNPROVEN
+
+
+def test_two_rounds_that_no_log_can_have_are_a_fork() -> None:
+    (_, receipts), (_, others) = histories("abc", "axy")
+    for held, other in ((1, 1), (1, 2), (2, 1)):
+        evidence = Histories(SIGNED, receipts[held], others[other].tree_head, (), (others[other],))
+        assert evidence.check().departure is Departure.FORKED
+        assert unpack(Histories, pack(evidence), max_bytes=2**20) == evidence
+
+
+def test_rounds_of_one_log_contradict_nothing() -> None:
+    ((_, receipts),) = histories("abc")
+    proven = [open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key) for receipt in receipts]
+    assert not any(contradict(one, other) for one in proven for other in proven)
+    with pytest.raises(ProofError, match="may stand in one log"):
+        Histories(SIGNED, receipts[0], receipts[1].tree_head, (), (receipts[1],)).check()
+
+
+def test_what_the_operator_did_not_sign_shows_nothing() -> None:
+    ((log, receipts),) = histories("ab")
+    with pytest.raises(SignatureError):
+        Histories(SIGNED, receipts[1], log.note(5, STRANGER), ()).check()
+    forged = replace(receipts[1], tree_head=log.note(None, STRANGER))
+    with pytest.raises(SignatureError):
+        Histories(SIGNED, forged, log.note(5), ()).check()
+    with pytest.raises(RemoteFault):
+        Histories(SIGNED, replace(receipts[1], index=3), log.note(5), ()).check()
+    elsewhere = sign_tree_head(TreeHead("manta/elsewhere", 5, log.tree.root(5)), NAME, OPERATOR)
+    with pytest.raises(ProofError, match="another log"):
+        open_log_head(elsewhere, SIGNED.run, OPERATOR.public_key)
+    with pytest.raises(EncodingError):
+        unpack(Histories, pack((SIGNED, receipts[0], log.note(), (), (receipts[0], receipts[1]))), max_bytes=2**20)
