@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
 from protocol.errors import StorageError, UserError
 from swarm.disk import make_directory, replace_file
@@ -22,6 +23,7 @@ EVERY_S = 0.5
 MAX_BYTES = 8 * 1024 * 1024
 
 logger = logging.getLogger("manta.live")
+Key = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]  # in hexadecimal
 
 
 def unix_ms() -> int:
@@ -37,7 +39,7 @@ class Handed(_Part):
     """A contribution that has a place in the open round or the next."""
 
     round: int
-    keys: tuple[str, ...]  # of its claims, in hexadecimal, as everywhere here
+    keys: tuple[Key, ...]  # of its claims
     body: str  # "header": not here yet | "body": it came, and is being checked | "good"
 
 
@@ -49,7 +51,7 @@ class OpenRound(_Part):
     open_ms: int
     opened_at: int | None
     deadline_at: int | None  # milliseconds since 1970, as all that ends in _at
-    expected: tuple[str, ...]  # keys of the last table
+    expected: tuple[Key, ...]  # of the last table
     handed: tuple[Handed, ...]
 
 
@@ -96,9 +98,9 @@ class Live(_Part):
     sent_bytes: int = 0  # of the whole node since its start
     received_bytes: int = 0
     calls: dict[str, MethodTraffic] = {}
-    heard: dict[str, int] = {}  # key -> when
+    heard: dict[Key, int] = {}  # when
     refused: dict[str, int] = {}  # by reason
-    refused_of: dict[str, dict[str, int]] = {}  # by key and reason
+    refused_of: dict[Key, dict[str, int]] = {}  # by key and reason
     final: FinalQuality | None = None
 
 
@@ -116,8 +118,7 @@ class LiveFile:
         is_failing = False
         try:
             while True:
-                data = self._now().model_dump_json().encode()
-                failure = await asyncio.get_running_loop().run_in_executor(writer, self._write, data)
+                failure = await asyncio.get_running_loop().run_in_executor(writer, self._write, self._now())
                 if failure is not None and not is_failing:
                     logger.warning("not written path=%s reason=%s", self._path, failure)
                 is_failing = failure is not None
@@ -125,11 +126,11 @@ class LiveFile:
         finally:
             writer.shutdown(wait=False)
 
-    def _write(self, data: bytes) -> str | None:
+    def _write(self, live: Live) -> str | None:
         try:
             if not self._path.parent.exists():
                 make_directory(self._path.parent)
-            replace_file(self._path, data)
+            replace_file(self._path, live.model_dump_json().encode())
         except (StorageError, UserError) as error:
             return str(error)
         return None

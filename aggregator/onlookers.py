@@ -5,6 +5,7 @@ processes running. None of it is waited for by the run, and none of it can stop 
 import asyncio
 import ipaddress
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable
@@ -24,6 +25,8 @@ from swarm.traffic import Traffic
 
 _PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
 _BACKLOG = 1024
+
+logger = logging.getLogger("manta.onlookers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +105,9 @@ class Onlookers:
             await asyncio.Event().wait()
         work = [LiveFile(self._directory, self.now).keep(), *(attendant.keep() for attendant in self.attendants)]
         tasks = [asyncio.create_task(one) for one in work]
+        for task in tasks:
+            task.add_done_callback(_tell_of_fault)
         try:
-            await asyncio.wait(tasks)
             await asyncio.Event().wait()
         finally:
             for task in tasks:
@@ -116,9 +120,9 @@ class Onlookers:
             self.door.socket.close()
 
     def now(self) -> Live:
-        """Return this moment."""
+        """Return this moment; not validated once more, for it is made twice a second, of as many peers as there are."""
         now, faults = unix_ms(), self._faults
-        return Live(
+        return Live.model_construct(
             written_at=now,
             started_at=self._started_at,
             pid=os.getpid(),
@@ -128,7 +132,7 @@ class Onlookers:
             sent_bytes=self._traffic.sent.total,
             received_bytes=self._traffic.received.total,
             calls={
-                method: MethodTraffic(calls=one.calls, in_bytes=one.in_bytes, out_bytes=one.out_bytes)
+                method: MethodTraffic.model_construct(calls=one.calls, in_bytes=one.in_bytes, out_bytes=one.out_bytes)
                 for method, one in self.tally.by_method.items()
             },
             heard={key.hex(): at for key, at in self.tally.heard().items()},
@@ -143,7 +147,7 @@ class Onlookers:
         if closing.stage is Stage.OPEN and left_ms:
             self.timeline.due(left_ms)
         is_running = closing.stage is not Stage.IDLE
-        return OpenRound(
+        return OpenRound.model_construct(
             round=closing.round,
             stage=closing.stage.value,
             open_ms=closing.open_ms,
@@ -151,7 +155,8 @@ class Onlookers:
             deadline_at=now + left_ms if left_ms and is_running else self.timeline.current.deadline_at,
             expected=tuple(sorted(key.hex() for key in closing.expected)),
             handed=tuple(
-                Handed(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body) for round_, keys, body in closing.standing()
+                Handed.model_construct(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body)
+                for round_, keys, body in closing.standing()
             ),
         )
 
@@ -179,5 +184,12 @@ class Onlookers:
         return monitor, evaluator
 
 
+def _tell_of_fault(task: "asyncio.Task[None]") -> None:
+    """A fault of this program's stops nothing here, and is seen all the same."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.error("onlookers are not served any more", exc_info=error)
+
+
 def _shown(times: Times) -> RoundTimes:
-    return RoundTimes(**{name: getattr(times, name) for name in RoundTimes.model_fields})
+    return RoundTimes.model_construct(**{name: getattr(times, name) for name in RoundTimes.model_fields})

@@ -61,9 +61,8 @@ class Monitor:
             if not has_looked_back and self._sight.newest_head is not None:
                 await self._sight.look_back()
                 has_looked_back = True
-            if news.is_any:
-                self.app.next_moment()
-                is_pending = True
+            self.app.next_moment()  # also if nothing is new: ages grow
+            is_pending = is_pending or news.is_any
             if news.live:
                 self._present.note_traffic()
             self._tell(news)

@@ -51,11 +51,12 @@ class News:
     live: bool = False
     quality: bool = False
     pictures: bool = False
+    alarms: bool = False
 
     @property
     def is_any(self) -> bool:
         """Whether there was anything new."""
-        return any((self.rounds, self.head, self.live, self.quality, self.pictures))
+        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.alarms))
 
 
 class Sight:
@@ -99,24 +100,24 @@ class Sight:
         return self.newest_head.head.size if self.newest_head is not None else 0
 
     async def look(self) -> News:
-        """Read what is new."""
+        """Read what is new. What cannot be read keeps nobody from the rest."""
         wrongs: list[Wrong] = []
-        rounds = self.view.round
-        head = live = quality = pictures = False
-        try:
-            head = await self._look_at_log()
-            live = await self._look_at_live()
-            quality = await asyncio.to_thread(self.evaluations.read_on)
-            pictures = await self._look_at_pictures()
-        except (OSError, ValueError, StorageError, EncodingError, LedgerError) as error:
-            wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {error}"[:500]))
+        rounds, alarms = self.view.round, self.alarms.on
+        found: list[bool] = []
+        for look in (self._look_at_log, self._look_at_live, self._look_at_evaluations, self._look_at_pictures):
+            try:
+                found.append(await look())
+            except (OSError, ValueError, StorageError, EncodingError, LedgerError) as error:
+                found.append(False)
+                wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {error}"[:500]))
         self.looked_at = now = unix_ms()
         self._judge_evaluation(now)
         wrongs += of_the_aggregator(self.live, self.started_at, now, is_finished=self.view.is_finished)
         if self.live is not None:
             wrongs += self.alarms.refused(self.live, now)
         self.alarms.look(wrongs, now)
-        return News(self.view.round - rounds, head, live, quality, pictures)
+        head, live, quality, pictures = found
+        return News(self.view.round - rounds, head, live, quality, pictures, self.alarms.on != alarms)
 
     async def look_back(self) -> None:
         """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""
@@ -171,6 +172,9 @@ class Sight:
             if times.committed_at is not None:
                 self.view.rounds.committed(times.round, times.committed_at)
         return True
+
+    async def _look_at_evaluations(self) -> bool:
+        return await asyncio.to_thread(self.evaluations.read_on)
 
     async def _look_at_pictures(self) -> bool:
         with contextlib.suppress(FileNotFoundError):  # newer ones are just being written

@@ -19,17 +19,17 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ope
     with run.log:
         play(run, 2)
         commit(run, [made_together(run.log.ledger, PEERS)])
-        now = unix_ms()
-        keys = [peer.public_key for peer in PEERS]
-        open_ = open_round(4, keys, {keys[0]: "good", keys[1]: "header"}, left_ms=600_000)
-        times = tuple(times_of(round_, now - 1_200 * (4 - round_)) for round_ in (1, 2, 3))
-        write_live(directory, live_of(open=open_, times=times, heard={key.hex(): now - 100 for key in keys}))
         yield directory, run
 
 
 @pytest.fixture
 def shown(played: tuple[Path, OpenRun]) -> Shown:
-    """The run, read."""
+    """The run, read a moment after the aggregator said something."""
+    now = unix_ms()
+    keys = [peer.public_key for peer in PEERS]
+    open_ = open_round(4, keys, {keys[0]: "good", keys[1]: "header"}, left_ms=600_000)
+    times = tuple(times_of(round_, now - 1_200 * (4 - round_)) for round_ in (1, 2, 3))
+    write_live(played[0], live_of(open=open_, times=times, heard={key.hex(): now - 100 for key in keys}))
     found = Shown(played[0])
     found.look()
     return found
