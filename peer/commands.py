@@ -202,4 +202,37 @@ def about_command(**options: Any) -> None:
         asyncio.run(look())
 
 
-COMMANDS: tuple[click.Command, ...] = (about_command, doctor_command, init_command, identity_group, service_group)
+@click.command(name="specialise")
+@click.option("--latency-ms", required=True, metavar="MS", help="At most so long for one sample, on this machine.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", default="specialised", show_default=True, help="For all files.")
+@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A state.  [default: the run's newest]")
+@click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True, help="For which device of this machine.")
+@click.option("--quick", "is_quick", is_flag=True, help="Measure and search less: not as good, in a minute or two.")
+@DIR
+@of_a_run
+@click.option("--cpu-threads", metavar="N", help="CPU threads to compute with.  [default: all cores]")
+def specialise_command(latency_ms: str, out: Path, snapshot: Path | None, device: str, is_quick: bool, **options: Any) -> None:
+    """Make the best network for this machine of a run's newest state: profiles, searches, exports, evaluates; goes on after a break."""
+    with clear_errors():
+        from peer.specialise import Wish, specialise
+
+        wish, config = Wish(latency_ms, out, snapshot, device, is_quick), _config_of(options)
+        wish.check()
+        if snapshot is None:
+            _require_run(config)
+        specialise(wish, config, click.echo)
+
+
+def _require_run(config: "PeerConfig") -> None:
+    """Refuse settings that name no run.
+
+    Raises:
+        UserError: none is known.
+    """
+    from peer.store import read_last_run
+    from peer.whereabouts import find_addresses
+
+    find_addresses(config, read_last_run(config.dir))
+
+
+COMMANDS: tuple[click.Command, ...] = (about_command, doctor_command, init_command, identity_group, service_group, specialise_command)

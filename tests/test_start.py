@@ -173,6 +173,8 @@ MISTAKES = [
     # What is not what it should be.
     (("peer.cli", "join", "--dir", "settings"), "'gpu' is not a key"),
     (("peer.cli", "init", "--dir", "settings"), "there already"),
+    (("peer.cli", "specialise", "--latency-ms", "5", "--snapshot", "garbage"), "garbage is no snapshot"),
+    (("peer.cli", "specialise", "--latency-ms", "5", "--out", "garbage"), "is no folder"),
     (("peer.cli", "identity", "restore", "garbage", "--dir", "new"), "no copy of a key"),
     ((*PEER[:-1], "garbled"), "is no identity"),
     ((*PEER[:-1], "readable"), "chmod 600"),
@@ -189,6 +191,8 @@ MISTAKES = [
     ((*PEER, "--gpus", "two"), "indices of GPUs"),
     ((*PEER, "--max-upload", "fast"), "takes a rate"),
     (("peer.cli", "limits", "--dir", "new", "--schedule", "22-7"), "takes times of the day"),
+    (("peer.cli", "specialise", "--latency-ms", "fast"), "is no time above zero"),
+    (("peer.cli", "specialise", "--latency-ms", "5"), "no run was found"),
     ((*PEER, "--private-noise", "1"), "noise needs both"),
     ((*START, "run.toml", "--dir", "new", "--threads", "0"), "--threads"),
     (("aggregator.local", "up", "--peers", "0"), "--peers takes"),
