@@ -12,6 +12,7 @@ from swarm import control
 
 PAUSE, RESUME, LEAVE, STOP, SHOW, LIMITS = "pause", "resume", "leave", "stop", "show", "limits"
 
+_ANSWER_S, _SHOW_S = 30.0, 2.0  # for the peer to do it; what it wrote last does as well
 _YES, _NO = "yes ", "no "
 
 
@@ -85,7 +86,8 @@ def tell(directory: Path, word: str, told: dict[str, str] | None = None) -> str:
         UserError: it says no.
         Unreachable: it does not answer.
     """
-    said = control.tell(directory, word if told is None else f"{word} {json.dumps(told)}", who="peer")
+    line, answer_s = word if told is None else f"{word} {json.dumps(told)}", _SHOW_S if word == SHOW else _ANSWER_S
+    said = control.tell(directory, line, who="peer", answer_s=answer_s)
     if not said.startswith(_YES.strip()):
         raise UserError(said.removeprefix(_NO))
     return said.removeprefix(_YES.strip()).strip()

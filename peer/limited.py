@@ -1,5 +1,6 @@
 """A peer at work, as its limits see it: what computes for it, what it sends and receives, and its rounds."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 import torch
@@ -54,6 +55,13 @@ class LimitedPeer:
     def leaves_by(self, leave: Callable[[], None], stop: Callable[[], None]) -> None:
         """Have ``leave`` called when the person leaves, and ``stop`` when that is to be at once."""
         self._leave, self._stop = leave, stop
+
+    def ends_with(self, watching: "asyncio.Task[None]") -> None:
+        """See that who watches over the limits was not ended by a fault of this program: without it the peer leaves."""
+        error = None if watching.cancelled() else watching.exception()
+        if error is not None:
+            watching.get_loop().call_exception_handler({"message": "limits are not kept any more", "exception": error, "task": watching})
+            self._leave()
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``."""

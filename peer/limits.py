@@ -126,7 +126,7 @@ class Limits(BaseModel):
         shown = {
             "duty": None if self.duty == 100 else f"{self.duty}%",
             "cpu_threads": _shown(self.cpu_threads, str),
-            "gpu_memory": _shown(self.gpu_memory, lambda size: f"{size / 1e6:g}MB"),
+            "gpu_memory": _shown(self.gpu_memory, _mega),
             "max_temperature": _shown(self.max_temperature, lambda celsius: f"{celsius}C"),
             "max_upload": _shown(self.max_upload, _rate),
             "max_download": _shown(self.max_download, _rate),
@@ -191,7 +191,12 @@ def _shown(value: int | None, words: Callable[[int], str]) -> str | None:
 
 
 def _rate(rate: int) -> str:
-    return f"{rate / 1e6:g}MB" if rate >= 10**6 else f"{rate / 1e3:g}kB"
+    return _mega(rate) if rate >= 10**6 else f"{rate / 1e3:.3f}".rstrip("0").rstrip(".") + "kB"
+
+
+def _mega(count: int) -> str:
+    """Return bytes in megabytes, to the last byte."""
+    return f"{count / 1e6:.6f}".rstrip("0").rstrip(".") + "MB"
 
 
 def _span(text: str) -> Span:

@@ -266,6 +266,7 @@ async def _take_part(
         async with gateway_open(config, desk, board):
             await limiter.attach(limited)
             watching = asyncio.create_task(limiter.watch())
+            watching.add_done_callback(limited.ends_with)
             try:
                 await _until_told_to_stop(loop, board, limited)
             finally:

@@ -69,8 +69,8 @@ class NobodyRuns(UserError):
     """No such program runs on that directory."""
 
 
-def tell(directory: Path, words: str, *, who: str) -> str:
-    """Tell the program that runs on ``directory`` a line of words; return what it answers once it is done.
+def tell(directory: Path, words: str, *, who: str, answer_s: float = _ANSWER_S) -> str:
+    """Tell the program that runs on ``directory`` a line of words; return what it answers, within so many seconds, once it is done.
 
     Raises:
         NobodyRuns: no such program, a ``who``, runs there.
@@ -78,7 +78,7 @@ def tell(directory: Path, words: str, *, who: str) -> str:
         Unreachable: it does not answer.
     """
     with socket.socket(socket.AF_UNIX) as caller:
-        caller.settimeout(_ANSWER_S)
+        caller.settimeout(answer_s)
         try:
             with _short(directory) as folder:
                 caller.connect(f"{folder}/{NAME}")
