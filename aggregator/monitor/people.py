@@ -7,7 +7,7 @@ from aggregator.live import Live
 from aggregator.monitor.view import PeerSeen, View
 from protocol.signing import peer_name
 
-PRESENT_MS = 60_000  # heard of so lately
+PRESENT_ROUNDS, LEAST_PRESENT_MS, MOST_PRESENT_MS = 5, 10_000, 60_000  # heard of in so many rounds' time, within these bounds
 RECENT_ROUNDS = 2  # or counted in one of the newest so many
 STATES = ("counted", "present", "late", "away")
 _BODIES = ("none", "header", "body", "good")  # in this order
@@ -46,6 +46,11 @@ class People:
         return len(self.by_key) - self.count("away")
 
 
+def present_ms(round_ms: float | None) -> int:
+    """Return how long ago a peer may have been heard of and still count as there; ``round_ms`` is what rounds take, None: nobody knows."""
+    return MOST_PRESENT_MS if round_ms is None else round(min(max(PRESENT_ROUNDS * round_ms, LEAST_PRESENT_MS), MOST_PRESENT_MS))
+
+
 def people(view: View, live: Live | None, now: int) -> People:
     """Return where everybody stands at ``now``, in milliseconds since 1970."""
     open_round = live.open if live is not None else None
@@ -56,7 +61,8 @@ def people(view: View, live: Live | None, now: int) -> People:
     counted = {claim.key for claim in view.newest.claims} if view.newest is not None else set()
     heard = {bytes.fromhex(key): at for key, at in live.heard.items()} if live is not None else {}
     refused = {bytes.fromhex(key): sum(reasons.values()) for key, reasons in live.refused_of.items()} if live is not None else {}
-    lately = {key for key, at in heard.items() if now - at <= PRESENT_MS}
+    within_ms = present_ms(view.rounds.recent_ms())
+    lately = {key for key, at in heard.items() if now - at <= within_ms}
     standings = {}
     for key in view.peers.keys() | lately:
         seen, digits = view.peers.get(key), key.hex()

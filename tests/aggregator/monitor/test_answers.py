@@ -14,7 +14,7 @@ from protocol.merkle import verify_consistency, verify_inclusion
 from protocol.notes import open_tree_head, origin
 from protocol.records import entry_of, open_entry
 from protocol.signing import peer_name
-from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
+from tests.aggregator.monitor.asgi import Shown, live_of, open_round, times_of, write_live
 from tests.aggregator.real_run import OPERATOR, PEERS
 from tests.aggregator.small_run import PEERS as SMALL_PEERS
 from tests.aggregator.small_run import course_of, create, grow, signed_manifest
@@ -192,6 +192,21 @@ def test_a_log_that_grows_is_followed_and_a_peer_that_stays_away_is_seen(tmp_pat
         assert now["open"]["late_peers"] == sorted(peer_name(key) for key in keys[1:])
         assert now["peers"]["late"] == 2
         assert json(shown, f"/api/peers/{peer_name(keys[1])}")["state"] == "late"
+
+
+@pytest.mark.parametrize(("heard_ms", "state"), [(0, "present"), (9_000, "present"), (15_000, "away")])
+def test_who_was_heard_of_is_there_for_a_few_rounds_time(tmp_path: Path, heard_ms: int, state: str) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 2)
+        live = live_of()
+        times = tuple(times_of(round_, live.written_at - 1_000 * (3 - round_)) for round_ in (1, 2))  # a round takes a second
+        newcomer = bytes(31) + b"\x07"
+        write_live(directory, live.model_copy(update={"times": times, "heard": {newcomer.hex(): live.written_at - heard_ms}}))
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        found = {peer["key"]: peer["state"] for peer in json(shown, "/api/peers")["peers"]}
+        assert found.get(newcomer.hex(), "away") == state
 
 
 def test_who_was_heard_of_but_is_in_no_table_yet_is_found_too(played: tuple[Path, OpenRun], tmp_path: Path) -> None:

@@ -25,11 +25,11 @@ function colour(name) {
  * "low" and "high" are the edges of one band. `what` says in words what is drawn.
  */
 export class Chart {
-  constructor(place, tablePlace, what, series, { axis, from = null } = {}) {
+  constructor(place, tablePlace, what, series, { axis, from = null, comesWith = "the first evaluation" } = {}) {
     Object.assign(this, { place, tablePlace, what, series, axis, from, data: null, plot: null });
     this.canvas = h("div", { role: "img" });
     this.readout = h("p", { class: "readout" });
-    fill(place, h("p", { class: "empty" }, "Nothing yet: it comes with the first rounds."));
+    fill(place, h("p", { class: "empty" }, `Nothing yet: it comes with ${comesWith}.`));
     charts.add(this);
     new ResizeObserver(() => this.resize()).observe(place);
   }

@@ -19,7 +19,7 @@ export function s(tag, attributes = {}, ...children) {
 
 /** Replace what a node holds. */
 export function fill(node, ...children) {
-  node.replaceChildren(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.replaceChildren(...present(children));
 }
 
 /** Set a node's text if it is another: a screen reader tells only what changed. */
@@ -37,6 +37,11 @@ function furnished(node, { on = {}, ...attributes }, children) {
     if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
   }
   for (const [event, listener] of Object.entries(on)) node.addEventListener(event, listener);
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  node.append(...present(children));
   return node;
+}
+
+/** Return the children that are there, lists of them unfolded: what a condition left out is null or false. */
+function present(children) {
+  return children.flat().filter((child) => child !== null && child !== undefined && child !== false);
 }

@@ -104,8 +104,12 @@ function furnishTheme() {
   show();
 }
 
+/** Say that this page itself is broken: whoever made it has to know. */
+function confess(error) {
+  fill(byId("faults"), h("p", { class: "notice alarm" }, h("b", {}, "This page has a fault:"), String(error?.message ?? error)));
+}
+
+addEventListener("error", (event) => event.error && confess(event.error));
+addEventListener("unhandledrejection", (event) => confess(event.reason));
 furnishTheme();
-begin().catch((error) => {
-  fill(byId("alarms"), h("p", { class: "notice alarm" }, h("b", {}, "This page has a fault."), String(error.message)));
-  throw error;
-});
+begin();

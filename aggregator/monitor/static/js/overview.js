@@ -6,7 +6,7 @@ import { fillBar } from "./parts.js";
 
 const SUBJECTS = { digits: "to read handwritten digits" };
 const TASKS = { classification: "to tell what is in a picture", stereo: "to see how far away things are, with two eyes" };
-const LEVELS = { alarm: "Alarm.", warning: "Warning." };
+const LEVELS = { alarm: "Alarm:", warning: "Warning:" };
 const STAGES = {
   idle: "opens with the first hand-in",
   open: "is open",

@@ -86,8 +86,11 @@ function copyButton(text) {
   if (!navigator.clipboard) return null;
   const button = h("button", { class: "quiet", type: "button" }, "Copy");
   button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(text);
-    setText(button, "Copied");
+    const isCopied = await navigator.clipboard.writeText(text).then(
+      () => true,
+      () => false, // the visitor's browser does not allow it
+    );
+    setText(button, isCopied ? "Copied" : "Not copied");
   });
   return button;
 }

@@ -28,7 +28,11 @@ export class QualityPart {
       from: 0,
     });
     const counted = [{ name: "examples", kind: "plain", format: compact }];
-    this.samples = new Chart(byId("samples"), byId("samples-table"), "Examples in each round", counted, { axis: compact, from: 0 });
+    this.samples = new Chart(byId("samples"), byId("samples-table"), "Examples in each round", counted, {
+      axis: compact,
+      from: 0,
+      comesWith: "the first round",
+    });
     this.curves = new Refresher(byId("curve"), 2000, () => this.loadCurves());
     this.fronts = new Refresher(byId("front"), 2000, async () =>
       drawFront(byId("front"), byId("front-table"), await ask("fronts", { limit: 6 }), run.metric, this.format),
@@ -50,9 +54,14 @@ export class QualityPart {
       found.final && found.final.round !== round.at(-1)
         ? ` At the end: ${this.format(found.final.largest)} and ${this.format(found.final.smallest)}.`
         : "";
-    setText(byId("quality-sub"), `Measured now and then on ${held_out} examples that nobody trains on.${best}${last}`);
+    const examples = held_out === null ? "examples" : `${held_out} examples`;
+    const measured = `Measured now and then on ${examples} that nobody trains on.`;
+    setText(
+      byId("quality-sub"),
+      `${this.run.evaluate_share ? measured : "The operator has nothing measured while the run goes on."}${best}${last}`,
+    );
     this.curve.show([round, random_least, random_most, largest, smallest]);
-    this.loss.show([round, found.loss_largest, found.loss_smallest]);
+    if (found.loss_largest) this.loss.show([round, found.loss_largest, found.loss_smallest]); // stereo: the error is the loss
   }
 
   async loadSeries() {
@@ -98,11 +107,11 @@ function tileOf({ picture, tile_width, tile_height, columns, count }, index, lab
 function sceneOf(scene, { max_disparity, max_error }, format) {
   const shown = [
     ["left", "the left eye’s picture"],
+    ["largest", `seen by the largest network: error ${format(scene.largest_epe)}`],
+    ["smallest", `seen by the smallest: error ${format(scene.smallest_epe)}`],
     ["truth", `how near things are, 0 to ${max_disparity} pixels`],
-    ["largest", `seen by the largest network, error ${format(scene.largest_epe)}`],
-    ["largest_error", `where it errs, 0 to ${max_error} pixels`],
-    ["smallest", `seen by the smallest, error ${format(scene.smallest_epe)}`],
-    ["smallest_error", "where it errs"],
+    ["largest_error", `where the largest errs, 0 to ${max_error} pixels`],
+    ["smallest_error", `where the smallest errs, 0 to ${max_error} pixels`],
   ];
   const figures = shown
     .filter(([name]) => scene[name])

@@ -43,7 +43,7 @@ export class Record {
     };
     const steps = newest && [
       `${count(first.size)} entries when this browser looked first, ${count(newest.size)} now, which begin with those.`,
-      `Signed by the operator's key ${shortHash(this.run.ledger.operator)}; checked ${count(numChecks)} times since this page was opened.`,
+      `Signed by the operator's key ${shortHash(this.run.ledger.operator)}; checked ${numChecks === 1 ? "once" : `${count(numChecks)} times`} since this page was opened.`,
     ];
     fill(
       byId("consistency"),

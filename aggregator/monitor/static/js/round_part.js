@@ -1,6 +1,6 @@
 /** A round: where its time went, the traffic, the newest ones, and who gave what to one of them. */
 
-import { Refresher, ask } from "./api.js";
+import { Refresher, ask, isTheServers } from "./api.js";
 import { byId, fill, h, row, setText } from "./dom.js";
 import { bytes, clock, compact, count, counted, duration } from "./format.js";
 import { announce, peerButton, tableOf } from "./parts.js";
@@ -78,42 +78,44 @@ export class RoundPart {
 
   /** Show who gave what to a round. */
   async showDetail(round) {
-    const found = await ask(`rounds/${round}`, { limit: 50 });
-    const head = ["Computer", "Group", "Examples", "A lot took", "Credit"].map((name, index) =>
-      h("th", { scope: "col", class: index > 1 ? "n" : null }, name),
-    );
-    const rows = found.table_rows.flatMap((one) =>
-      one.claims.map((claim) => {
-        const made = row(
-          peerButton(claim.peer),
-          `${one.cohort}${one.age ? `, ${counted(one.age, "round")} late` : ""}`,
-          count(claim.samples),
-          duration(claim.lot_ms),
-          compact(claim.credit),
-        );
-        for (const cell of [...made.children].slice(2)) cell.classList.add("n");
-        return made;
-      }),
-    );
-    const grid = h(
-      "table",
-      {},
-      h("caption", {}, `Who gave what to round ${round}`),
-      h("thead", {}, h("tr", {}, head)),
-      h("tbody", {}, rows),
-    );
-    const rest =
-      found.total > found.table_rows.length &&
-      h("p", { class: "sub" }, `The first ${found.table_rows.length} of ${count(found.total)} contributions.`);
-    fill(
-      byId("round-detail"),
-      h("h3", { tabindex: -1 }, `Who gave what to round ${round}`),
-      h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Round ${round}` }, grid),
-      rest,
-    );
-    announce(`Round ${round}: ${counted(found.total, "contribution")}.`);
-    byId("round-detail").firstElementChild.focus();
+    try {
+      showRound(round, await ask(`rounds/${round}`, { limit: 50 }));
+    } catch (error) {
+      if (!isTheServers(error)) throw error;
+      fill(byId("round-detail"), h("p", { class: "notice" }, `That did not work: ${error.message}.`));
+    }
   }
+}
+
+function showRound(round, found) {
+  const head = ["Computer", "Group", "Examples", "A lot took", "Credit"].map((name, index) =>
+    h("th", { scope: "col", class: index > 1 ? "n" : null }, name),
+  );
+  const rows = found.table_rows.flatMap((one) =>
+    one.claims.map((claim) => {
+      const made = row(
+        peerButton(claim.peer),
+        `${one.cohort}${one.age ? `, ${counted(one.age, "round")} late` : ""}`,
+        count(claim.samples),
+        duration(claim.lot_ms),
+        compact(claim.credit),
+      );
+      for (const cell of [...made.children].slice(2)) cell.classList.add("n");
+      return made;
+    }),
+  );
+  const grid = h("table", {}, h("caption", {}, `Who gave what to round ${round}`), h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
+  const rest =
+    found.total > found.table_rows.length &&
+    h("p", { class: "sub" }, `The first ${found.table_rows.length} of ${count(found.total)} contributions.`);
+  fill(
+    byId("round-detail"),
+    h("h3", { tabindex: -1 }, `Who gave what to round ${round}`),
+    h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": `Round ${round}` }, grid),
+    rest,
+  );
+  announce(`Round ${round}: ${counted(found.total, "contribution")}.`);
+  byId("round-detail").firstElementChild.focus();
 }
 
 function laneOf({ start_ms, end_ms, known }, end) {

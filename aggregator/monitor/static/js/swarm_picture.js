@@ -67,8 +67,8 @@ export class SwarmPicture {
   raft(found, raft, dot, isNamed) {
     const parts = [s("circle", { class: "raft", cx: raft.x, cy: raft.y, r: raft.radius })];
     raft.members.forEach((at, place) => {
-      const away = raft.members.length === 1 ? 0 : dot * 2.5 * Math.sqrt(place + 0.5);
-      const [x, y] = [raft.x + away * Math.cos(place * GOLDEN_ANGLE), raft.y + away * Math.sin(place * GOLDEN_ANGLE)];
+      const [away, angle] = seat(place, raft.members.length);
+      const [x, y] = [raft.x + dot * away * Math.cos(angle), raft.y + dot * away * Math.sin(angle)];
       const title = s("title");
       const circle = s("circle", { cx: x.toFixed(1), cy: y.toFixed(1), "data-peer": found.peer[at] }, title);
       this.dots.set(found.peer[at], { circle, title, radius: dot });
@@ -109,12 +109,18 @@ export class SwarmPicture {
 function raftsOf(found) {
   const groups = new Map();
   found.cohort.forEach((cohort, at) => groups.set(cohort, [...(groups.get(cohort) ?? []), at]));
-  const alone = [...groups.values()].filter((members) => members.length === 1).flat();
-  const together = [...groups]
-    .filter(([, members]) => members.length > 1)
-    .map(([cohort, members]) => ({ name: found.cohorts[cohort], members }));
-  if (alone.length === 1) return [...together, { name: found.cohorts[found.cohort[alone[0]]], members: alone }];
+  const isAlone = ([cohort, members]) => cohort === null || members.length === 1; // null: nothing of it was counted yet
+  const alone = [...groups].filter(isAlone).flatMap(([, members]) => members);
+  const together = [...groups].filter((one) => !isAlone(one)).map(([cohort, members]) => ({ name: found.cohorts[cohort], members }));
+  if (alone.length === 1) return [...together, { name: found.cohorts[found.cohort[alone[0]]] ?? "new here", members: alone }];
   return alone.length ? [...together, { name: together.length ? "each alone" : "each by itself", members: alone }] : together;
+}
+
+/** Return where a member sits: how far from the middle, in radii of a dot, and at what angle. Few sit in a circle, many like seeds. */
+function seat(place, count) {
+  if (count === 1) return [0, 0];
+  if (count <= 6) return [count === 2 ? 1.6 : 2.1 + 0.2 * (count - 3), (2 * Math.PI * place) / count + (count === 2 ? 0 : Math.PI / -2)];
+  return [2.5 * Math.sqrt(place + 0.5), place * GOLDEN_ANGLE];
 }
 
 function dotRadius(count, width) {

@@ -1,6 +1,6 @@
 /** "Is my work used?": one peer's claims and credit, and the proofs of its claims checked here. The address of the page keeps the name. */
 
-import { Refresher, Refused, ask } from "./api.js";
+import { Refresher, ask, isTheServers } from "./api.js";
 import { byId, fill, h, row } from "./dom.js";
 import { compact, count, counted, percent, roughly, shortName } from "./format.js";
 import { announce } from "./parts.js";
@@ -21,9 +21,8 @@ export class YourWork {
 
   /** Look up the peer that the page's address names. */
   fromAddress() {
-    const named = /^#peer=(.+)$/.exec(location.hash)?.[1];
-    if (!named) return;
-    const peer = decodeURIComponent(named);
+    const peer = new URLSearchParams(location.hash.slice(1)).get("peer");
+    if (!peer) return;
     byId("peer-name").value = peer;
     this.lookUp(peer);
     byId("your-work").scrollIntoView({ block: "start" });
@@ -50,7 +49,7 @@ export class YourWork {
       const found = await ask(`peers/${encodeURIComponent(peer)}`, { limit: CLAIMS });
       if (peer === this.peer) this.show(found, isNew);
     } catch (error) {
-      if (!(error instanceof Refused) || !isNew) throw error;
+      if (!isNew || !isTheServers(error)) throw error;
       this.showRefusal(error);
     }
   }

@@ -16,7 +16,7 @@ from protocol.merkle import Tree, leaf_hash
 from protocol.notes import sign_tree_head
 from protocol.records import Logged, SignedClaim, SignedContribution, entry_of
 from protocol.signing import peer_name
-from tests.aggregator.browser import browser
+from tests.aggregator.monitor.browser import browser
 from tests.protocol import record_samples as samples
 from tests.protocol import test_merkle as trees
 from tests.protocol import test_notes as notes
