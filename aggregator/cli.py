@@ -45,6 +45,12 @@ def main() -> None:
 @click.option(
     "--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer of the run, by which the others find a log that has moved."
 )
+@click.option(
+    "--first-state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Begin a new run with the weights of this snapshot.",
+)
 @click.option("--newest", is_flag=True, help="You know that this folder, a copy or a backup, has all that the run's log ever signed.")
 @click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
@@ -60,6 +66,7 @@ def start(
     monitor: str | None,
     no_monitor: bool,
     initial_peers: tuple[str, ...],
+    first_state: Path | None,
     newest: bool,
     log_format: str,
     verbose: bool,
@@ -85,7 +92,15 @@ def start(
 
         async def serve() -> None:
             operator = Operator(config, directory, say, "" if no_monitor else monitor)
-            await operator.run(listen, data_root, gateway=door, threads=threads, is_newest=newest, initial_peers=initial_peers)
+            await operator.run(
+                listen,
+                data_root,
+                gateway=door,
+                threads=threads,
+                is_newest=newest,
+                initial_peers=initial_peers,
+                first_state=first_state,
+            )
 
         if threads is not None:
             torch.set_num_threads(threads)
@@ -154,11 +169,17 @@ def replay(directory: Path, verbose: bool) -> None:
 @click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
-    """Check what a peer kept as PROOF that a log committed a wrong mean; needs nothing but the file."""
+    """Check what was kept as PROOF that a log committed a wrong mean, or does not hold to what it signed; needs nothing but the file."""
     with clear_errors():
         with ending_at_ctrl_c():
             from aggregator import proofs
 
+        shown = proofs.check_histories(proof, run_id)
+        if shown is not None:
+            click.echo(f"run {shown.run.hex()}")
+            click.echo(f"operator {shown.operator.hex()}")
+            click.echo(proofs.said_of(shown))
+            return
         found = proofs.check_proof(proof, run_id)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"operator {found.operator.hex()}")

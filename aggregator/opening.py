@@ -11,6 +11,7 @@ from aggregator.log import Log
 from aggregator.replay import BODIES, SNAPSHOTS, Tables, replayed
 from aggregator.storage import DATABASE, read_manifest
 from automl.data.dataset import Dataset
+from automl.snapshot import load_snapshot
 from automl.update import State, initial_state, state_digest, state_pieces
 from exact.coding import body_num_bytes
 from protocol.errors import StorageError, UserError
@@ -32,15 +33,24 @@ class OpenRun:
     bodies: Bodies
 
 
-def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> OpenRun:
-    """Return the run of ``directory``; make it from ``config`` if the directory has none. ``dataset`` is that of the run file.
+def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None = None) -> OpenRun:
+    """Return the run of ``directory``; make it from ``config`` if the directory has none.
+
+    Args:
+        config: the run file.
+        directory: the run's.
+        identity: the operator's.
+        dataset: that of the run file.
+        first_state: a snapshot, with whose weights a new run begins.
 
     Raises:
-        UserError: the directory holds another run than the run file describes.
+        UserError: the directory holds another run than the run file describes, or the snapshot is of another supernet.
         StorageError: the disk fails, or holds less than was promised.
     """
     if not (directory / DATABASE).exists():
-        return _new_run(config, directory, identity, dataset)
+        return _new_run(config, directory, identity, dataset, first_state)
+    if first_state is not None:
+        raise UserError(f"{directory} holds a run already, which has its first state: choose another --dir, or leave --first-state out")
     signed = read_manifest(directory)
     manifest = signed.open()
     with contextlib.ExitStack() as undo:
@@ -62,8 +72,10 @@ def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     return opened
 
 
-def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset) -> OpenRun:
+def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Dataset, first_state: Path | None) -> OpenRun:
     state = initial_state(config.plan(dataset))
+    if first_state is not None:
+        state = _with_weights_of(first_state, state, config.plan(dataset).supernet)
     signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset), identity)
     follower = _follower(config, directory, signed, dataset)
     follower.snapshots.save(state)  # before the log: what it promises has to be here
@@ -74,6 +86,18 @@ def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
         opened = OpenRun(signed, log, follower, _bodies(config, directory, signed, state))
         undo.pop_all()
     return opened
+
+
+def _with_weights_of(snapshot: Path, state: State, supernet: str) -> State:
+    """Return a run's first state with the weights of a snapshot; moments begin at zero, as in every run.
+
+    Raises:
+        UserError: it is no snapshot, or one of another supernet.
+    """
+    found, metadata = load_snapshot(snapshot)
+    if metadata.get("supernet") != supernet or found.parameters.shape != state.parameters.shape:
+        raise UserError(f"{snapshot} has the weights of {metadata.get('supernet')}, the run file asks for {supernet}")
+    return State(0, found.parameters.clone(), state.moments)
 
 
 def _opened(config: RunConfig, directory: Path, signed: SignedManifest, log: Log, dataset: Dataset) -> OpenRun:

@@ -115,6 +115,7 @@ class Operator:
         threads: int | None = None,
         is_newest: bool = False,
         initial_peers: Sequence[str] = (),
+        first_state: Path | None = None,
     ) -> None:
         """Serve the run until SIGINT or SIGTERM.
 
@@ -125,6 +126,7 @@ class Operator:
             threads: of the CPU, for the gateway; None: all.
             is_newest: the operator's word for a folder that is a copy: its log has all that was ever signed (``aggregator.fence``).
             initial_peers: addresses of peers of the run, by which the others find this log if it has moved.
+            first_state: a snapshot, with whose weights a new run begins.
 
         Raises:
             UserError: the run file, the directory or an address cannot be used.
@@ -145,7 +147,7 @@ class Operator:
             door = open_door(self._monitor, self._config.monitor)
             self._onlookers = Onlookers(self._directory, self._config.monitor, door, data_root)
             undo.callback(self._onlookers.close)
-            self._run = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset)
+            self._run = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset, first_state)
             self._keep_run_file()
             self._log, self._follower, signed = self._run.log, self._run.follower, self._run.signed
             manifest = signed.open()

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from aggregator.cli import main
 from aggregator.evidence import EVIDENCE
 from aggregator.heads import HeadsDesk
 from aggregator.log import Log
@@ -112,6 +114,10 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
         assert (scene.log.tree_head, scene.heard) == (before, [])
 
     play(directory, story)
+    result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE)])
+    assert (result.exit_code, "signed for 35 entries, up to round 5, and for 14" in result.output) == (0, True), result.output
+    result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE), "--run", "00" * 32])
+    assert (result.exit_code, "another run" in result.output) == (2, True), result.output
     kept = unpack(Histories, (directory / EVIDENCE).read_bytes(), max_bytes=2**20)
     assert kept.held == receipt
     assert kept.check().departure is Departure.WENT_BACK

@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import torch
 
 from aggregator.config import FollowerSection, RunConfig
 from aggregator.log import Log
@@ -289,3 +290,30 @@ def test_the_log_is_its_owners_alone(directory: Path) -> None:
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     with Log.open(directory, OPERATOR) as again:
         assert again.ledger.round == 0
+
+
+def test_a_new_run_may_begin_with_the_weights_of_another_one(directory: Path, tmp_path: Path) -> None:
+    run = opened(directory)
+    with run.log:
+        (*_, state) = play(run, 2)
+    snapshot = directory / "snapshots" / "round-00000002.safetensors"
+    longer = changed(run={"rounds": 99})
+    again = open_run(longer, tmp_path / "again", OPERATOR, DATASET, snapshot)
+    with again.log as log:
+        first = again.follower.state
+        assert first is not None
+        assert (log.ledger.round, first.round, log.ledger.run != run.signed.run) == (0, 0, True)
+        assert torch.equal(first.parameters, state.parameters)
+        assert not any(moment.any() for moment in first.moments)
+        assert stands_on(again) == again.signed.open().initial_state
+        play(again, 1)
+    with open_run(longer, tmp_path / "again", OPERATOR, DATASET).log as log:
+        assert log.ledger.round == 1
+    with pytest.raises(UserError, match="holds a run already"):
+        open_run(longer, tmp_path / "again", OPERATOR, DATASET, snapshot)
+    other = CONFIG.model_copy(update={"data": CONFIG.data.model_copy(update={"supernet": "classifier-base"})})
+    with pytest.raises(UserError, match="has the weights of classifier-tiny"):
+        open_run(other, tmp_path / "other", OPERATOR, DATASET, snapshot)
+    with pytest.raises(UserError):
+        open_run(CONFIG, tmp_path / "other", OPERATOR, DATASET, directory / "manifest.cbor")
+    assert not (tmp_path / "other").exists()
