@@ -92,10 +92,10 @@ def status_command(**options: Any) -> None:
         from peer.control import SHOW, tell
         from peer.report import lines_of
 
-        directory = _directory(options)
+        directory, said = _directory(options), ""
         with contextlib.suppress(UserError, Unreachable):  # one that does not run, or does not answer: then what it wrote last
-            tell(directory, SHOW)
-        for line in lines_of(directory):
+            said = tell(directory, SHOW)
+        for line in [said] if said else lines_of(directory):
             click.echo(line)
 
 

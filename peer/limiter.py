@@ -118,9 +118,10 @@ class Limiter:
         return described(self._limits, self._why)
 
     async def show(self) -> str:
-        """Have written down where the peer stands."""
-        if self._peer is not None:
-            self._peer.show()
+        """Have written down where the peer stands; say it where it has not found its run, for then nothing is written."""
+        if self._peer is None:
+            return f"a peer runs, and looks for its run; {described(self._limits, self._why)}"
+        self._peer.show()
         return ""
 
     async def _look(self) -> None:

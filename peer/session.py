@@ -91,6 +91,8 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
     with only_process(store.directory):
         async with Control(store.directory, limiter):
             await unless(limiter.called_off, _join(config, store, devices_for, limiter, make_worker))
+    if limiter.called_off.is_set():
+        click.echo("left, before the run was found")
 
 
 async def _join(config: PeerConfig, store: PeerStore, devices_for: DevicesFor, limiter: Limiter, make_worker: MakeWorker) -> None:

@@ -56,6 +56,7 @@ def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: Path) -
     async def story(limiter: Limiter, peer: Peer) -> None:
         assert (await told(tmp_path, PAUSE)).startswith("paused")
         await told(tmp_path, LIMITS, {"duty": "40%"})
+        assert await told(tmp_path, SHOW) == "a peer runs, and looks for its run; duty 40%; nothing is computed now: by you"
         await limiter.attach(peer)
         assert peer.why == {"you": "by you"}
         assert peer.limits == Limits(duty=40)
