@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.fence import HANDED_OVER, mark_restored
+from aggregator.fence import mark_restored
 from aggregator.replay import BODIES, SNAPSHOTS
-from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
+from aggregator.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
 from aggregator.verify import Verification, verify_directory
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity

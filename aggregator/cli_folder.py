@@ -73,6 +73,7 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 def snapshot(out: Path, directory: Path) -> None:
     """Copy the newest state of a run to OUT (a .safetensors file), with what proves that the log has it beside it (.json)."""
     with clear_errors():
+        _check_run(directory)
         with ending_at_ctrl_c():
             from aggregator.taken import take_snapshot
 
@@ -87,6 +88,7 @@ def snapshot(out: Path, directory: Path) -> None:
 def backup(to: Path, directory: Path, with_key: bool) -> None:
     """Copy a run to the new folder TO, while it goes on or not, and check the copy."""
     with clear_errors():
+        _check_run(directory)
         with ending_at_ctrl_c():
             from aggregator.backup import back_up
 
@@ -102,6 +104,7 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
     with clear_errors():
+        _check_run(source)
         with ending_at_ctrl_c():
             from aggregator.backup import RUN_FILE, restore
 
@@ -117,6 +120,7 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 def hand_over(to: Path, directory: Path, reason: str) -> None:
     """Stop a run for good on this folder, and put all that another operator needs to go on with it, the key too, in the folder TO."""
     with clear_errors():
+        _check_run(directory)
         with ending_at_ctrl_c():
             from aggregator.backup import back_up, mark_handed_over
             from aggregator.control import is_running
@@ -130,6 +134,13 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
         _say_copied(to, copied)
         click.echo(f"the operator's key is in {to}: send it on a safe way; in {directory} the run does not start any more")
         click.echo(f"there: manta-aggregator restore {to.name} --dir DIR, then start; peers find it by its new address, or by each other")
+
+
+def _check_run(directory: Path) -> None:
+    """Say at once that there is no run, before anything large is loaded."""
+    from aggregator.early import check_run
+
+    check_run(directory)
 
 
 def _say_copied(folder: Path, copied: "Copied") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from aggregator.config import RunConfig
 from aggregator.monitor.settings import address_of
-from aggregator.storage import DATABASE, read_manifest
+from aggregator.storage import DATABASE, read_manifest, refuse_handed_over
 from automl.data.names import check_name
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE
@@ -40,6 +40,7 @@ def check_start(config: RunConfig, directory: Path, listen: str | None, data_roo
     if (directory / "lock").exists():
         with only_process(directory):
             pass
+    refuse_handed_over(directory)
     if (directory / DATABASE).exists():
         check_run(directory)
         check_key(directory)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from aggregator.log import Log
 from aggregator.storage import DATABASE
-from protocol.errors import UserError
 from protocol.receipts import ProvenRound
 from protocol.signing import PublicKey
 from swarm import waits
@@ -24,7 +23,6 @@ from swarm.tasks import within
 
 RESTORED = "restored.json"
 PLACE = "place.json"
-HANDED_OVER = "handed-over.json"
 
 logger = logging.getLogger("manta.fence")
 
@@ -36,19 +34,6 @@ def mark_restored(directory: Path) -> None:
         StorageError: the disk refuses.
     """
     write_durably(directory / RESTORED, b'{"restored": true}\n')
-
-
-def refuse_handed_over(directory: Path) -> None:
-    """Refuse a folder whose run was handed over.
-
-    Raises:
-        UserError: it was.
-    """
-    if (directory / HANDED_OVER).exists():
-        raise UserError(
-            f"the run of {directory} was handed over: it goes on elsewhere, and here nobody may sign for it any more "
-            f"(if it never began there, remove {directory / HANDED_OVER})"
-        )
 
 
 class Fence:

@@ -26,7 +26,7 @@ from aggregator.commits import Commits
 from aggregator.config import RunConfig, load_run_file, template
 from aggregator.control import Stopping
 from aggregator.early import IDENTITY, check_key
-from aggregator.fence import Fence, refuse_handed_over
+from aggregator.fence import Fence
 from aggregator.follower import Evaluation
 from aggregator.gateway import Gateway
 from aggregator.heads import HeadsDesk
@@ -37,7 +37,7 @@ from aggregator.news import NewsDesk
 from aggregator.onlookers import Onlookers, open_door
 from aggregator.opening import filled_shelf, open_run
 from aggregator.sizes import held_bytes, in_words
-from aggregator.storage import DATABASE
+from aggregator.storage import DATABASE, refuse_handed_over
 from aggregator.watched import Watched
 from aggregator.weights import Weights
 from automl.data.catalog import load_dataset

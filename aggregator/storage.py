@@ -4,6 +4,7 @@
     log.sqlite3     entries, tree nodes and the size and root they add up to (SQLite in WAL mode, with its -wal and -shm files)
     tree-head.txt   the last tree head that was signed, written before anybody sees it
     log.lock        locked as long as a process may write here
+    handed-over.json   the run goes on elsewhere: nobody writes here any more
 
 What the entries mean is not known here (see ``protocol.ledger``), nor whether they are true (see ``aggregator.verify``).
 """
@@ -24,6 +25,7 @@ MANIFEST = "manifest.cbor"
 DATABASE = "log.sqlite3"
 TREE_HEAD = "tree-head.txt"
 LOCK = "log.lock"
+HANDED_OVER = "handed-over.json"
 
 FORMAT = 2  # the database's user_version
 BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only writer
@@ -72,6 +74,19 @@ def read_manifest(directory: Path) -> SignedManifest:
     except RemoteFault as error:
         raise StorageError(f"{directory / MANIFEST} is damaged: {error}; restore it from a backup") from error
     return signed
+
+
+def refuse_handed_over(directory: Path) -> None:
+    """Refuse a folder whose run was handed over.
+
+    Raises:
+        UserError: it was.
+    """
+    if (directory / HANDED_OVER).exists():
+        raise UserError(
+            f"the run of {directory} was handed over: it goes on elsewhere, and here nobody may sign for it any more "
+            f"(if it never began there, remove {directory / HANDED_OVER})"
+        )
 
 
 def read_tree_head(directory: Path) -> str:
