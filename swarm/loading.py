@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 from protocol.errors import UserError
 
-_OF_SWARM = ("hivemind", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL")
+_OF_SWARM = ("hivemind", "starlette", "uvicorn", "PIL")
+_OF_DATA = ("torchvision", "sklearn", "skimage", "matplotlib")  # of the same extra; only some data sets and pictures need them
 
 
 def check_installed() -> None:
@@ -31,7 +32,7 @@ def check_installed() -> None:
 def _missing(library: str) -> UserError:
     return UserError(
         f"{library} is not installed, which all need but light contributors (manta-peer join --light): "
-        "install Manta with its extra, as in: pip install '.[swarm]'"
+        "install Manta with its extra: pip install 'manta-swarm[swarm]'"
     )
 
 
@@ -52,7 +53,7 @@ def ending_at_ctrl_c() -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if library not in _OF_SWARM:
+        if library not in (*_OF_SWARM, *_OF_DATA):
             raise
         raise _missing(library) from error
     finally:

@@ -51,7 +51,7 @@ def loading() -> Iterator[None]:
         library = (error.name or "").partition(".")[0]
         if library not in _OF_SWARM:
             raise
-        raise UserError(f"{library} is not installed; install Manta with its extra, as in: pip install '.[swarm]'") from error
+        raise UserError(f"{library} is not installed; install Manta with its extra: pip install 'manta-swarm[swarm]'") from error
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -7,8 +7,12 @@
 A name of labelled images may end in a size, like ``food101-128px``: then no image is kept larger than that.
 """
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+
+import torch
 
 from automl.data.dataset import Dataset
 from automl.data.image_folder import image_folder
@@ -50,12 +54,12 @@ def load_view(name: str, view: str, root: Path | None) -> StereoDataset:
 def _bundled(name: str) -> Dataset:
     # Here and not above: a library takes seconds to import, and only its own set needs it.
     if name == "digits":
-        from automl.data.digits import digits
-
+        with _library_of(name):
+            from automl.data.digits import digits
         return digits()
     if name == "motorcycle":
-        from automl.data.motorcycle import motorcycle
-
+        with _library_of(name):
+            from automl.data.motorcycle import motorcycle
         return motorcycle()
     from automl.data.layered import layers
 
@@ -63,8 +67,9 @@ def _bundled(name: str) -> Dataset:
 
 
 def _torchvision(name: str, kind: str, side: int, root: Path | None, download: bool) -> Dataset:
-    from automl.data.torchvision_images import torchvision_image_names, torchvision_images
-    from automl.data.torchvision_stereo import torchvision_stereo, torchvision_stereo_names
+    with _library_of(name):
+        from automl.data.torchvision_images import torchvision_image_names, torchvision_images
+        from automl.data.torchvision_stereo import torchvision_stereo, torchvision_stereo_names
 
     if kind in torchvision_image_names():
         folder = root_of(name, root, may_be_made=download)
@@ -72,3 +77,21 @@ def _torchvision(name: str, kind: str, side: int, root: Path | None, download: b
     if name in torchvision_stereo_names():
         return torchvision_stereo(name, root_of(name, root, may_be_made=download), download=download)
     raise unknown(name, [*torchvision_image_names(), *torchvision_stereo_names()])
+
+
+@contextlib.contextmanager
+def _library_of(name: str) -> Iterator[None]:
+    """While the library of a data set is imported: say in a line that it is missing, or does not fit.
+
+    Raises:
+        UserError: so it is.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UserError(f"{name} needs {error.name}, which is not installed: pip install 'manta-swarm[swarm]'") from error
+    except (ImportError, RuntimeError) as error:  # a torchvision of another build than torch: "operator torchvision::nms does not exist"
+        raise UserError(
+            f"{name}: its library does not fit torch {torch.__version__} ({error}); torch and torchvision have to come from one place, "
+            "both for the CPU or both for GPUs"
+        ) from error

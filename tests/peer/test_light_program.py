@@ -80,9 +80,9 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
 @pytest.mark.parametrize(
     ("module", "arguments", "says"),
     [
-        ("aggregator.local", ("up",), "pip install '.[swarm]'"),
-        ("automl.cli", ("data", "digits"), "pip install '.[swarm]'"),
-        ("peer.cli", ("join",), "pip install '.[swarm]'"),
+        ("aggregator.local", ("up",), "pip install 'manta-swarm[swarm]'"),
+        ("automl.cli", ("data", "digits"), "pip install 'manta-swarm[swarm]'"),
+        ("peer.cli", ("join",), "pip install 'manta-swarm[swarm]'"),
         ("peer.cli", ("join", "--light"), "--light needs the URL of a gateway"),
         ("peer.cli", ("join", "--light", "--gateway", "127.0.0.1:8080"), "give the URL that the gateway printed"),
         (
@@ -91,7 +91,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
             "leave --view, --workers, --size out",
         ),
         ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
-        ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install '.[swarm]'"),
+        ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install 'manta-swarm[swarm]'"),
     ],
 )
 def test_whoever_lacks_something_is_told_in_a_line_what_to_do(module: str, arguments: tuple[str, ...], says: str, tmp_path: Path) -> None:
