@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from protocol.encoding import pack, unpack
+from protocol.encoding import pack
 from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
 from protocol.merkle import EMPTY_ROOT
 from protocol.notes import MAX_NOTE_BYTES
-from protocol.records import MAX_MANIFEST_BYTES, SignedManifest
+from protocol.records import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from swarm.disk import disk_errors, sync_directory, write_durably
 
 MANIFEST = "manifest.cbor"
@@ -30,7 +30,6 @@ HANDED_OVER = "handed-over.json"
 FORMAT = 2  # the database's user_version
 BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only writer
 _MAX_ROW_BYTES = 1 << 20  # no row is nearly as long: a damaged or hostile file must not make us reserve gigabytes
-_MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature and the framing of both
 
 _SCHEMA = (
     "CREATE TABLE log (only INTEGER PRIMARY KEY CHECK (only = 0), run BLOB NOT NULL, operator BLOB NOT NULL,"
@@ -65,9 +64,9 @@ def read_manifest(directory: Path) -> SignedManifest:
     """
     if not (directory / DATABASE).exists():
         raise UserError(f"{directory} holds no log: check the path, or start a run there first")
-    data = _read_file(directory / MANIFEST, _MAX_SIGNED_MANIFEST_BYTES)
+    data = _read_file(directory / MANIFEST, MAX_SIGNED_MANIFEST_BYTES)
     try:
-        signed = unpack(SignedManifest, data, max_bytes=_MAX_SIGNED_MANIFEST_BYTES)
+        signed = SignedManifest.read(data)
         signed.open()
     except OtherVersion as error:
         raise UserError(f"{directory} holds a run of another version: {error}") from error

@@ -26,7 +26,7 @@ from peer.keys import own_identity
 from peer.light_client import GatewayClient, GatewayUrl, NotKnown
 from peer.light_work import Done, LightWork, NoUse
 from peer.store import PeerStore
-from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
 from protocol.records import Manifest
@@ -182,10 +182,13 @@ class _Contributor:
 
         Raises:
             Unreachable, RemoteFault: it is away, or not the one that was meant.
-            UserError: at the first meeting: it is of another run, or of one that this version cannot train.
+            UserError: at the first meeting: it is of another run, or of one that this version cannot train or speak.
         """
         welcome = self._client.welcome()
-        manifest, run = welcome.manifest.open(), welcome.manifest.run
+        try:
+            manifest, run = welcome.manifest.open(), welcome.manifest.run
+        except OtherVersion as error:
+            raise UserError(f"the run of {self._client.gateway.url} is of another version; {error}") from error
         if self._expected_run is not None and run.hex() != self._expected_run:
             problem = f"{self._client.gateway.url} is a gateway of run {run.hex()}, not {self._expected_run}"
             if self._manifest is None:

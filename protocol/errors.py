@@ -7,7 +7,7 @@ MantaError
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
 │   ├── SignatureError        a signature or a public key that does not hold
-│   │   └── OtherVersion          one that holds for records of another version; use the version of Manta that made them
+│   ├── OtherVersion          nobody's fault: a run of another version of the protocol; say what to install (protocol.versions)
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
 │   │   └── RightGroup            what would prove a wrong group of a mean shows a right one (swarm.wrong_group)
 │   ├── LedgerError           an entry that may not follow the log it is offered to
@@ -52,8 +52,8 @@ class SignatureError(RemoteFault):
     """A signature does not verify, or its public key is refused."""
 
 
-class OtherVersion(SignatureError):
-    """A record is signed, as one of a version that this program does not know the rules of."""
+class OtherVersion(RemoteFault):
+    """A run is of a version of the protocol whose rules this program does not know."""
 
 
 class ProofError(RemoteFault):

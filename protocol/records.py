@@ -9,16 +9,18 @@ import re
 from dataclasses import dataclass
 
 from protocol.affinity import NOWHERE, Position
-from protocol.encoding import pack, unpack
-from protocol.errors import SignatureError
+from protocol.encoding import decode, from_value, pack, unpack
+from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.private import DATA, PRIVATE, SHARED, PrivateData
-from protocol.signing import Digest, Identity, check_public_key, refuse_other_version, sha256, verify
+from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 from protocol.sizes import ALL, is_size, size_of
+from protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
 
 MAX_ENTRY_BYTES = 4096
 MAX_PAYLOAD_BYTES = MAX_ENTRY_BYTES - 96  # of what an entry holds: its kind, a signature and the framing of all are fewer bytes
 MAX_MANIFEST_BYTES = 262_144
+MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature, the version and the framing of all
 MAX_ANNOUNCEMENT_BYTES = 512
 MAX_ROUND = 2**40
 MAX_ARCHITECTURES = 32  # that a round asks of a cohort
@@ -165,7 +167,13 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class SignedManifest(Signed):
-    """A manifest's bytes and its first operator's signature, as they are served."""
+    """A manifest's bytes and its first operator's signature, as they are served, and its version; this form is that of all versions."""
+
+    protocol: int = PROTOCOL
+    program: str = PROGRAM  # the oldest release that takes part: what to install, for who has another version
+
+    def __post_init__(self) -> None:
+        check_form(self.protocol, self.program)
 
     @property
     def run(self) -> Digest:
@@ -176,17 +184,32 @@ class SignedManifest(Signed):
         """Return the manifest, its signature checked.
 
         Raises:
-            EncodingError: the payload is no manifest.
-            SignatureError: its first operator did not sign it; OtherVersion: as one of another version of this record.
+            OtherVersion: it is of another version than this program; the message says what to install.
+            EncodingError: the payload is no manifest, or of another version than the fields beside it say.
+            SignatureError: its first operator did not sign it.
         """
-        manifest = unpack(Manifest, self.payload, max_bytes=MAX_MANIFEST_BYTES)
-        signed = (manifest.operators[0], self.payload, self.signature)
         try:
-            verify("manifest", *signed)
-        except SignatureError:
-            refuse_other_version("manifest", *signed)
+            manifest = unpack(Manifest, self.payload, max_bytes=MAX_MANIFEST_BYTES)
+            verify("manifest", manifest.operators[0], self.payload, self.signature)
+        except RemoteFault:
+            check_version(self.protocol, self.program)  # of another one, this program cannot know the form
             raise
+        if (self.protocol, self.program) != (PROTOCOL, PROGRAM):
+            raise EncodingError("it names another version than it is signed as")
         return manifest
+
+    @classmethod
+    def read(cls, data: bytes) -> "SignedManifest":
+        """Return what was packed; it is not opened yet.
+
+        Raises:
+            OtherVersion: it is of a version before all releases, which did not name their version.
+            EncodingError: it is no signed manifest.
+        """
+        value = decode(data, max_bytes=MAX_SIGNED_MANIFEST_BYTES)
+        if type(value) is tuple and len(value) == 2:
+            raise OtherVersion("it is of a version before the first release, which nobody reads any more: start a new run")
+        return from_value(cls, value)
 
     @classmethod
     def sign(cls, manifest: Manifest, operator: Identity) -> "SignedManifest":

@@ -11,7 +11,8 @@ from typing import NewType
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from protocol.errors import EncodingError, OtherVersion, SignatureError
+from protocol.errors import EncodingError, SignatureError
+from protocol.versions import PROTOCOL
 
 PublicKey = NewType("PublicKey", bytes)
 Digest = NewType("Digest", bytes)
@@ -22,8 +23,7 @@ _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 _PUBLIC_PREFIX = b"\x08\x01\x12\x20"
 _IDENTITY_MULTIHASH = b"\x00\x24"
 
-_VERSIONS = {"manifest": 5, "claim": 3, "contribution": 2, "latency": 2}  # of a kind's records; 1 where it is not said
-_LATER_VERSIONS = 4  # that a signature which does not hold is tried as
+_VERSIONS = {"manifest": PROTOCOL, "claim": 3, "contribution": 2, "latency": 2}  # of a kind's records; 1 where it is not said
 _RECORD_START = re.compile(r"manta/[^/\n]*/v[0-9]+\n")  # what ``_message`` puts before a payload
 
 _PEER_ID_BYTES = len(_IDENTITY_MULTIHASH + _PUBLIC_PREFIX) + 32
@@ -100,24 +100,6 @@ def verify(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> No
     _verify(public_key, _message(kind, payload), signature, kind)
 
 
-def refuse_other_version(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> None:
-    """Say so if a signature that ``verify`` refused is that of a record of another version.
-
-    Raises:
-        OtherVersion: it is; the message says what to do.
-    """
-    known = _VERSIONS.get(kind, 1)
-    for version in range(1, known + _LATER_VERSIONS + 1):
-        try:
-            _verify(public_key, _message(kind, payload, version), signature, kind)
-        except SignatureError:
-            continue
-        raise OtherVersion(
-            f"this {kind} is of version {version}, this program's are of version {known}: "
-            "use the version of Manta that the run was opened with"
-        )
-
-
 def verify_note(public_key: bytes, text: str, signature: bytes) -> None:
     """Check that ``public_key`` signed ``text`` as a C2SP note.
 
@@ -148,8 +130,8 @@ def check_public_key(public_key: bytes) -> None:
         raise SignatureError("public keys of low order or in non-canonical form are refused")
 
 
-def _message(kind: str, payload: bytes, version: int | None = None) -> bytes:
-    return f"manta/{kind}/v{_VERSIONS.get(kind, 1) if version is None else version}\n".encode() + payload
+def _message(kind: str, payload: bytes) -> bytes:
+    return f"manta/{kind}/v{_VERSIONS.get(kind, 1)}\n".encode() + payload
 
 
 def peer_id(public_key: bytes) -> bytes:

@@ -9,7 +9,7 @@ from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
 from protocol.measures import SignedMeasure
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import MAX_MANIFEST_BYTES, Contribution, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
+from protocol.records import Contribution, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
 from protocol.signing import PublicKey
 from protocol.table import Row, open_table
 from swarm import waits
@@ -83,10 +83,10 @@ async def fetch_manifest(endpoint: Endpoint, key: PublicKey) -> SignedManifest:
 
     Raises:
         Unreachable, Refused: the node does not answer, or serves none.
-        EncodingError: what it sent is no signed manifest.
+        OtherVersion, EncodingError: what it sent is a manifest of old, or none.
     """
     answer = await endpoint.call(key, "manifest", b"", timeout_s=waits.CALL_S)
-    return unpack(SignedManifest, answer, max_bytes=MAX_MANIFEST_BYTES + 256)
+    return SignedManifest.read(answer)
 
 
 async def serve_manifest(endpoint: Endpoint, signed: SignedManifest) -> None:
