@@ -1,0 +1,101 @@
+"""Writes small files of the present version in every format that people keep, to ``tests/formats/VERSION``: python -m tests.formats.make
+
+Nothing in them is random or measured: made again, they are the same. Until a version is released, the change that alters a format makes its
+folder anew; from then on it is never touched again, and ``test_formats.py`` shows that later versions still open it.
+"""
+
+import json
+import shutil
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from aggregator.config import RunConfig, write_run_file
+from aggregator.log import Log
+from aggregator.verify import verify_directory
+from automl.cost import cost_table
+from automl.snapshot import save_snapshot
+from automl.space import TINY
+from automl.update import State, state_digest
+from peer.store import KeptResiduals, PeerStore
+from protocol.ledger import entries_of
+from protocol.records import SignedManifest, entry_of
+from protocol.signing import Identity, peer_name, sha256
+from protocol.versions import PROTOCOL
+from tests.contributions import PEERS, header_of, round_of
+from tests.latency_table import table_of
+from tests.runs import manifest_of
+
+ROOT = Path(__file__).parent
+OPERATOR, PEER = Identity(b"\x01" * 32), PEERS[0]
+ROUNDS = 2
+STATE = State(7, torch.tensor([1.0, -2.5, 2.0**-149]), (torch.tensor([0.5, 0.0, -0.0]),), bytes(range(32)))
+RESIDUAL = np.array([0.25, -1.0, 3.0], np.float32)
+SETTINGS = """\
+initial_peers = ["/ip4/203.0.113.7/tcp/31000/p2p/12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"]
+cohort = "home"
+listen = ["none"]
+gpus = "0,1"
+schedule = "22:00-07:00"
+duty = "60%"
+"""
+
+
+def version() -> str:
+    """Return the version in pyproject.toml."""
+    return str(tomllib.loads((ROOT.parents[1] / "pyproject.toml").read_text())["project"]["version"])
+
+
+def make(folder: Path) -> None:
+    """Write the files, and what they hold."""
+    folder.mkdir(parents=True)
+    expected = {"protocol": PROTOCOL, **_log(folder / "log"), **_peer(folder / "peer"), "state": state_digest(STATE).hex()}
+    save_snapshot(folder / "state.safetensors", STATE, {"supernet": TINY.name, "dataset": "digits"})
+    table_of().save(folder / "table.json")
+    write_run_file(folder / "run.toml", RunConfig.thin("stereo"))
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
+
+
+def _log(folder: Path) -> dict[str, object]:
+    manifest = manifest_of(OPERATOR, costs=cost_table(TINY), num_rounds=100)
+    with Log.create(folder, SignedManifest.sign(manifest, OPERATOR), OPERATOR) as log:
+        for _ in range(ROUNDS):
+            round_ = log.ledger.round + 1
+            lots = (1,) * len(log.ledger.course.costs(round_, "here"))
+            headers = [header_of(log.ledger, peer, lots=lots) for peer in PEERS[:3]]
+            listed = [log.ledger.listed(header, round_) for header in headers]
+            log.commit([*entries_of(headers), entry_of(round_of(log.ledger, listed))])
+    (folder / "log.lock").unlink()
+    (folder / "identity.key").write_bytes(OPERATOR.to_libp2p())
+    found = verify_directory(folder)
+    credits_ = {peer_name(key): amount for key, amount in sorted(found.credits.items())}
+    return {"run": found.run.hex(), "rounds": found.rounds, "root": found.root.hex(), "credits": credits_}
+
+
+def _peer(folder: Path) -> dict[str, object]:
+    store = PeerStore(folder)
+    store.identity_path.write_bytes(PEER.to_libp2p())
+    (folder / "peer.toml").write_text(SETTINGS)
+    with Log.open(folder.parent / "log", OPERATOR) as log:
+        run, ledger = log.ledger.run, log.ledger
+        lots = (1,) * len(ledger.course.costs(ledger.round + 1, "here"))
+        header = header_of(ledger, PEER, lots=lots)
+    (folder.parent / "log" / "log.lock").unlink()
+    store.remember_run(run, ["/ip4/203.0.113.7/tcp/31000/p2p/" + peer_name(OPERATOR.public_key)])
+    store.save_sealed(run, header, b"a body")
+    digest = sha256(RESIDUAL.tobytes())
+    store.save_residual(run, digest, RESIDUAL)
+    store.save_residuals(run, KeptResiduals(digest, ROUNDS, ((header.contribution.digest, b""),)))
+    return {"peer": peer_name(PEER.public_key), "sealed": header.contribution.digest.hex(), "residual": digest.hex()}
+
+
+if __name__ == "__main__":
+    present = ROOT / version()
+    if present.exists() and "--again" not in sys.argv:
+        sys.exit(f"{present} is there: with --again it is made anew, which only an unreleased version's may be")
+    shutil.rmtree(present, ignore_errors=True)
+    make(present)
+    print(f"wrote {present}")

@@ -1,0 +1,129 @@
+"""What earlier versions left is opened by this one: keys, settings, sealed work, logs, snapshots. One folder for each version."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.config import RunConfig, load_run_file
+from aggregator.log import Log
+from aggregator.verify import verify_directory
+from automl.latency import LatencyTable
+from automl.snapshot import load_snapshot
+from automl.snapshot_header import read_header
+from automl.update import state_digest
+from peer.config import load_config
+from peer.store import PeerStore
+from protocol.errors import UserError
+from protocol.ledger import entries_of
+from protocol.records import entry_of
+from protocol.signing import peer_name
+from protocol.versions import PROTOCOL
+from swarm.disk import load_identity
+from tests.contributions import PEERS, header_of, round_of
+from tests.formats import make
+
+VERSIONS = sorted(path.name for path in make.ROOT.iterdir() if (path / "expected.json").exists())
+
+
+class Kept:
+    """A copy of a version's files, and what they hold."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.expected: dict[str, Any] = json.loads((folder / "expected.json").read_text())
+        for key in folder.rglob("identity.key"):
+            key.chmod(0o600)  # which git does not keep
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether it is of this program's version of the protocol."""
+        return bool(self.expected["protocol"] == PROTOCOL)
+
+
+@pytest.fixture(params=VERSIONS)
+def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Kept:
+    return Kept(Path(shutil.copytree(make.ROOT / request.param, tmp_path / "kept")))
+
+
+def test_the_key_is_the_same(kept: Kept) -> None:
+    assert peer_name(load_identity(kept.folder / "peer" / "identity.key").public_key) == kept.expected["peer"]
+
+
+def test_settings_are_read(kept: Kept) -> None:
+    config = load_config({"dir": kept.folder / "peer"})
+    assert (config.cohort, config.listen, config.gpus) == ("home", ("none",), "0,1")
+    assert (config.limits.duty, config.limits.schedule) == (60, ((22 * 60, 7 * 60),))
+    last = PeerStore(kept.folder / "peer").last_run()
+    assert last is not None
+    assert last.run == kept.expected["run"]
+    assert isinstance(load_run_file(kept.folder / "run.toml"), RunConfig)
+
+
+def test_sealed_work_and_residuals_are_still_there(kept: Kept) -> None:
+    store, run = PeerStore(kept.folder / "peer"), bytes.fromhex(kept.expected["run"])
+    residuals = store.load_residuals(run)
+    assert residuals.held.hex() == kept.expected["residual"]
+    values = store.load_residual(run, residuals.held)
+    assert values is not None
+    assert values.tolist() == make.RESIDUAL.tolist()
+    if kept.is_spoken:
+        sealed = store.load_sealed(run)
+        assert sealed is not None
+        assert sealed.header.contribution.digest.hex() == kept.expected["sealed"]
+        sealed.header.contribution.open()
+
+
+def test_the_log_verifies_and_every_credit_is_there(kept: Kept) -> None:
+    if not kept.is_spoken:
+        with pytest.raises(UserError, match=r"holds a run of another version: .*install manta-swarm [0-9.]+"):
+            verify_directory(kept.folder / "log")
+        return
+    found = verify_directory(kept.folder / "log")
+    assert (found.run.hex(), found.rounds, found.root.hex()) == tuple(kept.expected[name] for name in ("run", "rounds", "root"))
+    assert {peer_name(key): amount for key, amount in found.credits.items()} == kept.expected["credits"]
+
+
+def test_the_log_goes_on_and_loses_no_credit(kept: Kept) -> None:
+    if not kept.is_spoken:
+        pytest.skip("a run goes on with releases of its own protocol version")
+    before = verify_directory(kept.folder / "log").credits
+    with Log.open(kept.folder / "log", load_identity(kept.folder / "log" / "identity.key")) as log:
+        round_ = log.ledger.round + 1
+        lots = (1,) * len(log.ledger.course.costs(round_, "here"))
+        headers = [header_of(log.ledger, peer, lots=lots) for peer in PEERS[:2]]
+        listed = [log.ledger.listed(header, round_) for header in headers]
+        log.commit([*entries_of(headers), entry_of(round_of(log.ledger, listed))])
+    after = verify_directory(kept.folder / "log")
+    assert after.rounds == kept.expected["rounds"] + 1
+    assert all(after.credits[key] >= amount for key, amount in before.items())
+    assert sum(after.credits.values()) > sum(before.values())
+
+
+def test_snapshots_and_latency_tables_are_read(kept: Kept) -> None:
+    state, metadata = load_snapshot(kept.folder / "state.safetensors")
+    assert (state_digest(state).hex(), metadata["supernet"]) == (kept.expected["state"], "classifier-tiny")
+    assert LatencyTable.load(kept.folder / "table.json").supernet == "classifier-tiny"
+
+
+def test_the_present_version_has_a_folder_and_writes_what_is_in_it(tmp_path: Path) -> None:
+    """Who changes a format sees it here: make the folder anew if the version is not released, else raise the version."""
+    here, new = make.ROOT / make.version(), tmp_path / "new"
+    make.make(new)
+    names = {path.relative_to(new) for path in new.rglob("*") if path.is_file()}
+    assert {path.relative_to(here) for path in here.rglob("*") if path.is_file()} == names
+    # The bytes of some are a library's affair, and a run file says what its settings mean, in words that may be better ones tomorrow.
+    for name in sorted(names - {Path("log/log.sqlite3"), Path("state.safetensors"), Path("run.toml")}):
+        assert (here / name).read_bytes() == (new / name).read_bytes(), f"{name}: python -m tests.formats.make --again"
+    assert _entries(here) == _entries(new)
+    assert read_header(here / "state.safetensors") == read_header(new / "state.safetensors")
+
+
+def _entries(folder: Path) -> list[tuple[bytes]]:
+    path = (folder / "log" / "log.sqlite3").absolute().as_uri()
+    with closing(sqlite3.connect(f"{path}?immutable=1", uri=True)) as connection:
+        return connection.execute("SELECT bytes FROM entries ORDER BY position").fetchall()
