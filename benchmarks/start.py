@@ -1,21 +1,22 @@
 """How long the programs take to tell a person something: --help of every command, and a mistake of each kind; and what the time goes into.
 
-    python benchmarks/start.py                 # seconds, the best of several starts; for comparison `import torch, hivemind`
+    python benchmarks/start.py                 # the best of several starts; for comparison `import torch, hivemind`
     python benchmarks/start.py --modules       # and the modules that take longest to import, by `python -X importtime`
 
-Wall-clock seconds of whole processes, on a machine at rest: beside other work they are several times as long.
+Seconds of whole processes: wall clock, and of the CPU. Beside other work the first are several times as long, the second hardly more.
 """
 
 import argparse
 import os
 import re
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 
 _HELP = {
-    "peer.cli": ("", "join", "status", "tables", "pause", "resume"),
+    "peer.cli": ("", "join", "status", "tables", "pause", "resume", "leave", "limits"),
     "aggregator.cli": ("", "init", "start", "ledger verify", "ledger replay", "ledger check-proof"),
     "aggregator.local": ("", "up"),
     "automl.cli": ("", "data", "split", "space", "train", "evaluate", "profile", "find", "export"),
@@ -55,29 +56,31 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="manta-start-") as folder:
         with open(os.path.join(folder, "wrong.toml"), "w") as file:
             file.write("[run]\nronds = 5\n")
-        print(f"{_best_s(['-c', 'pass'], folder, arguments.times, 0):7.2f} s  an empty Python program")
-        print(f"{_best_s(['-c', 'import torch, hivemind'], folder, 1, 0):7.2f} s  import torch, hivemind")
+        _show("an empty Python program", ["-c", "pass"], folder, arguments.times, 0)
+        _show("import torch, hivemind", ["-c", "import torch, hivemind"], folder, 1, 0)
         for module, commands in _HELP.items():
             for command in commands:
-                seconds = _best_s(["-m", module, *command.split(), "--help"], folder, arguments.times, 0)
-                print(f"{seconds:7.2f} s  {' '.join([_PROGRAMS[module], *command.split(), '--help'])}")
+                typed = " ".join([_PROGRAMS[module], *command.split(), "--help"])
+                _show(typed, ["-m", module, *command.split(), "--help"], folder, arguments.times, 0)
         for what, typed in _MISTAKES:
             module, *words = typed.split()
-            seconds = _best_s(["-m", module, *words], folder, arguments.times, 2)
-            print(f"{seconds:7.2f} s  {what}: {' '.join([_PROGRAMS[module], *words])}")
+            _show(f"{what}: {' '.join([_PROGRAMS[module], *words])}", ["-m", module, *words], folder, arguments.times, 2)
             if arguments.modules:
                 _print_modules(["-m", module, *words], folder)
 
 
-def _best_s(arguments: list[str], folder: str, times: int, exit_code: int) -> float:
+def _show(what: str, arguments: list[str], folder: str, times: int, exit_code: int) -> None:
+    """Print the shortest of several starts."""
     taken = []
     for _ in range(times):
-        began = time.perf_counter()
+        before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         ended = subprocess.run([sys.executable, *arguments], cwd=folder, env=_environment(folder), capture_output=True, text=True)
-        taken.append(time.perf_counter() - began)
+        wall_s, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append((wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime))
         if ended.returncode != exit_code:
             sys.exit(f"{arguments} ended with {ended.returncode}, not {exit_code}: {ended.stderr}")
-    return min(taken)
+    wall_s, cpu_s = min(taken)
+    print(f"{wall_s:7.2f} s, CPU {cpu_s:5.2f} s  {what}", flush=True)
 
 
 def _print_modules(arguments: list[str], folder: str) -> None:

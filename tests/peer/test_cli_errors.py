@@ -18,6 +18,7 @@ from automl.data.digits import digits
 from protocol.errors import UserError
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity, sha256
+from protocol.versions import PROTOCOL
 from swarm.disk import load_identity, only_process
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
@@ -247,6 +248,13 @@ def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, 
         "not a manifest": SignedManifest(b"garbage", OPERATOR.sign("manifest", b"garbage")),
     }[fault]
     assert_refused(join_run_of(home, directory, bad), "the manifest that /ip4/127.0.0.1/tcp/", "is refused", "ask the operator")
+    assert not (directory / "last.json").exists()
+
+
+def test_a_run_of_a_later_version_of_the_protocol(home: Home, directory: Path) -> None:
+    later = SignedManifest(b"what this program cannot know", bytes(64), PROTOCOL + 1, "9.1")
+    ended = join_run_of(home, directory, later)
+    assert_refused(ended, "of another version", f"version {PROTOCOL + 1} of the protocol", "install manta-swarm 9.1 or a later release")
     assert not (directory / "last.json").exists()
 
 
