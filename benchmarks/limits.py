@@ -11,7 +11,9 @@ line ends with measured / limit.
 import argparse
 import asyncio
 import contextlib
+import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -90,6 +92,10 @@ def _cpu_s(crew: "ProcessCrew") -> float:  # noqa: F821 - imported late
 
 def measure_rates(rates: list[int], seconds: float) -> None:
     """Print how many bytes pass on the wire at each limit."""
+    if sys.platform != "linux" or os.geteuid() != 0 or shutil.which("ip") is None:
+        raise SystemExit(
+            "rates are measured between network namespaces: on Linux, with ip (Debian: iproute2), as root; or give --rate alone"
+        )
     with _network(), tempfile.TemporaryDirectory() as folder:
         for way, limited in WAYS.items():
             for rate in rates:

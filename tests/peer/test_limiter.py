@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from peer.limits import Limits
 from protocol.errors import UserError
 from protocol.rounds import Phase
 from swarm import waits
-from tests.memory_log import LOT, LOTS, until
+from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
 from tests.peer.computer import Computer
 from tests.peer.scene import Member, Scene, play
 
@@ -149,6 +150,27 @@ def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> Non
             assert set(json.loads((member.store.directory / "status.json").read_text())["limits"]) == {"cpu_threads", "max_download"}
 
     play(tmp_path, story)
+
+
+def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_lots_take_longer(tmp_path: Path) -> None:
+    steps = 3
+    exchange = replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=steps * LOT, weight_cap=steps * LOT)
+
+    async def story(scene: Scene) -> None:
+        def be_slow(member: Member) -> None:
+            member.worker.takes_s = 0.02
+
+        member = scene.join(0, prepare=be_slow)
+        async with limited(member, Limits(duty=20), calm()):
+            for round_ in (1, 2):
+                await scene.log.wait_for(1)
+                scene.log.commit()
+                await member.reaches(round_)
+            assert [lot.step for lot in member.worker.lots[: 2 * steps]] == [*range(steps), *range(steps)]
+            assert (member.status.samples_counted, member.status.samples_lost) == (2 * steps * LOT, 0)
+            assert scene.log.headers[-1].claims[0].open().lot_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
+
+    play(tmp_path, story, exchange=exchange)
 
 
 def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begins(tmp_path: Path) -> None:
