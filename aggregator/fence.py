@@ -9,7 +9,6 @@ DIR/place.json      where the database lies on the disk: a copy of the folder li
 
 import asyncio
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,8 +22,6 @@ from swarm.tasks import within
 
 RESTORED = "restored.json"
 PLACE = "place.json"
-
-logger = logging.getLogger("manta.fence")
 
 
 def mark_restored(directory: Path) -> None:
