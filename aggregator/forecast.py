@@ -17,6 +17,7 @@ from protocol.records import Claim, Contribution, SignedClaim, SignedContributio
 from protocol.signing import Identity
 
 PEERS = (10, 100, 1000)
+PROGRAM_BYTES = 900e6  # resident, beside contributions: measured with classifier-tiny after some rounds and an evaluation
 ENTRY_BYTES = 113  # that the database takes beside each entry, tree nodes and keys: measured over 21,000 entries
 ROUND_BYTES = 300  # a round's entry, about
 COPIES_LEAVE = 4  # of each body, where peers give them to each other: benchmarks/crowd_gossip.py, 1,000 peers behind 10 Mbit/s
@@ -120,7 +121,9 @@ def lines(config: RunConfig, sizes: Sizes, samples_per_s: float) -> list[str]:
     said = [
         f"{sizes.num_weights:,} weights; a contribution has {in_words(sizes.body)}, a mean {in_words(sizes.mean)}, a state "
         f"{in_words(sizes.state)} (computed)",
-        f"memory for contributions: {in_words(held)} at most (computed); disk for states: {in_words(states * sizes.state)} (computed)",
+        f"memory: {in_words(PROGRAM_BYTES)} for the program (measured with the smallest supernet), "
+        f"for contributions {in_words(held)} at most (computed)",
+        f"disk for states: {in_words(states * sizes.state)} (computed)",
         f"a round aims at {round_.target_batch} samples and is open for {round_.min_open_s:g} to {round_.max_open_s:g} s",
         f"estimates for peers that hand in alone, each training {samples_per_s:g} samples a second (--samples-per-s):",
     ]
