@@ -1,0 +1,173 @@
+"""What the documents link to and name is there: files, headings, commands and their options, benchmarks and theirs, targets of make."""
+
+import ast
+import importlib
+import re
+import xml.etree.ElementTree
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.documents import ROOT, Document, documents
+
+PROGRAMS = {"manta-peer": "peer.cli", "manta-aggregator": "aggregator.cli", "manta-swarm": "aggregator.local", "manta-search": "automl.cli"}
+OTHERS_OPTIONS = {"--build-arg", "--profile"}  # docker's
+FOLDERS = "peer|aggregator|swarm|automl|exact|protocol|tests|benchmarks|docs"
+
+every_document = pytest.mark.parametrize("document", documents(), ids=lambda document: document.name)
+
+
+def group_of(program: str) -> click.Group:
+    """Return a program's command, whose subcommands are the person's."""
+    group = importlib.import_module(PROGRAMS[program]).main
+    assert isinstance(group, click.Group)
+    return group
+
+
+def subcommands(command: click.Command) -> Iterator[click.Command]:
+    """Yield a command and all below it."""
+    yield command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from subcommands(below)
+
+
+def complaints(program: str, words: list[str]) -> Iterator[str]:
+    """Yield what the program's own parser has against a command line, as far as that can be said without its values."""
+    command: click.Command = group_of(program)
+    while isinstance(command, click.Group):
+        if not words or words[0].isupper() or words[0].startswith("-"):  # a placeholder, or the program itself is meant
+            words = [word for word in words if not word.isupper()]
+            break
+        names, words = words[0].split("|"), words[1:]
+        context = click.Context(command)
+        found = [command.get_command(context, name) for name in names]
+        if None in found:
+            yield f"{program} has no command {names[found.index(None)]}"
+            return
+        command = next(each for each in found if each is not None)
+    try:
+        command.make_parser(click.Context(command, help_option_names=["-h", "--help"])).parse_args(list(words))
+    except click.UsageError as error:
+        if not isinstance(error, click.BadOptionUsage) or error.option_name not in words[-1:]:  # a span may name an option alone
+            yield error.format_message()
+
+
+def benchmark_options(name: str) -> set[str]:
+    """Return the options of a benchmark, read from its source: it need not be imported, nor what it measures."""
+    calls = (node for node in ast.walk(ast.parse((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
+    added = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument")
+    named = (argument.value for call in added for argument in call.args if isinstance(argument, ast.Constant))
+    return {"-h", "--help"} | {name for name in named if isinstance(name, str) and name.startswith("-")}
+
+
+@every_document
+def test_every_link_of_a_document_leads_somewhere(document: Document) -> None:
+    """Files are there, headings are there; what is on other machines nobody asks here."""
+    dangling = []
+    for target in document.links():
+        if re.match(r"https?://|mailto:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (document.path.parent / path).resolve() if path else document.path
+        inside = linked.is_relative_to(ROOT) and linked.exists()
+        if not inside or (anchor and linked.suffix == ".md" and anchor not in Document(linked).anchors()):
+            dangling.append(target)
+    assert not dangling
+
+
+@every_document
+def test_every_command_of_a_document_is_one_that_its_program_knows(document: Document) -> None:
+    """Subcommands and options, by the parsers of the programs themselves."""
+    wrong = [
+        f"{program} {' '.join(words)}: {complaint}"
+        for program, *words in document.commands("|".join(PROGRAMS))
+        for complaint in complaints(program, words)
+    ]
+    assert not wrong
+
+
+@every_document
+def test_every_benchmark_of_a_document_is_there_and_has_the_options_named(document: Document) -> None:
+    """As its parser of arguments is written."""
+    wrong = []
+    for path, *words in document.commands(r"benchmarks/\w+\.py"):
+        name = path.removeprefix("benchmarks/")
+        if not (ROOT / path).is_file():
+            wrong.append(path)
+        else:
+            wrong += [f"{path} {word}" for word in words if word.startswith("--") and word not in benchmark_options(name)]
+    assert not wrong
+
+
+@every_document
+def test_every_option_that_stands_alone_in_a_document_is_one_of_some_program(document: Document) -> None:
+    """Of ours, or of a benchmark; commands of others stand with their names."""
+    ours = {
+        option
+        for program in PROGRAMS
+        for command in subcommands(group_of(program))
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    benchmarks = set().union(*(benchmark_options(path.name) for path in (ROOT / "benchmarks").glob("*.py")))
+    named = {option for line in document.code() if line.startswith("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w", line)}
+    assert not named - ours - benchmarks - OTHERS_OPTIONS - {"--help"}
+
+
+@every_document
+def test_every_file_of_the_project_that_a_document_names_is_there(document: Document) -> None:
+    """Modules, tests, benchmarks, pages."""
+    named = {
+        match[0] for line in document.code() for match in re.finditer(rf"(?<![\w/.-])(?:{FOLDERS})/[\w/.-]*\w\.(?:py|md|json|svg)\b", line)
+    }
+    assert not sorted(name for name in named if not (ROOT / name).is_file())
+
+
+@every_document
+def test_every_target_of_make_that_a_document_names_is_one_of_the_makefile(document: Document) -> None:
+    """Such as `make test`."""
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {word for _, *words in document.commands("make") for word in words if word.isalpha() and word.islower()}
+    assert not named - targets
+
+
+def test_the_pictures_are_well_formed_and_say_in_words_what_they_show() -> None:
+    """An SVG that a parser refuses is shown by no browser; a reader of screens needs title and description."""
+    pictures = sorted((ROOT / "docs").rglob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        top = xml.etree.ElementTree.parse(picture).getroot()
+        below = {child.tag.rpartition("}")[2]: (child.text or "").strip() for child in top}
+        assert below.get("title"), picture.name
+        assert below.get("desc"), picture.name
+
+
+def test_a_document_is_taken_apart_as_a_reader_sees_it(tmp_path: Path) -> None:
+    """Code is no prose, comments are no options, and a heading that comes twice has two anchors."""
+    path = tmp_path / "page.md"
+    path.write_text(
+        "# One [two](x.md), `three`\n\n## Same\n\n## Same\n\nSee [it](a.md#b) and `[not](this.md)`.\n\n"
+        "    A=$(cat file) .venv/bin/manta-peer join --run ID ... \\\n        --alone   # or --not\n\n"
+        "```\n# no heading, [no](link.md)\nmanta-peer pause\n```\n\n`manta-peer:` and `manta-peer\nresume` and `manta-peerless x`.\n",
+        encoding="utf-8",
+    )
+    page = Document(path)
+    assert page.anchors() == {"one-two-three", "same", "same-1"}
+    assert page.links() == ["x.md", "a.md#b"]
+    assert list(page.commands("manta-peer")) == [
+        ["manta-peer", "pause"],
+        ["manta-peer", "join", "--run", "ID", "--alone"],
+        ["manta-peer", "resume"],
+    ]
+
+
+@pytest.mark.parametrize("line", ["jion", "join --rum ID", "join --alone=yes", "ledger verify", "pause --all"])
+def test_a_command_that_the_program_does_not_know_is_complained_of(line: str) -> None:
+    """So the tests above can fail."""
+    assert list(complaints("manta-peer", line.split()))
