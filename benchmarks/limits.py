@@ -14,6 +14,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -197,6 +198,7 @@ def main() -> None:
     parser.add_argument("--rate", nargs="*", default=["200kB", "1MB", "4MB"], metavar="RATE")
     parser.add_argument("--seconds", type=float, default=30.0, help="for each line")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # and nothing of a network is left
     rates = [rate for text in arguments.rate if (rate := Limits(max_upload=text).max_upload) is not None]
     if rates:
         measure_rates(rates, arguments.seconds)
