@@ -1,6 +1,7 @@
 """What the documents link to and name is there: files, headings, commands and their options, benchmarks and theirs, targets of make."""
 
 import ast
+import functools
 import importlib
 import re
 import xml.etree.ElementTree
@@ -58,12 +59,21 @@ def complaints(program: str, words: list[str]) -> Iterator[str]:
             yield error.format_message()
 
 
-def benchmark_options(name: str) -> set[str]:
+@functools.cache
+def benchmark_options(name: str) -> frozenset[str]:
     """Return the options of a benchmark, read from its source: it need not be imported, nor what it measures."""
     calls = (node for node in ast.walk(ast.parse((ROOT / "benchmarks" / name).read_text(encoding="utf-8"))) if isinstance(node, ast.Call))
     added = (call for call in calls if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument")
     named = (argument.value for call in added for argument in call.args if isinstance(argument, ast.Constant))
-    return {"-h", "--help"} | {name for name in named if isinstance(name, str) and name.startswith("-")}
+    return frozenset({"-h", "--help"} | {name for name in named if isinstance(name, str) and name.startswith("-")})
+
+
+@functools.cache
+def all_options() -> frozenset[str]:
+    """Return the options of all our programs and benchmarks."""
+    parameters = (parameter for program in PROGRAMS for command in subcommands(group_of(program)) for parameter in command.params)
+    programs = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
+    return frozenset(programs.union(*(benchmark_options(path.name) for path in (ROOT / "benchmarks").glob("*.py"))))
 
 
 @every_document
@@ -108,16 +118,8 @@ def test_every_benchmark_of_a_document_is_there_and_has_the_options_named(docume
 @every_document
 def test_every_option_that_stands_alone_in_a_document_is_one_of_some_program(document: Document) -> None:
     """Of ours, or of a benchmark; commands of others stand with their names."""
-    ours = {
-        option
-        for program in PROGRAMS
-        for command in subcommands(group_of(program))
-        for parameter in command.params
-        for option in (*parameter.opts, *parameter.secondary_opts)
-    }
-    benchmarks = set().union(*(benchmark_options(path.name) for path in (ROOT / "benchmarks").glob("*.py")))
     named = {option for line in document.code() if line.startswith("-") for option in re.findall(r"(?<![\w-])--[a-z][\w-]*\w", line)}
-    assert not named - ours - benchmarks - OTHERS_OPTIONS - {"--help"}
+    assert not named - all_options() - OTHERS_OPTIONS
 
 
 @every_document
@@ -135,6 +137,13 @@ def test_every_target_of_make_that_a_document_names_is_one_of_the_makefile(docum
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = {word for _, *words in document.commands("make") for word in words if word.isalpha() and word.islower()}
     assert not named - targets
+
+
+def test_every_page_can_be_reached_from_the_page_of_all_pages() -> None:
+    """Nobody finds a page that nothing leads to."""
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link.partition("#")[0]).resolve() for link in Document(index).links()}
+    assert not {page.name for page in (ROOT / "docs").glob("*.md")} - {page.name for page in linked} - {index.name}
 
 
 def test_the_pictures_are_well_formed_and_say_in_words_what_they_show() -> None:
