@@ -1,0 +1,346 @@
+"""The monitor's page in a real browser, during a real swarm: what it shows, what it checks, and who can use it.
+
+One swarm for the module: an aggregator and three peers, one of which is killed on the way. Pictures are kept, see ``browser.screens``.
+"""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
+
+from aggregator.monitor.settings import MonitorSection
+from protocol.signing import peer_name
+from tests.aggregator.monitor.browser import browser, screens
+from tests.aggregator.monitor.page_checks import contrast_faults, keyboard_faults, structure_faults
+from tests.swarm.processes import DEADLINE_S, Programs, small_run
+
+__all__ = ["browser", "screens"]
+
+pytestmark = pytest.mark.swarm
+
+WAIT_MS = 1000 * DEADLINE_S
+PEERS = {"alone": "cohort-0", "left": "cohort-1", "right": "cohort-1"}
+PURPOSE = "Text stays text: <img src=x onerror=\"document.title='broken'\"> <b>bold</b>"
+SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+@dataclass
+class Watched:
+    """A page, and what it did that nobody should see."""
+
+    page: Any
+    address: str
+    problems: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+
+    def open(self, fragment: str = "") -> None:
+        """Load the page and wait until it is live."""
+        self.page.goto(f"{self.address}{fragment}")
+        self.page.locator("#connection[data-state=live]").wait_for(timeout=WAIT_MS)
+
+    def until(self, condition: str, what: object = None) -> None:
+        """Return once a function of the page's returns true of ``what``."""
+        self.page.wait_for_function(condition, arg=what, timeout=WAIT_MS)
+
+    def see_all(self) -> None:
+        """Scroll through the page so that each part loads, and wait until all of them have."""
+        for part in ("quality", "people", "round", "record"):
+            self.page.locator(f"#{part}").scroll_into_view_if_needed()
+            self.page.locator(f"#{part}").evaluate("(node) => node.scrollIntoView()")
+        self.page.evaluate("document.querySelector('footer').scrollIntoView()")
+        for rows in ("rounds-rows", "entries-rows", "credits-rows"):
+            self.page.locator(f"#{rows} tr").nth(1).wait_for(timeout=WAIT_MS)
+        self.page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
+        self.page.evaluate("scrollTo(0, 0)")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A swarm and the address of its monitor."""
+
+    programs: Programs
+    port: int
+    browser: Any
+
+    @property
+    def address(self) -> str:
+        """Where the page is."""
+        return f"http://127.0.0.1:{self.port}/"
+
+    def start(self) -> None:
+        """Start the aggregator with its monitor, or start it again."""
+        self.programs.start_aggregator("--monitor", f"127.0.0.1:{self.port}")
+
+    def name_of(self, peer: str) -> str:
+        """Return the name that people know a peer by."""
+        return peer_name(bytes.fromhex(self.programs.status(peer)["key"]))
+
+    def page(self, **settings: Any) -> Watched:
+        """Return a new page in a browser that knows nothing yet."""
+        context = self.browser.new_context(**{"viewport": SIZES["desktop"], "reduced_motion": "reduce", **settings})
+        watched = Watched(context.new_page(), self.address)
+        watched.page.on("request", lambda request: self._note(request.url, watched))
+        watched.page.on("console", lambda told: watched.problems.append(told.text) if told.type in ("error", "warning") else None)
+        watched.page.on("pageerror", lambda error: watched.problems.append(str(error)))
+        return watched
+
+    def _note(self, url: str, watched: Watched) -> None:
+        if urlsplit(url).scheme != "blob" and not url.startswith(self.address):
+            watched.elsewhere.append(url)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def site(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """A swarm whose second round is committed."""
+    config = small_run(rounds=10_000, first_open_s=2.0, min_open_s=1.5, max_open_s=4.0)
+    config = config.model_copy(update={"monitor": MonitorSection(purpose=PURPOSE, evaluate_share=0.3)})
+    with Programs(tmp_path_factory.mktemp("swarm"), config) as programs:
+        site = Site(programs, _free_port(), browser)
+        site.start()
+        for peer, cohort in PEERS.items():
+            programs.start_peer(peer, cohort)
+        programs.wait_for_round(2)
+        programs.wait_until(lambda: all(programs.status(peer).get("rounds_counted") for peer in PEERS), "work of each peer was counted")
+        yield site
+
+
+@pytest.fixture
+def watched(site: Site) -> Iterator[Watched]:
+    """A page on its own; it must not have had a fault, nor asked anybody else."""
+    watched = site.page()
+    yield watched
+    watched.page.context.close()
+    assert watched.elsewhere == []
+    assert watched.problems == []
+
+
+def test_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(site: Site, watched: Watched) -> None:
+    page = watched.page
+    watched.open()
+    page.evaluate("window.isTheSamePage = true")
+    seen = page.locator("#round-of").text_content()
+    watched.until("(seen) => document.getElementById('round-of').textContent !== seen", seen)
+    assert page.locator("#round-of").text_content().startswith("Round ")
+    assert page.evaluate("window.isTheSamePage")
+    assert page.locator("#purpose").text_content() == PURPOSE
+    assert page.locator("#purpose *").count() == 0
+    watched.see_all()
+    page.locator("#round").evaluate("(node) => node.scrollIntoView()")  # what is out of sight is not asked for
+    newest = page.locator("#rounds-rows tr:first-child th").text_content()
+    watched.until("(seen) => document.querySelector('#rounds-rows th').textContent !== seen", newest)
+    for peer in PEERS:
+        page.locator(f"#swarm [data-peer='{site.name_of(peer)}']").wait_for(timeout=WAIT_MS)
+    assert page.locator("#swarm .raft").count() == 2
+    page.locator("#curve canvas").wait_for(timeout=WAIT_MS)  # the first evaluation has come
+    page.locator("#front .point").first.wait_for(timeout=WAIT_MS)
+    page.locator("#pictures .tile").first.wait_for(timeout=WAIT_MS)
+
+
+def test_the_first_view_is_small(watched: Watched) -> None:
+    sizes: list[int] = []
+    network = watched.page.context.new_cdp_session(watched.page)
+    network.on("Network.loadingFinished", lambda loaded: sizes.append(loaded["encodedDataLength"]))  # with headers, as it was sent
+    network.send("Network.enable")
+    watched.open()
+    watched.page.locator("#swarm-glance .dot").first.wait_for(timeout=WAIT_MS)
+    assert len(sizes) > 20
+    assert sum(sizes) <= 100_000
+
+
+def test_a_volunteer_sees_that_their_work_is_used_and_has_it_checked(site: Site, watched: Watched) -> None:
+    page, name = watched.page, site.name_of("alone")
+    watched.open()
+    page.get_by_label("Your computer's name").fill(name[-8:])
+    page.get_by_role("button", name="Look").click()
+    page.locator("#peer-answer .answer-head", has_text="Yes.").wait_for(timeout=WAIT_MS)
+    assert name in page.locator("#peer-answer").text_content()
+    page.get_by_role("button", name="Check these in my browser").click()
+    page.locator("#peer-answer .verdict.true").first.wait_for(timeout=WAIT_MS)
+    assert page.locator("#peer-answer .verdict.false").count() == 0
+    assert page.url.endswith(f"#peer={name[-8:]}")
+
+
+def test_who_is_not_known_is_told_so(watched: Watched) -> None:
+    watched.open("#peer=zzzzzzzzzz")
+    watched.page.locator("#peer-answer .answer-head", has_text="No.").wait_for(timeout=WAIT_MS)
+    told = [problem for problem in watched.problems if "404" not in problem]  # the browser's own line about the answer
+    watched.problems[:] = told
+
+
+def _check(page: Any, index: int) -> str:
+    """Have an entry's proof checked; return the class of the verdict, and leave it on the page."""
+    page.get_by_label("An entry's number").fill(str(index))
+    page.locator("#entry-form button").click()
+    verdict = page.locator(f"#entry-answer .verdict:not(.busy):has-text('ntry {index} ')")
+    verdict.wait_for(timeout=WAIT_MS)
+    return str(verdict.get_attribute("class"))
+
+
+def _spoilt(change: Callable[[dict[str, Any]], None]) -> Callable[[Any], None]:
+    """Return a handler that passes the server's answer on, changed."""
+
+    def handle(route: Any) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        change(found)
+        route.fulfill(response=answer, json=found)
+
+    return handle
+
+
+def _flipped(hash_: str) -> str:
+    return ("0" if hash_[0] != "0" else "1") + hash_[1:]
+
+
+def _spoil_proof(found: dict[str, Any]) -> None:
+    found["proof"][-1] = _flipped(found["proof"][-1])
+
+
+def _spoil_entry(found: dict[str, Any]) -> None:
+    found["entry"] = ("A" if found["entry"][10] != "A" else "B").join((found["entry"][:10], found["entry"][11:]))
+
+
+def test_a_proof_is_checked_in_the_browser_and_one_that_was_tampered_with_is_false(watched: Watched) -> None:
+    page = watched.page
+    watched.open()
+    watched.see_all()
+    assert _check(page, 0) == "verdict true"
+    assert "claim" in page.locator("#entry-answer caption").text_content()
+    for path, change in (("**/api/ledger/proof*", _spoil_proof), ("**/api/ledger/entries/0", _spoil_entry)):
+        page.route(path, _spoilt(change))
+        assert _check(page, 0) == "verdict false"
+        page.unroute(path)
+    assert _check(page, 0) == "verdict true"
+    assert page.locator("#alarms .alarm", has_text="rewritten").count() == 0
+
+
+def test_a_history_that_was_tampered_with_raises_an_alarm_that_stays(watched: Watched) -> None:
+    page = watched.page
+    watched.open()
+    page.locator("#record").evaluate("(node) => node.scrollIntoView()")
+    page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
+    page.route("**/api/ledger/consistency*", _spoilt(_spoil_proof))
+    page.locator("#alarms .alarm", has_text="rewritten").wait_for(timeout=WAIT_MS)
+    page.unroute("**/api/ledger/consistency*")
+    page.locator("#consistency .verdict.false").wait_for(timeout=WAIT_MS)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Keep the evidence").click()
+    evidence = json.loads(Path(download.value.path()).read_text())
+    assert evidence["now"].startswith("manta/")
+    assert evidence["proof"]
+
+
+def test_a_head_that_another_key_signed_is_refused_at_the_next_visit(site: Site, watched: Watched) -> None:
+    """The page keeps the head that it saw first: a log that begins anew is found out, and one it was never shown is not believed."""
+    page = watched.page
+    watched.open()
+    page.locator("#record").evaluate("(node) => node.scrollIntoView()")
+    page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)
+    kept = page.evaluate("Object.entries(localStorage).filter(([name]) => name.startsWith('manta.head.'))")
+    assert len(kept) == 1
+    assert kept[0][1].startswith("manta/")
+    page.evaluate("([name, note]) => localStorage.setItem(name, note.replace(/^(.*)\\n(\\d+)\\n/, '$1\\n99999999\\n'))", kept[0])
+    page.reload()
+    page.locator("#record").evaluate("(node) => node.scrollIntoView()")
+    page.locator("#consistency .verdict.true").wait_for(timeout=WAIT_MS)  # nobody signed 99999999 entries: that note is thrown away
+    assert "99999999" not in page.evaluate("(name) => localStorage.getItem(name)", kept[0][0])
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_everybody_can_use_it(site: Site, watched: Watched, screens: Path, size: str, colours: str) -> None:
+    watched.page.context.close()
+    touch = {"has_touch": True, "is_mobile": True} if size == "phone" else {}
+    one = site.page(viewport=SIZES[size], color_scheme=colours, **touch)
+    watched.page, watched.problems, watched.elsewhere = one.page, one.problems, one.elsewhere
+    page = watched.page
+    watched.open()
+    watched.see_all()
+    page.locator("#people").scroll_into_view_if_needed()
+    page.locator("#people-rows a").first.wait_for(timeout=WAIT_MS)
+    page.evaluate("scrollTo(0, 0)")
+    page.screenshot(path=screens / f"{size}-{colours}.png")
+    page.screenshot(path=screens / f"{size}-{colours}-whole.png", full_page=True)
+    assert _check(page, 1) == "verdict true"
+    for summary in page.locator("details > summary").all():
+        if summary.is_visible():
+            summary.click()
+    assert structure_faults(page) == []
+    assert contrast_faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the screen"
+    expected = "rgb(248, 247, 244)" if colours == "light" else "rgb(15, 21, 25)"
+    assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == expected
+
+
+def test_the_checks_find_faults_where_there_are_some(watched: Watched) -> None:
+    watched.open()
+    page = watched.page
+    page.evaluate("document.getElementById('purpose').style.color = '#c8c8c8'")
+    page.evaluate("document.querySelector('label[for=peer-name]').remove()")
+    page.evaluate("document.querySelector('h2').outerHTML = '<h5>too deep</h5>'")
+    assert any("purpose" in fault for fault in contrast_faults(page))
+    faults = "\n".join(structure_faults(page))
+    assert "no name: <input" in faults
+    assert "a heading of level 5" in faults
+
+
+def test_all_of_it_can_be_reached_and_used_by_keyboard(site: Site, watched: Watched) -> None:
+    page = watched.page
+    watched.open()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    watched.see_all()
+    order, faults = keyboard_faults(page, 24)
+    assert faults == []
+    assert {"theme", "peer-name", "Look", "people-query"} <= set(order)
+    page.locator(".skip").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    before = page.evaluate("getComputedStyle(document.documentElement).colorScheme")
+    page.locator("#theme").focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") != before
+    page.reload()
+    page.locator("#connection[data-state=live]").wait_for(timeout=WAIT_MS)
+    assert page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"  # it was remembered
+    page.locator("#peer-name").focus()
+    page.keyboard.type(site.name_of("left")[-8:])
+    page.keyboard.press("Enter")
+    page.locator("#peer-answer .answer-head", has_text="Yes.").wait_for(timeout=WAIT_MS)
+
+
+def test_a_peer_that_leaves_is_seen_to_be_gone(site: Site, watched: Watched) -> None:
+    page, name = watched.page, site.name_of("right")
+    watched.open()
+    page.locator("#people").evaluate("(node) => node.scrollIntoView()")
+    page.locator(f"#swarm [data-peer='{name}']:not(.away)").wait_for(timeout=WAIT_MS)
+    site.programs.kill("right")
+    page.locator(f"#swarm [data-peer='{name}'].away").wait_for(timeout=WAIT_MS)
+    watched.until("() => document.getElementById('people-sub').textContent.includes('1 more has left')")
+    assert page.locator(f"#swarm [data-peer='{site.name_of('alone')}'].away").count() == 0
+
+
+def test_a_server_that_goes_away_is_told_and_comes_back(site: Site, watched: Watched) -> None:
+    page = watched.page
+    watched.open()
+    site.programs.kill("aggregator")
+    page.locator("#connection[data-state=away]").wait_for(timeout=WAIT_MS)
+    assert "does not answer" in page.locator("#connection").text_content()
+    site.start()
+    page.locator("#connection[data-state=live]").wait_for(timeout=WAIT_MS)
+    seen = page.locator("#round-of").text_content()
+    watched.until("(seen) => document.getElementById('round-of').textContent !== seen", seen)
+    unable = [problem for problem in watched.problems if "net::ERR" not in problem and "503" not in problem]  # the browser's own lines
+    watched.problems[:] = unable
