@@ -157,6 +157,16 @@ def test_the_pictures_are_well_formed_and_say_in_words_what_they_show() -> None:
         assert below.get("desc"), picture.name
 
 
+def test_the_modules_in_the_picture_of_the_architecture_are_there() -> None:
+    """It is drawn by hand, and modules move."""
+    drawn = re.findall(
+        r"\b((?:peer|aggregator|swarm|automl|exact|protocol)\.\w+)", (ROOT / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    )
+    assert len(drawn) > 10
+    places = {name: ROOT / name.replace(".", "/") for name in drawn}
+    assert not [name for name, place in places.items() if not place.with_suffix(".py").is_file() and not (place / "__init__.py").is_file()]
+
+
 def test_a_document_is_taken_apart_as_a_reader_sees_it(tmp_path: Path) -> None:
     """Code is no prose, comments are no options, and a heading that comes twice has two anchors."""
     path = tmp_path / "page.md"
