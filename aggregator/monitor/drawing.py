@@ -15,6 +15,7 @@ Values = NDArray[np.float32]
 
 COLUMNS = 8
 _LEAST_TILE, _MOST_TILE = 64, 128  # pixels: smaller images are enlarged by whole factors
+_SHADES = 255
 _COLOURS = np.array(  # dark to bright, evenly in lightness, also for those who do not tell red from green
     [(13, 8, 45), (70, 18, 98), (126, 32, 110), (181, 48, 96), (226, 86, 63), (246, 146, 33), (246, 211, 81), (252, 253, 191)],
     dtype=np.float64,
@@ -40,12 +41,22 @@ def view(image: Values) -> bytes:
 
 def coloured(values: Values, most: float, is_known: NDArray[np.bool_]) -> bytes:
     """Return a PNG of values from 0 (dark) to ``most`` (bright); transparent where they are not known."""
-    place = np.clip(np.nan_to_num(values.astype(np.float64)) / max(most, 1e-9), 0.0, 1.0) * (len(_COLOURS) - 1)
+    place = np.clip(np.nan_to_num(values.astype(np.float64)) / max(most, 1e-9), 0.0, 1.0)
+    indices = np.where(is_known, 1 + np.round(place * (_SHADES - 1)), 0).astype(np.uint8)
+    picture = Image.fromarray(indices, "P")
+    picture.putpalette(_palette().tobytes())
+    file = io.BytesIO()
+    picture.save(file, "PNG", optimize=True, transparency=0)
+    return file.getvalue()
+
+
+def _palette() -> Pixels:
+    """Return 256 colours: what is not known, then the shades from dark to bright."""
+    place = np.linspace(0, len(_COLOURS) - 1, _SHADES)
     below = np.minimum(place.astype(np.int64), len(_COLOURS) - 2)
-    part = (place - below)[..., None]
-    colours = _COLOURS[below] * (1 - part) + _COLOURS[below + 1] * part
-    alpha = np.where(is_known, 255, 0)[..., None]
-    return _png(np.concatenate((np.round(colours), alpha), axis=2).astype(np.uint8))
+    part = (place - below)[:, None]
+    shades = np.round(_COLOURS[below] * (1 - part) + _COLOURS[below + 1] * part)
+    return np.concatenate((np.zeros((1, 3)), shades)).astype(np.uint8)
 
 
 def resized(disparity: Values, height: int, width: int) -> Values:

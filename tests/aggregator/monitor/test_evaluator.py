@@ -144,7 +144,7 @@ def test_disparities_of_two_sizes_are_drawn_beside_the_truth() -> None:
     scene = index.scenes[0]
     assert (scene.width, scene.height, scene.largest_epe, scene.smallest_epe) == (64, 32, 1.0, 4.0)
     with Image.open(io.BytesIO(pictures[scene.truth])) as image:
-        alpha = np.asarray(image)[..., 3]
+        alpha = np.asarray(image.convert("RGBA"))[..., 3]
     assert (alpha[:4] == 0).all()
     assert (alpha[4:] == 255).all()
 

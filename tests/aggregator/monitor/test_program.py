@@ -1,0 +1,135 @@
+"""The monitor's process over real sockets: as an aggregator starts it, and as strangers treat it."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from aggregator.monitor.settings import MonitorSection
+from aggregator.opening import OpenRun
+from tests.swarm.processes import DEADLINE_S, wait_for
+
+pytestmark = pytest.mark.swarm
+STREAMS = 3
+
+
+class Program:
+    """One monitor's process."""
+
+    def __init__(self, directory: Path, listening: socket.socket) -> None:
+        settings = MonitorSection(streams=STREAMS).model_dump_json()
+        where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "aggregator.monitor.program", str(directory), settings, where],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[listening.fileno()],
+        )
+        self.address = listening.getsockname()
+
+    @property
+    def stdin(self) -> IO[bytes]:
+        """What its parent holds open for as long as it lives."""
+        assert self.process.stdin is not None
+        return self.process.stdin
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(self.address, timeout=DEADLINE_S)
+
+    def get(self, target: str) -> tuple[int, Any]:
+        """Return status and body."""
+        with self.connect() as connection:
+            connection.sendall(f"GET {target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
+            with connection.makefile("rb") as answer:
+                data = answer.read()
+        head, _, body = data.partition(b"\r\n\r\n")
+        return int(head.split(b" ", 2)[1]), json.loads(body)
+
+    def round(self) -> int | None:
+        status, body = self.get("/api/now")
+        return int(body["round"]) if status == 200 else None
+
+
+@pytest.fixture
+def program(played: tuple[Path, OpenRun]) -> Iterator[Program]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        program = Program(played[0], listening)
+        with program.process:
+            try:
+                wait_for(lambda: program.round() == 3, "the monitor has read the log")
+                yield program
+            finally:
+                program.process.kill()
+
+
+@contextmanager
+def stream(program: Program) -> Iterator[IO[bytes]]:
+    """An open event stream, after its first event."""
+    with program.connect() as connection, connection.makefile("rb") as lines:
+        connection.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        assert lines.readline().startswith(b"HTTP/1.1 200")
+        while lines.readline() != b"event: now\n":
+            pass
+        yield lines
+
+
+def test_streams_are_given_out_up_to_the_limit_and_taken_back(program: Program) -> None:
+    with stream(program), stream(program):
+        with stream(program):
+            status, body = program.get("/api/events")
+            assert status == 503
+            assert f"all {STREAMS} streams are taken" in body["error"]["reason"]
+            assert program.get("/api/now")[0] == 200, "everything else is answered"
+
+        def one_is_free() -> bool:
+            with program.connect() as connection:
+                connection.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                return connection.recv(12) == b"HTTP/1.1 200"
+
+        wait_for(one_is_free, "the place of who left is free")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01",  # TLS
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET http://[ HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n",
+        b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"x: y\r\n" * 20_000,
+        b"POST /api/now HTTP/1.1\r\nhost: localhost\r\ncontent-length: 99999999999\r\n\r\n",
+        b"GET /api/now HTTP/1.1\r\nhost: localhost\r\nhost: evil.example\r\n\r\n",
+        b"GET /%ff%fe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        b"GET /api/peers/%00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_does_no_harm(program: Program, data: bytes) -> None:
+    with program.connect() as connection:
+        try:
+            connection.sendall(data)
+            answer = connection.recv(16)
+        except ConnectionError:
+            answer = b""  # it was cut off in the middle
+    assert answer[:10] in (b"", b"HTTP/1.1 4", b"HTTP/1.1 5")
+    assert program.round() == 3
+
+
+def test_it_ends_with_the_one_who_started_it(program: Program) -> None:
+    with stream(program) as lines:
+        program.stdin.close()
+        assert program.process.wait(DEADLINE_S) == 0
+        while lines.readline():
+            pass
+
+
+def test_it_ends_when_it_is_told_to_also_while_somebody_listens(program: Program) -> None:
+    with stream(program):
+        program.process.terminate()
+        assert program.process.wait(DEADLINE_S) == -signal.SIGTERM  # uvicorn ends in good order, and then by the signal itself
