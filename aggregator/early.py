@@ -6,7 +6,7 @@ The same is looked at again where it is used. Nothing is made here, and nothing 
 from pathlib import Path
 
 from aggregator.config import RunConfig
-from aggregator.monitor.settings import address_of
+from aggregator.monitor.door import check_address
 from aggregator.storage import DATABASE, read_manifest, refuse_handed_over
 from automl.data.names import check_name
 from protocol.errors import UserError
@@ -35,8 +35,7 @@ def check_start(config: RunConfig, directory: Path, listen: str | None, data_roo
         if config.run.data == PRIVATE:
             raise UserError(NO_LEASES)
         gateway.listen()[0].close()
-    if monitor:
-        address_of(monitor)
+    check_address(monitor)
     if (directory / "lock").exists():
         with only_process(directory):
             pass

@@ -3,75 +3,25 @@ processes running. None of it is waited for by the run, and none of it can stop 
 """
 
 import asyncio
-import ipaddress
 import json
 import logging
 import os
-import socket
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.attendants import Attendant
 from aggregator.intake import now_ms
 from aggregator.live import DIRECTORY, FinalQuality, Handed, Live, LiveFile, MethodTraffic, OpenRound, RoundTimes, unix_ms
-from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, address_of
+from aggregator.monitor.door import MonitorDoor
+from aggregator.monitor.settings import MonitorSection
 from aggregator.timeline import Timeline, Times
 from aggregator.watched import Tally
 from protocol.closing import Closing, Stage
-from protocol.errors import UserError
 from swarm.budget import Faults
 from swarm.traffic import Traffic
 
 _PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
-_BACKLOG = 1024
-
 logger = logging.getLogger("manta.onlookers")
-
-
-@dataclass(frozen=True, slots=True)
-class MonitorDoor:
-    """Where the monitor listens: the socket is the aggregator's, so the address stays while the monitor's process comes and goes."""
-
-    socket: socket.socket
-    host: str
-
-    @property
-    def url(self) -> str:
-        """What to open in a browser."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.socket.getsockname()[1]}/"
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this computer can come in."""
-        return ipaddress.ip_address(self.socket.getsockname()[0]).is_loopback
-
-
-def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None:
-    """Return where to listen: at ``asked``, else where the run file says; None: the run file wants no monitor.
-
-    The usual address is nobody's choice: where it is taken, a free port is.
-
-    Raises:
-        UserError: it is no address, or one where nobody can listen.
-    """
-    address = settings.address if asked is None else asked
-    if not address:
-        return None
-    host, port = address_of(address)
-    try:
-        return MonitorDoor(_listen(host, port), host)
-    except OSError as error:
-        if asked is None and address == DEFAULT_ADDRESS:
-            return MonitorDoor(_listen(host, 0), host)
-        reason = error.strerror or error
-        raise UserError(f"cannot listen on {address} ({reason}): give another --monitor HOST:PORT, or --no-monitor") from error
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
 
 
 class Onlookers:

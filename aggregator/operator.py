@@ -33,8 +33,9 @@ from aggregator.heads import HeadsDesk
 from aggregator.intake import Intake
 from aggregator.live import FinalQuality
 from aggregator.measures import Measures, OwnQuality, own_quality_in_words
+from aggregator.monitor.door import open_door
 from aggregator.news import NewsDesk
-from aggregator.onlookers import Onlookers, open_door
+from aggregator.onlookers import Onlookers
 from aggregator.opening import filled_shelf, open_run
 from aggregator.sizes import held_bytes, in_words
 from aggregator.storage import DATABASE, refuse_handed_over

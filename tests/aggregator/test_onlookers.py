@@ -11,8 +11,9 @@ import pytest
 
 from aggregator.intake import now_ms
 from aggregator.live import DIRECTORY, LIVE, Live, LiveFile
+from aggregator.monitor.door import MonitorDoor, check_address, open_door
 from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
-from aggregator.onlookers import MonitorDoor, Onlookers, open_door
+from aggregator.onlookers import Onlookers
 from protocol.closing import Closing
 from protocol.errors import UserError
 from swarm.budget import Faults
@@ -50,8 +51,12 @@ def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         for asked, settings in ((address, USUAL), (None, MonitorSection(address=address))):
-            with pytest.raises(UserError, match=rf"cannot listen on {address}.*another --monitor HOST:PORT, or --no-monitor"):
+            with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\): give another --monitor HOST:PORT, or"):
                 open_door(asked, settings)
+        with pytest.raises(UserError, match="cannot listen"):
+            check_address(address)
+    check_address(address)
+    check_address("")
 
 
 def test_the_usual_address_gives_way_to_a_free_port() -> None:
@@ -61,6 +66,7 @@ def test_the_usual_address_gives_way_to_a_free_port() -> None:
         assert second.is_loopback
     with pytest.raises(UserError), opened(DEFAULT_ADDRESS), opened(DEFAULT_ADDRESS):
         pass
+    check_address(DEFAULT_ADDRESS)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4.5:80", "no.such.host.invalid:80", "127.0.0.1:99999"])

@@ -1,0 +1,69 @@
+"""Where the monitor listens: an address that a person gave, or the usual one. Imports no server, so that a mistake is told at once."""
+
+import ipaddress
+import os
+import socket
+from dataclasses import dataclass
+
+from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, address_of
+from protocol.errors import UserError
+
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorDoor:
+    """Where the monitor listens: the socket is the aggregator's, so the address stays while the monitor's process comes and goes."""
+
+    socket: socket.socket
+    host: str
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.socket.getsockname()[1]}/"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this computer can come in."""
+        return ipaddress.ip_address(self.socket.getsockname()[0]).is_loopback
+
+
+def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None:
+    """Return where to listen: at ``asked``, else where the run file says; None: the run file wants no monitor.
+
+    The usual address is nobody's choice: where it is taken, a free port is.
+
+    Raises:
+        UserError: it is no address, or one where nobody can listen.
+    """
+    address = settings.address if asked is None else asked
+    if not address:
+        return None
+    host, port = address_of(address)
+    try:
+        return MonitorDoor(_listen(host, port), host)
+    except OSError as error:
+        if asked is None and address == DEFAULT_ADDRESS:
+            return MonitorDoor(_listen(host, 0), host)
+        reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or error
+        raise UserError(f"cannot listen on {address} ({reason}): give another --monitor HOST:PORT, or --no-monitor") from error
+
+
+def check_address(address: str) -> None:
+    """Refuse an address at which the monitor could not be; nothing stays open.
+
+    Raises:
+        UserError: as ``open_door``.
+    """
+    if address == DEFAULT_ADDRESS:  # which may give way
+        return
+    door = open_door(address, MonitorSection())
+    if door is not None:
+        door.socket.close()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
