@@ -34,14 +34,14 @@ MAX_TARGET_BYTES = 2048
 _CACHED, _CACHED_BYTES = 256, 16 * 1024 * 1024
 _WORTH_PACKING = 1024
 _FOR_EVER = "public, max-age=31536000, immutable"
-_SECURITY = {
+_OF_PAGE = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "font-src 'self'; manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
 }
+_OF_REST = {"content-security-policy": "default-src 'none'"}  # few bytes: the first view has forty answers
+_OF_ALL = {"x-content-type-options": "nosniff", "cross-origin-resource-policy": "same-origin"}
 _EVENT_STREAM = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
 
 logger = logging.getLogger("manta.monitor")
@@ -97,7 +97,9 @@ class MonitorApp:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in _SECURITY.items())]
+                is_page = any(name == b"content-type" and value.startswith(b"text/html") for name, value in message["headers"])
+                more = _OF_ALL | (_OF_PAGE if is_page else _OF_REST)
+                message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in more.items())]
             elif scope["method"] == "HEAD":
                 message["body"] = b""
             await send(message)

@@ -13,6 +13,7 @@ from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
 from protocol.signing import peer_name
 
 Json = dict[str, Any]
+SWARM_LETTERS = 12
 
 
 def shown_round(one: RoundSeen) -> Json:
@@ -153,7 +154,7 @@ def shown_timeline(times: RoundTimes, train_ms: int | None) -> Json:
 
 
 def shown_swarm(round_: int, standings: Sequence[Standing], total: int) -> Json:
-    """Return ``/api/swarm`` of these peers, in columns."""
+    """Return ``/api/swarm`` of these peers, in columns. Of their ids the ends: whole ones of a thousand would be 35 kB."""
     cohorts = sorted({one.seen.last.cohort for one in standings if one.seen})
     places = {cohort: place for place, cohort in enumerate(cohorts)}
     ordered = sorted(standings, key=lambda one: (places[one.seen.last.cohort] if one.seen else len(places), one.name))
@@ -162,7 +163,7 @@ def shown_swarm(round_: int, standings: Sequence[Standing], total: int) -> Json:
         "total": total,
         "shown": len(ordered),
         "cohorts": cohorts,
-        "peer": [one.name for one in ordered],
+        "peer": [one.name[-SWARM_LETTERS:] for one in ordered],
         "cohort": [places[one.seen.last.cohort] if one.seen else None for one in ordered],
         "state": [one.state for one in ordered],
         "open": [one.open for one in ordered],

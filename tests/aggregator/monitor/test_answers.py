@@ -166,6 +166,7 @@ def test_the_whole_swarm_comes_in_columns(shown: Shown) -> None:
     assert {len(column) for column in columns} == {swarm["shown"]} == {3}
     assert swarm["cohorts"] == ["here"]
     assert sum(swarm["is_founder"]) == 1
+    assert {json(shown, f"/api/peers/{peer}")["peer"] for peer in swarm["peer"]} == set(NAMES)
 
 
 def test_credits_are_those_of_the_ledger(shown: Shown, played: tuple[Path, OpenRun]) -> None:
