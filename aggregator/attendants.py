@@ -105,6 +105,7 @@ class Attendant:
                     beat = await process.stdout.read(4096)
             except TimeoutError:
                 logger.warning("stands still name=%s for_s=%.0f", self._name, patience_s)
+                process.kill()  # it would not hear anything gentler, and may hold a lock
                 return -signal.SIGKILL
             if not beat:
                 return await process.wait()
