@@ -47,6 +47,7 @@ class HeadsDesk:
         self._operator = signed.open().operators[0]
         self._directory = directory
         self._on_heard = on_heard
+        self._has_heard = False  # of such a head: one proof is enough, and is kept once
         self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def start(self) -> None:
@@ -80,12 +81,12 @@ class HeadsDesk:
         return pack(ShownHead(note, consistency))
 
     async def _stop(self, evidence: Histories, found: OtherHistory) -> None:
-        if self.broken.done():
+        if self._has_heard:
             return
+        self._has_heard = True
         error: MantaError = found
         try:
             await asyncio.to_thread(keep_evidence, self._directory, evidence)
         except StorageError as failed:
             error = failed
-        if not self.broken.done():
-            self.broken.set_exception(error)
+        self.broken.set_exception(error)

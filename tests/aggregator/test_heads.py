@@ -128,6 +128,19 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
     assert (directory / "tree-head.txt").read_bytes() == note
 
 
+def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> None:
+    directory, receipt = old
+
+    async def story(scene: Scene) -> None:
+        shown = await asyncio.gather(*(scene.ask(receipt) for _ in range(20)))
+        assert {one.tree_head for one in shown} == {scene.log.tree_head}
+        with pytest.raises(OtherHistory, match="21 entries are missing"):
+            await scene.desk.watch()
+
+    play(directory, story)
+    assert (directory / EVIDENCE).exists()
+
+
 def test_the_whole_folder_opens_again_and_the_proof_is_gone(old: tuple[Path, Receipt], tmp_path: Path) -> None:
     directory, receipt = old
 
