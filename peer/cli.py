@@ -22,6 +22,7 @@ from swarm.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
+    from peer.voice import Form
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -67,21 +68,28 @@ def main() -> None:
 @click.option("--lease-only", is_flag=True, default=None, help="A gateway: train no more here than it has to.")
 @click.option("--light", is_flag=True, default=None, help="Lease single lots from a --gateway: no data, no open port, little memory.")
 @limit_options
+@click.option("--plain", is_flag=True, help="A line a round, as where there is no terminal.")
+@click.option("--json", "as_json", is_flag=True, help="An object a line, for programs.")
 @click.option("--log-format", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="json: one object a line.")
 @click.option("--verbose", is_flag=True, help="Log what happens between the rounds.")
-def join_command(log_format: str, verbose: bool, **options: Any) -> None:
+def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **options: Any) -> None:
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     set_up_logging(log_format, verbose=verbose)
     with clear_errors():
         from peer.config import load_config
         from peer.early import check
+        from peer.voice import Form
 
+        if plain and as_json:
+            raise UserError("--plain or --json, not both")
         config = load_config(_given(options))
+        if config.light and as_json:
+            raise UserError("--json: a light contributor says lines only; its status.json has the figures")
         check(config)
         if config.light:
             _contribute(config)
         else:
-            _join(config)
+            _join(config, Form.OBJECTS if as_json else Form.LINES)
 
 
 @main.command(name="status")
@@ -191,12 +199,14 @@ def _contribute(config: "PeerConfig") -> None:
         os._exit(0)  # the person left: what else Python does at its end waits for the lot under way
 
 
-def _join(config: "PeerConfig") -> None:
+def _join(config: "PeerConfig", form: "Form") -> None:
     with ending_at_ctrl_c():
         from peer.session import Stopped, join
+        from peer.voice import Voice
 
     try:
-        asyncio.run(join(config))
+        with Voice(form) as voice:
+            asyncio.run(join(config, voice=voice))
     except Stopped:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
         sys.stdout.flush()

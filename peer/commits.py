@@ -117,7 +117,14 @@ class Commits:
         self._lap.mark("wait")
         logger.info("round over round=%d %s", entry.round, self._lap.line())
         counted = commit.promised is not None or listed is not None
-        self._board.committed(round_=entry.round, state=entry.state, contributions=entry.rows, counted=counted, lost=commit.samples_lost)
+        self._board.committed(
+            round_=entry.round,
+            state=entry.state,
+            contributions=entry.rows,
+            counted=counted,
+            lost=commit.samples_lost,
+            samples=entry.counted,
+        )
         self._board.update(dropped=dict(self._machine.dropped), waiting_for="")
         self._on_news(entry)
 
@@ -142,8 +149,7 @@ class Commits:
         self.listed_in = max(self.listed_in, round_)
         promised = sealed.accepted or sealed.header.contribution
         self._listed = (promised.digest if row is None else row.row.contribution, round_)
-        self._board.status.samples_counted += sealed.samples
-        self._board.status.rounds_counted += 1
+        self._board.counted(round_, sealed.samples)
 
     def _broken(self, round_: int, sealed: Sealed) -> None:
         self._residuals.dropped()

@@ -1,16 +1,18 @@
 """How a person tells a running peer what to do: words over its socket (``swarm.control``).
 
-A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not.
+A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not. After
+``picture`` what is told is a ``peer.picture.Picture``.
 """
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 from protocol.errors import MantaError, UserError
 from swarm import control
 
-PAUSE, RESUME, LEAVE, STOP, SHOW, LIMITS = "pause", "resume", "leave", "stop", "show", "limits"
+PAUSE, RESUME, LEAVE, STOP, SHOW, LIMITS, PICTURE = "pause", "resume", "leave", "stop", "show", "limits", "picture"
 
 _ANSWER_S, _SHOW_S = 30.0, 2.0  # for the peer to do it; what it wrote last does as well
 _YES, _NO = "yes ", "no "
@@ -38,10 +40,11 @@ class Person(Protocol):
 class Control(control.ControlSocket):
     """The socket of a running peer; a context manager. Who has the directory's lock may have it."""
 
-    def __init__(self, directory: Path, person: Person) -> None:
-        """Prepare; ``person`` is told what callers say."""
+    def __init__(self, directory: Path, person: Person, picture: Callable[[], str]) -> None:
+        """Prepare; ``person`` is told what callers say, and ``picture`` is what they see."""
         super().__init__(directory, self._answer_line)
         self._person = person
+        self._picture = picture
 
     async def _answer_line(self, line: str) -> str:
         word, _, rest = line.partition(" ")
@@ -57,6 +60,8 @@ class Control(control.ControlSocket):
             return await person.limit(_texts(rest))
         if rest:
             return None
+        if word == PICTURE:
+            return self._picture()
         if word in (LEAVE, STOP):
             return await person.leave(at_once=word == STOP)
         simple = {PAUSE: person.pause, RESUME: person.resume, SHOW: person.show}

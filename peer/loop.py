@@ -6,6 +6,7 @@ tensors, in ``peer.news`` the commits.
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping
 
 from automl.course import RunCourse
@@ -235,6 +236,11 @@ class PeerLoop:
     def near(self) -> Cohort:
         """This peer's part in its cohort."""
         return self._cohort
+
+    def clock(self) -> tuple[float | None, int]:
+        """Return for how many ms headers may still come in this round, None where that is not known, and how long it is open in all."""
+        left_ms = self._pace.left_ms(now_ms())
+        return (max(0.0, left_ms) if math.isfinite(left_ms) else None), self._open_ms
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return the members of this peer's cohort who are there, but for itself."""

@@ -43,6 +43,7 @@ class RestingCrew:
         self._accounts: dict[int, _Account] = {}
         self._on_change: Callable[[], None] = lambda: None
         self._timers: dict[int, asyncio.TimerHandle] = {}
+        self.samples_trained = 0  # whatever came of them
 
     @property
     def duty(self) -> int:
@@ -104,6 +105,7 @@ class RestingCrew:
             self._settle(worker, None)
             raise
         self._settle(worker, done.took_ms)
+        self.samples_trained += lot.samples
         return done
 
     async def pause(self) -> None:

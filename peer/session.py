@@ -8,7 +8,6 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import torch
 
 from automl.data.catalog import load_dataset
@@ -37,6 +36,7 @@ from peer.limiter import Limiter
 from peer.limits import Limits
 from peer.loop import PeerLoop
 from peer.measuring import Measuring
+from peer.picture import Sitter
 from peer.private import described, load_private, noise_of, refuse_noise, refuse_private
 from peer.resting import RestingCrew
 from peer.sensors import THIS_COMPUTER, Sensors
@@ -45,6 +45,7 @@ from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.tables import load_table, publish_table
 from peer.views import SiteCrew, load_site, make_site_crew
+from peer.voice import Voice
 from peer.whereabouts import find_addresses
 from peer.work import ComputeThread
 from peer.worker_data import WorkerData
@@ -67,10 +68,11 @@ _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and stat
 logger = logging.getLogger("manta.peer")
 
 
-async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER) -> None:
+async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, voice: Voice | None = None) -> None:
     """Take part in a run until it is finished or the person leaves.
 
-    ``make_worker`` makes what computes the lots in this process; ``sensors`` say what limits ask for.
+    ``make_worker`` makes what computes the lots in this process; ``sensors`` say what limits ask for;
+    ``voice`` says what happens.
 
     Raises:
         UserError: the settings, the run or the data do not fit; the message says what to do.
@@ -89,20 +91,23 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
     self_test()
     store = PeerStore(config.dir)
     with only_process(store.directory):
-        async with Control(store.directory, limiter):
-            await unless(limiter.called_off, _join(config, store, devices_for, limiter, make_worker))
+        sitter = Sitter(voice or Voice())
+        async with Control(store.directory, limiter, sitter.picture):
+            await unless(limiter.called_off, _join(config, store, devices_for, limiter, make_worker, sitter))
     if limiter.called_off.is_set():
-        click.echo("left, before the run was found")
+        sitter.voice.say("left, before the run was found")
 
 
-async def _join(config: PeerConfig, store: PeerStore, devices_for: DevicesFor, limiter: Limiter, make_worker: MakeWorker) -> None:
-    identity = own_identity(store, click.echo)
+async def _join(
+    config: PeerConfig, store: PeerStore, devices_for: DevicesFor, limiter: Limiter, make_worker: MakeWorker, sitter: Sitter
+) -> None:
+    identity = own_identity(store, sitter.voice.say)
     last = store.last_run()
     addresses, expected_run = find_addresses(config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
-    node, signed = await _enter(config, identity, store, addresses, peers, expected_run)
+    node, signed = await _enter(config, identity, store, addresses, peers, expected_run, sitter.voice)
     try:
-        await _take_part(config, node, identity, store, signed, addresses, devices_for, limiter, make_worker)
+        await _take_part(config, node, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter)
     finally:
         await node.close()
 
@@ -114,6 +119,7 @@ async def _enter(
     addresses: tuple[str, ...],
     peers: tuple[str, ...],
     expected_run: str | None,
+    voice: Voice,
 ) -> tuple[Node, SignedManifest]:
     """Return a node that has met the run, and the run's manifest; while nobody is there, wait until somebody is.
 
@@ -134,7 +140,7 @@ async def _enter(
         except NotThere as error:
             if str(error) != said:
                 said = str(error)
-                click.echo(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
+                voice.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
@@ -215,6 +221,7 @@ async def _take_part(
     devices_for: DevicesFor,
     limiter: Limiter,
     make_worker: MakeWorker,
+    sitter: Sitter,
 ) -> None:
     manifest, limits = signed.open(), limiter.limits
     devices = devices_for(limits.cpu_threads)
@@ -242,7 +249,7 @@ async def _take_part(
     await serve_manifest(node, signed)
     if table is not None:
         await publish_table(node, identity, signed.run, shelf, table)
-    with StatusBoard(store, status) as board:
+    with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
         measuring = None
@@ -265,6 +272,7 @@ async def _take_part(
             crew.reach(loop.near)
         processes = crew if isinstance(crew, ProcessCrew) else None
         limited = LimitedPeer(loop, resting, processes, compute, node.traffic, board, limits, devices_for)
+        sitter.sits(limited.fields)
         async with gateway_open(config, desk, board):
             await limiter.attach(limited)
             watching = asyncio.create_task(limiter.watch())
@@ -275,8 +283,9 @@ async def _take_part(
                 watching.cancel()
         if noise is not None:
             board.say(f"given away of its images: {noise.line()}")
-        word = "run finished" if board.status.finished else "left the run"
+        word = "run finished" if status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
+        sitter.voice.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
 
 
 def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
@@ -315,7 +324,8 @@ def _in_cohort(choice: Choice, cohort: str) -> str:
 
 
 async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: LimitedPeer | None = None) -> None:
-    """Run the loop; the first Ctrl-C, or word to ``limited``, lets it hand in what is trained, the second one stops it at once."""
+    """Run the loop; the first Ctrl-C, or word to ``limited``, or a terminal that is closed, lets it hand in what is trained;
+    the second Ctrl-C stops it at once."""
     events = asyncio.get_running_loop()
     running = asyncio.create_task(loop.run())
     told = 0
@@ -334,10 +344,17 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: Limit
         told = max(told, 1)
         stop()
 
+    def hang_up() -> None:
+        if not told:  # a terminal that is closed tells it more than once
+            stop()
+
     if limited is not None:
         limited.leaves_by(stop, stop_at_once)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        events.add_signal_handler(number, stop)
+    heard = {signal.SIGINT: stop, signal.SIGTERM: stop}
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup has it
+        heard[signal.SIGHUP] = hang_up
+    for number, act in heard.items():
+        events.add_signal_handler(number, act)
     try:
         await running
     except asyncio.CancelledError:
@@ -347,7 +364,7 @@ async def _until_told_to_stop(loop: PeerLoop, board: StatusBoard, limited: Limit
     except BaseExceptionGroup as group:
         raise _first_of_ours(group) from group
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in heard:
             events.remove_signal_handler(number)
 
 

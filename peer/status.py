@@ -1,17 +1,16 @@
-"""What a peer tells its person and other programs: a live line on a terminal, a plain line a round elsewhere, and status.json."""
+"""What a peer tells its person and other programs: what is worth a line, a line a round, and status.json."""
 
 import logging
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rich.console import Console
-from rich.status import Status as Spinner
-
 from peer.store import PeerStore
+from peer.voice import Form, Voice
 from protocol.errors import StorageError
+
+_ROUNDS = 40  # of which it is known how many samples they had
 
 YOU = "you"  # in the place of a limit: who paused is the person
 
@@ -47,6 +46,8 @@ class PeerStatus:
     samples_counted: int = 0
     samples_lost: int = 0
     rounds_counted: int = 0
+    last_round: int = 0  # the newest round that counted this peer
+    last_samples: int = 0  # of this peer in it
     bytes_handed_in: int = 0  # of bodies that this peer brought to the log, its own or its cohort's
     dropped: dict[str, int] = field(default_factory=dict)  # contributions that came to nothing, by reason
     promises_broken: int = 0  # tickets that the log gave and did not keep
@@ -69,22 +70,18 @@ class PeerStatus:
 class StatusBoard:
     """Shows a ``PeerStatus`` as it changes."""
 
-    def __init__(self, store: PeerStore, status: PeerStatus) -> None:
+    def __init__(self, store: PeerStore, status: PeerStatus, voice: Voice | None = None) -> None:
+        """Show ``status`` in ``store``, and say what changes with ``voice``."""
         self.status = status
         self._store = store
-        self._console = Console(stderr=False, highlight=False)
-        self._spinner: Spinner | None = None
+        self._voice = voice or Voice()
+        self._samples_of: dict[int, int] = {}  # by round, of all peers
 
     def __enter__(self) -> "StatusBoard":
-        if sys.stdout.isatty():
-            self._spinner = self._console.status(self._line())
-            self._spinner.start()
         self.write()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._spinner is not None:
-            self._spinner.stop()
         self.write()
 
     def update(self, **changes: Any) -> None:
@@ -92,11 +89,9 @@ class StatusBoard:
         before, company = self.status.waiting_for, (self.status.cohort, self.status.why, self.status.size)
         for name, value in changes.items():
             setattr(self.status, name, value)
-        if self._spinner is not None:
-            self._spinner.update(self._line())
         if self.status.waiting_for != before or (self.status.cohort, self.status.why, self.status.size) != company:
             self.write()
-        if self.status.waiting_for not in (before, "") and self._spinner is None:
+        if self.status.waiting_for not in (before, ""):
             self.say(f"waiting for {self.status.waiting_for}")
 
     def pause(self, why: Mapping[str, str]) -> None:
@@ -106,21 +101,38 @@ class StatusBoard:
             return
         self.update(paused=bool(why))
         self.write()
+        self._voice.tell("paused" if why else "resumed", why=dict(why))
         ends = "until manta-peer resume" if YOU in why else "until that is over"
         self.say(f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed")
 
-    def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int) -> None:
-        """Show that a round was committed, ``lost`` samples of this peer not in it."""
-        if self._spinner is not None:
+    def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int, samples: int = 0) -> None:
+        """Show that a round was committed, with ``samples`` of all peers in it and ``lost`` samples of this one not in it."""
+        status = self.status
+        self._samples_of = {round_: samples} | {older: count for older, count in self._samples_of.items() if older > round_ - _ROUNDS}
+        if self._voice.form is Form.OBJECTS:
+            figures = {"samples_counted": status.samples_counted, "loss": status.loss, "lost": lost, "of_samples": samples}
+            self._voice.tell("round", round=round_, contributions=contributions, state=state.hex(), counted=counted, **figures)
             return
-        loss = f" loss={self.status.loss:.3f}" if counted and self.status.loss is not None else ""
+        loss = f" loss={status.loss:.3f}" if counted and status.loss is not None else ""
         without = "" if counted else f" (without this peer{f': {lost} samples are stale' if lost else ''})"
         where = f"round={round_} contributions={contributions} state={state.hex()[:12]}"
-        self.say(f"round committed {where} samples={self.status.samples_counted}{loss}{without}")
+        self.say(f"round committed {where} samples={status.samples_counted}{loss}{without}")
+
+    def counted(self, round_: int, samples: int) -> None:
+        """Note that a round's table has so many samples of this peer."""
+        status = self.status
+        status.samples_counted += samples
+        status.rounds_counted += 1
+        if round_ > status.last_round:
+            status.last_round, status.last_samples = round_, samples
+
+    def fields(self) -> dict[str, Any]:
+        """Return what a picture of the peer has of its status."""
+        return {**asdict(self.status), "last_of": self._samples_of.get(self.status.last_round)}
 
     def say(self, text: str) -> None:
-        """Print one line that stays."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        """Say a line."""
+        self._voice.say(text)
 
     def write(self) -> None:
         """Write status.json. A disk that refuses it stops nothing: what matters is written elsewhere, and fails there."""
@@ -128,17 +140,3 @@ class StatusBoard:
             self._store.write_status(asdict(self.status))
         except StorageError as error:
             logger.error("status not written reason=%s", error)
-
-    def _phase(self) -> str:
-        status = self.status
-        return f"paused ({'; '.join(status.pauses.values())})" if status.paused else status.phase
-
-    def _line(self) -> str:
-        status = self.status
-        parts = [f"round {status.round}/{status.num_rounds}", self._phase(), f"{status.members} peers"]
-        if status.loss is not None:
-            parts.append(f"loss {status.loss:.3f}")
-        parts.append(f"{status.samples_counted} samples counted")
-        if status.waiting_for:
-            parts.append(f"waiting for {status.waiting_for}")
-        return " · ".join(parts)

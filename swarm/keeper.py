@@ -26,7 +26,8 @@ def main() -> int:
     """Run the daemon until it ends or the parent does; return its exit code."""
     parent, socket_dir, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     stopping: list[int] = []
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal, for the program
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
     die_with_parent()
     daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=die_with_parent)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.control import LEAVE, LIMITS, PAUSE, RESUME, SHOW, STOP, Control, tell
+from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, STOP, Control, tell
 from peer.limiter import Limiter
 from peer.limits import Limits
 from protocol.errors import UserError
@@ -22,7 +22,7 @@ Story = Callable[[Limiter, Peer], Awaitable[None]]
 def play(directory: Path, story: Story, *, is_attached: bool = True) -> None:
     async def whole() -> None:
         limiter, peer = Limiter(Limits(), directory, Computer().sensors), Peer()
-        async with asyncio.timeout(DEADLINE_S), Control(directory, limiter):
+        async with asyncio.timeout(DEADLINE_S), Control(directory, limiter, lambda: "{}"):
             if is_attached:
                 await limiter.attach(peer)
             await story(limiter, peer)
@@ -50,6 +50,14 @@ def test_a_peer_is_told_and_the_answer_comes_once_it_is_done(tmp_path: Path) -> 
 
     play(tmp_path, story)
     assert not (tmp_path / "control").exists()
+
+
+def test_who_asks_for_the_picture_gets_it(tmp_path: Path) -> None:
+    async def story(limiter: Limiter, _peer: Peer) -> None:
+        del limiter
+        assert await told(tmp_path, PICTURE) == "{}"
+
+    play(tmp_path, story)
 
 
 def test_who_is_told_before_it_has_found_its_run_begins_paused(tmp_path: Path) -> None:

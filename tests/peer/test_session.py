@@ -92,7 +92,10 @@ class Loop:
     def leave(self) -> None:
         self.left += 1
         if self._leaves:
-            self._may_end.set()
+            self.end()
+
+    def end(self) -> None:
+        self._may_end.set()
 
     async def run(self) -> None:
         self.running.set()
@@ -125,6 +128,23 @@ def test_the_first_ctrl_c_lets_it_leave_and_says_what_a_second_one_does(
 ) -> None:
     assert told_to_stop(store, {}, 1, number) == 1
     assert capsys.readouterr().out == "leaving as soon as what is trained is handed in; press Ctrl-C again to stop at once\n"
+
+
+def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(store: PeerStore) -> None:
+    async def play() -> Loop:
+        loop = Loop(leaves=False)
+        board = StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9))
+        stopping = asyncio.create_task(_until_told_to_stop(loop, board))  # type: ignore[arg-type]
+        await loop.running.wait()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+            await asyncio.sleep(0.01)
+        loop.end()
+        async with asyncio.timeout(10):
+            await stopping  # and was not stopped
+        return loop
+
+    assert asyncio.run(play()).left == 1
 
 
 def test_the_second_ctrl_c_stops_it_at_once(store: PeerStore) -> None:

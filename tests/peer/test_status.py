@@ -1,7 +1,5 @@
-import io
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +7,7 @@ import pytest
 
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-
-
-class Terminal(io.StringIO):
-    """Standard output that says it is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
+from peer.voice import Form, Voice
 
 
 @pytest.fixture
@@ -104,20 +96,36 @@ def test_a_long_line_is_not_broken_and_brackets_are_not_colours(board: StatusBoa
     assert capsys.readouterr().out == f"{line}\n"
 
 
-def test_a_terminal_has_a_live_line_that_follows(
-    store: PeerStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setenv("COLUMNS", "200")
-    with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9)) as board:
-        board.update(round=5, phase="working", members=3, loss=0.5, samples_counted=640, waiting_for="the log")
-        assert board._line() == "round 5/9 · working · 3 peers · loss 0.500 · 640 samples counted · waiting for the log"
-        board.say("a line that stays")
-        board.committed(round_=5, state=STATE, contributions=3, counted=True, lost=0)
-    shown = terminal.getvalue()
-    assert "a line that stays" in shown
-    assert "round committed" not in shown  # the live line has it
+def test_for_programs_a_round_is_an_object(store: PeerStore, capsys: pytest.CaptureFixture[str]) -> None:
+    with StatusBoard(store, PeerStatus("p", "k", "r", "digits", "here", "cpu", num_rounds=9), Voice(Form.OBJECTS)) as board:
+        board.update(loss=0.5, samples_counted=640, waiting_for="the log")
+        board.committed(round_=5, state=STATE, contributions=3, counted=False, lost=64, samples=2048)
+        board.pause({"you": "by you"})
+        board.pause({})
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    figures = {
+        "contributions": 3,
+        "state": STATE.hex(),
+        "counted": False,
+        "samples_counted": 640,
+        "loss": 0.5,
+        "lost": 64,
+        "of_samples": 2048,
+    }
+    assert [each for each in said if each["event"] == "round"] == [{"event": "round", "round": 5, **figures}]
+    assert [(each["event"], each["why"]) for each in said if "why" in each] == [("paused", {"you": "by you"}), ("resumed", {})]
+    assert "waiting for the log" in [each.get("text") for each in said]
+
+
+def test_what_a_round_counted_of_this_peer_is_kept_of_the_newest_one(board: StatusBoard) -> None:
+    with board:
+        board.committed(round_=3, state=STATE, contributions=2, counted=True, lost=0, samples=256)
+        board.committed(round_=4, state=STATE, contributions=2, counted=True, lost=0, samples=512)
+        board.counted(4, 128)
+        board.counted(3, 64)  # the older one is known later
+        fields = board.fields()
+    assert [fields[name] for name in ("last_round", "last_samples", "last_of")] == [4, 128, 512]
+    assert (fields["samples_counted"], fields["rounds_counted"]) == (192, 2)
 
 
 def test_a_disk_that_takes_no_status_is_said_and_stops_nothing(
