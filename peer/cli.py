@@ -89,18 +89,22 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
         if config.light:
             _contribute(config)
         else:
-            _join(config, Form.OBJECTS if as_json else Form.LINES)
+            _join(config, Form.OBJECTS if as_json else Form.LINES, is_plain=plain or as_json)
 
 
 @main.command(name="status")
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
-def status_command(**options: Any) -> None:
+@click.option("--watch", is_flag=True, help="The dashboard of a peer that runs elsewhere on this computer, as a service does.")
+def status_command(watch: bool, **options: Any) -> None:
     """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
     with clear_errors():
         from peer.control import SHOW, tell
         from peer.report import lines_of
 
         directory, said = _directory(options), ""
+        if watch:
+            _watch(directory)
+            return
         with contextlib.suppress(UserError, Unreachable):  # one that does not run, or does not answer: then what it wrote last
             said = tell(directory, SHOW)
         for line in [said] if said else lines_of(directory):
@@ -199,13 +203,26 @@ def _contribute(config: "PeerConfig") -> None:
         os._exit(0)  # the person left: what else Python does at its end waits for the lot under way
 
 
-def _join(config: "PeerConfig", form: "Form") -> None:
+def _watch(directory: Path) -> None:
+    """Show the dashboard of a peer that runs elsewhere."""
+    from peer.control import SHOW, tell
+    from peer.screen import check_can_be_lent
+
+    check_can_be_lent()
+    tell(directory, SHOW)  # else there is nothing to see
+    from peer.dashboard import watch
+
+    watch(directory)
+
+
+def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
     with ending_at_ctrl_c():
+        from peer.screen import Screen, can_be_lent
         from peer.session import Stopped, join
         from peer.voice import Voice
 
     try:
-        with Voice(form) as voice:
+        with Voice(form) as voice, contextlib.nullcontext() if is_plain or not can_be_lent() else Screen(config.dir, voice):
             asyncio.run(join(config, voice=voice))
     except Stopped:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
