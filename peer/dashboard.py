@@ -39,7 +39,7 @@ _IN, _OUT = 0, 1
 _HELP = """\
  p       pause, or go on: a paused peer computes nothing, and loses nothing
  l       leave the run: what is trained is handed in first
- Ctrl-C  the same; once more stops the peer at once, what was sealed is kept
+ Ctrl-C  {ctrl_c}
  q       close this view: {q}
  up, down, Page Up, Page Down   older lines below
  ?, Esc  close this
@@ -283,8 +283,11 @@ class Dashboard(App[None]):
 
     def action_help(self) -> None:
         """Say what the keys do."""
-        goes_on = "the peer goes on and says a line a round" if self._pid is not None else "the peer goes on"
-        self.push_screen(Help(_HELP.format(q=goes_on)))
+        if self._pid is None:
+            self.push_screen(Help(_HELP.format(q="the peer goes on", ctrl_c="closes this view: the peer goes on")))
+            return
+        at_once = "the same; once more stops the peer at once, what was sealed is kept"
+        self.push_screen(Help(_HELP.format(q="the peer goes on, and says a line a round", ctrl_c=at_once)))
 
     def _tell(self, word: str) -> None:
         def ask() -> None:

@@ -111,7 +111,7 @@ def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path) -> Non
     async def story(_scene: Scene, pilot: Pilot[None]) -> None:
         await until(pilot, "TRAINING")
         await pilot.press("question_mark")
-        await until(pilot, "what was sealed is kept")
+        await until(pilot, "computes nothing, and loses nothing")
         assert isinstance(pilot.app.screen, Help)
         await pilot.press("escape")
         await until(pilot, "TRAINING")
