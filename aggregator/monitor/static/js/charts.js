@@ -4,6 +4,7 @@ import { fill, h, row } from "./dom.js";
 
 const HEIGHT = 230;
 const TABLE_ROWS = 40;
+const FEW = 16; // points that are marked one by one
 const charts = new Set();
 
 /** Draw all charts anew: the colours have changed. */
@@ -57,7 +58,9 @@ export class Chart {
     const lines = { largest: ["accent", 2.5], smallest: ["soft", 2, [6, 4]], plain: ["accent", 2], low: ["band", 1], high: ["band", 1] };
     const shown = this.series.map(({ name, kind }) => {
       const [stroke, width, dash] = lines[kind];
-      return { label: name, stroke: colour(stroke), width, dash, points: { show: this.data[0].length === 1 }, spanGaps: true };
+      const isFew = (plot) => plot.data[0].length < FEW && stroke !== "band";
+      const points = { show: isFew, size: 6, fill: colour("surface") };
+      return { label: name, stroke: colour(stroke), width, dash, points, spanGaps: true };
     });
     const high = this.series.findIndex((one) => one.kind === "high") + 1;
     const low = this.series.findIndex((one) => one.kind === "low") + 1;
