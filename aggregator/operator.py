@@ -219,7 +219,9 @@ class Operator:
                 await self._commits.close()
                 await self._intake.close()
                 self._write_status()
-            self._say(f"stopped at round {self._log.ledger.round}; start again with the same run file and --dir to go on")
+            is_over = self._stopping.farewell is not None and self._stopping.farewell.is_over
+            what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
+            self._say(f"stopped at round {self._log.ledger.round}; {what_next}")
 
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
         try:
