@@ -114,7 +114,8 @@ def own_rows(picture: Picture, rates: Rates | None) -> Rows:
     last = "none yet"
     if picture.last_round:
         of = f" of {picture.last_of:,}" if picture.last_of else ""
-        last = f"{picture.last_samples:,}{of} in {picture.last_round}"
+        when = f" in round {picture.last_round}" if picture.last_round < picture.round - 1 else ""
+        last = f"{picture.last_samples:,}{of}{when}"
     return [
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
         ("counted", f"{picture.samples_counted:,} samples"),

@@ -96,7 +96,8 @@ def test_a_round_that_nobody_has_begun_and_a_run_that_is_over() -> None:
 
 def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     own = dict(own_rows(AT_WORK, Rates(12.34, 0, 0)))
-    assert (own["samples/s"], own["counted"], own["newest"], own["loss"]) == ("12.3", "1,536 samples", "128 of 2,048 in 9", "1.027")
+    assert (own["samples/s"], own["counted"], own["newest"], own["loss"]) == ("12.3", "1,536 samples", "128 of 2,048", "1.027")
+    assert dict(own_rows(changed(round=12), None))["newest"] == "128 of 2,048 in round 9"  # rounds went by without this peer
     run = dict(swarm_rows(AT_WORK, Rates(0, 1000, 20)))
     assert (run["out"], run["in"], run["peers"]) == ("1.5 MB, 1.0 kB/s", "999 B, 20 B/s", "about 8")
     assert dict(machine_rows(AT_WORK, Machine()))["heat"] == "not told"
