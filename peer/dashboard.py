@@ -169,6 +169,7 @@ class Dashboard(App[None]):
     def __init__(self, directory: Path, pid: int | None = None) -> None:
         """Show the peer of ``directory``; with ``pid`` it is the one that started this program, and is told by signals to leave."""
         super().__init__(ansi_color=True)
+        self.theme = "ansi-dark"  # the terminal's own sixteen colours, on its own background
         self._directory = directory
         self._pid = pid
         self._eyes = Eyes(directory, pid, self.post_message)

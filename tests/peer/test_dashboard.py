@@ -166,6 +166,20 @@ def test_without_colours_everything_is_there(tmp_path: Path, monkeypatch: pytest
     play(tmp_path, story)
 
 
+def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
+    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+        for number in range(39):
+            scene.sitter.voice.say(f"line {number}")
+        await until(pilot, "TRAINING", "line 38", "Help")
+        await pilot.press("p")
+        await until(pilot, "PAUSED  by you")
+        styles = [segment.style for line in pilot.app.screen._compositor.render_strips() for segment in line if segment.style]
+        colours = {colour for style in styles for colour in (style.color, style.bgcolor) if colour is not None}
+        assert all(colour.is_default or (colour.number is not None and colour.number < 16) for colour in colours), colours
+
+    play(tmp_path, story)
+
+
 def test_only_what_was_said_since_is_added() -> None:
     assert new_lines((), ("a", "b")) == ("a", "b")
     assert new_lines(("a", "b"), ("a", "b")) == ()
