@@ -190,7 +190,7 @@ class Dashboard(App[None]):
                     panel = Static(id=name)
                     panel.border_title = heading
                     yield panel
-            said = RichLog(id="said", wrap=True, markup=False, highlight=False, max_lines=1000)
+            said = RichLog(id="said", wrap=True, markup=False, highlight=False, max_lines=1000, min_width=1)
             said.border_title = "what it says"
             yield said
         yield Footer()
@@ -250,7 +250,7 @@ class Dashboard(App[None]):
         """Add to the log what was said since the picture before."""
         log = self.query_one("#said", RichLog)
         for line in new_lines(self._written, said):
-            log.write(line)
+            log.write(line, expand=True)
         self._written = said
 
     # Keys.
