@@ -97,8 +97,7 @@ class MonitorApp:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                is_page = any(name == b"content-type" and value.startswith(b"text/html") for name, value in message["headers"])
-                more = _OF_ALL | (_OF_PAGE if is_page else _OF_REST)
+                more = _OF_ALL | (_OF_PAGE if scope["path"] == "/" else _OF_REST)  # also of a 304, whose headers replace the page's
                 message["headers"] = [*message["headers"], *((name.encode(), value.encode()) for name, value in more.items())]
             elif scope["method"] == "HEAD":
                 message["body"] = b""

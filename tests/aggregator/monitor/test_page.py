@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
 from aggregator.monitor.settings import MonitorSection
+from aggregator.monitor.shown import SWARM_LETTERS
 from protocol.signing import peer_name
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, keyboard_faults, structure_faults
@@ -82,6 +83,10 @@ class Site:
         """Return the name that people know a peer by."""
         return peer_name(bytes.fromhex(self.programs.status(peer)["key"]))
 
+    def dot_of(self, peer: str) -> str:
+        """Return by what a peer's dot is known: the end of its name."""
+        return self.name_of(peer)[-SWARM_LETTERS:]
+
     def page(self, **settings: Any) -> Watched:
         """Return a new page in a browser that knows nothing yet."""
         context = self.browser.new_context(**{"viewport": SIZES["desktop"], "reduced_motion": "reduce", **settings})
@@ -141,7 +146,7 @@ def test_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(
     newest = page.locator("#rounds-rows tr:first-child th").text_content()
     watched.until("(seen) => document.querySelector('#rounds-rows th').textContent !== seen", newest)
     for peer in PEERS:
-        page.locator(f"#swarm [data-peer='{site.name_of(peer)}']").wait_for(timeout=WAIT_MS)
+        page.locator(f"#swarm [data-peer='{site.dot_of(peer)}']").wait_for(timeout=WAIT_MS)
     assert page.locator("#swarm .raft").count() == 2
     page.locator("#curve canvas").wait_for(timeout=WAIT_MS)  # the first evaluation has come
     page.locator("#front .point").first.wait_for(timeout=WAIT_MS)
@@ -322,14 +327,14 @@ def test_all_of_it_can_be_reached_and_used_by_keyboard(site: Site, watched: Watc
 
 
 def test_a_peer_that_leaves_is_seen_to_be_gone(site: Site, watched: Watched) -> None:
-    page, name = watched.page, site.name_of("right")
+    page, name = watched.page, site.dot_of("right")
     watched.open()
     page.locator("#people").evaluate("(node) => node.scrollIntoView()")
     page.locator(f"#swarm [data-peer='{name}']:not(.away)").wait_for(timeout=WAIT_MS)
     site.programs.kill("right")
     page.locator(f"#swarm [data-peer='{name}'].away").wait_for(timeout=WAIT_MS)
     watched.until("() => document.getElementById('people-sub').textContent.includes('1 more has left')")
-    assert page.locator(f"#swarm [data-peer='{site.name_of('alone')}'].away").count() == 0
+    assert page.locator(f"#swarm [data-peer='{site.dot_of('alone')}'].away").count() == 0
 
 
 def test_a_server_that_goes_away_is_told_and_comes_back(site: Site, watched: Watched) -> None:

@@ -170,6 +170,7 @@ def test_the_page_is_packed_and_asked_for_again_only_when_it_changed(shown: Show
     assert (got.headers["content-type"], got.headers["content-encoding"]) == ("text/html; charset=utf-8", "gzip")
     again = shown.get("/", headers={**LOCAL, "if-none-match": f'"other", W/{got.headers["etag"]}'})
     assert (again.status, again.body) == (304, b"")
+    assert again.headers["content-security-policy"] == got.headers["content-security-policy"]  # a browser takes it for the page's
     assert shown.get("/", headers={**LOCAL, "if-none-match": '"other"'}).status == 200
 
 

@@ -55,7 +55,7 @@ export const clock = known((ms) => new Date(ms).toLocaleTimeString("en-GB"));
 
 /** Return a long name so that it fits: its beginning is the same for all peers, its end tells them apart. */
 export function shortName(peer) {
-  return peer.length > 16 ? `…${peer.slice(-8)}` : peer;
+  return peer.length > 8 ? `…${peer.slice(-8)}` : peer;
 }
 
 /** Return the beginning of a digest in hexadecimal. */
