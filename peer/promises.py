@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from protocol.errors import RemoteFault, Unreachable
@@ -10,6 +11,7 @@ from swarm import waits
 from swarm.log_client import OwnRow
 
 _ASKED_BEFORE_BELIEVED = 3  # times that the log answers neither with a row nor that there is none: its ticket is its word
+_REMEMBERED = 64
 
 logger = logging.getLogger("manta.peer")
 
@@ -36,10 +38,12 @@ class Promises:
         self._on_broken = on_broken
         self._expected: dict[int, Sealed] = {}
         self._looking: dict[int, asyncio.Task[None]] = {}
+        self._found: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
 
     def expect(self, round_: int, sealed: Sealed) -> None:
-        """The round is committed, and the log said that ``sealed`` is in its table."""
-        self._expected[round_] = sealed
+        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a row and a late ticket."""
+        if sealed.claim not in self._found:
+            self._expected[round_] = sealed
 
     @property
     def is_waiting(self) -> bool:
@@ -50,7 +54,12 @@ class Promises:
         """Take note of a row that is proven to be in a round's table."""
         sealed = self._expected.get(round_)
         if sealed is not None and sealed.claim in row.contribution.claims:
-            self._on_kept(round_, self._expected.pop(round_), row)
+            self._keep(round_, row)
+
+    def _keep(self, round_: int, row: OwnRow | None) -> None:
+        sealed = self._expected.pop(round_)
+        self._found.append(sealed.claim)
+        self._on_kept(round_, sealed, row)
 
     def look(self) -> None:
         """Ask the log for the rows that its news did not bring."""
@@ -82,7 +91,7 @@ class Promises:
                 logger.info("row not shown round=%d reason=%s", round_, error)
                 faults += 1
                 if faults >= _ASKED_BEFORE_BELIEVED:
-                    self._on_kept(round_, self._expected.pop(round_), None)
+                    self._keep(round_, None)
                     return
             else:
                 if row is not None:

@@ -87,6 +87,18 @@ def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() 
     assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
 
 
+def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, ROW)
+        found.promises.expect(1, SEALED)
+        assert not found.promises.is_waiting
+        await found.promises.settle()
+
+    found = seen(story)
+    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+
+
 def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
     async def story(found: Seen) -> None:
         found.promises.expect(1, SEALED)
