@@ -19,6 +19,7 @@ COOLER_C = 5  # who became hot goes on so much below the limit: else it would st
 _DAY_MIN = 24 * 60
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(B|bit)(?:/s|ps)?")
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+_SHARE = "takes a share of the time, from 1% to 100%"
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([MG])(i?)B")
 _TIMES = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
@@ -51,8 +52,11 @@ class Limits(BaseModel):
         if text == NONE:
             return 100
         if text is not None and (found := re.fullmatch(r"([0-9]{1,3})\s*%?", text)):
-            return int(found[1])
-        return _whole(value, "takes a share of the time, from 1% to 100%")
+            value = int(found[1])
+        share = _whole(value, _SHARE)
+        if share is not None and not 1 <= share <= 100:
+            raise ValueError(f"{_SHARE}, not {share}%")
+        return share
 
     @field_validator("on_ac", mode="before")
     @classmethod

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 
 END_S = 20.0
+_IN_USE_S = 600.0
 
 
 def run(*words: str) -> str:
@@ -42,6 +43,19 @@ def take(prefix: str, name: socket.socket) -> bool:
             raise
         return False
     return True
+
+
+def take_in_turn(prefix: str, name: socket.socket) -> None:
+    """Wait until nobody else has the right to the networks of a prefix, and ``take`` it.
+
+    Raises:
+        RuntimeError: somebody has it for too long.
+    """
+    end_s = time.monotonic() + _IN_USE_S
+    while not take(prefix, name):
+        if time.monotonic() > end_s:
+            raise RuntimeError("such a network is in use for too long")
+        time.sleep(0.5)
 
 
 def remove(prefix: str) -> None:

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -20,12 +19,11 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.faults.delay_line import DEVICE, READY, Table, carried_bytes
-from tests.namespaces import END_S, make, on_host, remove, run, take
+from tests.namespaces import END_S, make, on_host, remove, run, take_in_turn
 
 PREFIX = "manta-far-"
 _LINES = f"{PREFIX}lines"
 _NET = "5.6"  # looks public, and exists only here
-_IN_USE_S = 600.0
 _QUEUE = 10_000  # packets that a device holds back
 _LINE_PROGRAM = Path(__file__).with_name("delay_line.py")
 _ENTER = 'mount --bind "$0" /etc/machine-id && exec "$@"'
@@ -103,7 +101,7 @@ class FarNetwork:
 
     def __enter__(self) -> "FarNetwork":
         try:
-            self._lock()
+            take_in_turn(PREFIX, self._held.enter_context(socket.socket(socket.AF_UNIX)))
             self._held.callback(remove, PREFIX)
             remove(PREFIX)
             for host in self.hosts.values():
@@ -134,15 +132,6 @@ class FarNetwork:
         assert lines.stdout is not None
         if lines.stdout.readline() != READY:
             raise RuntimeError(f"the lines ended with exit code {lines.wait(END_S)}")
-
-    def _lock(self) -> None:
-        """Wait until no other test has such a network."""
-        name = self._held.enter_context(socket.socket(socket.AF_UNIX))
-        end_s = time.monotonic() + _IN_USE_S
-        while not take(PREFIX, name):
-            if time.monotonic() > end_s:
-                raise RuntimeError("such a network is in use for too long")
-            time.sleep(0.5)
 
 
 def _build(host: Host) -> None:

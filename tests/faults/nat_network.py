@@ -17,18 +17,16 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
 
-from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, remove, run, take
+from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, remove, run, take_in_turn
 
 KINDS = ("public", "cone", "symmetric", "firewalled")
 PREFIX = "manta-nat-"
 _SWITCH = f"{PREFIX}internet"
 _NET = "5.5.5"  # looks public, and exists only here
-_IN_USE_S = 600.0
 _DEVICE, _OUTSIDE, _INSIDE = "eth", "wan", "lan"
 
 
@@ -81,7 +79,7 @@ class Internet:
 
     def __enter__(self) -> "Internet":
         try:
-            self._lock()
+            take_in_turn(PREFIX, self._held.enter_context(socket.socket(socket.AF_UNIX)))
             self._held.callback(remove, PREFIX)
             remove(PREFIX)
             make(_SWITCH)
@@ -153,17 +151,6 @@ class Internet:
         plug(router, port, _INSIDE)
         give_address(host.namespace, _DEVICE, host.address, gateway=lan)
         return host
-
-    # Cleaning up.
-
-    def _lock(self) -> None:
-        """Wait until no other test has such a network."""
-        name = self._held.enter_context(socket.socket(socket.AF_UNIX))
-        end_s = time.monotonic() + _IN_USE_S
-        while not take(PREFIX, name):
-            if time.monotonic() > end_s:
-                raise RuntimeError("such a network is in use for too long")
-            time.sleep(0.5)
 
 
 def _wall(namespace: str, device: str) -> None:
