@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.children import Child, stop
-from aggregator.config import RoundSection, RunConfig, write_run_file
+from aggregator.config import RunConfig, write_run_file
+from aggregator.config_sections import RoundSection
 from aggregator.verify import verify_directory
 from automl.settings import TASKS, thin, usual
 from protocol.errors import MantaError

@@ -35,7 +35,7 @@ import psutil
 from scale_programs import METHODS, RECEIVED, SENT, Place
 from scale_swarm import Moment, Swarm, Usage, run_config
 
-from aggregator.config import DataSection, ExchangeSection
+from aggregator.config_sections import DataSection, ExchangeSection
 from protocol.exchange import MAX_AGE, codec_named
 
 REST_S = 20.0  # before the first lot: what it costs to be there

@@ -19,7 +19,8 @@ import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
 from aggregator.children import Child, stop
-from aggregator.config import DataSection, ExchangeSection, RoundSection, RunConfig, RunSection, template
+from aggregator.config import RunConfig, template
+from aggregator.config_sections import DataSection, ExchangeSection, RoundSection, RunSection
 from aggregator.local_report import AggregatorStatus, PeerStatus, read_status
 from aggregator.verify import verify_directory
 from protocol.ledger import Ledger

@@ -24,7 +24,8 @@ from protocol.table import Row, table_bytes
 from swarm import waits
 from swarm.blobs import Blob, ProvenPiece, Shelf
 from swarm.disk import make_directory, write_durably
-from swarm.fetching import OnWrong, fetch_piece
+from swarm.fetch_calls import OnWrong
+from swarm.fetching import fetch_piece
 from swarm.rpc import OwnNode
 from swarm.sources import Sources
 from swarm.tasks import together

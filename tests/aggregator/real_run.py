@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aggregator.config import ExchangeSection, FollowerSection, RoundSection, RunConfig, RunSection
+from aggregator.config import RunConfig
+from aggregator.config_sections import ExchangeSection, FollowerSection, RoundSection, RunSection
 from aggregator.follower import Next
 from aggregator.opening import OpenRun, open_run
 from automl.data.digits import digits

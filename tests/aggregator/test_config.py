@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aggregator.config import RunConfig, RunSection, load_run_file, template, write_run_file
+from aggregator.config import RunConfig, load_run_file, template, write_run_file
+from aggregator.config_sections import RunSection
 from automl.cost import cost_table, macs
 from automl.data.catalog import load_dataset
 from automl.data.digits import digits

@@ -7,7 +7,8 @@ from click.testing import CliRunner, Result
 
 import aggregator.cli_settings
 from aggregator.cli import main
-from aggregator.config import ExchangeSection, RunConfig, load_run_file, template
+from aggregator.config import RunConfig, load_run_file, template
+from aggregator.config_sections import ExchangeSection
 from aggregator.forecast import Sizes, forecast, lines, sizes_of
 from aggregator.run_file_lines import line_of
 from automl.data.catalog import load_dataset

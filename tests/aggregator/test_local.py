@@ -8,7 +8,8 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
+from aggregator.config import RunConfig
+from aggregator.config_sections import ExchangeSection, RoundSection, RunSection
 from aggregator.local import main
 from aggregator.local_progress import Progress
 from aggregator.local_report import (

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.config import FollowerSection, RunConfig
+from aggregator.config import RunConfig
+from aggregator.config_sections import FollowerSection
 from aggregator.log import Log
 from aggregator.opening import OpenRun, filled_shelf, open_run
 from aggregator.operator import Operator

@@ -8,7 +8,8 @@ from typing import Any
 
 import psutil
 
-from aggregator.config import ExchangeSection, FollowerSection, RunConfig
+from aggregator.config import RunConfig
+from aggregator.config_sections import ExchangeSection, FollowerSection
 from aggregator.replay import Played, Tables, replay_directory
 from aggregator.storage import is_at_rest, read_manifest, reading
 from aggregator.verify import verify_directory

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from aggregator.cli import main
-from aggregator.config import ExchangeSection
+from aggregator.config_sections import ExchangeSection
 from automl.networks import build
 from automl.space import space_named
 from automl.update import state_piece_sizes

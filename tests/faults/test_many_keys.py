@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from aggregator.commits import Commits
-from aggregator.config import ExchangeSection, RoundSection, RunConfig, RunSection
+from aggregator.config import RunConfig
+from aggregator.config_sections import ExchangeSection, RoundSection, RunSection
 from aggregator.intake import Intake
 from aggregator.live import unix_ms
 from aggregator.news import NewsDesk

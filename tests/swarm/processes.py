@@ -16,7 +16,8 @@ from typing import Any, Literal
 import psutil
 
 from aggregator.children import Child, stop
-from aggregator.config import RoundSection, RunConfig, RunSection, template
+from aggregator.config import RunConfig, template
+from aggregator.config_sections import RoundSection, RunSection
 
 DEADLINE_S = 240.0
 LISTEN = "/ip4/127.0.0.1/tcp/0"

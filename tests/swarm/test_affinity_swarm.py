@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from aggregator.config import RunSection
+from aggregator.config_sections import RunSection
 from tests.swarm.processes import LISTEN, Programs, small_run
 
 pytestmark = pytest.mark.swarm

@@ -15,7 +15,8 @@ from protocol.errors import EncodingError, Unreachable
 from protocol.signing import Identity, PublicKey, sha256
 from swarm import waits
 from swarm.blobs import BUSY, HASHES, MAX_PIECE_BYTES, METHOD, Ask, Blob, Growing, Shelf, sizes_of
-from swarm.fetching import EXTRA_CALLS, PIECES_AT_ONCE, fetch
+from swarm.fetch_calls import EXTRA_CALLS, PIECES_AT_ONCE
+from swarm.fetching import fetch
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.node import Node
 from swarm.rpc import Handler

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import RunSection
+from aggregator.config_sections import RunSection
 from aggregator.replay import replay_directory
 from aggregator.storage import read_manifest
 from aggregator.verify import verify_directory

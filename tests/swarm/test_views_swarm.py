@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import DataSection, FollowerSection, RunConfig
+from aggregator.config import RunConfig
+from aggregator.config_sections import DataSection, FollowerSection
 from aggregator.replay import replay_directory
 from aggregator.verify import verify_directory
 from tests.stereo_sites import write_scenes

@@ -9,7 +9,7 @@ from exact.coding import body_num_bytes
 from exact.vectors import vector_group_sizes
 from peer.view_messages import MAX_PART_BYTES
 from protocol.exchange import GRACE_MAX_MS, GROUP_VALUES, grace_ms
-from swarm import fetching, neighbours, waits
+from swarm import fetch_calls, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES
 from swarm.log_client import GROUPS_IN_FLIGHT
 from swarm.rpc import MAX_MESSAGE_BYTES
@@ -62,7 +62,7 @@ def test_a_server_lets_a_caller_take_an_answer_for_as_long_as_that_waits_for_it(
 def test_a_fetch_outlives_some_sources_that_stall() -> None:
     assert waits.FETCH_S >= 5 * waits.PIECE_S
     assert max(waits.PIECE_AGAIN_S[1], waits.AWAY_S) * 1.5 < waits.PIECE_S
-    patience_s = fetching._FIRST_PATIENCE_S + MAX_PIECE_BYTES / fetching._FIRST_BYTES_PER_S
+    patience_s = fetch_calls._FIRST_PATIENCE_S + MAX_PIECE_BYTES / fetch_calls._FIRST_BYTES_PER_S
     assert patience_s < waits.PIECE_S
     assert max(vector_group_sizes(10**7)) <= MAX_PIECE_BYTES
 

@@ -1,0 +1,173 @@
+"""The sections of a run file: each field with its unit and reason, refused alone; the defaults are those of classification, dense."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from automl.settings import usual
+from automl.space import fitted_name
+from protocol.errors import UserError
+from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
+from protocol.records import check_name
+
+_USUAL = usual("classification")
+
+
+class Section(BaseModel):
+    """A part of the run file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class RunSection(Section):
+    """[run]"""
+
+    name: str = Field(default=_USUAL.dataset, description="a plain lower-case name, shown to volunteers")
+    algorithm: Literal["data-parallel", "model-parallel"] = Field(
+        default="data-parallel",
+        description="data-parallel: every peer trains the round's four architectures; model-parallel: each cohort has its own",
+    )
+    schedule: Literal["sandwich", "shrinking"] = Field(
+        default="sandwich",
+        description="sandwich: all sizes at once; shrinking: first the full network, then smaller ones join and learn from it too",
+    )
+    cohorts: Literal["consent", "affinity"] = Field(
+        default="consent",
+        description="consent: who shares a token averages before handing in; affinity: whoever is near, for people who know each other",
+    )
+    data: Literal["shared", "private"] = Field(
+        default="shared",
+        description="shared: everybody trains on the data set; private: each peer on labelled images of its own, which stay where they are",
+    )
+    seed: int = Field(default=0, ge=0, description="everything random in the run follows from it")
+    rounds: int = Field(
+        default=_USUAL.num_rounds,
+        ge=1,
+        description="exchanges of the whole swarm until the run is finished; each has [exchange] local_steps updates",
+    )
+
+
+class DataSection(Section):
+    """[data]"""
+
+    dataset: str = Field(
+        default=_USUAL.dataset, description="what is trained on, and with it the task; see manta-search data; digits needs no download"
+    )
+    supernet: str = Field(
+        default=_USUAL.supernet,
+        description="the weights that all subnets share: classifier-tiny, classifier-base, stereo-tiny or stereo-base; fitted to the data",
+    )
+    classes: tuple[str, ...] = Field(
+        default=(),
+        description="private data: the names of the classes' folders at the peers, in the order of the labels; [] for the data set's own",
+    )
+
+    @field_validator("dataset")
+    @classmethod
+    def _check_dataset(cls, dataset: str) -> str:
+        check_name(dataset, "a data set")
+        return dataset
+
+    @field_validator("supernet")
+    @classmethod
+    def _check_supernet(cls, supernet: str) -> str:
+        try:
+            fitted_name(supernet, 1, 10)  # refuses all but families
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return supernet
+
+
+class RoundSection(Section):
+    """[round]"""
+
+    target_batch: int = Field(
+        default=_USUAL.target_batch, ge=2, description="samples of the whole swarm that a round aims at: its length adapts by itself"
+    )
+    lot_samples: int = Field(
+        default=_USUAL.lot_samples, ge=2, le=65536, description="samples of one lot: one micro-batch through one architecture"
+    )
+    weight_cap: int = Field(
+        default=_USUAL.target_batch // 2, ge=2, description="samples: nobody weighs more in a round's mean and rewards, however many it has"
+    )
+    max_claim_samples: int = Field(default=16 * _USUAL.target_batch, ge=2, description="a claim of more samples is refused")
+    first_open_s: float = Field(default=60, gt=0, description="how long the first round is open for contributions")
+    min_open_s: float = Field(default=2, gt=0, description="the least that a round is open")
+    max_open_s: float = Field(default=600, gt=0, description="the most")
+
+
+class ExchangeSection(Section):
+    """[exchange]"""
+
+    local_steps: int = Field(
+        default=_USUAL.local_steps,
+        ge=1,
+        le=MAX_LOCAL_STEPS,
+        description="updates of each cohort between two exchanges; 1: the mean gradient is exchanged, and everybody takes one update",
+    )
+    codec: str = Field(
+        default=_USUAL.codec,
+        description="how values travel: int16, int8, or topk-KEPT-BITS: of 4096 the KEPT largest (1 to 2048), in 2 to 8 bits each",
+    )
+    residual_percent: int = Field(
+        default=_USUAL.residual_percent,
+        ge=0,
+        le=100,
+        description="of what topk left out so far that is added to the next contribution; without meaning for the others",
+    )
+    max_rows: int = Field(default=64, ge=1, le=MAX_ROWS, description="contributions that a round takes at most")
+    first_floor: int = Field(
+        default=-32, ge=MIN_FLOOR, le=MAX_FLOOR, description="values below 2^first_floor are lost in the first rounds; it adapts by itself"
+    )
+
+    @field_validator("codec")
+    @classmethod
+    def _check_codec(cls, codec: str) -> str:
+        codec_named(codec)
+        return codec
+
+
+class OptimizerSection(Section):
+    """[optimizer]"""
+
+    name: Literal["adamw", "sgd"] = Field(default="adamw", description="the exact update, the same bits on every machine")
+    learning_rate: str = Field(default=_USUAL.optimizer.learning_rate, description="decimal text; the peak of a phase's one-cycle schedule")
+    beta1: str = Field(default=_USUAL.optimizer.beta1, description="decimal text; AdamW's first moment, SGD's momentum")
+    beta2: str = Field(default=_USUAL.optimizer.beta2, description="decimal text; AdamW's second moment")
+    epsilon: str = Field(default=_USUAL.optimizer.epsilon, description="decimal text")
+    weight_decay: str = Field(default=_USUAL.optimizer.weight_decay, description="decimal text")
+    warmup_percent: int = Field(
+        default=_USUAL.optimizer.warmup_percent, ge=0, le=100, description="of a phase's rounds, until the rate is at its peak"
+    )
+    outer_rate: str = Field(
+        default=_USUAL.optimizer.outer_rate,
+        description="decimal text; with several local steps: how much of their mean change the next state takes",
+    )
+    outer_momentum: str = Field(
+        default=_USUAL.optimizer.outer_momentum, description="decimal text; with several local steps: Nesterov's, of these mean changes"
+    )
+
+
+class RewardsSection(Section):
+    """[rewards]"""
+
+    pool: int = Field(default=1_000_000, ge=1, description="credit units shared out each round")
+    unaudited_percent: int = Field(
+        default=25,
+        ge=1,
+        le=100,
+        description="private data, whose lots nobody can compute again: of a round's pool, what one key earns at most",
+    )
+
+
+class FollowerSection(Section):
+    """[follower] (not part of the manifest: may change at any start)"""
+
+    evaluate_every: int = Field(default=0, ge=0, description="rounds between evaluations on held-out data; 0: only after the last round")
+    keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
+    keep_bodies: int = Field(
+        default=32,
+        ge=4,
+        description="newest rounds whose contributions are kept: they can be computed again; the start says the disk it takes",
+    )
+    data_root: str = Field(default="", description="folder with the data sets that come with no library; empty: none is needed")
