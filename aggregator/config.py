@@ -1,7 +1,7 @@
 """An operator's run file (TOML), and what the manifest will say of it; ``aggregator.config_sections`` has its keys.
 
 The defaults are those of classification, dense; ``RunConfig.usual`` has those of each task, and ``RunConfig.thin`` those that need little
-traffic (``automl.settings``). The task itself has no key: it follows from the data.
+traffic (``automl.training.settings``). The task itself has no key: it follows from the data.
 """
 
 import json
@@ -25,12 +25,12 @@ from aggregator.config_sections import (
 )
 from aggregator.monitor.settings import MonitorSection
 from aggregator.run_file_lines import line_of
-from automl.cost import cost_table
 from automl.data.dataset import CLASSIFICATION, Dataset
 from automl.data.names import task_of
-from automl.schedule import Plan
-from automl.settings import Settings, first_floor, thin, usual
-from automl.space import fitted_name, space_named
+from automl.spaces.cost import cost_table
+from automl.spaces.space import fitted_name, space_named
+from automl.training.schedule import Plan
+from automl.training.settings import Settings, first_floor, thin, usual
 from protocol.errors import UserError
 from protocol.exchange import Exchange
 from protocol.private import PRIVATE, PrivateData

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from automl.settings import usual
-from automl.space import fitted_name
+from automl.spaces.space import fitted_name
+from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.records import check_name

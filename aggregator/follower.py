@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from aggregator.snapshots import Snapshots
-from automl.course import RunCourse
 from automl.data.dataset import Dataset
-from automl.evaluation import QualityReport, quality_report
-from automl.update import State, next_state, state_pieces
+from automl.evaluation.held_out import QualityReport, quality_report
+from automl.training.course import RunCourse
+from automl.training.update import State, next_state, state_pieces
 from exact.coding import Body
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups

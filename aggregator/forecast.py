@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from aggregator.config import RunConfig
 from aggregator.sizes import held_bytes, in_words
 from automl.data.dataset import Dataset
-from automl.networks import build
-from automl.update import num_moments
+from automl.models.networks import build
+from automl.training.update import num_moments
 from exact.coding import body_num_bytes
 from protocol.exchange import MAX_COHORT
 from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, entry_of

@@ -8,8 +8,8 @@ from aggregator.config import RunConfig
 from aggregator.local_report import Limits
 from aggregator.monitor.settings import address_of
 from automl.data.names import BUNDLED, check_name
-from automl.settings import usual
-from automl.space import fitted_name, space_named
+from automl.spaces.space import fitted_name, space_named
+from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, codec_named
 from protocol.private import PRIVATE

@@ -35,7 +35,7 @@ from aggregator.storage import (
     write_manifest,
 )
 from aggregator.verify import RESTORE, CourseOf, Replay, check_tree_head, replay
-from automl.course import RunCourse
+from automl.training.course import RunCourse
 from protocol.errors import LedgerError, OtherHistory, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.merkle import EMPTY_ROOT, leaf_hash

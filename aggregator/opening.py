@@ -11,8 +11,8 @@ from aggregator.log import Log
 from aggregator.replay import BODIES, SNAPSHOTS, Tables, replayed
 from aggregator.storage import DATABASE, read_manifest
 from automl.data.dataset import Dataset
-from automl.snapshot import load_snapshot
-from automl.update import State, initial_state, state_digest, state_pieces
+from automl.training.snapshot import load_snapshot
+from automl.training.update import State, initial_state, state_digest, state_pieces
 from exact.coding import body_num_bytes
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger

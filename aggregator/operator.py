@@ -42,8 +42,8 @@ from aggregator.storage import DATABASE, refuse_handed_over
 from aggregator.watched import Watched
 from aggregator.weights import Weights
 from automl.data.catalog import load_dataset
-from automl.evaluation import QualityReport
-from automl.update import self_test
+from automl.evaluation.held_out import QualityReport
+from automl.training.update import self_test
 from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.errors import StorageError, Unreachable, UserError

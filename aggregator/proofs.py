@@ -5,7 +5,7 @@ from pathlib import Path
 
 from aggregator.evidence import MAX_EVIDENCE_BYTES
 from automl.files import read_bounded
-from automl.space import space_named
+from automl.spaces.space import space_named
 from protocol.encoding import unpack
 from protocol.errors import RemoteFault, UserError
 from protocol.histories import Departure, Histories, Shown
@@ -69,8 +69,8 @@ def _measure(manifest: Manifest) -> Measure:
     """
     import torch  # here and not above: a file that proves nothing is told before they are loaded
 
-    from automl.course import RunCourse
-    from automl.networks import build
+    from automl.models.networks import build
+    from automl.training.course import RunCourse
 
     try:
         course = RunCourse(manifest)

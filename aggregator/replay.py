@@ -13,8 +13,8 @@ from aggregator.follower import after_table
 from aggregator.snapshots import Snapshots
 from aggregator.storage import read_manifest
 from aggregator.verify import verify_directory
-from automl.course import RunCourse
-from automl.update import State
+from automl.training.course import RunCourse
+from automl.training.update import State
 from exact.coding import Body, body_groups, body_num_bytes, parse
 from protocol.errors import EncodingError, StorageError
 from protocol.ledger import Ledger, Listed

@@ -1,6 +1,6 @@
 """An aggregator's snapshots: the newest states, the teacher's for as long as the run lives, and what the log said when each was committed.
 
-DIR/round-00000040.safetensors   a state (see ``automl.snapshot``); one that is missing is computed again from an older one and the bodies
+DIR/round-00000040.safetensors   a state (``automl.training.snapshot``); a missing one is computed again from an older one and the bodies
 DIR/round-00000040.json          size, root and signed tree head of the log that has the round, written after the commit
 """
 
@@ -9,9 +9,9 @@ import json
 import logging
 from pathlib import Path
 
-from automl.schedule import Plan
-from automl.snapshot import load_snapshot, save_snapshot
-from automl.update import State, state_digest
+from automl.training.schedule import Plan
+from automl.training.snapshot import load_snapshot, save_snapshot
+from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.notes import TreeHead
 from protocol.records import Manifest

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from aggregator.replay import SNAPSHOTS
 from aggregator.storage import read_manifest
-from automl.snapshot import load_snapshot
-from automl.update import state_digest
+from automl.training.snapshot import load_snapshot
+from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from swarm.disk import disk_errors, sync_directory
 

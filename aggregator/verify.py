@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
-from automl.course import RunCourse
+from automl.training.course import RunCourse
 from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger

@@ -7,11 +7,11 @@ import torch
 
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
-from automl.networks import build
-from automl.snapshot import load_snapshot
-from automl.space import space_named
-from automl.supernet import Supernet
-from automl.update import State
+from automl.models.networks import build
+from automl.models.supernet import Supernet
+from automl.spaces.space import space_named
+from automl.training.snapshot import load_snapshot
+from automl.training.update import State
 from protocol.errors import UserError
 
 

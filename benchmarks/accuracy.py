@@ -33,16 +33,16 @@ from torch import Tensor, nn
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
 from automl.data.pairs import PairFiles, pairs
-from automl.data.stereo import StereoDataset
-from automl.evaluation import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Quality, baseline, evaluate, measure
-from automl.networks import build
-from automl.objective import classification_loss, stereo_loss
-from automl.schedule import Plan
-from automl.settings import usual
-from automl.space import Architecture, SearchSpace
-from automl.stereo import PlainStereo
-from automl.supernet import draw
-from automl.trainer import Trainer
+from automl.data.views import StereoDataset
+from automl.evaluation.held_out import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Quality, baseline, evaluate, measure
+from automl.models.networks import build
+from automl.models.stereo import PlainStereo
+from automl.models.supernet import draw
+from automl.spaces.space import Architecture, SearchSpace
+from automl.training.objective import classification_loss, stereo_loss
+from automl.training.schedule import Plan
+from automl.training.settings import usual
+from automl.training.trainer import Trainer
 from protocol.lots import lot_seed, sample_indices
 from protocol.records import SCHEDULES
 from protocol.signing import sha256
@@ -182,7 +182,7 @@ def loss_of(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def recalibrate(network: nn.Module, dataset: Dataset, resolution: int) -> None:
-    """Take BatchNorm's statistics from the training images that automl.evaluation uses."""
+    """Take BatchNorm's statistics from the training images that automl.evaluation.held_out uses."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.reset_running_stats()

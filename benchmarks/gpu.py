@@ -24,9 +24,9 @@ from torch import Tensor
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
-from automl.networks import build
-from automl.space import Architecture, SearchSpace, space_named
-from automl.training import Lot, LotResult, Worker, project
+from automl.models.networks import build
+from automl.spaces.space import Architecture, SearchSpace, space_named
+from automl.training.lots import Lot, LotResult, Worker, project
 from benchmarks.workers import architectures_of, timed
 from peer.crew_processes import ProcessCrew
 from peer.devices import Device

@@ -22,7 +22,7 @@ from aggregator.children import Child, stop
 from aggregator.config import RunConfig, write_run_file
 from aggregator.config_sections import RoundSection
 from aggregator.verify import verify_directory
-from automl.settings import TASKS, thin, usual
+from automl.training.settings import TASKS, thin, usual
 from protocol.errors import MantaError
 from protocol.signing import peer_name
 

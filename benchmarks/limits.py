@@ -46,9 +46,9 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     import torch
 
     from automl.data.digits import digits
-    from automl.networks import build
-    from automl.space import TINY
-    from automl.training import Lot
+    from automl.models.networks import build
+    from automl.spaces.space import TINY
+    from automl.training.lots import Lot
     from peer.crew_processes import ProcessCrew
     from peer.devices import Device
     from peer.resting import RestingCrew

@@ -6,7 +6,7 @@
 A SETTING is CODEC@H, as int16@1 (dense, an exchange after every update) or topk-256-4@10 (of 4096 values the largest 256, 4 bits each, an
 exchange after 10 local steps), with what differs from the usual behind commas: topk-256-4@10,residual=95,rate=0.7,momentum=0.9,lr=0.01
 (percent of the residual that comes with the next contribution; rate and momentum of the outer step; peak of the rate). Without --settings:
-the dense one and ``automl.settings.thin``.
+the dense one and ``automl.training.settings.thin``.
 
 Every run has as many updates (rounds times H), lots and samples. Classification: digits, 200 updates, 4 cohorts with 4 lots of 32 a step
 each. Stereo: layers, 100 updates, 4 cohorts with a lot of 8 a step each. BatchNorm is recalibrated, nothing is fine-tuned, the 8 random
@@ -28,10 +28,10 @@ from pathlib import Path
 import torch
 
 from automl.data.catalog import load_dataset
-from automl.evaluation import metric_of, quality_report
-from automl.schedule import Plan
-from automl.settings import thin, usual
-from automl.trainer import Trainer
+from automl.evaluation.held_out import metric_of, quality_report
+from automl.training.schedule import Plan
+from automl.training.settings import thin, usual
+from automl.training.trainer import Trainer
 from protocol.exchange import codec_named
 from protocol.records import ALGORITHMS, SCHEDULES
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from aggregator.config import RunConfig
 from aggregator.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
 from aggregator.storage import DATABASE, TREE_HEAD, create_database, write_manifest
-from automl.asked import AskedCourse
 from automl.data.digits import digits
+from automl.training.asked import AskedCourse
 from protocol.encoding import pack
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head

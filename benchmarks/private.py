@@ -5,7 +5,8 @@
 
 DIR holds FashionMNIST (manta-search data fashionmnist --root DIR --download), or NAME is another set. Its training images are split over
 the peers by class (Dirichlet), and of each peer's own a fifth is held out. All settings have as many updates, lots and samples, and
-exchange alike (``automl.settings.thin``: 5 local steps, the largest 192 of 4096 values in 4 bits); every peer is a cohort of its own:
+exchange alike (``automl.training.settings.thin``: 5 local steps, the largest 192 of 4096 values in 4 bits); every peer is a cohort of its
+own:
 
 - ``pooled``: every peer trains on what all peers have together;
 - ``private``: each on its own;
@@ -32,17 +33,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from automl.cohorts import Cohort
 from automl.data.catalog import load_dataset
 from automl.data.images import ImageDataset
 from automl.data.private_folder import is_held_out
 from automl.data.splitting import dirichlet_split, part_of
-from automl.evaluation import evaluate, quality_report
-from automl.networks import build
-from automl.schedule import Plan
-from automl.settings import thin
-from automl.space import fitted_name, space_named
-from automl.trainer import Trainer
+from automl.evaluation.held_out import evaluate, quality_report
+from automl.models.networks import build
+from automl.spaces.space import fitted_name, space_named
+from automl.training.cohorts import Cohort
+from automl.training.schedule import Plan
+from automl.training.settings import thin
+from automl.training.trainer import Trainer
 from peer.noise import noisy
 
 _LEAST = 60  # images of a peer
@@ -78,7 +79,7 @@ class NoisyTrainer(Trainer):
 def trainer_of(
     plan: Plan, dataset: ImageDataset, parts: Sequence[ImageDataset], cohorts: int, samples: int, kind: type[Trainer] = Trainer
 ) -> Trainer:
-    """Return a training whose cohorts exchange as ``automl.settings.thin`` says."""
+    """Return a training whose cohorts exchange as ``automl.training.settings.thin`` says."""
     usual = thin("classification")
     return kind(
         plan,

@@ -26,7 +26,7 @@ import torch
 from aggregator.config import load_run_file
 from aggregator.operator import Operator
 from automl.data.dataset import Dataset
-from automl.training import NUM_PROJECTIONS, Lot, LotResult, Worker
+from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, Worker
 from peer.config import PeerConfig
 from peer.session import join
 from swarm.node import Node

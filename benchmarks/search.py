@@ -17,18 +17,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from automl.cost import macs
 from automl.data.dataset import SEARCH, TEST
-from automl.evaluation import Quality, metric_of, score
+from automl.evaluation.held_out import Quality, metric_of, score
 from automl.jobs.find import made_evaluator
 from automl.opening import opened_snapshot
 from automl.search.constraints import Constraint, Cost, Region
-from automl.search.course import Strategy, search
 from automl.search.evaluators import Evaluator
 from automl.search.evolution import Effort
 from automl.search.journal import Journal
 from automl.search.processes import ProcessEvaluator
-from automl.space import Architecture, SearchSpace
+from automl.search.search import Strategy, search
+from automl.spaces.cost import macs
+from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import MantaError
 
 

@@ -42,7 +42,7 @@ from scale_swarm import Logged, Swarm, run_config
 from soak_swarm import Sample, Seen, StruckSwarm, Use
 
 from aggregator.replay import replay_directory
-from automl.settings import thin
+from automl.training.settings import thin
 from protocol.errors import MantaError
 from protocol.exchange import codec_named, grace_ms
 

@@ -18,11 +18,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from automl.cost import macs
-from automl.networks import build
-from automl.objective import classification_loss, stereo_loss
-from automl.space import BASE, Architecture, SearchSpace, space_named
-from automl.stereo import PlainStereo
+from automl.models.networks import build
+from automl.models.stereo import PlainStereo
+from automl.spaces.cost import macs
+from automl.spaces.space import BASE, Architecture, SearchSpace, space_named
+from automl.training.objective import classification_loss, stereo_loss
 
 _NUM_RANDOM = 5
 _WARM_UP = 3

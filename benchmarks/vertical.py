@@ -19,12 +19,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from automl.data.stereo import LEFT, RIGHT
-from automl.settings import usual
-from automl.space import STEREO_TINY
-from automl.stereo import Stereo
-from automl.training import Lot, LotResult, Worker
-from automl.vertical import SiteWorker
+from automl.data.views import LEFT, RIGHT
+from automl.models.stereo import Stereo
+from automl.spaces.space import STEREO_TINY
+from automl.training.lots import Lot, LotResult, Worker
+from automl.training.settings import usual
+from automl.training.vertical import SiteWorker
 from peer.crew import WorkerLost
 from peer.view_messages import Site
 from peer.views import SiteCrew

@@ -37,9 +37,9 @@ from wan_manta import COHORTS, Exchanged, Setting, Vector
 from wan_network import Network, failed, why_not
 
 from automl.data.catalog import load_dataset
-from automl.networks import build
-from automl.settings import thin
-from automl.space import fitted_name, space_named
+from automl.models.networks import build
+from automl.spaces.space import fitted_name, space_named
+from automl.training.settings import thin
 from protocol.exchange import codec_named
 
 HOSTS_A_SITE = 4

@@ -26,9 +26,9 @@ import torch
 from torch import Tensor
 
 from automl.data.catalog import load_dataset
-from automl.networks import build
-from automl.space import Architecture, SearchSpace, space_named
-from automl.training import Lot, Worker
+from automl.models.networks import build
+from automl.spaces.space import Architecture, SearchSpace, space_named
+from automl.training.lots import Lot, Worker
 from peer.cohort import Seat
 from peer.crew import Crew, InProcess
 from peer.crew_processes import ProcessCrew

@@ -186,7 +186,7 @@ def about_command(**options: Any) -> None:
         if not config.initial_peers and not (config.dir / "last.json").exists():
             return
         with ending_at_ctrl_c():
-            from automl.update import state_piece_sizes
+            from automl.training.update import state_piece_sizes
             from exact.coding import body_num_bytes
             from peer.visiting import num_weights, visiting
 

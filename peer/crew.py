@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from automl.training import Lot, LotResult
+from automl.training.lots import Lot, LotResult
 from peer.work import ComputeThread, now_ms
 from protocol.errors import Weather
 
@@ -76,7 +76,7 @@ class Crew(Protocol):
 
 
 class LotWorker(Protocol):
-    """What computes lots (``automl.training.Worker``)."""
+    """What computes lots (``automl.training.lots.Worker``)."""
 
     @property
     def num_weights(self) -> int:

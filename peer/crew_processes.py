@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from automl.networks import build
-from automl.shared import Region, aligned
-from automl.space import space_named
-from automl.training import Lot, LotResult
+from automl.models.networks import build
+from automl.shared_memory import Region, aligned
+from automl.spaces.space import space_named
+from automl.training.lots import Lot, LotResult
 from peer.crew import Done, WorkerLost
 from peer.devices import Device
 from peer.work import now_ms

@@ -134,7 +134,7 @@ def _programs() -> Finding:
 
 
 def _arithmetic() -> Finding:
-    from automl.update import self_test
+    from automl.training.update import self_test
 
     try:
         self_test()

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from automl.data.names import check_root
-from automl.latency import LatencyTable
+from automl.latency.table import LatencyTable
 from peer.cohort_token import check_token
 from peer.config import PeerConfig
 from peer.light_client import GatewayUrl

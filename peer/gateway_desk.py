@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from automl.course import RunCourse
 from automl.data.dataset import Dataset
 from automl.data.snippet import cut, is_for_any_thread, sample_bytes
-from automl.light import Places, cheapest, covered_weights, leased_lots, leased_samples, num_covered, scattered
-from automl.schedule import place_of_lot
-from automl.space import Architecture
-from automl.update import State
+from automl.spaces.space import Architecture
+from automl.training.course import RunCourse
+from automl.training.light import Places, cheapest, covered_weights, leased_lots, leased_samples, num_covered, scattered
+from automl.training.schedule import place_of_lot
+from automl.training.update import State
 from exact.coding import body_num_bytes, parse
 from exact.residuals import given, vector_digest
 from peer.cohort_seat import Seat

@@ -6,8 +6,8 @@ HTTP's libraries are imported by those peers alone that are gateways.
 import contextlib
 from collections.abc import AsyncIterator
 
-from automl.course import RunCourse
 from automl.data.dataset import Dataset
+from automl.training.course import RunCourse
 from peer.config import PeerConfig
 from peer.gateway_desk import GatewayDesk
 from peer.status import StatusBoard

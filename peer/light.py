@@ -18,8 +18,8 @@ from typing import TypeVar
 import click
 import torch
 
-from automl.space import space_named
-from automl.update import self_test
+from automl.spaces.space import space_named
+from automl.training.update import self_test
 from peer.config import PeerConfig
 from peer.early import check_light
 from peer.keys import own_identity

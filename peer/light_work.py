@@ -12,15 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from automl.course import RunCourse
-from automl.coverage import coverage
 from automl.data.snippet import load
-from automl.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
-from automl.local import LocalSteps
-from automl.schedule import place_of_lot
-from automl.space import Architecture
-from automl.training import Lot, Worker
-from automl.update import State
+from automl.spaces.space import Architecture
+from automl.training.course import RunCourse
+from automl.training.coverage import coverage
+from automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot, Worker
+from automl.training.schedule import place_of_lot
+from automl.training.update import State
 from exact.coding import encode, parse
 from exact.residuals import vector_digest
 from peer.work import Learnt, Pile, Vector, claim_of

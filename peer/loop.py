@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Mapping
 
-from automl.course import RunCourse
+from automl.training.course import RunCourse
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
 from peer.absence import Absences

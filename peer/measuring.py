@@ -9,9 +9,9 @@ import logging
 from torch import Tensor
 
 from automl.data.images import ImageDataset
-from automl.evaluation import evaluate
-from automl.networks import build
-from automl.space import space_named
+from automl.evaluation.held_out import evaluate
+from automl.models.networks import build
+from automl.spaces.space import space_named
 from peer.status import StatusBoard
 from peer.work import ComputeThread, now_ms
 from protocol.errors import MantaError

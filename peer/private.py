@@ -6,7 +6,7 @@ import numpy as np
 
 from automl.data.images import ImageDataset
 from automl.data.private_folder import private_folder
-from automl.space import space_named
+from automl.spaces.space import space_named
 from peer.account import Account
 from peer.config import PeerConfig
 from peer.early import check_noise

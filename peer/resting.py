@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from automl.training import Lot
+from automl.training.lots import Lot
 from peer.crew import Crew, Done
 from peer.work import now_ms
 

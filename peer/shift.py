@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from automl.training import Lot
+from automl.training.lots import Lot
 from peer.cohort import Seat
 from peer.crew import Crew, Done, WorkerLost
 from peer.work import Pile

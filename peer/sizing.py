@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from automl.cost import macs
-from automl.latency import LatencyTable
-from automl.schedule import Phase, Plan
-from automl.sizes import bound_macs, drawn
-from automl.space import Architecture
+from automl.latency.table import LatencyTable
+from automl.spaces.cost import macs
+from automl.spaces.space import Architecture
+from automl.training.cohort_sizes import bound_macs, drawn
+from automl.training.schedule import Phase, Plan
 from protocol.sizes import ALL, NUM_SIZES
 
 PART = 3  # a lot takes one part in so many of a step at most

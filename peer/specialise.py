@@ -18,8 +18,8 @@ from automl.commands.export import export
 from automl.commands.find import find
 from automl.commands.profile import profile
 from automl.forms import FORMATS, ONNX
-from automl.latency import LatencyTable
-from automl.snapshot_header import read_header
+from automl.latency.table import LatencyTable
+from automl.training.snapshot_header import read_header
 from peer.config import PeerConfig
 from protocol.errors import UserError
 
@@ -95,7 +95,7 @@ async def newest_state(config: PeerConfig, folder: Path, say: Callable[[str], No
         UserError: no run is known, or its data are private: nobody but their owners can measure on them.
         Unreachable: nobody gives the state.
     """
-    from automl.snapshot import save_snapshot
+    from automl.training.snapshot import save_snapshot
     from peer.visiting import visiting
 
     async with visiting(config) as visit:

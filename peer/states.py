@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from automl.course import RunCourse
-from automl.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
+from automl.training.course import RunCourse
+from automl.training.update import State, next_state, state_from_pieces, state_piece_sizes, state_pieces, teacher_digest
 from exact.coding import Body, body_num_bytes, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import joined, vector_group_sizes

@@ -1,7 +1,7 @@
 """Latency tables of members' devices: a peer hands out its own if its person wants that, and anybody can collect those of a run.
 
-A table says how long each layer takes on one device (``automl.latency``): what a search for that device needs. An offer is signed with the
-peer's key, so it is clear whose word a table is; whether its figures are true is not checked.
+A table says how long each layer takes on one device (``automl.latency.table``): what a search for that device needs. An offer is signed
+with the peer's key, so it is clear whose word a table is; whether its figures are true is not checked.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.latency import MAX_BYTES, LatencyTable
+from automl.latency.table import MAX_BYTES, LatencyTable
 from peer.config import PeerConfig
 from peer.finding import fetch_checked_manifest, start_node
 from peer.whereabouts import find_addresses

@@ -16,7 +16,7 @@ Swap = Callable[["Try", bytes, int], Coroutine[Any, Any, bytes]]
 
 
 class Try:
-    """One try at a lot, as the thread that computes it sees it: a link (``automl.linked.Link``)."""
+    """One try at a lot, as the thread that computes it sees it: a link (``automl.models.linked.Link``)."""
 
     def __init__(self, identity: bytes, is_first: bool, swap: Swap) -> None:
         """Begin; ``swap`` gives the other site a part and returns what it gives, of a size at most."""

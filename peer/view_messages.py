@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from automl.data.stereo import LEFT, VIEWS, PartDigests, StereoDataset
-from automl.space import MAX_TEXT
+from automl.data.views import LEFT, VIEWS, PartDigests, StereoDataset
+from automl.spaces.space import MAX_TEXT
 from protocol.encoding import encode
 from protocol.errors import RemoteFault
 from protocol.exchange import MAX_LOCAL_STEPS

@@ -18,10 +18,10 @@ from torch import Tensor
 
 from automl.data.catalog import load_view
 from automl.data.dataset import STEREO
-from automl.data.stereo import StereoDataset
-from automl.space import Architecture, space_named
-from automl.training import Lot, LotResult
-from automl.vertical import SiteWorker
+from automl.data.views import StereoDataset
+from automl.spaces.space import Architecture, space_named
+from automl.training.lots import Lot, LotResult
+from automl.training.vertical import SiteWorker
 from peer.crew import Done, WorkerLost
 from peer.devices import Devices
 from peer.view_link import GAVE_UP, Try

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from automl.networks import build
-from automl.space import space_named
-from automl.update import State, state_from_pieces, state_piece_sizes
+from automl.models.networks import build
+from automl.spaces.space import space_named
+from automl.training.update import State, state_from_pieces, state_piece_sizes
 from peer.config import PeerConfig
 from peer.finding import fetch_checked_manifest, start_node
 from peer.store import read_last_run

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from automl.space import Architecture
-from automl.training import Lot, LotResult
+from automl.spaces.space import Architecture
+from automl.training.lots import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, left_over, residual_digest
 from protocol.encoding import pack

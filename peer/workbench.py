@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from automl.course import RunCourse
-from automl.local import LocalSteps
-from automl.schedule import place_of_lot
-from automl.space import Architecture
-from automl.training import Lot
-from automl.update import State
+from automl.spaces.space import Architecture
+from automl.training.course import RunCourse
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot
+from automl.training.schedule import place_of_lot
+from automl.training.update import State
 from exact.residuals import vector_digest
 from peer.cohort import Seat
 from peer.crew import Crew

@@ -7,8 +7,8 @@ from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
 from automl.data.shared import ImagesIn, share_images, shared_images
 from automl.data.shared_pairs import region_for
-from automl.data.stereo import StereoDataset
-from automl.shared import Region
+from automl.data.views import StereoDataset
+from automl.shared_memory import Region
 from peer.worker_messages import PairsOf
 from protocol.errors import UserError
 

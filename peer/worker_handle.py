@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import TypeVar
 
-from automl.shared import Region
+from automl.shared_memory import Region
 from peer.crew import WorkerLost
 from peer.worker_messages import HEAD_BYTES, Answer, Failed, Message, Ready, Setup, Task, framed, head, message_of
 from protocol.errors import EncodingError

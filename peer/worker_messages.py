@@ -1,6 +1,7 @@
 """What a peer and its worker processes say to each other: small records, each after its length (4 bytes, big-endian) and its kind (1).
 
-Vectors and data travel in shared memory (``automl.shared``); a message says where. Whatever is not exactly what is expected is refused.
+Vectors and data travel in shared memory (``automl.shared_memory``); a message says where. Whatever is not exactly what is expected is
+refused.
 """
 
 import struct
@@ -8,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from automl.data.shared import ImagesIn
-from automl.training import NUM_PROJECTIONS
+from automl.training.lots import NUM_PROJECTIONS
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 

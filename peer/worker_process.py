@@ -25,10 +25,10 @@ from automl.data.dataset import Dataset
 from automl.data.pairs import LazyPairs
 from automl.data.shared import shared_images
 from automl.data.shared_pairs import SharedPairs
-from automl.data.stereo import StereoDataset
-from automl.shared import Region
-from automl.space import Architecture, space_named
-from automl.training import Lot, Worker
+from automl.data.views import StereoDataset
+from automl.shared_memory import Region
+from automl.spaces.space import Architecture, space_named
+from automl.training.lots import Lot, Worker
 from peer.worker_messages import HEAD_BYTES, MAX_REASON, Answer, Failed, Message, PairsOf, Ready, Setup, Task, framed, head, message_of
 from protocol.errors import MantaError, OwnFault
 

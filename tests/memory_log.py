@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from automl.cost import cost_table
-from automl.course import RunCourse
-from automl.schedule import Plan
-from automl.space import space_named
-from automl.update import State, initial_state, next_state, state_digest, state_pieces
+from automl.spaces.cost import cost_table
+from automl.spaces.space import space_named
+from automl.training.course import RunCourse
+from automl.training.schedule import Plan
+from automl.training.update import State, initial_state, next_state, state_digest, state_pieces
 from exact.coding import body_groups, encode, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import vector_groups

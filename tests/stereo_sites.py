@@ -7,7 +7,7 @@ import numpy as np
 
 from automl.data.layered import layers
 from automl.data.pairs import LazyPairs
-from automl.data.stereo import LEFT, RIGHT, UNKNOWN, Pair, StereoDataset
+from automl.data.views import LEFT, RIGHT, UNKNOWN, Pair, StereoDataset
 from tests.automl.data.files import write_pfm, write_picture
 
 

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from automl.data.catalog import load_dataset
-from automl.networks import build
-from automl.schedule import Plan
-from automl.sizes import bound_macs
-from automl.space import SearchSpace, space_named
-from automl.training import project
-from automl.update import State, known_digest, state_digest, state_pieces
+from automl.models.networks import build
+from automl.spaces.space import SearchSpace, space_named
+from automl.training.cohort_sizes import bound_macs
+from automl.training.lots import project
+from automl.training.schedule import Plan
+from automl.training.update import State, known_digest, state_digest, state_pieces
 from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome

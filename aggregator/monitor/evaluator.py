@@ -23,12 +23,12 @@ from aggregator.monitor.scenes import Drawn, draw
 from aggregator.storage import read_manifest
 from automl.data.catalog import load_dataset
 from automl.data.dataset import STEREO, Dataset
-from automl.evaluation import baseline
-from automl.glimpse import glimpse
-from automl.networks import build
-from automl.snapshot import load_snapshot
-from automl.space import Architecture, space_named
-from automl.update import State, state_digest
+from automl.evaluation.glimpse import glimpse
+from automl.evaluation.held_out import baseline
+from automl.models.networks import build
+from automl.spaces.space import Architecture, space_named
+from automl.training.snapshot import load_snapshot
+from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.records import Manifest
 from protocol.rewards import architecture_cost

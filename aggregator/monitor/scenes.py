@@ -11,9 +11,9 @@ from torch import Tensor
 from aggregator.monitor import drawing
 from aggregator.monitor.pictures import Answer, PicturesIndex, Scene, Sheet, picture_name
 from automl.data.dataset import CLASSIFICATION, STEREO, Dataset
-from automl.glimpse import answers, some_held_out
-from automl.space import Architecture
-from automl.supernet import Supernet
+from automl.evaluation.glimpse import answers, some_held_out
+from automl.models.supernet import Supernet
+from automl.spaces.space import Architecture
 from protocol.errors import UserError
 
 _IMAGES, _SCENES = 24, 2

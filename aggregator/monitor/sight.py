@@ -18,7 +18,7 @@ from aggregator.monitor.quality import Evaluations
 from aggregator.monitor.stored import StoredLog
 from aggregator.monitor.view import View
 from aggregator.storage import TREE_HEAD
-from automl.asked import AskedCourse
+from automl.training.asked import AskedCourse
 from protocol.course import Course
 from protocol.errors import EncodingError, LedgerError, RemoteFault, StorageError
 from protocol.notes import TreeHead, open_tree_head, origin

@@ -13,8 +13,8 @@ from pathlib import Path
 import click
 
 from automl.data.names import check_name
-from automl.snapshot_header import read_header
-from automl.space import SearchSpace, space_named
+from automl.spaces.space import SearchSpace, space_named
+from automl.training.snapshot_header import read_header
 from protocol.errors import MantaError, UserError
 
 _OF_SWARM = frozenset({"torchvision", "sklearn", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks

@@ -6,11 +6,11 @@ from typing import Any
 
 import click
 
-from automl.choice import chosen
 from automl.commands import check_data, clear_errors, described, loading
 from automl.data.dataset import PARTS
 from automl.data.names import check_name
 from automl.forms import SUFFIXES
+from automl.spaces.choice import chosen
 from protocol.errors import UserError
 
 

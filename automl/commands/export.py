@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from automl.choice import chosen
 from automl.commands import check_data, clear_errors, described, loading
 from automl.forms import FORMATS, check_targets
-from automl.space import Architecture, SearchSpace
+from automl.spaces.choice import chosen
+from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

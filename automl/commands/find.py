@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from automl.commands import check_data, check_device, clear_errors, described, loading
-from automl.latency import LatencyTable
+from automl.latency.table import LatencyTable
 from automl.search.evolution import MIN_SAMPLES
-from automl.space import SearchSpace
+from automl.spaces.space import SearchSpace
 from protocol.errors import UserError
 
 OPTIONS = {"latency": "--latency-ms", "macs": "--macs", "weights": "--weights"}

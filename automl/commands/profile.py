@@ -6,8 +6,8 @@ import click
 
 from automl.commands import clear_errors, loading
 from automl.files import check_writable
-from automl.latency import DTYPES
-from automl.space import TINY, space_named
+from automl.latency.table import DTYPES
+from automl.spaces.space import TINY, space_named
 from protocol.errors import UserError
 
 

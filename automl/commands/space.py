@@ -3,8 +3,8 @@
 import click
 
 from automl.commands import clear_errors
-from automl.cost import macs, num_weights
-from automl.space import TINY, space_named
+from automl.spaces.cost import macs, num_weights
+from automl.spaces.space import TINY, space_named
 
 
 @click.command()

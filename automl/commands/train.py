@@ -9,8 +9,8 @@ import click
 
 from automl.commands import check_device, clear_errors, loading
 from automl.data.names import check_name
-from automl.settings import usual
-from automl.space import FAMILIES, space_named
+from automl.spaces.space import FAMILIES, space_named
+from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS

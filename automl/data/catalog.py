@@ -17,8 +17,8 @@ import torch
 from automl.data.dataset import Dataset
 from automl.data.image_folder import image_folder
 from automl.data.names import BUNDLED, OWN_IMAGES, OWN_PAIRS, own_folder, root_of, unknown, without_size
-from automl.data.stereo import StereoDataset
 from automl.data.stereo_folder import stereo_folder
+from automl.data.views import StereoDataset
 from protocol.errors import UserError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from automl.data.pictures import MAX_PIXELS, picture_size, read_levels
-from automl.data.stereo import UNKNOWN, Disparity
+from automl.data.views import UNKNOWN, Disparity
 from protocol.errors import UserError
 
 KITTI_SCALE = 256.0  # levels a pixel of a 16-bit PNG, unless another scale is given

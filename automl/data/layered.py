@@ -19,7 +19,7 @@ import numpy.typing as npt
 from automl.data.augmentation import Integers, below, words
 from automl.data.pairs import LazyPairs
 from automl.data.scaling import Pixels, rescale_pixels
-from automl.data.stereo import Pair, StereoDataset
+from automl.data.views import Pair, StereoDataset
 
 HEIGHT = 128
 WIDTH = 256

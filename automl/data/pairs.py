@@ -10,7 +10,7 @@ import numpy as np
 
 from automl.data.disparity import disparity_size, read_disparity
 from automl.data.pictures import picture_size, read_rgb
-from automl.data.stereo import UNKNOWN, Pair
+from automl.data.views import UNKNOWN, Pair
 from protocol.errors import UserError
 
 KEPT_BYTES = 512 << 20

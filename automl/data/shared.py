@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from automl.data.images import ImageDataset
-from automl.shared import Region, aligned
+from automl.shared_memory import Region, aligned
 
 
 @dataclass(frozen=True, slots=True)

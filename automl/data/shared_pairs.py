@@ -12,8 +12,8 @@ from typing import overload
 import numpy as np
 
 from automl.data.pairs import KEPT_BYTES
-from automl.data.stereo import Pair
-from automl.shared import Region, aligned
+from automl.data.views import Pair
+from automl.shared_memory import Region, aligned
 
 _HEAD = struct.Struct("<QQQ16s")  # the pair's index plus one, rows, columns, digest
 _HEAD_BYTES = 64

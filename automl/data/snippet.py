@@ -12,7 +12,7 @@ import numpy as np
 
 from automl.data.dataset import STEREO, Batch, Dataset
 from automl.data.images import ImageDataset
-from automl.data.stereo import Pair, StereoDataset
+from automl.data.views import Pair, StereoDataset
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from automl.data.pairs import PairFiles, pairs
-from automl.data.stereo import LEFT, RIGHT, Pair, StereoDataset
+from automl.data.views import LEFT, RIGHT, Pair, StereoDataset
 from protocol.errors import UserError
 
 _PARTS = (LEFT, RIGHT, "disparity")

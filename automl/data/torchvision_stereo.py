@@ -13,8 +13,8 @@ import numpy as np
 import torchvision.datasets
 
 from automl.data.pairs import LazyPairs
-from automl.data.stereo import UNKNOWN, Pair, StereoDataset
 from automl.data.torchvision_images import READER_ERRORS, file_of, one_line
+from automl.data.views import UNKNOWN, Pair, StereoDataset
 from protocol.errors import UserError
 
 _BASE = "StereoMatchingDataset"

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import cast
 
-from automl.cost import macs, num_weights
 from automl.data.dataset import TEST
-from automl.space import Architecture, SearchSpace, space_named
+from automl.spaces.cost import macs, num_weights
+from automl.spaces.space import Architecture, SearchSpace, space_named
 from protocol.errors import UserError
 
 FORMAT = "manta/network/v1"

@@ -9,7 +9,7 @@ _EXAMPLE_BATCH = 2  # 1 would be taken for a constant
 
 
 def traced(network: nn.Module, description: Description) -> torch.export.ExportedProgram:
-    """Return the graph of a network as ``automl.plain.deployed`` makes it: nothing of this machine in it, and no example inputs."""
+    """Return the graph of a network as ``automl.models.plain.deployed`` makes it: nothing of this machine in it, and no example inputs."""
     batch = torch.export.Dim("batch", min=1)
     inputs = tuple(torch.zeros(_EXAMPLE_BATCH, *description.input_shape) for _ in description.input_names)
     with torch.no_grad():

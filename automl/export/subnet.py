@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from automl.data.dataset import TEST, Dataset
-from automl.evaluation import CALIBRATION_SAMPLES, calibrate, check_fit, measure
+from automl.evaluation.held_out import CALIBRATION_SAMPLES, calibrate, check_fit, measure
 from automl.export.description import UNKNOWN, Description, Provenance
 from automl.files import read_bounded
-from automl.space import Architecture
-from automl.supernet import Supernet
-from automl.update import State, state_digest
+from automl.models.supernet import Supernet
+from automl.spaces.space import Architecture
+from automl.training.update import State, state_digest
 from protocol.errors import UserError
 
 _MAX_LEDGER_BYTES = 64 << 10

@@ -15,7 +15,7 @@ from automl.export.pt2 import pt2_bytes, read_pt2
 from automl.export.subnet import Subnet
 from automl.files import staged
 from automl.forms import FOLDER, ONNX, PT2, check_targets
-from automl.plain import deployed
+from automl.models.plain import deployed
 from protocol.errors import OwnFault
 
 TOLERANCE = 1e-4  # of the largest output, or of 1 where that is less: fp32 sums in another order

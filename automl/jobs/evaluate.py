@@ -8,17 +8,17 @@ import click
 import torch
 
 from automl.commands.evaluate import Wishes
-from automl.cost import macs, num_weights
 from automl.data.catalog import load_dataset
 from automl.data.dataset import ALL, STEREO, TEST, Dataset
-from automl.evaluation import check_fit, measure
-from automl.evaluation import evaluate as evaluate_subnets
+from automl.evaluation.held_out import check_fit, measure
+from automl.evaluation.held_out import evaluate as evaluate_subnets
 from automl.export.card import metric_texts
 from automl.export.description import UNKNOWN
-from automl.exported import open_exported
+from automl.export.opened import open_exported
+from automl.models.supernet import Supernet
 from automl.opening import dataset_of, opened_snapshot
-from automl.space import Architecture, SearchSpace
-from automl.supernet import Supernet
+from automl.spaces.cost import macs, num_weights
+from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
 
 

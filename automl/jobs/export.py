@@ -11,7 +11,7 @@ from automl.export.description import UNKNOWN
 from automl.export.subnet import Subnet, cut, provenance_of
 from automl.export.writer import write
 from automl.opening import dataset_of, opened_snapshot
-from automl.space import Architecture
+from automl.spaces.space import Architecture
 
 
 def export(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]) -> None:

@@ -13,15 +13,12 @@ import torch
 from rich.console import Console
 
 from automl.commands.find import OPTIONS, Wishes
-from automl.cost import macs as macs_of
-from automl.cost import num_weights
 from automl.data.catalog import load_dataset
-from automl.evaluation import check_fit
+from automl.evaluation.held_out import check_fit
 from automl.files import write_whole
-from automl.latency import LatencyTable
+from automl.latency.table import LatencyTable
 from automl.opening import checked_device, dataset_of, opened_snapshot
 from automl.search.constraints import Constraint, Cost, Region
-from automl.search.course import Found, Strategy, default_predictor, search
 from automl.search.evaluators import Evaluator, LocalEvaluator
 from automl.search.evolution import Effort
 from automl.search.journal import FileJournal, Settings
@@ -29,7 +26,10 @@ from automl.search.processes import ProcessEvaluator
 from automl.search.progress import Progress
 from automl.search.report import plot, result_json
 from automl.search.report import table as result_table
-from automl.update import state_digest
+from automl.search.search import Found, Strategy, default_predictor, search
+from automl.spaces.cost import macs as macs_of
+from automl.spaces.cost import num_weights
+from automl.training.update import state_digest
 from protocol.errors import UserError
 from protocol.signing import sha256
 

@@ -7,10 +7,10 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from automl.latency import LatencyTable
-from automl.profiler import QUICK, THOROUGH
-from automl.profiler import profile as measure
-from automl.space import Architecture, SearchSpace
+from automl.latency.profiler import QUICK, THOROUGH
+from automl.latency.profiler import profile as measure
+from automl.latency.table import LatencyTable
+from automl.spaces.space import Architecture, SearchSpace
 
 
 def profile(space: SearchSpace, device: str, threads: int | None, dtype: str, batch: int, *, is_quick: bool, out: Path) -> None:

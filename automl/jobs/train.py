@@ -12,12 +12,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from automl.commands.train import Wishes
 from automl.data.catalog import load_dataset
-from automl.evaluation import check_fit
+from automl.evaluation.held_out import check_fit
 from automl.opening import checked_device
-from automl.schedule import Plan
-from automl.settings import Settings, usual
-from automl.space import FAMILIES, fitted_name, space_named
-from automl.trainer import Step, Traffic, Trainer, TrainingDirectory
+from automl.spaces.space import FAMILIES, fitted_name, space_named
+from automl.training.schedule import Plan
+from automl.training.settings import Settings, usual
+from automl.training.trainer import Step, Traffic, Trainer, TrainingDirectory
 
 _EVERY = 20  # rounds between snapshots
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
-from automl.space import Architecture, Layer, SearchSpace
+from automl.spaces.space import Architecture, Layer, SearchSpace
 from protocol.errors import UserError
 
 _MISSES = 64  # in a row: a region is too tight to be hit at random, or hardly holds anything that is not known

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from automl.data.dataset import Dataset
-from automl.evaluation import Quality, evaluate
-from automl.space import Architecture
-from automl.supernet import Supernet
+from automl.evaluation.held_out import Quality, evaluate
+from automl.models.supernet import Supernet
+from automl.spaces.space import Architecture
 
 
 class Evaluator(Protocol):

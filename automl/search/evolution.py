@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from automl.search.constraints import Cost, Region, distinct
 from automl.search.front import Point, by_merit, front, spread
-from automl.space import Architecture
+from automl.spaces.space import Architecture
 
 MIN_SAMPLES = 20  # that a predictor is fitted to
 _PARENTS = 4  # one in so many of a population

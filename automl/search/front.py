@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from automl.space import Architecture
+from automl.spaces.space import Architecture
 
 Item = TypeVar("Item")
 
@@ -15,7 +15,7 @@ class Point:
 
     architecture: Architecture
     cost: float  # in the unit of the search's axis; lower is better
-    score: float  # see automl.evaluation.score; higher is better
+    score: float  # see automl.evaluation.held_out.score; higher is better
 
 
 def by_merit(point: Point) -> tuple[float, float]:

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from automl.evaluation import Quality, metric_of
-from automl.space import Architecture, SearchSpace
+from automl.evaluation.held_out import Quality, metric_of
+from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import StorageError, UserError
 
 FORMAT = "manta/search/v1"

@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
 from automl.search.evolution import MIN_SAMPLES
-from automl.space import Architecture, SearchSpace
+from automl.spaces.space import Architecture, SearchSpace
 
 WEAK_RANK_CORRELATION = 0.3  # below it a prediction hardly helps
 

@@ -16,9 +16,9 @@ from types import TracebackType
 
 import torch
 
-from automl.evaluation import Quality
+from automl.evaluation.held_out import Quality
 from automl.search.evaluators import Evaluator
-from automl.space import Architecture
+from automl.spaces.space import Architecture
 from protocol.errors import MantaError, OwnFault
 
 _STOP_S = 10.0

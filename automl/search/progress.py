@@ -3,12 +3,12 @@
 from rich import progress
 from rich.console import Console
 
-from automl.evaluation import Quality, score
+from automl.evaluation.held_out import Quality, score
 from automl.search.report import quality_text
 
 
 class Progress:
-    """A bar for each part of a search, with the best quality so far; see automl.search.course.Watch."""
+    """A bar for each part of a search, with the best quality so far; see automl.search.search.Watch."""
 
     def __init__(self, console: Console) -> None:
         """Prepare; nothing is shown before it is entered."""

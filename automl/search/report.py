@@ -8,11 +8,11 @@ from dataclasses import asdict
 from matplotlib.figure import Figure
 from rich.table import Table
 
-from automl.evaluation import metric_of
+from automl.evaluation.held_out import metric_of
 from automl.search.constraints import Constraint, Cost
-from automl.search.course import Candidate, Found
 from automl.search.front import spread
 from automl.search.journal import Settings
+from automl.search.search import Candidate, Found
 
 FORMAT = "manta/found/v1"
 

@@ -9,7 +9,7 @@ from aggregator.config_sections import ExchangeSection, FollowerSection, RoundSe
 from aggregator.follower import Next
 from aggregator.opening import OpenRun, open_run
 from automl.data.digits import digits
-from automl.update import State, initial_state, state_digest
+from automl.training.update import State, initial_state, state_digest
 from protocol.ledger import Ledger, entries_of
 from protocol.records import SignedManifest, entry_of
 from protocol.signing import Identity

@@ -13,8 +13,8 @@ from aggregator.cli import main
 from aggregator.fence import RESTORED, Fence
 from aggregator.storage import DATABASE
 from aggregator.verify import verify_directory
-from automl.snapshot import load_snapshot
-from automl.update import state_digest
+from automl.training.snapshot import load_snapshot
+from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from protocol.signing import Identity
 from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower

@@ -11,7 +11,7 @@ import pytest
 import aggregator.commits
 from aggregator.config import RunConfig
 from aggregator.replay import replay_directory
-from automl.update import state_digest
+from automl.training.update import state_digest
 from protocol.closing import Stage
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError

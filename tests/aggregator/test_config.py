@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from aggregator.config import RunConfig, load_run_file, template, write_run_file
 from aggregator.config_sections import RunSection
-from automl.cost import cost_table, macs
 from automl.data.catalog import load_dataset
 from automl.data.digits import digits
-from automl.settings import thin, usual
-from automl.space import TINY, space_named
+from automl.spaces.cost import cost_table, macs
+from automl.spaces.space import TINY, space_named
+from automl.training.settings import thin, usual
 from protocol.errors import UserError
 from protocol.exchange import Exchange, codec_named
 from protocol.private import PrivateData

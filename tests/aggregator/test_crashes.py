@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.replay import replay_directory
 from aggregator.verify import verify_directory
-from automl.update import state_digest
+from automl.training.update import state_digest
 from protocol.records import Ticket
 from swarm.messages import HandIn
 from tests.aggregator.at_work import OPEN_MS, Aggregator, Story, World, at_work

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from aggregator.follower import Follower, Next
-from automl.course import RunCourse
-from automl.schedule import Plan
-from automl.snapshot import load_snapshot, save_snapshot
-from automl.update import State, initial_state, next_state, state_digest
+from automl.training.course import RunCourse
+from automl.training.schedule import Plan
+from automl.training.snapshot import load_snapshot, save_snapshot
+from automl.training.update import State, initial_state, next_state, state_digest
 from protocol.errors import OwnFault, StorageError
 from protocol.ledger import Ledger
 from protocol.notes import TreeHead

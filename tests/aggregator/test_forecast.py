@@ -12,7 +12,7 @@ from aggregator.config_sections import ExchangeSection
 from aggregator.forecast import Sizes, forecast, lines, sizes_of
 from aggregator.run_file_lines import line_of
 from automl.data.catalog import load_dataset
-from automl.update import initial_state, state_digest, state_pieces
+from automl.training.update import initial_state, state_digest, state_pieces
 from exact.coding import body_groups
 from protocol.errors import UserError
 from protocol.records import SignedClaim, entry_of

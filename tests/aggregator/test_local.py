@@ -29,7 +29,7 @@ from aggregator.local_report import (
 from aggregator.local_settings import Settings, Wishes, make_settings
 from aggregator.monitor.settings import MonitorSection
 from automl.data.digits import digits
-from automl.settings import usual
+from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.signing import Identity
 

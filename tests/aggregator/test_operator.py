@@ -14,7 +14,7 @@ from aggregator.log import Log
 from aggregator.opening import OpenRun, filled_shelf, open_run
 from aggregator.operator import Operator
 from aggregator.storage import DATABASE, MANIFEST
-from automl.update import state_digest
+from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from swarm.disk import only_process
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, SHRINKING, STRANGER, commit, everybodys, opened, play, with_follower

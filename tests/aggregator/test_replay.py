@@ -8,8 +8,8 @@ from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.replay import Replayed, replay_directory
-from automl.snapshot import load_snapshot, save_snapshot
-from automl.update import State, state_digest
+from automl.training.snapshot import load_snapshot, save_snapshot
+from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.table import weights_root
 from tests.aggregator.made import made_of, values_of

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.classifier import Classifier
 from automl.data.digits import digits as load_digits
 from automl.data.images import ImageDataset
-from automl.space import STEREO_TINY, TINY
-from automl.stereo import Stereo
-from automl.supernet import Supernet
+from automl.models.classifier import Classifier
+from automl.models.stereo import Stereo
+from automl.models.supernet import Supernet
+from automl.spaces.space import STEREO_TINY, TINY
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aggregator.replay import SNAPSHOTS
-from automl.course import RunCourse
-from automl.snapshot import load_snapshot
+from automl.training.course import RunCourse
+from automl.training.snapshot import load_snapshot
 from exact.coding import body_groups, body_num_bytes, encode
 from protocol.encoding import pack, unpack
 from protocol.ledger import Ledger

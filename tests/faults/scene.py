@@ -13,7 +13,7 @@ from aggregator.config_sections import ExchangeSection, FollowerSection
 from aggregator.replay import Played, Tables, replay_directory
 from aggregator.storage import is_at_rest, read_manifest, reading
 from aggregator.verify import verify_directory
-from automl.course import RunCourse
+from automl.training.course import RunCourse
 from protocol.ledger import Ledger
 from protocol.records import Manifest
 from protocol.signing import Identity

@@ -30,7 +30,7 @@ from aggregator.follower import Follower, Next
 from aggregator.intake import Intake
 from aggregator.log import Log
 from aggregator.storage import DATABASE
-from automl.update import State, next_state, state_pieces
+from automl.training.update import State, next_state, state_pieces
 from exact.vectors import vector_groups
 from protocol.records import SignedTicket
 from swarm.blobs import Blob

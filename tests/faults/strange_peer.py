@@ -84,7 +84,7 @@ def dies_working() -> None:
 
     PeerLoop._work = work  # type: ignore[method-assign]
 
-    from automl.training import Worker
+    from automl.training.lots import Worker
 
     true_train = Worker.train
 

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.config_sections import ExchangeSection
-from automl.networks import build
-from automl.space import space_named
-from automl.update import state_piece_sizes
+from automl.models.networks import build
+from automl.spaces.space import space_named
+from automl.training.update import state_piece_sizes
 from tests.faults.lines import Line
 from tests.faults.scene import ENDLESS, Scene, quick_run
 from tests.swarm.processes import wait_for

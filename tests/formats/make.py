@@ -16,10 +16,10 @@ import torch
 from aggregator.config import RunConfig, write_run_file
 from aggregator.log import Log
 from aggregator.verify import verify_directory
-from automl.cost import cost_table
-from automl.snapshot import save_snapshot
-from automl.space import TINY
-from automl.update import State, state_digest
+from automl.spaces.cost import cost_table
+from automl.spaces.space import TINY
+from automl.training.snapshot import save_snapshot
+from automl.training.update import State, state_digest
 from peer.store import KeptResiduals, PeerStore
 from protocol.ledger import entries_of
 from protocol.records import SignedManifest, entry_of

@@ -12,10 +12,10 @@ import pytest
 from aggregator.config import RunConfig, load_run_file
 from aggregator.log import Log
 from aggregator.verify import verify_directory
-from automl.latency import LatencyTable
-from automl.snapshot import load_snapshot
-from automl.snapshot_header import read_header
-from automl.update import state_digest
+from automl.latency.table import LatencyTable
+from automl.training.snapshot import load_snapshot
+from automl.training.snapshot_header import read_header
+from automl.training.update import state_digest
 from peer.config import load_config
 from peer.store import PeerStore
 from protocol.errors import UserError

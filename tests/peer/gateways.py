@@ -6,11 +6,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from automl.course import RunCourse
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
-from automl.schedule import Plan
-from automl.update import State
+from automl.training.course import RunCourse
+from automl.training.schedule import Plan
+from automl.training.update import State
 from peer.cohort_seat import Accepted
 from peer.gateway_desk import NOTHING_LENT, GatewayDesk, Lent
 from peer.gateway_seat import GatewaySeat

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from automl.training import Lot, LotResult
+from automl.training.lots import Lot, LotResult
 from peer.crew import InProcess
 from peer.devices import Device, Devices
 from peer.gateway_desk import GatewayDesk
@@ -35,7 +35,7 @@ from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 
 
 class QuickWorker:
-    """Stands for ``automl.training.Worker``: gradients are random numbers that follow from the lot."""
+    """Stands for ``automl.training.lots.Worker``: gradients are random numbers that follow from the lot."""
 
     def __init__(self, num_weights: int) -> None:
         self.num_weights = num_weights

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from automl.schedule import Plan
+from automl.training.schedule import Plan
 from peer.company import Choice, Company
 from peer.sizing import Sizing
 from protocol.affinity import MAX_GROUP, first_name

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from automl.data.digits import digits
-from automl.networks import build
-from automl.schedule import place_of_lot
-from automl.space import TINY
-from automl.training import Lot, Worker
+from automl.models.networks import build
+from automl.spaces.space import TINY
+from automl.training.lots import Lot, Worker
+from automl.training.schedule import place_of_lot
 from peer.cohort import Seat
 from peer.crew import Crew, InProcess, WorkerLost
 from peer.crew_processes import Patience, ProcessCrew

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from automl.cost import macs
-from automl.light import covered_weights
-from automl.sizes import bound_macs
-from automl.space import TINY, Architecture
+from automl.spaces.cost import macs
+from automl.spaces.space import TINY, Architecture
+from automl.training.cohort_sizes import bound_macs
+from automl.training.light import covered_weights
 from exact.residuals import given, near_mean, vector_digest
 from peer import gateway_desk
 from peer.gateway_desk import Lent

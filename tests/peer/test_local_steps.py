@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from automl.local import LocalSteps
-from automl.training import Lot, LotResult
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot, LotResult
 from exact.residuals import vector_digest
 from protocol.records import Claim, Contribution
 from protocol.rounds import Phase

@@ -11,12 +11,12 @@ import pytest
 from automl.data.digits import digits
 from automl.data.images import ImageDataset
 from automl.data.splitting import part_of
-from automl.evaluation import evaluate
-from automl.networks import build
-from automl.schedule import Plan
-from automl.settings import usual
-from automl.space import TINY
-from automl.update import initial_state
+from automl.evaluation.held_out import evaluate
+from automl.models.networks import build
+from automl.spaces.space import TINY
+from automl.training.schedule import Plan
+from automl.training.settings import usual
+from automl.training.update import initial_state
 from peer import measuring as module
 from peer.measuring import Measuring
 from peer.status import PeerStatus, StatusBoard

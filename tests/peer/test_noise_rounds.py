@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from automl.schedule import place_of_lot
+from automl.training.schedule import place_of_lot
 from exact.coding import parse
 from peer.noise import Noise
 from protocol.encoding import pack

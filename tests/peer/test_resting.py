@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.space import TINY
-from automl.training import Lot, LotResult
+from automl.spaces.space import TINY
+from automl.training.lots import Lot, LotResult
 from peer.crew import Done, WorkerLost
 from peer.resting import RestingCrew
 from tests.swarm.virtual_time import now, run_virtual

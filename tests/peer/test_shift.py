@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from automl.space import TINY
-from automl.training import Lot, LotResult
+from automl.spaces.space import TINY
+from automl.training.lots import Lot, LotResult
 from peer.cohort import Seat
 from peer.crew import Done, WorkerLost
 from peer.shift import Shift, Task

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from automl.cost import macs
-from automl.sizes import bound_macs
-from automl.space import TINY
+from automl.spaces.cost import macs
+from automl.spaces.space import TINY
+from automl.training.cohort_sizes import bound_macs
 from peer.sizing import LIGHT, Sizing
 from protocol.records import Claim
 from protocol.sizes import ALL, size_of

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automl.cost import cost_table, macs
-from automl.latency import Accuracy, Conditions, LatencyTable
-from automl.schedule import Plan
-from automl.sizes import bound_macs
-from automl.space import TINY, Architecture
+from automl.latency.table import Accuracy, Conditions, LatencyTable
+from automl.spaces.cost import cost_table, macs
+from automl.spaces.space import TINY, Architecture
+from automl.training.cohort_sizes import bound_macs
+from automl.training.schedule import Plan
 from peer.sizing import LIGHT, PART, Sizing
 from protocol.records import Optimizer
 from protocol.sizes import ALL, sized_name

@@ -7,11 +7,11 @@ import click
 import pytest
 import torch
 
-from automl.latency import LatencyTable
-from automl.networks import build
-from automl.snapshot import save_snapshot
-from automl.space import TINY
-from automl.update import State
+from automl.latency.table import LatencyTable
+from automl.models.networks import build
+from automl.spaces.space import TINY
+from automl.training.snapshot import save_snapshot
+from automl.training.update import State
 from peer import specialise
 from peer.config import load_config
 from peer.specialise import Wish

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 import torch
 
-from automl.update import State, state_digest, state_pieces
+from automl.training.update import State, state_digest, state_pieces
 from exact.coding import group_sizes, parse
 from exact.vectors import vector_group_sizes
 from peer.spread import Spread

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import peer.tables
-from automl.latency import MAX_BYTES
-from automl.space import TINY
+from automl.latency.table import MAX_BYTES
+from automl.spaces.space import TINY
 from peer.tables import FoundTable, find_tables, load_table, publish_table
 from protocol.encoding import pack
 from protocol.errors import SignatureError, UserError

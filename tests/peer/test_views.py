@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from automl.data.stereo import LEFT, RIGHT, StereoDataset
-from automl.linked import Link
-from automl.space import STEREO_TINY
-from automl.stereo import Stereo
-from automl.training import Lot, LotResult, Worker
-from automl.vertical import SiteWorker
+from automl.data.views import LEFT, RIGHT, StereoDataset
+from automl.models.linked import Link
+from automl.models.stereo import Stereo
+from automl.spaces.space import STEREO_TINY
+from automl.training.lots import Lot, LotResult, Worker
+from automl.training.vertical import SiteWorker
 from peer.config import load_config
 from peer.crew import WorkerLost
 from peer.devices import choose_devices

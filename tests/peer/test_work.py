@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 import torch
 
-from automl.space import TINY, Architecture
-from automl.training import Lot, LotResult
+from automl.spaces.space import TINY, Architecture
+from automl.training.lots import Lot, LotResult
 from exact.coding import encode
 from exact.residuals import residual_digest
 from peer.work import Lap, Learnt, Pile, Vector, claim_of, made_of

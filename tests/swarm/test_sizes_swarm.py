@@ -10,9 +10,9 @@ from aggregator.config_sections import RunSection
 from aggregator.replay import replay_directory
 from aggregator.storage import read_manifest
 from aggregator.verify import verify_directory
-from automl.cost import macs
-from automl.schedule import Plan
-from automl.sizes import bound_macs
+from automl.spaces.cost import macs
+from automl.training.cohort_sizes import bound_macs
+from automl.training.schedule import Plan
 from protocol.ledger import Ledger
 from protocol.sizes import ALL, size_of
 from tests.swarm.processes import Programs, small_run

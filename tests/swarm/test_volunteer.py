@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from automl.snapshot import load_snapshot
-from automl.update import state_digest
+from automl.training.snapshot import load_snapshot
+from automl.training.update import state_digest
 from peer.config import load_config
 from peer.specialise import newest_state
 from tests.swarm.processes import DEADLINE_S, Programs, small_run

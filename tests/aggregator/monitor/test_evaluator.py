@@ -16,11 +16,11 @@ from aggregator.monitor.pictures import INDEX, PICTURES, Pictures, picture_name
 from aggregator.monitor.quality import QUALITY, Evaluations, evenly
 from aggregator.monitor.scenes import DrawnDisparities
 from aggregator.opening import OpenRun
-from automl.evaluation import evaluate
-from automl.glimpse import glimpse
-from automl.networks import build
-from automl.snapshot import load_snapshot
-from automl.space import space_named
+from automl.evaluation.glimpse import glimpse
+from automl.evaluation.held_out import evaluate
+from automl.models.networks import build
+from automl.spaces.space import space_named
+from automl.training.snapshot import load_snapshot
 from protocol.rewards import architecture_cost
 from tests.aggregator.real_run import DATASET, STATE
 

@@ -7,7 +7,7 @@ from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import TableSeen
 from aggregator.monitor.view import KEPT_CLAIMS, View
 from aggregator.opening import OpenRun
-from automl.asked import AskedCourse
+from automl.training.asked import AskedCourse
 from protocol.errors import EncodingError, LedgerError
 from protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, PEERS, course_of, grow

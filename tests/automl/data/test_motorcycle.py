@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from automl.data.motorcycle import motorcycle
-from automl.data.stereo import StereoDataset
+from automl.data.views import StereoDataset
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from automl.data.digits import digits
 from automl.data.layered import layers
 from automl.data.shared import ImagesIn, share_images, shared_images
 from automl.data.shared_pairs import SharedPairs, region_for
-from automl.data.stereo import Pair
-from automl.shared import Region, aligned
+from automl.data.views import Pair
+from automl.shared_memory import Region, aligned
 from protocol.errors import StorageError
 
 

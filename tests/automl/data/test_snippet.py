@@ -10,7 +10,7 @@ from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
 from automl.data.snippet import MAX_BYTES, cut, load, sample_bytes
-from automl.data.stereo import Pair, StereoDataset
+from automl.data.views import Pair, StereoDataset
 from protocol.encoding import decode, encode
 from protocol.errors import EncodingError
 

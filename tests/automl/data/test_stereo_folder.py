@@ -7,7 +7,7 @@ import torch
 
 from automl.data.catalog import load_dataset, load_view
 from automl.data.pairs import PairFiles, pairs
-from automl.data.stereo import StereoDataset
+from automl.data.views import StereoDataset
 from protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_pfm, write_picture
 

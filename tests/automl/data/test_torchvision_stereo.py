@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from automl.data.catalog import load_dataset
-from automl.data.stereo import StereoDataset
 from automl.data.torchvision_stereo import torchvision_stereo_names
+from automl.data.views import StereoDataset
 from protocol.errors import UserError
 from tests.automl.data.files import cut, noise, write_pfm, write_picture
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
-from automl.cost import macs, num_weights
-from automl.evaluation import Quality
+from automl.evaluation.held_out import Quality
 from automl.search.constraints import Cost
-from automl.space import TINY, Architecture, SearchSpace
+from automl.spaces.cost import macs, num_weights
+from automl.spaces.space import TINY, Architecture, SearchSpace
 from protocol.errors import UserError
 
 SMALL = replace(TINY, widths=(8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,))  # 108 architectures

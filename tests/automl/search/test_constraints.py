@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automl.search.constraints import Constraint, Cost, Region, cheapest
-from automl.space import TINY, Architecture
+from automl.spaces.space import TINY, Architecture
 from protocol.errors import UserError
 from tests.automl.search.synthetic import SMALL, latency_of, macs_of, weights_of
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from automl.search.constraints import Constraint, Region
 from automl.search.evolution import Effort, evolve
 from automl.search.front import by_merit
-from automl.space import TINY, Architecture
+from automl.spaces.space import TINY, Architecture
 from tests.automl.search.synthetic import SMALL, macs_of, score_of, weights_of
 
 MACS = macs_of(SMALL)

@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
-from automl.choice import chosen
 from automl.cli import main
-from automl.cost import cost_table, macs, num_weights
 from automl.data.dataset import Dataset
-from automl.evaluation import Quality
-from automl.latency import Accuracy, Conditions, LatencyTable
-from automl.snapshot import save_snapshot
-from automl.space import STEREO_TINY, TINY, Architecture
-from automl.supernet import Supernet
-from automl.update import State
+from automl.evaluation.held_out import Quality
+from automl.latency.table import Accuracy, Conditions, LatencyTable
+from automl.models.supernet import Supernet
+from automl.spaces.choice import chosen
+from automl.spaces.cost import cost_table, macs, num_weights
+from automl.spaces.space import STEREO_TINY, TINY, Architecture
+from automl.training.snapshot import save_snapshot
+from automl.training.update import State
 from tests.automl.search.synthetic import quality_of
 from tests.command import Home, environment, home
 from tests.swarm.processes import wait_for

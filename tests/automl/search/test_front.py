@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automl.search.front import Point, front, spread
-from automl.space import TINY
+from automl.spaces.space import TINY
 
 VALUES = st.integers(0, 6).map(float)  # few values, so that there are ties
 POINTS = st.lists(st.builds(Point, st.just(TINY.smallest()), VALUES, VALUES), max_size=30)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automl.search.journal import MAX_LINE_BYTES, FileJournal, Settings
-from automl.space import TINY
+from automl.spaces.space import TINY
 from protocol.errors import UserError
 
 SETTINGS: Settings = {"state": "ab12", "seed": 3, "macs": 1.5e6, "samples": None}

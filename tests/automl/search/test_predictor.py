@@ -6,7 +6,7 @@ from scipy.stats import spearmanr
 
 from automl.search.evolution import MIN_SAMPLES
 from automl.search.predictor import Predictor, one_hot, rank_correlation
-from automl.space import BASE, TINY
+from automl.spaces.space import BASE, TINY
 from tests.automl.search.synthetic import score_of
 
 

@@ -8,12 +8,12 @@ import torch
 
 from automl.data.digits import digits
 from automl.jobs.find import made_evaluator
-from automl.networks import build
+from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.processes import ProcessEvaluator
-from automl.snapshot import save_snapshot
-from automl.space import TINY
-from automl.update import State
+from automl.spaces.space import TINY
+from automl.training.snapshot import save_snapshot
+from automl.training.update import State
 from protocol.errors import OwnFault, UserError
 from tests.automl.search.synthetic import Dying, OutOfOrder, Stuck, broken, quality_of
 

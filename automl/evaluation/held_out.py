@@ -1,0 +1,130 @@
+"""How good subnets are on held-out data, each with its BatchNorm recalibrated and without any fine-tuning.
+
+Shapes: B samples of a batch, C channels, H and W height and width.
+"""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TypedDict
+
+import torch
+from torch import Tensor
+
+from automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset
+from automl.evaluation.calibration import recalibrate
+from automl.evaluation.metrics import disparity_metrics, median_disparity
+from automl.models.networks import build
+from automl.models.supernet import Supernet
+from automl.spaces.space import Architecture, SearchSpace, space_named
+from protocol.errors import UserError
+
+Quality = dict[str, float]  # classification: "accuracy"; stereo: "epe" in pixels, "d1" and "bad3"; shares run from 0 to 1
+
+# Training samples that running statistics are of, and how many of them at once. A pair of views has 16 times the pixels of a digit.
+CALIBRATION_SAMPLES = {CLASSIFICATION: 1024, STEREO: 128}
+CALIBRATION_BATCH = {CLASSIFICATION: 128, STEREO: 32}
+_BATCH = 128
+
+
+class QualityReport(TypedDict):
+    """How good some subnets are on held-out data, in one figure each."""
+
+    metric: str  # "accuracy" (0 to 1, higher is better) | "epe" (pixels, lower is better)
+    largest: float
+    smallest: float
+    random: list[float]
+    baseline: float | None  # stereo: the EPE of the best constant, see ``baseline``
+
+
+def metric_of(task: str) -> str:
+    """Return the key of a task's main figure in a ``Quality``."""
+    return "epe" if task == STEREO else "accuracy"
+
+
+def score(quality: Quality) -> float:
+    """Return one number that is higher for a better subnet."""
+    return quality["accuracy"] if "accuracy" in quality else -quality["epe"]
+
+
+@torch.no_grad()
+def evaluate(
+    supernet: Supernet,
+    dataset: Dataset,
+    architectures: Sequence[Architecture],
+    *,
+    part: str = ALL,
+    calibration_samples: int | None = None,
+) -> list[Quality]:
+    """Return the quality of each architecture's subnet on a part of the held-out data; leaves the last one's running statistics."""
+    device = supernet.flat_weights_N.device
+    qualities = []
+    for architecture in architectures:
+        calibrate(supernet, dataset, architecture, calibration_samples)
+
+        def outputs(inputs: Tensor, architecture: Architecture = architecture) -> Tensor:
+            result = supernet(inputs.to(device), architecture)
+            return result if isinstance(result, Tensor) else result[-1]
+
+        qualities.append(measure(outputs, dataset, architecture.resolution, part=part))
+    return qualities
+
+
+def calibrate(supernet: Supernet, dataset: Dataset, architecture: Architecture, samples: int | None = None) -> None:
+    """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples.
+
+    ``samples``: at most so many; None: as many as the task needs (``CALIBRATION_SAMPLES``).
+    """
+    device = supernet.flat_weights_N.device
+    batches = dataset.calibration_batches(
+        architecture.resolution, CALIBRATION_BATCH[dataset.task], samples or CALIBRATION_SAMPLES[dataset.task]
+    )
+    recalibrate(supernet, architecture, (inputs.to(device) for inputs in batches))
+
+
+@torch.no_grad()
+def measure(network: Callable[[Tensor], Tensor], dataset: Dataset, resolution: int, *, part: str = ALL, batch: int = _BATCH) -> Quality:
+    """Return the quality of anything that makes logits, probabilities (B, classes) or disparities (B, H, W) of inputs (B, C, H, W)."""
+    batches = dataset.held_out_batches(resolution, batch, part)
+    if dataset.task == STEREO:
+        return disparity_metrics((network(each.inputs).cpu().view_as(each.targets), each.targets) for each in batches)
+    right = total = 0
+    for each in batches:
+        right += int((network(each.inputs).argmax(1).cpu() == each.targets).sum())
+        total += len(each.targets)
+    return {"accuracy": right / total}
+
+
+def check_fit(dataset: Dataset, space: SearchSpace) -> None:
+    """Refuse data that a network of ``space`` could not be fed.
+
+    Raises:
+        UserError: the data is for another task, or has other channels or classes.
+    """
+    wanted = (space.task, space.image_channels, space.num_classes)
+    given = (dataset.task, dataset.image_channels, dataset.num_classes)
+    if given != wanted:
+        raise UserError(
+            f"{dataset.name} does not fit {space.name}: it is data for {given[0]} with {given[1]} channels and {given[2]} classes, "
+            f"not for {wanted[0]} with {wanted[1]} and {wanted[2]}; choose another data set with --data"
+        )
+
+
+def baseline(dataset: Dataset, resolution: int) -> float:
+    """Return the EPE of the constant that errs least on the held-out part of a stereo set, its median: what has to be beaten."""
+    truths = [each.targets for each in dataset.held_out_batches(resolution, _BATCH)]
+    constant = median_disparity(truths)
+    return disparity_metrics((torch.full_like(truth, constant), truth) for truth in truths)["epe"]
+
+
+def quality_report(
+    parameters: Tensor, supernet_name: str, dataset: Dataset, device: str = "cpu", num_random: int = 8, seed: int = 0
+) -> QualityReport:
+    """Return the figures of the largest, the smallest and ``num_random`` random subnets (the same ones for the same seed)."""
+    space = space_named(supernet_name)
+    supernet = build(space, device)
+    supernet.load(parameters)
+    sampled = [space.sample(random.Random(f"{seed}:report:{index}")) for index in range(num_random)]
+    metric = metric_of(space.task)
+    largest, smallest, *others = (quality[metric] for quality in evaluate(supernet, dataset, [space.largest(), space.smallest(), *sampled]))
+    constant = baseline(dataset, space.resolutions[-1]) if space.task == STEREO else None
+    return {"metric": metric, "largest": largest, "smallest": smallest, "random": others, "baseline": constant}

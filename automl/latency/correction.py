@@ -1,0 +1,83 @@
+"""The correction of a latency table: from sums over layers that ran alone to whole networks, and how far off it is. Pure.
+
+A layer alone finds its weights in the caches, and pays for its call; in a network it is otherwise, for all layers in much the same way.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from automl.latency.table import Accuracy, Conditions, LatencyTable
+from automl.spaces.space import Architecture, SearchSpace
+
+Values = npt.NDArray[np.float64]
+Fit = Callable[[Values, Values], tuple[float, float]]  # of (sums, latencies) in milliseconds: offset and factor
+
+_UNKNOWN = Accuracy(1, 1, 0.0, 0.0, 0.0)
+
+
+def fitted_table(
+    space: SearchSpace, conditions: Conditions, entries: Mapping[str, float], measured: Sequence[tuple[Architecture, float]]
+) -> LatencyTable:
+    """Return the table, its correction fitted on every second of the whole networks by size, its error that of the others.
+
+    Args:
+        space: what ``entries`` prices.
+        conditions: of all measurements.
+        entries: milliseconds by the keys of the cost table.
+        measured: (architecture, milliseconds) of whole networks, at least one.
+    """
+    raw = LatencyTable(space.name, conditions, entries, 0.0, 1.0, _UNKNOWN)
+    by_sum = sorted((raw.latency_ms(architecture), time_ms) for architecture, time_ms in measured)
+    fitted, checked = np.array(by_sum[::2]), np.array(by_sum[1::2] or by_sum)
+    offset, factor = _correction(fitted[:, 0], fitted[:, 1], raw.minimum_ms(space))
+    errors = _errors((offset, factor), checked[:, 0], checked[:, 1])
+    accuracy = Accuracy(len(fitted), len(checked), float(errors.mean()), float(errors.max()), _rank_correlation(*checked.T))
+    return replace(raw, offset=offset, factor=factor, accuracy=accuracy)
+
+
+def _correction(sums_ms: Values, times_ms: Values, minimum_ms: float) -> tuple[float, float]:
+    """Return offset and factor: with an offset where that foretells networks better that were left out, and no network takes no time."""
+    offset, factor = _affine(sums_ms, times_ms)
+    if len(sums_ms) < 3 or factor <= 0.0 or offset + factor * minimum_ms <= 0.0:
+        return _proportional(sums_ms, times_ms)
+    best = min((_affine, _proportional), key=lambda fit: _error_left_out(fit, sums_ms, times_ms))
+    return best(sums_ms, times_ms)
+
+
+def _affine(sums_ms: Values, times_ms: Values) -> tuple[float, float]:
+    """Return offset and factor with the least squares of the relative errors."""
+    terms = np.stack([1.0 / times_ms, sums_ms / times_ms], axis=1)
+    offset, factor = np.linalg.lstsq(terms, np.ones(len(terms)), rcond=None)[0]
+    return float(offset), float(factor)
+
+
+def _proportional(sums_ms: Values, times_ms: Values) -> tuple[float, float]:
+    """Return no offset, and the factor with the least squares of the relative errors."""
+    shares = sums_ms / times_ms
+    return 0.0, float(shares.sum() / (shares**2).sum())
+
+
+def _error_left_out(fit: Fit, sums_ms: Values, times_ms: Values) -> float:
+    """Return the mean relative error of each network by the fit on the others."""
+    errors = []
+    for index in range(len(sums_ms)):
+        correction = fit(np.delete(sums_ms, index), np.delete(times_ms, index))
+        errors.append(_errors(correction, sums_ms[[index]], times_ms[[index]]).item())
+    return sum(errors) / len(errors)
+
+
+def _errors(correction: tuple[float, float], sums_ms: Values, times_ms: Values) -> Values:
+    offset, factor = correction
+    errors: Values = np.abs(offset + factor * sums_ms - times_ms) / times_ms
+    return errors
+
+
+def _rank_correlation(one: Values, other: Values) -> float:
+    """Return Spearman's rank correlation; 0 of fewer than two values."""
+    if len(one) < 2:
+        return 0.0
+    ranks = [values.argsort().argsort().astype(float) for values in (one, other)]
+    return float(np.clip(np.corrcoef(ranks)[0, 1], -1.0, 1.0))

@@ -1,0 +1,177 @@
+"""Elastic layers: weights for the largest choice, and the slices and transforms that cut a smaller one out of them.
+
+``*_for`` methods return the weights of one choice; the forward pass and ``extract`` have no other way to them. Nothing here knows
+which choice is made when.
+
+Shapes: B batch, C channels in, E expanded channels, O channels out, H and W height and width, K side of a kernel.
+"""
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import skip_init
+
+from automl.models.linked import Link, linked_batch_norm
+from automl.spaces.shapes import LayerShape
+from automl.spaces.space import Layer
+
+BATCH_NORM_EPSILON = 1e-5
+
+
+class ElasticSpatial(nn.Module):
+    """The K x K convolution of a layer: depthwise, or dense where it makes its channels of an image."""
+
+    def __init__(self, channels_in: int, channels_out: int, kernels: tuple[int, ...], stride: int) -> None:
+        super().__init__()
+        self.groups = channels_in if channels_in == channels_out else 1
+        self.stride = stride
+        self.kernels = kernels[::-1]
+        self.weight = nn.Parameter(torch.empty(channels_out, channels_in // self.groups, kernels[-1], kernels[-1]))
+        # One matrix a step down, shared by all channels: from the centre of the next larger kernel (arXiv:1908.09791, section 3.3).
+        self.transforms = nn.ParameterList(torch.empty(small**2, small**2) for small in self.kernels[1:])
+
+    def weight_for(self, kernel: int) -> Tensor:
+        """Return the weights of ``kernel``: the centre of the next larger kernel, transformed, and so on from the largest down."""
+        weight: Tensor = self.weight
+        for (large, small), transform in zip(pairwise(self.kernels), self.transforms, strict=True):
+            if kernel == large:
+                break
+            margin = (large - small) // 2
+            centre = weight[:, :, margin : margin + small, margin : margin + small]
+            weight = F.linear(centre.flatten(2), transform).view_as(centre)
+        return weight
+
+    def forward(self, x_BCHW: Tensor, kernel: int) -> Tensor:
+        """Return the convolution with the active kernel, padded to keep the size (before the stride)."""
+        y_BCHW = F.conv2d(x_BCHW, self.weight_for(kernel), stride=self.stride, padding=kernel // 2, groups=self.groups)
+        return y_BCHW.contiguous(memory_format=torch.channels_last)  # an image of one channel has no layout to hand on
+
+
+class ElasticBatchNorm(nn.Module):
+    """BatchNorm of the first channels: by the batch in training, by the running statistics in evaluation.
+
+    The running statistics belong to one architecture at a time and never to the shared state: only a calibration, which sets ``momentum``,
+    writes them (``automl.evaluation.calibration``). With a ``link`` the batch is one of two halves, the other of which is at its end.
+    """
+
+    running_mean: Tensor
+    running_variance: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.register_buffer("running_mean", torch.zeros(channels), persistent=False)
+        self.register_buffer("running_variance", torch.ones(channels), persistent=False)
+        self.momentum: float | None = None
+        self.link: Link | None = None
+
+    def affine_for(self, channels: int) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of the first channels."""
+        return self.weight[:channels], self.bias[:channels]
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the channels of ``x_BCHW`` normalised."""
+        channels = x_BCHW.shape[1]
+        weight, bias = self.affine_for(channels)
+        if self.link is not None:
+            return linked_batch_norm(x_BCHW, weight, bias, self.link, BATCH_NORM_EPSILON)
+        if self.training and self.momentum is None:
+            return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
+        mean, variance = self.running_mean[:channels], self.running_variance[:channels]
+        momentum = self.momentum or 0.0
+        return F.batch_norm(x_BCHW, mean, variance, weight, bias, training=self.training, momentum=momentum, eps=BATCH_NORM_EPSILON)
+
+    @torch.no_grad()
+    def copy_to(self, norm: nn.BatchNorm2d) -> None:
+        """Give a plain BatchNorm the first channels, as many as it has, with their running statistics."""
+        channels = norm.num_features
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        weight, bias = self.affine_for(channels)
+        norm.weight.copy_(weight)
+        norm.bias.copy_(bias)
+        norm.running_mean.copy_(self.running_mean[:channels])
+        norm.running_var.copy_(self.running_variance[:channels])
+
+
+class ElasticLayer(nn.Module):
+    """Spatial K x K, expand 1 x 1, project 1 x 1; with a residual where the shape stays.
+
+    The spatial convolution comes first and on the narrow side, so that it is the first convolution of its unit and carries the
+    unit's stride; it is linear up to the expansion, whose BatchNorm takes care of its scale.
+    """
+
+    def __init__(self, shape: LayerShape, kernels: tuple[int, ...], expansions: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shape = shape
+        widest = shape.spatial * expansions[-1]
+        self.spatial = ElasticSpatial(shape.channels_in, shape.spatial, kernels, shape.stride)
+        self.expand = nn.Parameter(torch.empty(widest, shape.spatial, 1, 1))
+        self.expand_norm = ElasticBatchNorm(widest)
+        self.project = nn.Parameter(torch.empty(shape.width, widest, 1, 1))
+        self.project_norm = ElasticBatchNorm(shape.width)
+
+    def expand_for(self, expansion: int) -> Tensor:
+        """Return the first ``expansion`` parts of the expanding weights."""
+        return self.expand[: self.shape.spatial * expansion]
+
+    def project_for(self, expansion: int) -> Tensor:
+        """Return the projecting weights of the channels that ``expand_for`` makes."""
+        return self.project[:, : self.shape.spatial * expansion]
+
+    def weights_for(self, layer: Layer) -> tuple[Tensor, ...]:
+        """Return all weights that the layer has with this kernel and expansion, its normalisations' among them."""
+        expand, project = self.expand_for(layer.expansion), self.project_for(layer.expansion)
+        norms = (*self.expand_norm.affine_for(len(expand)), *self.project_norm.affine_for(len(project)))
+        return (self.spatial.weight_for(layer.kernel), expand, project, *norms)
+
+    def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
+        """Return the layer's output with the active kernel and expansion."""
+        y_BCHW = self.spatial(x_BCHW, layer.kernel)
+        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(layer.expansion))))
+        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(layer.expansion)))
+        return x_BCHW + y_BOHW if is_residual(self.shape) else y_BOHW
+
+    @torch.no_grad()
+    def extract(self, layer: Layer) -> "PlainLayer":
+        """Return the layer with the active kernel and expansion as a plain one that computes the same bits in evaluation mode."""
+        plain = PlainLayer(self.shape, layer).to(self.expand.device)
+        plain.spatial.weight.copy_(self.spatial.weight_for(layer.kernel))
+        plain.expand.weight.copy_(self.expand_for(layer.expansion))
+        plain.project.weight.copy_(self.project_for(layer.expansion))
+        self.expand_norm.copy_to(plain.expand_norm)
+        self.project_norm.copy_to(plain.project_norm)
+        return plain.eval()
+
+
+class PlainLayer(nn.Module):
+    """One choice of an elastic layer, of torch's own modules."""
+
+    def __init__(self, shape: LayerShape, layer: Layer) -> None:
+        super().__init__()
+        hidden = shape.spatial * layer.expansion
+        groups = shape.channels_in if shape.is_depthwise else 1
+        # Without torch's own first weights, which would come from the global generator.
+        self.spatial = skip_init(
+            nn.Conv2d, shape.channels_in, shape.spatial, layer.kernel, shape.stride, layer.kernel // 2, groups=groups, bias=False
+        )
+        self.expand = skip_init(nn.Conv2d, shape.spatial, hidden, 1, bias=False)
+        self.expand_norm = nn.BatchNorm2d(hidden, eps=BATCH_NORM_EPSILON)
+        self.project = skip_init(nn.Conv2d, hidden, shape.width, 1, bias=False)
+        self.project_norm = nn.BatchNorm2d(shape.width, eps=BATCH_NORM_EPSILON)
+        self.is_residual = is_residual(shape)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return what the elastic layer returns for this choice."""
+        y_BCHW = self.spatial(x_BCHW).contiguous(memory_format=torch.channels_last)
+        y_BEHW = F.relu(self.expand_norm(self.expand(y_BCHW)))
+        y_BOHW: Tensor = self.project_norm(self.project(y_BEHW))
+        return x_BCHW + y_BOHW if self.is_residual else y_BOHW
+
+
+def is_residual(shape: LayerShape) -> bool:
+    """Return whether a layer adds its input to its output."""
+    return shape.stride == 1 and shape.channels_in == shape.width

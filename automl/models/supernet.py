@@ -1,0 +1,155 @@
+"""What every supernet is: searchable units of elastic layers, and all weights in one flat vector.
+
+All weights live in one flat vector, and all gradients in another, so that loading a state or taking a gradient is one copy. Weights are
+uninitialised until ``initialise`` or ``load``. What a network has besides its units is its subclass's affair (``automl.models.classifier``,
+``automl.models.stereo``).
+
+Shapes: B batch, C channels, H and W height and width, N all weights.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from itertools import groupby
+
+import torch
+from torch import Tensor, nn
+
+from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, PlainLayer
+from automl.spaces.shapes import layer_shapes
+from automl.spaces.space import Architecture, SearchSpace
+
+_ALIGNED = 16  # weights: 64 bytes
+
+Outputs = Tensor | tuple[Tensor, ...]
+
+
+class Supernet(nn.Module, ABC):
+    """The shared weights of every architecture of a search space."""
+
+    flat_weights_N: Tensor
+    flat_gradient_N: Tensor
+
+    def __init__(self, space: SearchSpace) -> None:
+        """Build the units. A subclass adds its own parts, and then calls ``_flatten``."""
+        super().__init__()
+        self.space = space
+        self.units = nn.ModuleList()
+        for _, shapes in groupby(layer_shapes(space), key=lambda shape: shape.unit):
+            self.units.append(nn.ModuleList(ElasticLayer(shape, space.kernels, space.expansions) for shape in shapes))
+
+    @abstractmethod
+    def forward(self, x_BCHW: Tensor, architecture: Architecture) -> Outputs:
+        """Return what the subnet that ``architecture`` cuts out makes of a batch."""
+
+    @abstractmethod
+    def extract(self, architecture: Architecture) -> nn.Module:
+        """Return the subnet as a plain network in evaluation mode, with copies of its weights and running statistics."""
+
+    @abstractmethod
+    def _initialise_fixed(self, generator: torch.Generator) -> None:
+        """Draw the first weights of what is not a searchable layer."""
+
+    def _flatten(self, device: torch.device | str) -> None:
+        """Make every weight and gradient a view into two flat vectors."""
+        self.to(device)
+        count = sum(parameter.numel() for parameter in self.parameters())
+        self.flat_gradient_N = torch.zeros(count, device=device)
+        self._view(torch.zeros(count, device=device))
+        parameters = dict(self.named_parameters())
+        for name, (start, stop) in self.slices().items():
+            parameters[name].grad = self.flat_gradient_N[start:stop].view(parameters[name].shape)
+
+    def _view(self, weights_N: Tensor) -> None:
+        self.flat_weights_N = weights_N
+        parameters = dict(self.named_parameters())
+        for name, (start, stop) in self.slices().items():
+            parameters[name].data = weights_N[start:stop].view(parameters[name].shape)
+
+    def slices(self) -> dict[str, tuple[int, int]]:
+        """Return name -> (start, stop) in the flat vector, for every parameter, in the order of the state.
+
+        That is the order of ``parameters()``, but those whose number of weights is a multiple of 16 come first, then those of 8, 4 and 2:
+        so a convolution's weights are aligned to 64 bytes, or to as many as they fill. Kernels add in another order where they are not,
+        and a subnet that was extracted, whose weights are, would differ in its last bits.
+        """
+        slices, start = {}, 0
+        for name, parameter in sorted(self.named_parameters(), key=lambda pair: -min(_ALIGNED, pair[1].numel() & -pair[1].numel())):
+            slices[name] = (start, start + parameter.numel())
+            start += parameter.numel()
+        return slices
+
+    @property
+    def num_weights(self) -> int:
+        """N: the length of a state's parameters."""
+        return self.flat_weights_N.numel()
+
+    def load(self, weights_N: Tensor) -> None:
+        """Copy a state's parameters in."""
+        self._check(weights_N)
+        self.flat_weights_N.copy_(weights_N)
+
+    def adopt(self, weights_N: Tensor) -> None:
+        """Use a state's parameters where they lie, without a copy: whoever changes them, changes this network.
+
+        They lie on its device, aligned to 64 bytes, and may be read-only.
+        """
+        self._check(weights_N)
+        if weights_N.device != self.flat_weights_N.device or weights_N.data_ptr() % (4 * _ALIGNED):
+            raise ValueError("weights are adopted on the network's own device, and aligned")
+        self._view(weights_N)
+
+    def _check(self, weights_N: Tensor) -> None:
+        if weights_N.shape != self.flat_weights_N.shape:
+            raise ValueError(f"{self.space.name} has {self.num_weights} weights, not {tuple(weights_N.shape)}")
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator) -> None:
+        """Draw first weights. Not the same bits on every machine: only the maker of a run's first state may call it."""
+        for module in self.modules():
+            if isinstance(module, ElasticBatchNorm):
+                module.weight.fill_(1.0)
+                module.bias.zero_()
+            elif isinstance(module, ElasticSpatial):
+                draw(module.weight, generator)
+                for transform in module.transforms:
+                    transform.copy_(torch.eye(transform.shape[0]))
+            elif isinstance(module, ElasticLayer):
+                draw(module.expand, generator)
+                draw(module.project, generator)
+        self._initialise_fixed(generator)
+
+    def run_unit(self, unit: int, x_BCHW: Tensor, architecture: Architecture) -> Tensor:
+        """Return what the active layers of a unit make of ``x_BCHW``."""
+        for index, layer in enumerate(architecture.units[unit]):
+            x_BCHW = self._layer(unit, index)(x_BCHW, layer)
+        return x_BCHW
+
+    def extract_unit(self, unit: int, architecture: Architecture) -> nn.Sequential:
+        """Return the active layers of a unit as plain ones."""
+        return nn.Sequential(*(self._layer(unit, index).extract(layer) for index, layer in enumerate(architecture.units[unit])))
+
+    def searchable_weights_for(self, architecture: Architecture) -> tuple[Tensor, ...]:
+        """Return all weights of the active layers as the subnet uses them: slices, and kernels through their transforms."""
+        return tuple(weight for unit, index, layer in architecture.layers() for weight in self._layer(unit, index).weights_for(layer))
+
+    def _layer(self, unit: int, index: int) -> ElasticLayer:
+        layers = self.units[unit]
+        assert isinstance(layers, nn.ModuleList)
+        layer = layers[index]
+        assert isinstance(layer, ElasticLayer)
+        return layer
+
+
+def draw(weight: Tensor, generator: torch.Generator) -> None:
+    """Fill ``weight`` with normal numbers of the variance that suits a ReLU after it (arXiv:1502.01852)."""
+    weight.normal_(0.0, math.sqrt(2.0 / weight[0].numel()), generator=generator)
+
+
+def plain_units(space: SearchSpace, architecture: Architecture) -> nn.ModuleList:
+    """Return the active layers of every unit as plain ones, with memory for their weights and nothing in it yet."""
+    units: list[list[PlainLayer]] = [[] for _ in architecture.units]
+    for shape in layer_shapes(space):
+        active = architecture.units[shape.unit]
+        if shape.index < len(active):
+            units[shape.unit].append(PlainLayer(shape, active[shape.index]))
+    return nn.ModuleList(nn.Sequential(*layers) for layers in units)

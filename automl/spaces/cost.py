@@ -1,0 +1,53 @@
+"""What an architecture costs: multiply-accumulates (MACs) of one sample, and weights. Pure functions of the architecture.
+
+Convolutions, the head and stereo's correlation count; normalisations and activations do not, as usual in the field. MACs are a sum over
+the genes of an architecture, each at its resolution, so that a table prices them all. No torch.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+
+from automl.spaces.shapes import layer_shapes, unit_sides
+from automl.spaces.space import Architecture, Layer, SearchSpace
+from automl.spaces.stereo_shapes import fixed_macs as stereo_macs
+from automl.spaces.stereo_shapes import fixed_num_weights as stereo_num_weights
+
+
+@cache
+def cost_table(space: SearchSpace) -> tuple[tuple[str, int], ...]:
+    """Return (key, MACs) for every gene of the space: ``r32`` is what every network of that resolution has, ``r32 u1.0:k3e2`` a layer
+    of one.
+    """
+    return tuple(_prices(space))
+
+
+def _prices(space: SearchSpace) -> Iterator[tuple[str, int]]:
+    for resolution in space.resolutions:
+        yield f"r{resolution}", stereo_macs(space, resolution) if space.task == "stereo" else space.widths[-1] * space.num_classes
+        sides = unit_sides(space, resolution)
+        for shape in layer_shapes(space):
+            height, width = sides[shape.unit]
+            for kernel in space.kernels:
+                for expansion in space.expansions:
+                    gene = f"u{shape.unit + 1}.{shape.index}:k{kernel}e{expansion}"
+                    yield f"r{resolution} {gene}", shape.macs(Layer(kernel, expansion), height * width)
+
+
+@cache
+def _prices_by_key(space: SearchSpace) -> dict[str, int]:
+    return dict(cost_table(space))
+
+
+def macs(architecture: Architecture, space: SearchSpace) -> int:
+    """Return the MACs of one sample through the architecture's network: what ``torch.utils.flop_counter`` counts, halved."""
+    costs = _prices_by_key(space)
+    resolution, *genes = architecture.genes
+    return costs[resolution] + sum(costs[f"{resolution} {gene}"] for gene in genes)
+
+
+def num_weights(architecture: Architecture, space: SearchSpace) -> int:
+    """Return how many weights the architecture's extracted network has."""
+    fixed = stereo_num_weights(space) if space.task == "stereo" else (space.widths[-1] + 1) * space.num_classes
+    layers = {(unit, index): layer for unit, index, layer in architecture.layers()}
+    shapes = ((shape, layers.get((shape.unit, shape.index))) for shape in layer_shapes(space))
+    return fixed + sum(shape.num_weights(layer) for shape, layer in shapes if layer is not None)

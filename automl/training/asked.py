@@ -1,0 +1,51 @@
+"""What the log's rules need to know of a run's training (``protocol.course``), as its manifest and this package's schedules give it.
+
+Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.course`` has what means need besides.
+"""
+
+from functools import lru_cache
+
+from automl.spaces.space import space_named
+from automl.training.schedule import Plan
+from protocol.records import Manifest
+from protocol.rewards import architecture_cost
+
+_REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for all
+
+
+class AskedCourse:
+    """Implements ``protocol.course.Course``."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Use the manifest's plan and prices.
+
+        Raises:
+            ValueError: a schedule that this version does not know.
+            UserError: a supernet that it does not know.
+        """
+        space_named(manifest.supernet)  # refuse an unknown one here, not at the first header
+        self.plan = Plan.of(manifest)
+        self._prices = manifest.cost_table()
+        self._asked = lru_cache(_REMEMBERED)(self._costs)
+
+    def costs(self, round: int, cohort: str) -> tuple[int, ...]:
+        """Return the MACs of each architecture that a round asks of a cohort, in the order that claims count them in.
+
+        Raises:
+            LedgerError: the manifest has no price for one of them.
+        """
+        return self._asked(round, self._decisive(cohort))
+
+    def role(self, round: int, cohort: str) -> int:
+        """Return 0 in data-parallel; in model-parallel which of the three roles the cohort's architecture has in a round."""
+        return self.plan.role(round, cohort)
+
+    def sorts_after(self, round: int) -> bool:
+        """Return whether the update that ends a round sorts channels."""
+        return self.plan.sorts_after(round)
+
+    def _decisive(self, cohort: str) -> str:
+        return cohort if self.plan.algorithm == "model-parallel" else ""
+
+    def _costs(self, round: int, cohort: str) -> tuple[int, ...]:
+        return tuple(architecture_cost(one.text, self._prices) for one in self.plan.architectures(round, cohort))

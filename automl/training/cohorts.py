@@ -1,0 +1,158 @@
+"""Several cohorts in one process: what each gives, what coding leaves it, and the mean of their table, by a swarm's arithmetic.
+
+A cohort here is one peer with a key of its own. All are equally fast, every contribution is listed, and none is old. No network, no log.
+
+Shapes: N all weights of the supernet.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from numpy.typing import NDArray
+
+from automl.files import replace_whole
+from automl.training.settings import first_floor
+from exact.coding import Body, body_num_bytes, encode, parse
+from exact.outcome import outcome
+from exact.residuals import covered, given, left_over
+from protocol.errors import StorageError, UserError
+from protocol.exchange import MAX_ROWS, codec_named
+from protocol.records import Threshold
+from protocol.signing import sha256
+from protocol.table import Row
+
+MAX_COHORTS = MAX_ROWS
+_FORMAT = "manta/local-exchange/v1"
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Cohort:
+    """Who trains: a cohort of one."""
+
+    name: str
+    key: bytes
+
+    @classmethod
+    def numbered(cls, number: int) -> "Cohort":
+        """Return the cohort of this number; the first bytes of keys, which sweeps begin by, differ as those of real ones do."""
+        return cls(f"local-{number}", number.to_bytes(2, "little") + bytes(30))
+
+
+@dataclass(frozen=True, slots=True)
+class Learnt:
+    """What a cohort has to say in a round."""
+
+    cohort: Cohort
+    values: Vector  # (N,): the mean gradient, or the change of the weights
+    samples: int
+    role: int  # see ``protocol.course``
+    mask: NDArray[np.bool_] | None  # (N,): what its architecture covers; None: all
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What one round's exchange leaves to the next one's."""
+
+    floor: int  # of exponents
+    thresholds: tuple[Threshold, ...]
+    residuals: tuple[Vector | None, ...]  # of each cohort; None: zeros
+
+
+class LocalExchange:
+    """The exchange between the cohorts of one process."""
+
+    def __init__(self, codec: str, residual_percent: int, num_values: int, num_cohorts: int) -> None:
+        """Begin without residuals; contributions are coded by ``codec``, and ``residual_percent`` of a residual comes with the next one."""
+        self._codec = codec_named(codec)
+        self._percent = residual_percent
+        self._num_values = num_values
+        self.memory = Memory(first_floor(codec), (), (None,) * num_cohorts)
+
+    @property
+    def contribution_bytes(self) -> int:
+        """How long one cohort's body is."""
+        return body_num_bytes(self._codec.name, self._num_values)
+
+    def mean(self, every: Sequence[Learnt]) -> Vector:
+        """Return the mean (N,) of the round's table, in which every cohort is; they come in the order of residuals. Moves ``memory`` on.
+
+        Who has values that are not finite is not in the table, as if the contribution had not come. A mean of no rows is zero.
+
+        Raises:
+            OwnFault: as ``exact.scaling.check_denormals``.
+        """
+        floor, residuals = self.memory.floor, list(self.memory.residuals)
+        rows: list[Row] = []
+        bodies: list[Body] = []
+        masks: list[NDArray[np.bool_] | None] = []
+        for place, learnt in enumerate(every):
+            whole = given(learnt.values, residuals[place], self._percent, learnt.mask)
+            if not np.isfinite(whole).all():
+                continue
+            data = encode(self._codec.name, covered(whole, learnt.mask), floor)
+            body, digest = parse(self._codec.name, data, self._num_values), sha256(data)
+            cohort = learnt.cohort
+            rows.append(Row(digest, cohort.key, 0, learnt.role, learnt.samples, cohort.name, digest))
+            bodies.append(body)
+            masks.append(learnt.mask)
+            if self._codec.is_sparse:
+                residuals[place] = left_over(whole, body, floor)
+        if not rows:
+            return np.zeros(self._num_values, np.float32)
+        found = outcome(rows, bodies, [floor] * len(rows), self.memory.thresholds, floor, self._num_values, masks)
+        self.memory = Memory(found.floor, found.thresholds, tuple(residuals))
+        return found.mean
+
+    def sorted(self) -> None:
+        """The weights were reordered: no residual fits any more."""
+        memory = self.memory
+        self.memory = Memory(memory.floor, memory.thresholds, (None,) * len(memory.residuals))
+
+
+def save_memory(path: Path, memory: Memory) -> None:
+    """Write what an exchange has left; the file is there whole after a crash, or not at all.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    tensors = {f"residual{place}": residual for place, residual in enumerate(memory.residuals) if residual is not None}
+    thresholds = [[threshold.role, threshold.norm, threshold.samples] for threshold in memory.thresholds]
+    metadata = {
+        "format": _FORMAT,
+        "floor": str(memory.floor),
+        "thresholds": json.dumps(thresholds),
+        "cohorts": str(len(memory.residuals)),
+    }
+    try:
+        replace_whole(path, safetensors.numpy.save(tensors, metadata))
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror}; make room or mend the disk, then start again") from error
+
+
+def load_memory(path: Path, num_values: int) -> Memory:
+    """Return what ``save_memory`` wrote; ``num_values``: N.
+
+    Raises:
+        UserError: there is no such file, or it is something else.
+    """
+    try:
+        with safetensors.safe_open(path, framework="np") as file:
+            metadata = dict(file.metadata() or {})
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
+        if metadata.get("format") != _FORMAT:
+            raise ValueError(f"it is not of the format {_FORMAT!r}")
+        thresholds = tuple(Threshold(*each) for each in json.loads(metadata["thresholds"]))
+        residuals = tuple(tensors.pop(f"residual{place}", None) for place in range(int(metadata["cohorts"])))
+        floor = int(metadata["floor"])
+        if tensors or any(each is not None and (each.shape != (num_values,) or each.dtype != np.float32) for each in residuals):
+            raise ValueError("its residuals are not float32 vectors of the supernet's length")
+    except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        raise UserError(f"{path} does not hold what an exchange has left: {error}; remove the folder to begin anew") from error
+    return Memory(floor, thresholds, residuals)

@@ -1,0 +1,87 @@
+"""What a light contributor is leased, by the rules of lots: which lots of a key are of one architecture, and the weights that it covers.
+
+Both sides compute the same: the gateway to hand it out and to check what comes back, the contributor to do it.
+
+Shapes: N all weights of the supernet, K those that an architecture covers.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from automl.spaces.space import Architecture, SearchSpace
+from automl.training.coverage import coverage
+from automl.training.schedule import place_of_lot
+from protocol.errors import EncodingError
+from protocol.lots import sample_indices
+
+Places = tuple[tuple[int, int], ...]
+
+
+def cheapest(architectures: Sequence[Architecture], costs: Sequence[int]) -> Architecture:
+    """Return the architecture of a round that is leased: that of the least cost, the first of several."""
+    return architectures[min(range(len(costs)), key=lambda place: costs[place])]
+
+
+def leased_lots(
+    architectures: Sequence[Architecture], architecture: Architecture, base: bytes, key: bytes, *, local_steps: int, lots_a_step: int
+) -> Places:
+    """Return step and index of each lot of a lease: the first indices whose lots are of ``architecture``, equally many a step.
+
+    Raises:
+        ValueError: the round does not ask for that architecture.
+    """
+    if architecture not in architectures:
+        raise ValueError("an architecture that the round does not ask for")
+    indices: list[int] = []
+    index = 0
+    while len(indices) < local_steps * lots_a_step:
+        if architectures[place_of_lot(len(architectures), base, key, index)] == architecture:
+            indices.append(index)
+        index += 1
+    return tuple((number // lots_a_step, index) for number, index in enumerate(indices))
+
+
+def leased_samples(places: Places, *, seed: int, base: bytes, key: bytes, num_train: int, lot_samples: int) -> tuple[int, ...]:
+    """Return the training samples of the lots of a lease, each once, in order; ``num_train`` is how many there are."""
+    drawn = (sample_indices(seed, base, step, key, index, num_train, lot_samples) for step, index in places)
+    return tuple(sorted({sample for samples in drawn for sample in samples}))
+
+
+def covered_weights(weights_N: NDArray[np.float32], space: SearchSpace, architecture: Architecture) -> bytes:
+    """Return the weights that an architecture covers, in their order, as little-endian binary32."""
+    return weights_N[coverage(space, architecture)].astype("<f4").tobytes()
+
+
+def num_covered(space: SearchSpace, architecture: Architecture) -> int:
+    """Return K."""
+    return int(np.count_nonzero(coverage(space, architecture)))
+
+
+def scattered(values_K: NDArray[np.float32], space: SearchSpace, architecture: Architecture) -> NDArray[np.float32]:
+    """Return (N,) float32 with these values where the architecture covers, zeros elsewhere.
+
+    Raises:
+        EncodingError: not as many values as the architecture covers.
+    """
+    mask = coverage(space, architecture)
+    if len(values_K) != np.count_nonzero(mask):
+        raise EncodingError(f"{len(values_K)} values where {np.count_nonzero(mask)} weights are covered")
+    scattered_N = np.zeros(mask.size, np.float32)
+    scattered_N[mask] = values_K
+    return scattered_N
+
+
+def weights_of(data: bytes, space: SearchSpace, architecture: Architecture) -> NDArray[np.float32]:
+    """Return (N,) the weights of ``covered_weights``, zeros where the architecture covers none.
+
+    Raises:
+        EncodingError: of another length, or a value that is not finite.
+    """
+    if len(data) % 4:
+        raise EncodingError("weights that end in the middle of a value")
+    weights_N = scattered(np.frombuffer(data, "<f4").astype(np.float32), space, architecture)
+    if not np.isfinite(weights_N).all():
+        raise EncodingError("weights that are not finite")
+    return weights_N

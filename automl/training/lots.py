@@ -1,0 +1,156 @@
+"""A lot and its gradient: which pixels, which architecture, and what comes out, as a function of the lot and the weights alone.
+
+BatchNorm uses the lot's own statistics, so anyone who holds the round's weights can compute the lot again (equal up to the last
+bits of floating point). Nothing here knows rounds, peers or claims.
+
+Shapes: B samples of the lot, N all weights of the supernet, P projections.
+"""
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automl.data.dataset import Batch, TrainingSet
+from automl.models.networks import build
+from automl.models.supernet import Outputs, Supernet
+from automl.spaces.space import Architecture, space_named
+from automl.training.objective import classification_loss, stereo_loss
+from protocol.lots import lot_seed, sample_indices
+
+MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
+NUM_PROJECTIONS = 8
+_WARMING_SAMPLES = 8
+_PROJECTION_CHUNK = 1 << 12  # a chunk of doubles stays in the cache
+
+
+@dataclass(frozen=True, slots=True)
+class Lot:
+    """The smallest unit of work; everything random in it follows from the first five fields."""
+
+    run_seed: int
+    base: bytes  # digest of the commit whose state it is trained on
+    step: int  # of the base's local steps, from 0
+    key: bytes
+    index: int
+    architecture: Architecture
+    samples: int
+
+    def __post_init__(self) -> None:
+        if self.samples < MIN_SAMPLES:
+            raise ValueError(f"a lot has at least {MIN_SAMPLES} samples")
+
+
+@dataclass(frozen=True, slots=True)
+class LotResult:
+    """What a lot gave."""
+
+    gradient: Tensor = field(repr=False)  # (N,) fp32, CPU: of the mean loss over the lot's samples
+    loss: float
+    samples: int
+    projection: bytes  # see ``project``
+
+
+class Worker:
+    """One device that computes lots, with its own supernet; not for several threads at once."""
+
+    def __init__(
+        self, supernet_name: str, dataset: TrainingSet, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+    ) -> None:
+        """Build the supernet on ``device``; ``threads`` sets torch's threads for the whole process.
+
+        Weights and gradients are fp32 everywhere. ``precision`` is what a GPU computes in: fp32; tf32, what convolutions multiply is
+        rounded to 10 bits; bf16, what is safe is computed and kept in bfloat16 (autocast). Swarms use fp32: a gradient is then as far from
+        another device's as a CPU's with other threads is, by bf16 it is 0.2 to 0.4 of its norm away (``benchmarks/gpu.py``).
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self._device = torch.device(device)
+        self._precision = precision
+        self._space = space_named(supernet_name)
+        self._supernet = build(self._space, self._device)
+        self._teacher: Supernet | None = None
+        self._dataset = dataset
+
+    @property
+    def num_weights(self) -> int:
+        """N: the length of the gradients."""
+        return self._supernet.num_weights
+
+    def load(self, parameters: Tensor, *, in_place: bool = False) -> None:
+        """Take over a state's parameters (N,) for the lots to come; ``in_place``, on the CPU: where they lie, see ``Supernet.adopt``."""
+        (self._supernet.adopt if in_place else self._supernet.load)(parameters)
+
+    def teach(self, parameters: Tensor | None, *, in_place: bool = False) -> None:
+        """Let the lots to come learn from the largest network of these parameters (N,) too; None: from the samples alone."""
+        if parameters is None:
+            self._teacher = None
+            return
+        if self._teacher is None:
+            self._teacher = build(self._space, self._device)
+        (self._teacher.adopt if in_place else self._teacher.load)(parameters)
+
+    def warm_up(self) -> None:
+        """Train lots that nobody asked for: a GPU's libraries load themselves at its first ones, and no lot is to be timed by that."""
+        for architecture in (self._space.largest(), self._space.smallest()):
+            self.train(Lot(0, bytes(32), 0, bytes(32), 0, architecture, _WARMING_SAMPLES))
+
+    def train(self, lot: Lot) -> LotResult:
+        """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
+        loss = self.backward(self._batch_of(lot), lot.architecture)
+        gradient_N = self._supernet.flat_gradient_N.cpu().clone()
+        return LotResult(gradient_N, loss, lot.samples, project(gradient_N))
+
+    def _batch_of(self, lot: Lot) -> Batch:
+        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
+        indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
+        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
+
+    def backward(self, batch: Batch, architecture: Architecture) -> float:
+        """Compute the loss of a batch and leave its gradient in the supernet; return the loss."""
+        supernet = self._supernet
+        supernet.train()
+        supernet.flat_gradient_N.zero_()
+        inputs = batch.inputs.to(self._device).contiguous(memory_format=torch.channels_last)
+        targets = batch.targets.to(self._device)
+        rounds = self._precision if self._device.type == "cuda" else "fp32"
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=rounds == "tf32"):
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=rounds == "bf16"):
+                loss = self._loss(supernet(inputs, architecture), targets, self._teaching(inputs, architecture.resolution))
+            torch.autograd.backward(loss)
+        return loss.item()
+
+    @torch.no_grad()
+    def _teaching(self, inputs: Tensor, resolution: int) -> Outputs | None:
+        """Return what the teacher's largest network makes of the inputs, by their own statistics as in its training."""
+        if self._teacher is None:
+            return None
+        self._teacher.train()
+        outputs: Outputs = self._teacher(inputs, replace(self._space.largest(), resolution=resolution))
+        return outputs
+
+    def _loss(self, outputs: Outputs, targets: Tensor, teaching: Outputs | None) -> Tensor:
+        if isinstance(outputs, Tensor):
+            assert not isinstance(teaching, tuple)
+            return classification_loss(outputs.float(), targets, None if teaching is None else teaching.float())
+        return stereo_loss([scale.float() for scale in outputs], targets, None if teaching is None else teaching[-1].float())
+
+
+def project(gradient_N: Tensor) -> bytes:
+    """Return fixed sums of the gradient under random signs, as little-endian fp32: what an audit compares within a tolerance."""
+    signs_NP = _signs(gradient_N.numel())
+    sums_P = torch.zeros(NUM_PROJECTIONS, dtype=torch.float64)
+    for chunk, signs in zip(torch.split(gradient_N, _PROJECTION_CHUNK), torch.split(signs_NP, _PROJECTION_CHUNK), strict=True):
+        sums_P += chunk.double() @ signs.double()
+    return sums_P.numpy().astype("<f4").tobytes()
+
+
+@cache
+def _signs(count: int) -> Tensor:
+    """Return (N, P) fixed signs, -1 or 1, from a SHAKE-256 stream: one byte a weight, one bit a projection."""
+    stream = np.frombuffer(hashlib.shake_256(b"manta/projection/v1").digest(count), dtype=np.uint8)
+    bits_NP = np.unpackbits(stream[:, None], axis=1).astype(np.int8)
+    return torch.from_numpy(2 * bits_NP - 1)

@@ -1,0 +1,176 @@
+"""What a round trains, and at which rate: functions of the plan alone, which the manifest fixes, so the same at every peer.
+
+Two schedules:
+
+- *sandwich* (arXiv:1903.05134): one phase; every step trains the largest, the smallest and two random architectures.
+- *shrinking*, progressive shrinking (arXiv:1908.09791, section 3.2): first the full network alone, at every resolution; then smaller
+  kernels join, then smaller depths, then smaller widths, a choice at a time. Each of these phases has the sandwich of the part of the
+  space that it has reached, learns from the state that ended the full phase too (the teacher), and has a rate that rises and falls of
+  its own. Before the widths shrink, channels are sorted by importance (``automl.training.sorting``).
+
+Data-parallel trains four architectures each round; with several local steps four for each of them, up to eight times, so that there are as
+many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds. A cohort whose
+name says a size below all trains only what that allows, and a random architecture in the place of the largest.
+"""
+
+import random
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+from automl.spaces.space import Architecture, SearchSpace, space_named
+from automl.training.cohort_sizes import drawn
+from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.records import SCHEDULES, Manifest, Optimizer
+from protocol.sizes import ALL, size_of
+
+_KINDS = ("largest", "smallest", "random")
+_ROLES = (*_KINDS, "random")
+_MAX_SWEEPS = 8  # of a round: claims count lots by architecture, so there are not to be many
+_FINAL_PART = 0.01  # of a phase's peak rate, in its last round
+_SHRINKING_PERCENT = {"full": 35, "kernel": 15, "depth": 20, "width": 30}  # of the rounds
+_LATER_PEAK = 0.5  # of the peak rate, in the phases after the full one
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Rounds that train the same part of the space."""
+
+    name: str  # "sandwich" | "full" | "kernel" | "depth" | "width"
+    first: int  # its first round, from 1
+    last: int
+    space: SearchSpace  # the part that is trained
+    peak: float  # of its rate, in the optimiser's peaks
+    distils: bool  # whether its lots learn from the teacher too
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What of a manifest decides the training."""
+
+    supernet: str
+    schedule: str  # one of SCHEDULES
+    algorithm: str  # "data-parallel" | "model-parallel"
+    optimizer: Optimizer
+    num_rounds: int  # exchanges between cohorts, whatever happens in between
+    seed: int
+    local_steps: int = 1  # of each round; see ``automl.training.local`` for more than one
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ValueError(f"unknown schedule {self.schedule!r}: this version knows {', '.join(SCHEDULES)}")
+        if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
+            raise ValueError(f"a round has 1 to {MAX_LOCAL_STEPS} local steps, not {self.local_steps}")
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Plan":
+        """Return the plan of a run.
+
+        Raises:
+            ValueError: a schedule that this version does not know.
+        """
+        return cls(
+            manifest.supernet,
+            manifest.schedule,
+            manifest.algorithm,
+            manifest.optimizer,
+            manifest.num_rounds,
+            manifest.seed,
+            manifest.exchange.local_steps,
+        )
+
+    @cached_property
+    def space(self) -> SearchSpace:
+        """The whole space of the supernet."""
+        return space_named(self.supernet)
+
+    @cached_property
+    def phases(self) -> tuple[Phase, ...]:
+        """The phases in order; together they are all rounds."""
+        if self.schedule == "sandwich":
+            return (Phase("sandwich", 1, self.num_rounds, self.space, 1.0, distils=False),)
+        return tuple(_shrinking(self.space, self.num_rounds))
+
+    def phase(self, round: int) -> Phase:
+        """Return the phase of a round (1 to ``num_rounds``)."""
+        if not 1 <= round <= self.num_rounds:
+            raise ValueError(f"round {round} is not between 1 and {self.num_rounds}")
+        return next(phase for phase in self.phases if round <= phase.last)
+
+    @property
+    def teacher_round(self) -> int | None:
+        """The round whose state is the teacher of the later phases; None where there is none."""
+        return self.phases[0].last if len(self.phases) > 1 else None
+
+    def sorts_after(self, round: int) -> bool:
+        """Return whether the update that ends a round sorts channels too: the widths shrink from the next round on."""
+        return any(before.last == round and before.name != "width" == after.name for before, after in pairwise(self.phases))
+
+    def architectures(self, round: int, cohort: str) -> tuple[Architecture, ...]:
+        """Return the architectures of a round in a cohort; see ``place_of_lot`` for which lot trains which."""
+        space = self.phase(round).space
+        if self.algorithm == "data-parallel":
+            roles = _ROLES * min(self.local_steps, _MAX_SWEEPS)
+            return tuple(_of_role(space, role, f"{self.seed}:{round}:{index}") for index, role in enumerate(roles))
+        kind, seed = _KINDS[self.role(round, cohort)], f"{self.seed}:{cohort}:{round}"
+        return (drawn(space, self.space, size_of(cohort), seed) if kind == "random" else _of_role(space, kind, seed),)
+
+    def role(self, round: int, cohort: str) -> int:
+        """Return which of the three roles a cohort's one architecture has in a round of model-parallel; 0 in data-parallel."""
+        if self.algorithm == "data-parallel":
+            return 0
+        block, place = divmod(round - 1, len(_ROLES))
+        roles = list(_ROLES)
+        random.Random(f"{self.seed}:{cohort}:block:{block}").shuffle(roles)
+        role = roles[place]
+        return _KINDS.index("random" if role == "largest" and size_of(cohort) < ALL else role)
+
+    def learning_rate(self, round: int) -> float:
+        """Return the rate of a round: in each phase linear up to the peak, then linear down to 1 % of it in the phase's last round.
+
+        Only + - * / on doubles, which IEEE 754 rounds exactly: the same bits everywhere.
+        """
+        phase = self.phase(round)
+        peak = float(self.optimizer.learning_rate) * phase.peak
+        place, count = round - phase.first + 1, phase.last - phase.first + 1
+        warmup = count * self.optimizer.warmup_percent // 100
+        if place <= warmup:
+            return peak * place / warmup
+        left = (count - place) / (count - warmup)
+        return peak * (_FINAL_PART + (1.0 - _FINAL_PART) * left)
+
+
+def _shrinking(space: SearchSpace, num_rounds: int) -> list[Phase]:
+    """Return the phases of progressive shrinking; each has a round at least, as long as there are rounds."""
+    full = space.restricted(kernels=space.kernels[-1:], depths=space.depths[-1:], expansions=space.expansions[-1:])
+    parts = [("full", full), ("kernel", full := full.restricted(kernels=space.kernels))]
+    for smallest in range(len(space.depths) - 2, -1, -1):
+        parts.append(("depth", full := full.restricted(depths=space.depths[smallest:])))
+    for smallest in range(len(space.expansions) - 2, -1, -1):
+        parts.append(("width", full := full.restricted(expansions=space.expansions[smallest:])))
+    steps = [name for name, _ in parts]
+    phases: list[Phase] = []
+    last, percent = 0, 0.0
+    for index, (name, part) in enumerate(parts):
+        percent += _SHRINKING_PERCENT[name] / steps.count(name)
+        first, rounds_left = last + 1, num_rounds - (len(parts) - 1 - index)
+        last = num_rounds if index == len(parts) - 1 else max(first, min(int(num_rounds * percent / 100), rounds_left))
+        if first <= num_rounds:
+            phases.append(Phase(name, first, min(last, num_rounds), part, 1.0 if name == "full" else _LATER_PEAK, distils=name != "full"))
+    return phases
+
+
+def place_of_lot(count: int, base: bytes, key: bytes, index: int) -> int:
+    """Return which of a round's ``count`` architectures lot ``index`` of a peer trains: one after the other, from a place of its own.
+
+    The place follows from the base's digest and the key, so where a round ends in mid-sweep, the swarm favours none of them.
+    """
+    return (base[0] + key[0] + index) % count
+
+
+def _of_role(space: SearchSpace, role: str, seed: str) -> Architecture:
+    if role == "largest":
+        return space.largest()
+    if role == "smallest":
+        return space.smallest()
+    return space.sample(random.Random(seed))

@@ -1,0 +1,315 @@
+"""Trains a supernet in one process: the lots, the mean and the update of a swarm with one peer a cohort, by the same code.
+
+With one cohort and one local step a round nothing is coded. Otherwise contributions are, their table has a mean, and what sparse coding
+leaves out comes with the next contribution, as between strangers (``automl.training.cohorts``).
+
+With a directory it keeps snapshots there, and goes on from the newest one after whatever ended it: the same lots, the same losses. On the
+same machine, with as many threads, it ends on the same bits as without the break.
+
+DIR/training.json                   the settings, so that nobody goes on with others
+DIR/exchange-00000040.safetensors   residuals, exponents and norms after a round, where contributions are coded; older than its state
+DIR/round-00000040.safetensors      the newest state, and the teacher's where the schedule has one
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from automl.data.dataset import Dataset
+from automl.files import replace_whole
+from automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
+from automl.training.coverage import coverage_of
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot, Worker
+from automl.training.schedule import Plan, place_of_lot
+from automl.training.snapshot import load_snapshot, save_snapshot
+from automl.training.update import State, initial_state, next_state, state_digest, teacher_digest
+from protocol.encoding import encode
+from protocol.errors import StorageError, UserError
+from protocol.signing import sha256
+
+_FORMAT = "manta/training/v3"
+_FP16_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one round of training came to."""
+
+    round: int
+    phase: str
+    loss: float  # mean over the round's samples
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What cohorts send each other in one round, tables and receipts aside."""
+
+    sent_bytes: int  # by all cohorts together: each sends one body
+    fp16_ratio: float  # how many times more it were with 2 bytes a weight at every local step
+
+
+class Trainer:
+    """A training in this process."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        dataset: Dataset,
+        *,
+        lot_samples: int,
+        target_batch: int,
+        device: str = "cpu",
+        cohorts: int = 1,
+        codec: str | None = None,
+        residual_percent: int = 100,
+        parts: Sequence[Dataset] = (),
+    ) -> None:
+        """Begin with the plan's first state.
+
+        Args:
+            plan: what to train.
+            dataset: on what.
+            lot_samples: of one lot.
+            target_batch: samples of a round; each local step of each cohort has as many lots as its share of them needs, at least one.
+            device: where lots are computed.
+            cohorts: how many there are.
+            codec: of what they exchange; None: int16, but with one cohort and one local step nothing is coded.
+            residual_percent: of a residual that comes with the next contribution.
+            parts: what each cohort trains on in place of the data set, as where data are private; empty: all on the data set.
+
+        Raises:
+            ValueError: no or too many cohorts, not a part for each, an unknown codec or a percentage out of range.
+        """
+        if not 1 <= cohorts <= MAX_COHORTS or not 0 <= residual_percent <= 100:
+            raise ValueError(f"there are 1 to {MAX_COHORTS} cohorts and 0 to 100 percent of a residual")
+        if parts and len(parts) != cohorts:
+            raise ValueError(f"{len(parts)} parts of the data for {cohorts} cohorts")
+        self.plan = plan
+        self.state = initial_state(plan)
+        self._lot_samples = lot_samples
+        self._num_lots = -(-target_batch // (lot_samples * cohorts * plan.local_steps))
+        self._worker = Worker(plan.supernet, dataset, device)
+        self._teacher: State | None = None
+        self._cohorts = [Cohort.numbered(number) for number in range(cohorts)]
+        own = {cohort.name: Worker(plan.supernet, part, device) for cohort, part in zip(self._cohorts, parts, strict=False)}
+        self._workers = own or {cohort.name: self._worker for cohort in self._cohorts}
+        self._exchange: LocalExchange | None = None
+        if codec is not None or cohorts > 1 or plan.local_steps > 1:
+            self._exchange = LocalExchange(codec or "int16", residual_percent, self._worker.num_weights, cohorts)
+        self.settings: dict[str, int | str] = {
+            "cohorts": cohorts,
+            "codec": codec or ("none" if self._exchange is None else "int16"),
+            "residual_percent": residual_percent,
+        }
+
+    @property
+    def finished(self) -> bool:
+        """Whether every round is trained."""
+        return self.state.round >= self.plan.num_rounds
+
+    @property
+    def traffic(self) -> Traffic | None:
+        """What a round sends; None where nothing is coded."""
+        if self._exchange is None:
+            return None
+        body_bytes = self._exchange.contribution_bytes
+        dense_bytes = _FP16_BYTES * self._worker.num_weights * self.plan.local_steps
+        return Traffic(body_bytes * len(self._cohorts), dense_bytes / body_bytes)
+
+    @property
+    def memory(self) -> Memory | None:
+        """What the exchange has left; None where nothing is coded."""
+        return None if self._exchange is None else self._exchange.memory
+
+    def step(self) -> Step:
+        """Train one round and take its update."""
+        plan, round_ = self.plan, self.state.round + 1
+        self._prepare_teacher()
+        base = sha256(encode(("local round", self.state.round)))  # there is no log whose commit could stand here
+        losses: list[float] = []  # of the lots, in order
+        learnt = [self._learn(cohort, base, losses) for cohort in self._cohorts]
+        self.state = next_state(self.state, self._mean(learnt), plan)
+        if self._exchange is not None and plan.sorts_after(round_):
+            self._exchange.sorted()
+        loss = 0.0
+        for each in losses:  # not ``sum``, which adds otherwise from one version of Python to the next
+            loss += each
+        return Step(round_, plan.phase(round_).name, loss / len(losses), plan.learning_rate(round_))
+
+    def _learn(self, cohort: Cohort, base: bytes, losses: list[float]) -> Tensor:
+        """Return what a cohort learns in a round: the mean gradient, or the change of the weights after its local steps."""
+        if self.plan.local_steps == 1:
+            return self._gradient(cohort, base, 0, self.state.parameters, losses)
+        local = LocalSteps(self.state, self.plan)
+        for step in range(self.plan.local_steps):
+            local.step(self._gradient(cohort, base, step, local.weights, losses))
+        return local.learnt()
+
+    def _gradient(self, cohort: Cohort, base: bytes, step: int, weights_N: Tensor, losses: list[float]) -> Tensor:
+        """Return a cohort's mean gradient in one local step; the lots' losses are added to ``losses``."""
+        worker = self._workers[cohort.name]
+        worker.load(weights_N)
+        architectures = self.plan.architectures(self.state.round + 1, cohort.name)
+        total = torch.zeros(self._worker.num_weights)
+        for index in range(self._num_lots * step, self._num_lots * (step + 1)):
+            architecture = architectures[place_of_lot(len(architectures), base, cohort.key, index)]
+            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self._lot_samples))
+            total += result.gradient
+            losses.append(result.loss)
+        return total / self._num_lots
+
+    def _mean(self, learnt: list[Tensor]) -> Tensor:
+        """Return the round's mean (N,) of what each cohort learnt."""
+        if self._exchange is None:
+            return learnt[0]
+        samples, round_ = self._lot_samples * self._num_lots * self.plan.local_steps, self.state.round + 1
+        every = []
+        for cohort, values in zip(self._cohorts, learnt, strict=True):
+            mask = coverage_of(self.plan, round_, cohort.name)
+            every.append(Learnt(cohort, values.numpy(), samples, self.plan.role(round_, cohort.name), mask))
+        return torch.from_numpy(self._exchange.mean(every))
+
+    def resume(self, state: State, teacher: State | None, memory: Memory | None = None) -> None:
+        """Go on from a state of this plan.
+
+        Args:
+            state: where to begin.
+            teacher: the one that it names, if it names one.
+            memory: what the exchange had left then; None: nothing is coded, or this is the first state.
+
+        Raises:
+            ValueError: the teacher is another one, or the memory is of other cohorts.
+        """
+        if state.teacher and (teacher is None or state_digest(teacher) != state.teacher):
+            raise ValueError("the state learns from another teacher than the one given")
+        if memory is not None:
+            if self._exchange is None or len(memory.residuals) != len(self._cohorts):
+                raise ValueError("the exchange was one of other cohorts")
+            self._exchange.memory = memory
+        self.state, self._teacher = state, teacher
+        self._teach(None)
+
+    @property
+    def teacher(self) -> State | None:
+        """The state that the later phases learn from, once there is one."""
+        return self._teacher
+
+    def _prepare_teacher(self) -> None:
+        digest = teacher_digest(self.state, self.plan)
+        if digest is None:
+            return
+        if self._teacher is None:
+            self._teacher = self.state  # the round before was the last one of the full phase
+        self._teach(self._teacher.parameters)
+
+    def _teach(self, parameters: Tensor | None) -> None:
+        for worker in self._workers.values():
+            worker.teach(parameters)
+
+
+class TrainingDirectory:
+    """Where a training is kept on the disk."""
+
+    def __init__(self, directory: Path, trainer: Trainer, dataset: Dataset, settings: dict[str, int | str]) -> None:
+        """Make the directory, or go on with what it holds.
+
+        Args:
+            directory: new, empty, or one of a training with the same settings.
+            trainer: moves to the newest state that is there.
+            dataset: whose name and digest are kept.
+            settings: whatever else decides the training, for people to read.
+
+        Raises:
+            UserError: it holds something else.
+            StorageError: the disk refuses.
+        """
+        self._directory = directory
+        self._trainer = trainer
+        plan, data = asdict(trainer.plan), dataset.digest.hex()
+        self._settings = {"format": _FORMAT, **plan, "dataset": dataset.name, "data": data, **settings, **trainer.settings}
+        self._metadata = {"run": "local", "supernet": trainer.plan.supernet, "dataset": dataset.name, "schedule": trainer.plan.schedule}
+        path = directory / "training.json"
+        part = path.with_name(f"{path.name}.part")  # what a kill while the settings were written leaves
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            if path.exists():
+                self._check(path)
+                self._go_on()
+            elif any(each != part for each in directory.iterdir()):
+                raise UserError(f"{directory} holds something that is no training; it is left as it is: choose another folder with --out")
+            else:
+                replace_whole(path, json.dumps(self._settings, indent=1).encode())
+                self.save()
+        except OSError as error:
+            raise StorageError(f"cannot use {directory}: {error.strerror}; choose another folder with --out") from error
+
+    def _check(self, path: Path) -> None:
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(f"{path} cannot be read: {error}; remove the folder, or choose another one with --out") from error
+        for name, value in self._settings.items():
+            if not isinstance(found, dict) or found.get(name) != value:
+                there = found.get(name) if isinstance(found, dict) else None
+                raise UserError(
+                    f"{self._directory} holds a training with {name} {there!r}, not {value!r}; choose another folder with --out"
+                )
+
+    def _go_on(self) -> None:
+        paths = sorted(self._directory.glob("round-*.safetensors"))
+        if not paths:  # killed before the first one was written
+            self.save()
+            return
+        state, _ = load_snapshot(paths[-1])
+        teacher = None
+        if state.teacher and self._trainer.plan.teacher_round is not None:
+            teacher, _ = load_snapshot(self._path(self._trainer.plan.teacher_round))
+        memory = None
+        if self._trainer.memory is not None:
+            memory = load_memory(self._exchange_path(state.round), state.parameters.numel())
+        try:
+            self._trainer.resume(state, teacher, memory)
+        except ValueError as error:
+            raise UserError(f"{self._directory}: {error}; remove the folder to begin anew") from error
+
+    def save(self) -> Path:
+        """Write the newest state, durable when this returns; older ones go, but for the teacher's. Return its file."""
+        state, memory = self._trainer.state, self._trainer.memory
+        path, exchange_path = self._path(state.round), self._exchange_path(state.round)
+        if memory is not None:
+            save_memory(exchange_path, memory)  # before the state: one that is there can be gone on from
+        save_snapshot(path, state, {**self._metadata, "state": state_digest(state).hex()})
+        teacher_round = self._trainer.plan.teacher_round
+        kept = {path, exchange_path} if teacher_round is None else {path, exchange_path, self._path(teacher_round)}
+        for pattern in ("round-*.safetensors", "exchange-*.safetensors"):
+            for old in self._directory.glob(pattern):
+                if old not in kept:
+                    old.unlink()
+        return path
+
+    def run(self, every: int, told: Callable[[Step], bool]) -> None:
+        """Train to the end, a snapshot every ``every`` rounds and where a phase ends; ``told`` hears of each round.
+
+        Stops, everything saved, when ``told`` returns False.
+        """
+        trainer = self._trainer
+        while not trainer.finished:
+            step = trainer.step()
+            go_on = told(step)
+            ends_phase = trainer.plan.phase(step.round).last == step.round
+            if step.round % every == 0 or ends_phase or not go_on:
+                self.save()
+            if not go_on:
+                return
+
+    def _path(self, round_: int) -> Path:
+        return self._directory / f"round-{round_:08d}.safetensors"
+
+    def _exchange_path(self, round_: int) -> Path:
+        return self._directory / f"exchange-{round_:08d}.safetensors"

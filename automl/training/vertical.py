@@ -1,0 +1,150 @@
+"""A stereo lot at two sites, one of which has the left views and the disparities, the other the right views of the same scenes.
+
+Each runs the units that both views share on its own views. Their BatchNorms take the statistics of both (``automl.models.linked``), so the
+two compute what one would that has both views, but for the last bits. The right site gives the left one its features for the correlation,
+and gets their gradient; the left site computes all the rest, and the loss. Views and disparities go nowhere.
+
+Each site ends with a share of the lot's gradient: of the shared units' weights both have one, of all others the left site alone. The sum is
+the lot's, and it is made at the site in whose name the lot is, which so has what any lot gives. What an architecture does not use has no
+gradient and is not sent.
+
+Shapes: B samples of the lot, C channels, H and W height and width of a view or of features, N all weights.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automl.data.dataset import Dataset
+from automl.data.views import LEFT, VIEWS
+from automl.models.layers import ElasticBatchNorm
+from automl.models.linked import Link, give_values, take_values
+from automl.models.stereo import Stereo
+from automl.models.supernet import Supernet
+from automl.spaces.shapes import NUM_SHARED_UNITS
+from automl.spaces.space import Architecture
+from automl.training.coverage import coverage
+from automl.training.lots import Lot, LotResult, Worker, project
+
+
+class SiteWorker(Worker):
+    """A worker that has one view of the data set's pairs; what ``dataset`` returns of the other one is not looked at."""
+
+    def __init__(self, supernet_name: str, dataset: Dataset, view: str, device: str = "cpu") -> None:
+        """Build the supernet.
+
+        Args:
+            supernet_name: of a stereo supernet.
+            dataset: with the views of this site, at the left one with the disparities too.
+            view: ``left`` or ``right``.
+            device: where this site's part is computed, in fp32.
+
+        Raises:
+            ValueError: the supernet has no views, or none of that name.
+        """
+        super().__init__(supernet_name, dataset, device)
+        if not isinstance(self._supernet, Stereo) or view not in VIEWS:
+            raise ValueError(f"{supernet_name} has no view {view!r}")
+        self.is_left = view == LEFT
+        self._place = VIEWS.index(view)
+        shared = tuple(f"units.{unit}." for unit in range(NUM_SHARED_UNITS))
+        self._is_shared_N = np.zeros(self.num_weights, np.bool_)
+        for name, (start, stop) in self._supernet.slices().items():
+            self._is_shared_N[start:stop] = name.startswith(shared)
+
+    def train_site(self, lot: Lot, link: Link, *, is_own: bool) -> LotResult | None:
+        """Do this site's part of a lot, at the loaded parameters; return what the lot gave if it is this site's, else None.
+
+        Raises:
+            RemoteFault: the other site sent what it should not; the lot came to nothing.
+            Weather: it does not answer.
+        """
+        batch, supernet = self._batch_of(lot), self._supernet
+        supernet.train()
+        supernet.flat_gradient_N.zero_()
+        view_BCHW = batch.inputs.chunk(len(VIEWS), 1)[self._place]
+        view_BCHW = view_BCHW.to(self._device).contiguous(memory_format=torch.channels_last)
+        loss = view_BCHW.new_zeros(())
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=False):
+            if self.is_left:
+                loss = self._lead(view_BCHW, batch.targets.to(self._device), lot.architecture, link)
+            else:
+                self._follow(view_BCHW, lot.architecture, link)
+        return self._add_shares(lot, loss.detach().cpu(), link, is_own=is_own)
+
+    def _lead(self, left_BCHW: Tensor, targets: Tensor, architecture: Architecture, link: Link) -> Tensor:
+        """Leave the left site's share of the gradient in the supernet; return the loss."""
+        teaching = None
+        for teacher, largest in self._teachers(architecture):
+            with torch.no_grad():
+                links, right_BCHW = self._meet(teacher, left_BCHW, largest, link)
+                teaching = teacher.fixed.disparities([left_BCHW, *links], right_BCHW, _units(teacher, largest))
+        supernet = _stereo(self._supernet)
+        links, right_BCHW = self._meet(supernet, left_BCHW, architecture, link)
+        # The graph is cut at the features: their gradient goes out before the backward pass through the units, which has exchanges too.
+        leaves = [each.detach().requires_grad_() for each in (*links, right_BCHW)]
+        outputs = supernet.fixed.disparities([left_BCHW, *leaves[:-1]], leaves[-1], _units(supernet, architecture))
+        loss = self._loss(outputs, targets, teaching)
+        torch.autograd.backward(loss)
+        *gradients, gradient_BCHW = (each.grad for each in leaves if each.grad is not None)
+        give_values(link, gradient_BCHW)
+        torch.autograd.backward(links, gradients)
+        return loss
+
+    def _follow(self, right_BCHW: Tensor, architecture: Architecture, link: Link) -> None:
+        """Leave the right site's share of the gradient in the supernet."""
+        for teacher, largest in self._teachers(architecture):
+            with torch.no_grad():
+                give_values(link, _features(teacher, right_BCHW, largest, link)[-1])
+        features_BCHW = _features(_stereo(self._supernet), right_BCHW, architecture, link)[-1]
+        give_values(link, features_BCHW)
+        gradient_BCHW = take_values(link, features_BCHW.shape, features_BCHW, "gradient of features")
+        torch.autograd.backward(features_BCHW, gradient_BCHW)
+
+    def _meet(self, supernet: Stereo, left_BCHW: Tensor, architecture: Architecture, link: Link) -> tuple[list[Tensor], Tensor]:
+        """Return this site's features of each shared unit, and the other's of the last."""
+        features = _features(supernet, left_BCHW, architecture, link)
+        other_BCHW = take_values(link, features[-1].shape, features[-1], "features")
+        return features, other_BCHW.contiguous(memory_format=torch.channels_last)
+
+    def _teachers(self, architecture: Architecture) -> Iterator[tuple[Stereo, Architecture]]:
+        """Yield the teacher and what it computes, if there is one."""
+        if self._teacher is not None:
+            yield _stereo(self._teacher).train(), replace(self._space.largest(), resolution=architecture.resolution)
+
+    def _add_shares(self, lot: Lot, loss: Tensor, link: Link, *, is_own: bool) -> LotResult | None:
+        """Give this site's share of gradient and loss, or take the other's and return the whole."""
+        share_N = self._supernet.flat_gradient_N.cpu().clone()
+        used_N = coverage(self._space, lot.architecture)
+        shared_N = used_N & self._is_shared_N  # of these alone the right site has a share
+        given_N, taken_N = (torch.tensor(mask) for mask in ((used_N, shared_N) if self.is_left else (shared_N, used_N)))
+        if not is_own:
+            give_values(link, torch.cat([share_N[given_N], loss.reshape(1)]))
+            return None
+        values = take_values(link, (int(taken_N.sum()) + 1,), share_N, "share of a gradient")
+        share_N[taken_N] += values[:-1]
+        return LotResult(share_N, (loss + values[-1]).item(), lot.samples, project(share_N))
+
+
+def _stereo(supernet: Supernet) -> Stereo:
+    assert isinstance(supernet, Stereo)
+    return supernet
+
+
+def _units(supernet: Stereo, architecture: Architecture) -> Callable[[int, Tensor], Tensor]:
+    return lambda unit, x_BCHW: supernet.run_unit(unit, x_BCHW, architecture)
+
+
+def _features(supernet: Stereo, view_BCHW: Tensor, architecture: Architecture, link: Link) -> list[Tensor]:
+    """Return the features of one view, normalised together with those of the other."""
+    norms = [each for unit in supernet.units[:NUM_SHARED_UNITS] for each in unit.modules() if isinstance(each, ElasticBatchNorm)]
+    for norm in norms:
+        norm.link = link
+    try:
+        return supernet.fixed.features(view_BCHW, _units(supernet, architecture))
+    finally:
+        for norm in norms:
+            norm.link = None  # the backward pass knows it anyway

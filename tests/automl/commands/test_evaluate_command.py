@@ -1,0 +1,145 @@
+import json
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from click.testing import CliRunner, Result
+
+from automl.cli import main
+from automl.export.description import Description
+from automl.models.supernet import Supernet
+from automl.spaces.space import TINY
+from automl.training.snapshot import save_snapshot
+from automl.training.update import State, state_digest
+from tests.automl.export.exports import random_files
+
+METADATA = {"run": "ab" * 32, "supernet": "classifier-tiny", "dataset": "digits"}
+SMALLEST = TINY.smallest()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, supernet: Supernet, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to work in, with a snapshot and a search's result."""
+    monkeypatch.chdir(tmp_path)
+    state = State(5, supernet.flat_weights_N.clone(), (torch.zeros(supernet.num_weights),))
+    save_snapshot(tmp_path / "round-00000005.safetensors", state, {**METADATA, "state": state_digest(state).hex()})
+    (tmp_path / "round-00000005.json").write_text(json.dumps({"ledger_size": 9, "ledger_root": "cd" * 32, "tree_head": "a note"}))
+    save_snapshot(tmp_path / "no-data.safetensors", state, {"supernet": "classifier-tiny"})
+    save_snapshot(tmp_path / "no-supernet.safetensors", state, {"dataset": "digits"})
+    safetensors.torch.save_file({"parameters": state.parameters}, tmp_path / "no-format.safetensors", {**METADATA, "round": "5"})
+    (tmp_path / "found").mkdir()
+    found = {"best": {"text": SMALLEST.text, "id": SMALLEST.id}, "front": [{"text": TINY.largest().text}, {"text": SMALLEST.text}]}
+    (tmp_path / "found" / "result.json").write_text(json.dumps(found))
+    (tmp_path / "found" / "best.json").write_text(SMALLEST.to_json())
+    return tmp_path
+
+
+def call(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "--threads", "1"])
+
+
+def test_evaluate_prints_how_good_a_snapshots_subnets_are(folder: Path) -> None:
+    for named in (["round-00000005.safetensors"], ["--snapshot", "round-00000005.safetensors"]):
+        result = call("evaluate", *named, "--random", "1")
+        assert result.exit_code == 0, result.output
+        assert "classifier-tiny after round 5, 355 held-out images of digits" in result.output
+        assert [line.split()[0] for line in result.output.splitlines()[1:]] == ["largest", "smallest", "random"]
+        assert f"{TINY.name}" in result.output
+
+
+def test_data_that_a_snapshot_does_not_name_is_named_by_the_person(folder: Path) -> None:
+    expected = call("evaluate", "round-00000005.safetensors", "--random", "0")
+    result = call("evaluate", "no-data.safetensors", "--random", "0", "--data", "digits")
+    assert result.exit_code == 0, result.output
+    assert result.output == expected.output
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [["smallest"], [SMALLEST.text], ["found/best.json"], [SMALLEST.id[:8], "--search", "found"], [SMALLEST.id, "--search", "found"]],
+)
+def test_evaluate_takes_one_subnet_by_any_of_its_names(architecture: list[str], folder: Path) -> None:
+    result = call("evaluate", "round-00000005.safetensors", "--part", "test", "--arch", *architecture)
+    assert result.exit_code == 0, result.output
+    assert [line.split()[0] for line in result.output.splitlines()[1:]] == [SMALLEST.id[:8]]
+    assert 'part "test" of 355 held-out images' in result.output
+
+
+@pytest.mark.parametrize(("task", "name"), [("classification", "net.pt2"), ("classification", "net"), ("stereo", "net.onnx")])
+def test_evaluate_prints_how_good_an_exported_network_is(task: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / "net").mkdir()
+    for path, data in random_files(task).items():
+        (tmp_path / path).write_bytes(data)
+    result = call("evaluate", str(tmp_path / name))
+    assert result.exit_code == 0, result.output
+    assert ("held-out pairs of layers" if task == "stereo" else "held-out images of digits") in result.output
+    assert ("file says  EPE 4.500 px" if task == "stereo" else "file says  accuracy 12.50% on 177") in result.output
+    assert "other samples than the data set that the file was made with" in result.output  # its digest is made up
+
+
+def test_an_export_is_evaluated_to_what_it_says(folder: Path) -> None:
+    result = call("export", "--snapshot", "round-00000005.safetensors", "--arch", "found/best.json", "--out", "out", "--format", "folder")
+    assert result.exit_code == 0, result.output
+    name = f"classifier-tiny-{SMALLEST.id[:8]}"
+    assert [path.name for path in (folder / "out").iterdir()] == [name]
+    description = Description.from_json((folder / "out" / name / "config.json").read_text())
+    assert description.architecture == SMALLEST
+    assert (description.provenance.run, description.provenance.round) == ("ab" * 32, 5)
+    assert (description.provenance.ledger_root, description.provenance.ledger_size) == ("cd" * 32, 9)
+    evaluated = call("evaluate", f"out/{name}").output.splitlines()
+    measured, says = (line.split("accuracy ")[1].split("%")[0] for line in evaluated[1:3])
+    assert measured == says == f"{description.metrics['accuracy']:.2%}"[:-1]
+    again = call("export", "--snapshot", "round-00000005.safetensors", "--arch", "smallest", "--out", "out", "--format", "folder")
+    assert again.exit_code == 2
+    assert "--force" in again.stderr
+    forced = call(
+        "export", "--snapshot", "round-00000005.safetensors", "--arch", "smallest", "--out", "out", "--format", "folder", "--force"
+    )
+    assert forced.exit_code == 0, forced.output
+
+
+EXPORT = ["export", "--snapshot", "round-00000005.safetensors", "--out", "out"]
+EVALUATE = ["evaluate", "round-00000005.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["evaluate"], "name one"),
+        (["evaluate", "missing.pt2"], "no missing.pt2"),
+        (["evaluate", "found/best.json"], "no snapshot"),
+        (["evaluate", "found"], "config.json"),
+        ([*EVALUATE, "--snapshot", "round-00000005.safetensors"], "name one"),
+        ([*EVALUATE, "--data", "layers"], "does not fit"),
+        ([*EVALUATE, "--data", "faces"], "unknown data set"),
+        ([*EVALUATE, "--arch", "huge"], "neither a file"),
+        ([*EVALUATE, "--arch", "r32"], "no architecture of classifier-tiny"),
+        ([*EVALUATE, "--arch", "0" * 8], "--search DIR"),
+        ([*EVALUATE, "--arch", "0" * 8, "--search", "found"], "no architecture of classifier-tiny with an id"),
+        ([*EVALUATE, "--arch", SMALLEST.id[:8], "--search", "nowhere"], "cannot read"),
+        ([*EVALUATE, "--arch", "found/result.json"], "holds 2 architectures"),
+        ([*EVALUATE, "--arch", "round-00000005.json"], "holds no architectures"),
+        ([*EVALUATE, "--arch", "round-00000005.safetensors"], "as JSON"),
+        (["evaluate", "no-data.safetensors"], "name it with --data"),
+        (["evaluate", "no-supernet.safetensors"], "which supernet"),
+        (["evaluate", "no-format.safetensors"], "it names no format"),
+        (["export", "--snapshot", "no-data.safetensors", "--arch", "largest", "--out", "out"], "name it with --data"),
+        (["export", "--snapshot", "no-supernet.safetensors", "--arch", "largest", "--out", "out"], "which supernet"),
+        (["export", "--snapshot", "no-format.safetensors", "--arch", "largest", "--out", "out"], "it names no format"),
+        ([*EXPORT, "--arch", "largest", "--format", "pt3"], "'pt3' is none of pt2, onnx, folder"),
+        ([*EXPORT, "--arch", "largest", "--name", "../up"], "no plain name"),
+        ([*EXPORT, "--arch", "largest", "--data", "layers"], "does not fit"),
+        ([*EXPORT, "--arch", "largest", "--format", "folder", "--name", "x", "--out", "round-00000005.json/out"], "cannot write"),
+        (["export", "--snapshot", "missing.safetensors", "--arch", "largest", "--out", "out"], "no snapshot"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], reason: str, folder: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    result = call(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("manta-search: ")
+    assert reason in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+    assert sorted(folder.rglob("*")) == before

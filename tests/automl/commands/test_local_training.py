@@ -1,0 +1,299 @@
+"""Training in one process with several cohorts and local steps: both tasks, algorithms and schedules, and after a kill the same bits."""
+
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+
+from automl.cli import main
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.data.images import ImageDataset
+from automl.training.cohorts import Cohort, LocalExchange
+from automl.training.coverage import coverage
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot, LotResult, Worker
+from automl.training.schedule import Plan
+from automl.training.settings import TASKS, first_floor, thin, usual
+from automl.training.trainer import Step, Trainer, TrainingDirectory
+from automl.training.update import initial_state, next_state, state_digest
+from exact.coding import body_num_bytes, encode, parse
+from protocol.encoding import encode as cbor
+from protocol.exchange import MAX_LOCAL_STEPS, codec_named
+from protocol.records import ALGORITHMS, SCHEDULES
+from protocol.signing import sha256
+
+SPARSE = "topk-256-4"
+
+
+@pytest.fixture
+def few(digits: ImageDataset) -> ImageDataset:
+    return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+
+
+@pytest.fixture(scope="module")
+def layers() -> Dataset:
+    return load_dataset("layers", None)
+
+
+def plan_of(
+    task: str = "classification", algorithm: str = "data-parallel", schedule: str = "sandwich", rounds: int = 6, local_steps: int = 2
+) -> Plan:
+    settings = usual(task)
+    return Plan(settings.supernet, schedule, algorithm, settings.optimizer, rounds, seed=4, local_steps=local_steps)
+
+
+def trainer(data: Dataset, plan: Plan, cohorts: int = 2, codec: str | None = SPARSE, percent: int = 100) -> Trainer:
+    batch = 2 * cohorts * plan.local_steps  # one lot a cohort and step
+    return Trainer(plan, data, lot_samples=2, target_batch=batch, cohorts=cohorts, codec=codec, residual_percent=percent)
+
+
+def kept(directory: Path, data: Dataset, plan: Plan, codec: str | None = SPARSE) -> tuple[Trainer, TrainingDirectory]:
+    training = trainer(data, plan, codec=codec)
+    return training, TrainingDirectory(directory, training, data, {"lot_samples": 2})
+
+
+def lots_of(training: Trainer, rounds: int) -> list[Lot]:
+    lots, train = [], Worker.train
+
+    def seen(worker: Worker, lot: Lot) -> LotResult:
+        lots.append(lot)
+        return train(worker, lot)
+
+    with patch.object(Worker, "train", seen):
+        for _ in range(rounds):
+            training.step()
+    return lots
+
+
+def test_every_lot_of_a_round_is_another_one_and_each_cohort_goes_on_in_its_own_sweep(few: ImageDataset) -> None:
+    plan = plan_of(local_steps=4)
+    training = Trainer(plan, few, lot_samples=2, target_batch=48, cohorts=3, codec=SPARSE)
+    lots = lots_of(training, 1)
+    assert len(lots) == 3 * 4 * 2  # cohorts, steps, and two lots of two samples make the 48
+    assert len({(lot.base, lot.key, lot.index) for lot in lots}) == len(lots)
+    for cohort in range(3):
+        of_cohort = [lot for lot in lots if lot.key == Cohort.numbered(cohort).key]
+        assert [lot.step for lot in of_cohort] == [0, 0, 1, 1, 2, 2, 3, 3]
+        assert [lot.index for lot in of_cohort] == list(range(8))
+        architectures = plan.architectures(1, "any")
+        first = (of_cohort[0].base[0] + cohort) % 16
+        assert [lot.architecture for lot in of_cohort] == [architectures[(first + index) % 16] for index in range(8)]
+
+
+def test_in_model_parallel_each_cohort_trains_its_own_architecture_in_all_steps_of_a_round(few: ImageDataset) -> None:
+    plan = plan_of(algorithm="model-parallel", local_steps=3)
+    for round_ in (1, 2):
+        training = trainer(few, plan, cohorts=3)
+        lots = lots_of(training, round_)[-9:]
+        for cohort in (Cohort.numbered(number) for number in range(3)):
+            architectures = {lot.architecture for lot in lots if lot.key == cohort.key}
+            assert architectures == set(plan.architectures(round_, cohort.name))
+
+
+def test_a_training_without_any_new_option_is_the_mean_gradient_and_the_optimisers_step(few: ImageDataset) -> None:
+    plan = plan_of(local_steps=1)
+    training = Trainer(plan, few, lot_samples=4, target_batch=12)
+    assert training.traffic is None
+    worker, state = Worker(plan.supernet, few), initial_state(plan)
+    for round_ in range(1, 4):
+        worker.load(state.parameters)
+        base, architectures = sha256(cbor(("local round", round_ - 1))), plan.architectures(round_, "any")
+        lots = [Lot(plan.seed, base, 0, bytes(32), index, architectures[(base[0] + index) % 4], 4) for index in range(3)]
+        results = [worker.train(lot) for lot in lots]
+        mean = (torch.zeros(worker.num_weights) + results[0].gradient + results[1].gradient + results[2].gradient) / 3
+        state = next_state(state, mean, plan)
+        assert training.step().loss == (results[0].loss + results[1].loss + results[2].loss) / 3
+        assert state_digest(training.state) == state_digest(state)
+
+
+def test_a_cohort_with_local_steps_is_made_by_hand_with_the_same_bits(few: ImageDataset) -> None:
+    plan = plan_of(local_steps=3)
+    training = trainer(few, plan, cohorts=1)
+    worker, state = Worker(plan.supernet, few), initial_state(plan)
+    residual, floor = np.zeros(worker.num_weights, np.float32), first_floor(SPARSE)
+    for round_ in (1, 2):
+        base, architectures = sha256(cbor(("local round", round_ - 1))), plan.architectures(round_, "any")
+        local = LocalSteps(state, plan)
+        for step in range(3):
+            worker.load(local.weights)
+            lot = Lot(plan.seed, base, step, bytes(32), step, architectures[(base[0] + step) % 12], 2)
+            local.step(worker.train(lot).gradient)
+        given = local.learnt().numpy() + residual
+        body = parse(SPARSE, encode(SPARSE, given, floor), len(given))
+        residual = given - body.values(floor)
+        state = next_state(state, torch.from_numpy(body.values(floor)), plan)  # the mean of one row is what it decodes to
+        training.step()
+        assert state_digest(training.state) == state_digest(state)
+        memory = training.memory
+        assert memory is not None
+        assert memory.residuals[0] is not None
+        assert np.array_equal(memory.residuals[0], residual)
+        floor = memory.floor
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_digits_train_through_all_phases_and_after_a_kill_end_on_the_same_bits(
+    algorithm: str, schedule: str, local_steps: int, few: ImageDataset, tmp_path: Path
+) -> None:
+    plan = plan_of("classification", algorithm, schedule, local_steps=local_steps)
+    whole = trainer(few, plan)
+    expected = [whole.step() for _ in range(6)]
+    assert all(np.isfinite(step.loss) for step in expected)
+    assert whole.state.parameters.isfinite().all()
+    assert len(whole.state.moments) == (1 if local_steps > 1 else 2)
+
+    def until(step: Step) -> bool:
+        if step.round == 5:
+            raise KeyboardInterrupt  # as sudden as a kill
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        kept(tmp_path / "out", few, plan)[1].run(2, until)
+    again, directory = kept(tmp_path / "out", few, plan)
+    assert again.state.round >= 4
+    directory.run(2, lambda _: True)
+    assert state_digest(again.state) == state_digest(whole.state)
+    assert again.memory is not None
+    assert whole.memory is not None
+    assert (again.memory.floor, again.memory.thresholds) == (whole.memory.floor, whole.memory.thresholds)
+    for one, other in zip(again.memory.residuals, whole.memory.residuals, strict=True):
+        assert np.array_equal(np.zeros(1) if one is None else one, np.zeros(1) if other is None else other)
+    assert {path.name for path in (tmp_path / "out").glob("exchange-*")} == {"exchange-00000006.safetensors"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_layers_train_with_local_steps_through_all_phases(algorithm: str, schedule: str, layers: Dataset) -> None:
+    expected = ["sandwich"] * 2 if schedule == "sandwich" else ["full", "kernel", "depth", "width", "width"]
+    training = trainer(layers, plan_of("stereo", algorithm, schedule, rounds=len(expected)), cohorts=2 if schedule == "sandwich" else 1)
+    steps = [training.step() for _ in expected]
+    assert all(np.isfinite(step.loss) for step in steps)
+    assert training.state.parameters.isfinite().all()
+    assert [step.phase for step in steps] == expected
+    assert (training.state.teacher != b"") == (schedule == "shrinking")
+
+
+def test_the_round_that_sorts_channels_leaves_no_residuals(few: ImageDataset) -> None:
+    plan = plan_of(schedule="shrinking", rounds=6)
+    training = trainer(few, plan)
+    for round_ in range(1, 7):
+        training.step()
+        memory = training.memory
+        assert memory is not None
+        assert all((residual is None) == plan.sorts_after(round_) for residual in memory.residuals)
+    assert any(plan.sorts_after(round_) for round_ in range(1, 7))
+
+
+def test_in_model_parallel_with_local_steps_what_no_cohort_covers_stays_as_it_is(few: ImageDataset) -> None:
+    plan = plan_of(algorithm="model-parallel", rounds=40)
+    smallest = plan.space.smallest()
+    round_ = next(each for each in range(1, 41) if plan.architectures(each, "local-0") == (smallest,))
+    training = trainer(few, plan, cohorts=1)
+    training.resume(replace(initial_state(plan), round=round_ - 1), None)
+    before = training.state.parameters
+    training.step()
+    is_moved = (training.state.parameters != before).numpy()
+    assert is_moved.any()
+    assert not (is_moved & ~coverage(plan.space, smallest)).any()
+
+
+def test_cohorts_send_what_their_bodies_weigh(few: ImageDataset) -> None:
+    for codec, local_steps, ratio in (("int16", 1, 1.0), ("int8", 4, 8.0), (SPARSE, 10, 255.2)):
+        traffic = trainer(few, plan_of(local_steps=local_steps), cohorts=3, codec=codec).traffic
+        assert traffic is not None
+        assert traffic.sent_bytes == 3 * body_num_bytes(codec, 226_094)
+        assert traffic.fp16_ratio == pytest.approx(ratio, rel=1e-3)
+    assert trainer(few, plan_of(local_steps=2), codec=None).settings["codec"] == "int16"
+
+
+def test_a_training_does_not_go_on_with_other_cohorts_or_another_codec(few: ImageDataset, tmp_path: Path) -> None:
+    kept(tmp_path, few, plan_of())
+    for other, said in ((plan_of(local_steps=3), "local_steps 2, not 3"), (plan_of(algorithm="model-parallel"), "algorithm")):
+        with pytest.raises(Exception, match=said):
+            kept(tmp_path, few, other)
+    with pytest.raises(Exception, match="codec 'topk-256-4', not 'int8'"):
+        kept(tmp_path, few, plan_of(), codec="int8")
+
+
+def test_a_folder_whose_exchange_is_gone_says_so(few: ImageDataset, tmp_path: Path) -> None:
+    _, directory = kept(tmp_path, few, plan_of())
+    directory.run(1, lambda step: step.round < 2)
+    (tmp_path / "exchange-00000002.safetensors").unlink()
+    with pytest.raises(Exception, match="exchange-00000002"):
+        kept(tmp_path, few, plan_of())
+
+
+def test_a_round_of_a_training_needs_cohorts_and_a_codec_that_there_are(few: ImageDataset) -> None:
+    for wrong in ({"cohorts": 0}, {"cohorts": 1025}, {"codec": "zip"}, {"percent": 101}):
+        with pytest.raises(ValueError, match=r"cohorts|codec|percent"):
+            trainer(few, plan_of(), **wrong)  # type: ignore[arg-type]
+    for steps in (0, MAX_LOCAL_STEPS + 1):
+        with pytest.raises(ValueError, match="local steps"):
+            plan_of(local_steps=steps)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_the_thin_settings_have_the_updates_and_samples_of_the_usual_ones_and_150_times_fewer_bytes(task: str) -> None:
+    one, other = usual(task), thin(task)
+    assert one.local_steps == 1
+    assert other.num_rounds * other.local_steps == one.num_rounds
+    assert other.target_batch == one.target_batch * other.local_steps
+    assert codec_named(other.codec).is_sparse
+    weights = len(initial_state(plan_of(task)).parameters)
+    assert 2 * weights * other.local_steps > 150 * LocalExchange(other.codec, 100, weights, 1).contribution_bytes
+
+
+def test_settings_with_other_local_steps_have_no_fewer_updates() -> None:
+    for steps in (1, 3, 7, 16, 200, 999):
+        settings = usual("classification").with_local_steps(steps)
+        assert settings.num_rounds * steps >= 200 > (settings.num_rounds - 1) * steps
+        assert settings.target_batch == 512 * steps
+
+
+def test_the_command_trains_cohorts_and_says_what_they_sent(tmp_path: Path) -> None:
+    small = ["--rounds", "2", "--lot-samples", "2", "--target-batch", "4", "--threads", "1"]
+    thinly = ["--local-steps", "2", "--cohorts", "2", "--codec", SPARSE, "--residual-percent", "95", "--algorithm", "model-parallel"]
+    arguments = ["train", "--out", str(tmp_path / "out"), *small, *thinly]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    sent = 2 * body_num_bytes(SPARSE, 226_094)
+    assert (
+        f"{sent:,} bytes a round, {2 * sent:,} in all; with 2 bytes a weight after every update it were 51.0 times as many" in result.output
+    )
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    other = CliRunner().invoke(main, [*arguments, "--cohorts", "3"])
+    assert other.exit_code == 2
+    assert "cohorts 2, not 3" in other.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--local-steps", "0"],
+        ["--local-steps", "1025"],
+        ["--cohorts", "0"],
+        ["--cohorts", "1025"],
+        ["--codec", "fp16"],
+        ["--codec", "topk-4096-4"],
+        ["--codec", "topk-256-4", "--residual-percent", "101"],
+        ["--codec", "topk-256-4", "--residual-percent", "-1"],
+        ["--codec", "int8", "--residual-percent", "95"],
+        ["--residual-percent", "95"],
+    ],
+)
+def test_a_wrong_word_about_the_exchange_is_one_line_and_exit_code_two(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, ["train", "--out", "out", *arguments])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"manta-search: {arguments[-2]}")
+    assert len(result.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from automl.cli import main
+from automl.training.snapshot import load_snapshot
+
+
+@pytest.mark.parametrize(
+    ("supernet", "expected"), [("classifier-tiny", "17,714,700,000 architectures"), ("stereo-tiny", "531,441,000,000 architectures")]
+)
+def test_space_says_how_many_architectures_there_are(supernet: str, expected: str) -> None:
+    result = CliRunner().invoke(main, ["space", "--supernet", supernet])
+    assert result.exit_code == 0
+    assert expected in result.output
+
+
+def test_train_leaves_a_snapshot_and_the_same_command_goes_on_from_it(tmp_path: Path) -> None:
+    arguments = ["train", "--out", str(tmp_path / "out"), "--rounds", "2", "--lot-samples", "4", "--target-batch", "8", "--threads", "1"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "round 2 of 2" in result.output
+    state, metadata = load_snapshot(tmp_path / "out" / "round-00000002.safetensors")
+    assert (state.round, metadata["supernet"], metadata["dataset"], metadata["schedule"]) == (2, "classifier-tiny", "digits", "sandwich")
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    other = CliRunner().invoke(main, [*arguments, "--seed", "9"])
+    assert other.exit_code == 2
+    assert "seed" in other.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["space", "--supernet", "huge"],
+        ["train", "--out", "out", "--data", "faces"],
+        ["train", "--out", "out", "--supernet", "huge"],
+        ["train", "--out", "out", "--supernet", "stereo-tiny"],
+        ["train", "--out", "out", "--supernet", "classifier-tiny-3x10"],
+        ["train", "--out", "out", "--learning-rate", "fast"],
+        ["train", "--out", "out", "--device", "toaster"],
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("manta-search: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == []

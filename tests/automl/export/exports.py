@@ -1,0 +1,47 @@
+"""Two small subnets with random weights, and their exported files: made once, for all tests that look at them."""
+
+from functools import cache
+
+import torch
+
+from automl.evaluation.calibration import recalibrate
+from automl.export.description import UNKNOWN, Description, Provenance
+from automl.export.subnet import Subnet
+from automl.export.writer import exported_files
+from automl.forms import FORMATS
+from automl.models.networks import build
+from automl.spaces.space import STEREO_TINY, TINY
+
+_SPACES = {"classification": TINY, "stereo": STEREO_TINY}
+_METRICS = {"classification": {"accuracy": 0.125}, "stereo": {"epe": 4.5, "d1": 0.5, "bad3": 0.625}}
+
+
+@cache
+def random_subnet(task: str) -> Subnet:
+    """Return the smallest subnet of a tiny supernet, its statistics of a few random inputs."""
+    space = _SPACES[task]
+    supernet, generator = build(space), torch.Generator().manual_seed(3)
+    supernet.initialise(generator)
+    architecture = space.smallest()
+    description = Description(
+        supernet=space.name,
+        architecture=architecture,
+        provenance=Provenance(run="ab" * 32, round=7, state="cd" * 32, ledger_root=UNKNOWN, ledger_size=0),
+        dataset="layers" if task == "stereo" else "digits",
+        dataset_digest="ef" * 32,
+        calibration_samples=8,
+        test_samples=177,
+        metrics=_METRICS[task],
+        made_with="a test",
+    )
+    channels, height, width = description.input_shape
+    shape = (4, channels * len(description.input_names), height, width)
+    recalibrate(supernet, architecture, [torch.rand(shape, generator=generator) for _ in range(2)])
+    return Subnet(supernet.extract(architecture), description)
+
+
+@cache
+def random_files(task: str) -> dict[str, bytes]:
+    """Return that subnet's files: net.pt2, net.onnx, and net/... of the folder."""
+    files, _ = exported_files(random_subnet(task), {form: "net" if form == "folder" else f"net.{form}" for form in FORMATS})
+    return files

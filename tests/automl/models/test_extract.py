@@ -1,0 +1,121 @@
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from automl.evaluation.calibration import recalibrate
+from automl.models.classifier import Classifier
+from automl.models.layers import ElasticBatchNorm
+from automl.models.stereo import Stereo
+from automl.models.supernet import Supernet
+from automl.spaces.cost import macs, num_weights
+from automl.spaces.space import STEREO_TINY, TINY, Architecture, Layer, SearchSpace
+
+
+def extremes(space: SearchSpace) -> Iterable[Architecture]:
+    """Every combination of the smallest and the largest choices."""
+    ends = product(*((choices[0], choices[-1]) for choices in (space.resolutions, space.depths, space.kernels, space.expansions)))
+    for resolution, depth, kernel, expansion in dict.fromkeys(ends):
+        yield Architecture(resolution, ((Layer(kernel, expansion),) * depth,) * len(space.widths))
+
+
+def some(space: SearchSpace, count: int) -> list[Architecture]:
+    return [*extremes(space), *(space.sample(random.Random(f"extract:{index}")) for index in range(count))]
+
+
+def inputs(space: SearchSpace, architecture: Architecture, batch: int) -> Tensor:
+    channels = space.image_channels * (2 if space.task == "stereo" else 1)
+    shape = (batch, channels, architecture.resolution, architecture.resolution * space.aspect)
+    return torch.rand(shape, generator=torch.Generator().manual_seed(5)).contiguous(memory_format=torch.channels_last)
+
+
+@torch.no_grad()
+def assert_equal_bits(supernet: Supernet, architecture: Architecture) -> None:
+    x_BCHW = inputs(supernet.space, architecture, 3)
+    recalibrate(supernet, architecture, [x_BCHW])
+    expected = supernet(x_BCHW, architecture)
+    expected = expected if isinstance(expected, Tensor) else expected[-1]
+    assert torch.equal(supernet.extract(architecture)(x_BCHW), expected.squeeze(1) if expected.dim() == 4 else expected), architecture.text
+
+
+def test_the_extracted_classifier_computes_the_same_bits_as_the_supernet(supernet: Classifier) -> None:
+    for architecture in some(TINY, 50):
+        assert_equal_bits(supernet, architecture)
+
+
+def test_the_extracted_stereo_network_computes_the_same_bits_as_the_supernet(stereo: Stereo) -> None:
+    for architecture in some(STEREO_TINY, 50):
+        assert_equal_bits(stereo, architecture)
+
+
+@pytest.mark.parametrize("which", ["supernet", "stereo"])
+def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Supernet = request.getfixturevalue(which)
+    space = supernet.space
+    for architecture in some(space, 8):
+        plain = supernet.extract(architecture)
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            plain(inputs(space, architecture, 1))
+        assert counter.get_total_flops() == 2 * macs(architecture, space)
+        assert sum(parameter.numel() for parameter in plain.parameters()) == num_weights(architecture, space)
+
+
+@pytest.mark.parametrize("space", [TINY, STEREO_TINY], ids=lambda space: space.name)
+def test_macs_grow_with_every_gene(space: SearchSpace) -> None:
+    rng = random.Random("monotone")
+    for _ in range(30):
+        start = space.sample(rng)
+        for larger in larger_by_one_choice(start, space):
+            assert macs(larger, space) > macs(start, space)
+            assert num_weights(larger, space) > num_weights(start, space) or larger.resolution > start.resolution
+
+
+def larger_by_one_choice(architecture: Architecture, space: SearchSpace) -> Iterable[Architecture]:
+    for resolution in space.resolutions:
+        if resolution > architecture.resolution:
+            yield replace(architecture, resolution=resolution)
+    for unit, index, layer in architecture.layers():
+        others = [Layer(kernel, layer.expansion) for kernel in space.kernels if kernel > layer.kernel]
+        others += [Layer(layer.kernel, expansion) for expansion in space.expansions if expansion > layer.expansion]
+        for other in others:
+            yield with_unit(architecture, unit, (*architecture.units[unit][:index], other, *architecture.units[unit][index + 1 :]))
+    for unit, layers in enumerate(architecture.units):
+        if len(layers) < space.depths[-1]:
+            yield with_unit(architecture, unit, (*layers, Layer(space.kernels[0], space.expansions[0])))
+
+
+def with_unit(architecture: Architecture, unit: int, layers: tuple[Layer, ...]) -> Architecture:
+    return replace(architecture, units=(*architecture.units[:unit], layers, *architecture.units[unit + 1 :]))
+
+
+@torch.no_grad()
+def test_an_extracted_network_has_weights_and_statistics_of_its_own(supernet: Classifier) -> None:
+    architecture = TINY.sample(random.Random(1))
+    x_BCHW = inputs(TINY, architecture, 4)
+    recalibrate(supernet, architecture, [x_BCHW])
+    plain = supernet.extract(architecture)
+    before = plain(x_BCHW)
+    supernet.load(torch.zeros(supernet.num_weights))
+    for module in supernet.modules():
+        if isinstance(module, ElasticBatchNorm):
+            module.running_mean.fill_(9.0)
+    assert torch.equal(plain(x_BCHW), before)
+    assert not plain.training
+
+
+@torch.no_grad()
+def test_the_largest_architecture_uses_every_weight_but_the_kernels_transforms(supernet: Classifier) -> None:
+    whole = supernet.extract(TINY.largest())
+    transforms = sum(parameter.numel() for name, parameter in supernet.named_parameters() if ".transforms." in name)
+    assert sum(parameter.numel() for parameter in whole.parameters()) == supernet.num_weights - transforms
+    names = dict(whole.named_parameters())
+    for name, parameter in supernet.named_parameters():
+        if name.endswith((".spatial.weight", "_norm.weight", "_norm.bias")):
+            assert torch.equal(names[name], parameter)
+        elif name.endswith((".expand", ".project")):
+            assert torch.equal(names[f"{name}.weight"], parameter)

@@ -1,0 +1,178 @@
+import random
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from automl.evaluation.calibration import recalibrate
+from automl.models.layers import ElasticBatchNorm, ElasticLayer
+from automl.models.stereo import PlainStereo, Stereo
+from automl.spaces.shapes import layer_shapes, unit_sides
+from automl.spaces.space import STEREO_BASE, STEREO_TINY, Architecture
+from automl.spaces.stereo_shapes import decoder_widths, fixed_macs, fixed_num_weights
+from automl.training.objective import stereo_loss
+
+SPACE = STEREO_TINY
+HEIGHT = SPACE.resolutions[-1]
+WIDTH = HEIGHT * SPACE.aspect
+ARCHITECTURES = [SPACE.largest(), SPACE.smallest(), *(SPACE.sample(random.Random(index)) for index in range(10))]
+
+
+@pytest.fixture
+def stereo() -> Stereo:
+    """A stereo supernet in general position: random transforms, scales, shifts and running statistics."""
+    stereo = Stereo(SPACE)
+    generator = torch.Generator().manual_seed(1)
+    stereo.initialise(generator)
+    stereo.flat_weights_N.add_(torch.empty(stereo.num_weights).normal_(0.0, 0.05, generator=generator))
+    for module in stereo.modules():
+        if isinstance(module, ElasticBatchNorm):
+            module.running_mean.normal_(0.0, 0.1, generator=generator)
+            module.running_variance.uniform_(0.5, 2.0, generator=generator)
+    return stereo
+
+
+def pairs(batch: int, seed: int = 2) -> Tensor:
+    return torch.rand(batch, 6, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(seed))
+
+
+def test_six_predictions_go_from_a_thirty_second_to_the_full_resolution(stereo: Stereo) -> None:
+    for training in (True, False):
+        predictions = stereo.train(training)(pairs(2), SPACE.smallest())
+        assert [prediction.shape for prediction in predictions] == [(2, HEIGHT // scale, WIDTH // scale) for scale in (32, 16, 8, 4, 2, 1)]
+
+
+def test_an_extracted_network_has_weights_and_running_statistics_of_its_own(stereo: Stereo) -> None:
+    x_B6HW = pairs(1)
+    plain = stereo.extract(SPACE.smallest())
+    assert not any(module.training for module in plain.modules())
+    with torch.no_grad():
+        before = plain(x_B6HW)
+        stereo.flat_weights_N.zero_()
+        recalibrate(stereo, SPACE.smallest(), [pairs(2)])
+        assert torch.equal(plain(x_B6HW), before)
+    again = PlainStereo(SPACE, SPACE.smallest()).eval()
+    again.load_state_dict(plain.state_dict())
+    assert torch.equal(again(x_B6HW), before)
+
+
+def test_the_largest_network_has_all_weights_but_the_kernel_transforms(stereo: Stereo) -> None:
+    transforms = sum(parameter.numel() for name, parameter in stereo.named_parameters() if "transforms" in name)
+    plain = stereo.extract(SPACE.largest())
+    assert sum(parameter.numel() for parameter in plain.parameters()) == stereo.num_weights - transforms
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES[:5], ids=lambda a: a.id[:6])
+def test_gradients_are_zero_outside_the_active_slices_and_only_there(stereo: Stereo, architecture: Architecture) -> None:
+    torch.autograd.backward(stereo_loss(stereo.train()(pairs(2), architecture), torch.full((2, HEIGHT, WIDTH), 9.0)))
+    assert all(gradient(parameter).any() for parameter in stereo.fixed.parameters())
+    modules = dict(stereo.named_modules())
+    for shape in layer_shapes(SPACE):
+        layer = modules[f"units.{shape.unit}.{shape.index}"]
+        assert isinstance(layer, ElasticLayer)
+        active = architecture.units[shape.unit]
+        if shape.index >= len(active):
+            assert all(not gradient(parameter).any() for parameter in layer.parameters())
+            continue
+        chosen = active[shape.index]
+        hidden = shape.spatial * chosen.expansion
+        for parameter, dim in ((layer.expand, 0), (layer.project, 1), (layer.expand_norm.weight, 0), (layer.expand_norm.bias, 0)):
+            inside, outside = gradient(parameter).split([hidden, parameter.shape[dim] - hidden], dim)
+            assert inside.any()
+            assert not outside.any()
+        assert gradient(layer.spatial.weight).any()
+        used = [bool(gradient(transform).any()) for transform in layer.spatial.transforms]
+        assert used == [chosen.kernel <= kernel for kernel in layer.spatial.kernels[1:]]
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def test_both_views_share_the_weights_and_the_statistics_of_the_first_units(stereo: Stereo) -> None:
+    """Two equal views correlate best with themselves; a weight or a statistic of one view alone would break the symmetry."""
+    seen: list[Tensor] = []
+    norms = [module for name, module in stereo.named_modules() if isinstance(module, ElasticBatchNorm) and name.startswith("units.2")]
+    for norm in norms:
+        norm.register_forward_hook(lambda module, inputs, output: seen.append(output))
+    left_B3HW = pairs(2)[:, :3]
+    stereo.train()(torch.cat([left_B3HW, left_B3HW], 1), SPACE.largest())
+    assert len(seen) == len(norms)
+    for both in seen:
+        assert torch.equal(both[:2], both[2:])
+
+
+def test_a_view_shifted_to_the_left_is_seen_in_the_correlation_at_its_shift(stereo: Stereo) -> None:
+    seen: list[Tensor] = []
+    stereo.fixed.correlation_norm.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    shift = 3
+    scene = torch.rand(1, 3, HEIGHT, WIDTH + 8 * shift, generator=torch.Generator().manual_seed(0))
+    stereo.train()(torch.cat([scene[..., : -8 * shift], scene[..., 8 * shift :]], 1), SPACE.smallest())
+    away_from_the_edges = seen[0][..., 2:-2, shift + 2 : -2]
+    assert (away_from_the_edges.argmax(1) == shift).float().mean() > 0.9
+
+
+def test_recalibration_reaches_every_normalisation_and_leaves_the_weights(stereo: Stereo) -> None:
+    weights_N = stereo.flat_weights_N.clone()
+    architecture = SPACE.smallest()
+    before = {name: module.running_mean.clone() for name, module in stereo.fixed.named_modules() if isinstance(module, ElasticBatchNorm)}
+    recalibrate(stereo, architecture, [pairs(2, seed=seed) for seed in range(2)])
+    for name, module in stereo.fixed.named_modules():
+        if isinstance(module, ElasticBatchNorm):
+            assert not torch.equal(module.running_mean, before[name]), name
+    assert torch.equal(stereo.flat_weights_N, weights_N)
+    assert not stereo.training
+    with torch.no_grad():
+        plain, expected = stereo.extract(architecture), stereo(pairs(2), architecture)
+        assert torch.equal(plain(pairs(2)), expected[-1])
+        for scale, of_supernet in zip(plain.scales(pairs(2)), expected, strict=True):
+            assert torch.equal(scale, of_supernet)
+
+
+def test_the_fixed_part_costs_what_torch_counts() -> None:
+    plain = PlainStereo(SPACE, SPACE.smallest()).eval()
+    sides = unit_sides(SPACE, HEIGHT)
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        plain.fixed(pairs(2), lambda unit, x_BCHW: torch.zeros(len(x_BCHW), SPACE.widths[unit], *sides[unit]))
+    assert counter.get_total_flops() == 2 * 2 * fixed_macs(SPACE, HEIGHT)
+    assert sum(parameter.numel() for parameter in plain.fixed.parameters()) == fixed_num_weights(SPACE)
+
+
+def test_the_decoder_narrows_towards_the_full_resolution() -> None:
+    for space in (STEREO_TINY, STEREO_BASE):
+        widths = decoder_widths(space)
+        assert len(widths) == 6
+        assert all(coarse >= fine for coarse, fine in pairwise(widths))
+        assert widths[-1] <= 16
+
+
+def test_tiny_has_about_half_a_million_weights_and_base_about_thirteen_million(stereo: Stereo) -> None:
+    assert 450_000 < stereo.num_weights < 550_000
+    assert list(stereo.state_dict()) == [name for name, _ in stereo.named_parameters()]
+    with torch.device("meta"):
+        base = PlainStereo(STEREO_BASE, STEREO_BASE.largest())
+    assert 12_500_000 < sum(parameter.numel() for parameter in base.parameters()) < 13_500_000
+
+
+def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    vectors = []
+    for seed in (1, 1, 2):
+        stereo = Stereo(SPACE)
+        stereo.initialise(torch.Generator().manual_seed(seed))
+        vectors.append(stereo.flat_weights_N)
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.equal(vectors[0], vectors[2])
+    assert torch.isfinite(vectors[0]).all()
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_network_is_exported_with_a_free_batch_size(stereo: Stereo) -> None:
+    plain: nn.Module = stereo.extract(SPACE.smallest())
+    exported = torch.export.export(plain, (pairs(2),), dynamic_shapes=({0: torch.export.Dim("batch", min=1, max=64)},)).module()
+    with torch.no_grad():
+        for batch in (1, 3):
+            torch.testing.assert_close(exported(pairs(batch)), plain(pairs(batch)))

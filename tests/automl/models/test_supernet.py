@@ -1,0 +1,161 @@
+import random
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from automl.models.classifier import Classifier
+from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial
+from automl.spaces.space import TINY, Architecture
+
+FULL_SIZE = TINY.restricted(resolutions=(32,))
+ARCHITECTURES = [FULL_SIZE.largest(), FULL_SIZE.smallest(), *(FULL_SIZE.sample(random.Random(index)) for index in range(3))]
+
+
+def layer_of(supernet: Classifier, unit: int, index: int) -> ElasticLayer:
+    return dict(supernet.named_modules())[f"units.{unit}.{index}"]  # type: ignore[return-value]
+
+
+def reference_logits(supernet: Classifier, x: Tensor, architecture: Architecture) -> Tensor:
+    """The subnet in plain torch.nn modules, its weights cut out by hand."""
+    for unit, index, chosen in architecture.layers():
+        layer = layer_of(supernet, unit, index)
+        kernel = layer.spatial.weight.detach()
+        for size, transform in ((5, layer.spatial.transforms[0]), (3, layer.spatial.transforms[1])):
+            if chosen.kernel <= size:
+                flat = kernel[:, :, 1:-1, 1:-1].reshape(*kernel.shape[:2], size * size)
+                kernel = torch.einsum("oif,gf->oig", flat, transform).reshape(*kernel.shape[:2], size, size)
+        width, hidden = kernel.shape[0], kernel.shape[0] * chosen.expansion
+        convolutions = [
+            (
+                kernel,
+                torch.nn.Conv2d(
+                    x.shape[1],
+                    width,
+                    chosen.kernel,
+                    2 if index == 0 else 1,
+                    chosen.kernel // 2,
+                    groups=width // kernel.shape[1] if unit + index else 1,
+                    bias=False,
+                ),
+            ),
+            (layer.expand[:hidden], torch.nn.Conv2d(width, hidden, 1, bias=False)),
+            (layer.project[:, :hidden], torch.nn.Conv2d(hidden, TINY.widths[unit], 1, bias=False)),
+        ]
+        norms = [(layer.expand_norm, torch.nn.BatchNorm2d(hidden)), (layer.project_norm, torch.nn.BatchNorm2d(TINY.widths[unit]))]
+        with torch.no_grad():
+            for weight, convolution in convolutions:
+                convolution.double().weight.copy_(weight)
+            for elastic, norm in norms:
+                norm.double().weight.copy_(elastic.weight[: norm.num_features])
+                norm.bias.copy_(elastic.bias[: norm.num_features])
+        (_, spatial), (_, expand), (_, project) = convolutions
+        y = norms[1][1](project(F.relu(norms[0][1](expand(spatial(x))))))
+        x = x + y if index else y
+    return F.linear(x.mean((2, 3)), supernet.head_weight, supernet.head_bias)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.id[:6])
+def test_a_subnet_computes_what_plain_modules_with_its_weights_compute(
+    supernet: Classifier, x_BCHW: Tensor, architecture: Architecture
+) -> None:
+    supernet, x_BCHW = supernet.double(), x_BCHW.double()
+    torch.testing.assert_close(supernet(x_BCHW, architecture), reference_logits(supernet, x_BCHW, architecture))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.id[:6])
+def test_gradients_are_zero_outside_the_active_slices_and_only_there(
+    supernet: Classifier, x_BCHW: Tensor, architecture: Architecture
+) -> None:
+    F.cross_entropy(supernet(x_BCHW, architecture), torch.arange(4)).backward()
+    active = {(unit, index): layer for unit, index, layer in architecture.layers()}
+    for unit in range(len(TINY.widths)):
+        for index in range(TINY.depths[-1]):
+            layer = layer_of(supernet, unit, index)
+            if (unit, index) not in active:
+                assert all(not gradient(parameter).any() for parameter in layer.parameters())
+                continue
+            chosen = active[unit, index]
+            hidden = layer.shape.spatial * chosen.expansion
+            for parameter, dim in ((layer.expand, 0), (layer.project, 1), (layer.expand_norm.weight, 0), (layer.expand_norm.bias, 0)):
+                inside, outside = gradient(parameter).split([hidden, parameter.shape[dim] - hidden], dim)
+                assert inside.any()
+                assert not outside.any()
+            assert gradient(layer.spatial.weight).any()
+            margin = 0 if chosen.kernel == 7 else 1
+            assert not F.pad(torch.zeros(7 - 2 * margin, 7 - 2 * margin), [margin] * 4, value=1.0).mul(gradient(layer.spatial.weight)).any()
+            for transform, size in zip(layer.spatial.transforms, (5, 3), strict=True):
+                assert bool(gradient(transform).any()) == (chosen.kernel <= size)
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def test_identity_transforms_make_a_small_kernel_the_centre_of_the_large_one() -> None:
+    supernet = Classifier(TINY)
+    supernet.initialise(torch.Generator().manual_seed(3))
+    for module in supernet.modules():
+        if isinstance(module, ElasticSpatial):
+            assert torch.equal(module.weight_for(7), module.weight)
+            assert torch.equal(module.weight_for(5), module.weight[:, :, 1:-1, 1:-1])
+            assert torch.equal(module.weight_for(3), module.weight[:, :, 2:-2, 2:-2])
+
+
+class Strides(TorchDispatchMode):
+    """Records (kernel, stride) of every convolution that really runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple[int, int]] = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if function is torch.ops.aten.convolution.default:
+            self.seen.append((args[1].shape[-1], args[3][0]))
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_first_convolution_of_each_unit_has_stride_two_and_all_others_stride_one(supernet: Classifier, x_BCHW: Tensor) -> None:
+    with torch.no_grad(), Strides() as strides:
+        supernet(x_BCHW, TINY.largest())
+    assert strides.seen == [(7, 2), (1, 1), (1, 1), (7, 1), (1, 1), (1, 1)] * 5
+
+
+def test_the_tiny_supernet_has_between_200_and_300_thousand_weights_in_one_vector(supernet: Classifier, x_BCHW: Tensor) -> None:
+    assert 200_000 < supernet.num_weights < 300_000
+    assert supernet.num_weights == sum(parameter.numel() for parameter in supernet.parameters())
+    spans = sorted(supernet.slices().values())
+    assert [start for start, _ in spans] == [0, *(stop for _, stop in spans[:-1])]
+    assert spans[-1][1] == supernet.num_weights
+    assert list(supernet.state_dict()) == [name for name, _ in supernet.named_parameters()]
+    before = supernet(x_BCHW, TINY.smallest())
+    weights = supernet.flat_weights_N.clone()
+    supernet.load(torch.zeros_like(weights))
+    assert not supernet(x_BCHW, TINY.smallest()).any()
+    supernet.load(weights)
+    assert torch.equal(supernet(x_BCHW, TINY.smallest()), before)
+    with pytest.raises(ValueError, match="weights"):
+        supernet.load(weights[1:])
+
+
+def test_training_does_not_touch_the_running_statistics(supernet: Classifier, x_BCHW: Tensor) -> None:
+    supernet(x_BCHW, TINY.largest())
+    for module in supernet.modules():
+        if isinstance(module, ElasticBatchNorm):
+            assert not module.running_mean.any()
+            assert (module.running_variance == 1).all()
+
+
+def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    vectors = []
+    for seed in (1, 1, 2):
+        supernet = Classifier(TINY)
+        supernet.initialise(torch.Generator().manual_seed(seed))
+        vectors.append(supernet.flat_weights_N)
+    assert torch.equal(vectors[0], vectors[1])
+    assert not torch.equal(vectors[0], vectors[2])
+    assert torch.equal(torch.random.get_rng_state(), before)

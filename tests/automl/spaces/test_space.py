@@ -1,0 +1,185 @@
+import hashlib
+import itertools
+import random
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from automl.spaces.space import BASE, MAX_TEXT, STEREO_BASE, STEREO_TINY, TINY, Architecture, Layer, SearchSpace, fitted_name, space_named
+from protocol.errors import UserError
+
+JSON = TINY.largest().to_json()
+SMALL = replace(TINY, resolutions=(24, 32), widths=(8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,))
+SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE]
+
+
+def sampled(count: int, space: SearchSpace = TINY) -> list[Architecture]:
+    return [space.sample(random.Random(f"test:{index}")) for index in range(count)]
+
+
+def test_an_architecture_survives_its_canonical_text_and_its_json() -> None:
+    for architecture in [TINY.largest(), TINY.smallest(), *sampled(200)]:
+        assert Architecture.parse(architecture.text, TINY) == architecture
+        assert Architecture.from_json(architecture.to_json(), TINY) == architecture
+
+
+def test_the_text_names_the_active_genes_only() -> None:
+    assert TINY.smallest().text == "r24 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2"
+    assert TINY.largest().text.count("u") == len(TINY.widths) * TINY.depths[-1]
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
+def test_every_text_fits_a_claim_and_has_only_known_genes(space: SearchSpace) -> None:
+    assert len(space.largest().text) <= MAX_TEXT
+    known = set(space.genes())
+    assert len(known) == len(space.genes())
+    for architecture in [space.largest(), space.smallest(), *sampled(50, space)]:
+        assert set(architecture.genes) <= known
+        assert Architecture.parse(architecture.text, space) == architecture
+
+
+def test_architectures_that_differ_only_below_the_depth_are_one() -> None:
+    # What is inactive has no place in an architecture: whatever a search did to layers that were cut off, the network is the same one.
+    deep = TINY.largest()
+    cut = [replace(deep, units=((layers[0],), *deep.units[1:])) for layers in (deep.units[0], (deep.units[0][0], Layer(3, 2)))]
+    assert cut[0] == cut[1]
+    assert cut[0].id == cut[1].id != deep.id
+
+
+def test_the_id_is_the_sha256_of_the_text() -> None:
+    assert TINY.smallest().id == hashlib.sha256(TINY.smallest().text.encode()).hexdigest()
+    assert len({architecture.id for architecture in sampled(50)}) == 50
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "r32",
+        "r64 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2",
+        "r32  u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2 ",
+        "r32 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2\n",
+        "r32 u2.0:k3e2 u1.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.1:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k3e2 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k4e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k3e9 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k03e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2 u6.0:k3e2",
+        "r32 u1.0:k3e2 u1.1:k3e2 u1.2:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 u1.0:k٣e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2",
+        "r32 " + "u1.0:k3e2 " * 100,
+    ],
+)
+def test_a_text_that_is_not_canonical_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"architecture|gene|unit|layer|resolution|JSON|Expecting|characters"):
+        Architecture.parse(text, TINY)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"resolution": 32, "units": []}',
+        '{"resolution": 32, "units": [[1]]}',
+        "null",
+        JSON.replace("7", "7.5"),
+        "[" * 10_000,
+    ],
+)
+def test_json_that_is_no_architecture_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"architecture|gene|unit|layer|resolution|JSON|Expecting|characters"):
+        Architecture.from_json(text, TINY)
+
+
+def test_the_size_is_what_counting_gives() -> None:
+    layers = [Layer(kernel, expansion) for kernel in SMALL.kernels for expansion in SMALL.expansions]
+    units = [unit for depth in SMALL.depths for unit in itertools.product(layers, repeat=depth)]
+    assert SMALL.size() == 2 * len(list(itertools.product(units, repeat=len(SMALL.widths)))) == 72
+    assert {architecture.text for architecture in sampled(2000, SMALL)} == {architecture.text for architecture in SMALL}
+    assert len(list(SMALL)) == SMALL.size()
+
+
+def test_the_large_spaces_are_as_large_as_they_have_to_be() -> None:
+    assert BASE.size() >= 10**18
+    assert STEREO_BASE.size() >= 10**18
+
+
+def test_sampling_under_a_condition_gives_only_what_it_accepts_and_says_when_there_is_none() -> None:
+    wanted = [SMALL.sample(random.Random(index), lambda one: len(one.units[0]) == 1) for index in range(200)]
+    assert {one.text for one in wanted} == {one.text for one in SMALL if len(one.units[0]) == 1}
+    with pytest.raises(ValueError, match="acceptable"):
+        SMALL.sample(random.Random(0), lambda _: False)
+
+
+def test_a_mutation_changes_nothing_at_probability_zero_and_reaches_everything_at_one() -> None:
+    start = SMALL.largest()
+    assert SMALL.mutate(start, random.Random(0), 0.0) == start
+    reached = {SMALL.mutate(start, random.Random(index), 1.0).text for index in range(2000)}
+    assert reached == {architecture.text for architecture in SMALL}
+
+
+def test_a_small_probability_changes_a_small_part() -> None:
+    start = BASE.sample(random.Random(0))
+    changed = [len(set(start.genes) ^ set(BASE.mutate(start, random.Random(index), 0.05).genes)) for index in range(200)]
+    assert 1 < sum(changed) / len(changed) < 8
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
+def test_mutations_and_children_are_in_the_space(space: SearchSpace) -> None:
+    rng = random.Random("breeding")
+    for _ in range(200):
+        one, other = space.sample(rng), space.sample(rng)
+        space.check(space.mutate(one, rng, 0.3))
+        child = space.crossover(one, other, rng)
+        space.check(child)
+        assert set(child.genes) <= set(one.genes) | set(other.genes)
+
+
+def test_a_child_of_one_parent_twice_is_that_parent() -> None:
+    one = BASE.sample(random.Random(3))
+    assert BASE.crossover(one, one, random.Random(4)) == one
+
+
+def test_a_part_of_a_space_has_only_the_choices_that_are_left() -> None:
+    part = TINY.restricted(kernels=(5,), depths=(1,))
+    assert part.name == TINY.name
+    assert part.size() == 3 * 3**5
+    for architecture in sampled(100, part):
+        TINY.check(architecture)
+        assert {layer.kernel for _, _, layer in architecture.layers()} == {5}
+
+
+def test_a_classifier_has_the_channels_and_classes_of_its_data_in_its_name() -> None:
+    assert fitted_name("classifier-tiny", 1, 10) == "classifier-tiny"
+    assert fitted_name("stereo-tiny", 3, 0) == "stereo-tiny"
+    name = fitted_name("classifier-tiny", 3, 100)
+    assert name == "classifier-tiny-3x100"
+    space = space_named(name)
+    assert (space.name, space.image_channels, space.num_classes, space.widths) == (name, 3, 100, TINY.widths)
+    for wrong in ("classifier-tiny-1x10", "classifier-tiny-3x1", "classifier-tiny-2x10", "classifier-tiny-3x010", "stereo-tiny-3x10"):
+        with pytest.raises(UserError, match="unknown supernet"):
+            space_named(wrong)
+    with pytest.raises(UserError, match="unknown supernet"):
+        fitted_name("classifier-huge", 3, 10)
+
+
+def test_sampling_is_the_same_in_another_process_and_leaves_the_global_generator_alone() -> None:
+    before = random.getstate()
+    here = [architecture.text for architecture in sampled(5)]
+    assert random.getstate() == before
+    program = "import random; from automl.spaces.space import TINY; [print(TINY.sample(random.Random(f'test:{i}')).text) for i in range(5)]"
+    there = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert there.stdout.splitlines() == here
+
+
+def test_an_unknown_supernet_is_the_users_error() -> None:
+    assert space_named("classifier-tiny") is TINY
+    with pytest.raises(UserError, match="classifier-tiny"):
+        space_named("classifier-huge")

@@ -1,0 +1,160 @@
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from automl.data.catalog import load_dataset
+from automl.data.images import ImageDataset
+from automl.models.classifier import Classifier
+from automl.models.stereo import Stereo
+from automl.spaces.space import STEREO_TINY, TINY
+from automl.training.lots import NUM_PROJECTIONS, Lot, Worker, project
+from protocol.lots import lot_seed, sample_indices
+
+LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
+
+
+@pytest.fixture
+def worker(digits: ImageDataset, supernet: Classifier) -> Worker:
+    worker = Worker("classifier-tiny", digits)
+    worker.load(supernet.flat_weights_N)
+    return worker
+
+
+def test_a_lot_is_a_pure_function_of_its_seed_and_the_weights(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
+    first = worker.train(LOT)
+    worker.train(replace(LOT, index=2, architecture=TINY.largest()))
+    torch.rand(3), random.random(), np.random.random()
+    other = Worker("classifier-tiny", digits)
+    other.load(supernet.flat_weights_N)
+    for again in (worker.train(LOT), other.train(LOT)):
+        assert torch.equal(again.gradient, first.gradient)
+        assert (again.loss, again.samples, again.projection) == (first.loss, 16, first.projection)
+
+
+@pytest.mark.parametrize("change", [{"run_seed": 8}, {"base": b"c" * 32}, {"step": 1}, {"key": b"l" * 32}, {"index": 2}, {"samples": 17}])
+def test_each_part_of_its_identity_makes_another_lot(worker: Worker, change: dict[str, object]) -> None:
+    assert worker.train(replace(LOT, **change)).loss != worker.train(LOT).loss  # type: ignore[arg-type]
+
+
+def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker, supernet: Classifier) -> None:
+    before = (torch.random.get_rng_state(), random.getstate(), np.random.get_state()[1].tobytes())  # type: ignore[union-attr]
+    first = worker.train(LOT)
+    assert torch.equal(torch.random.get_rng_state(), before[0])
+    assert random.getstate() == before[1]
+    assert np.random.get_state()[1].tobytes() == before[2]  # type: ignore[union-attr]
+    worker.load(supernet.flat_weights_N * 2)
+    assert worker.train(LOT).loss != first.loss
+    worker.load(supernet.flat_weights_N)
+    assert worker.train(LOT).loss == first.loss
+
+
+def test_warming_up_changes_nothing_that_a_lot_gives(worker: Worker) -> None:
+    before = worker.train(LOT)
+    worker.warm_up()
+    after = worker.train(LOT)
+    assert torch.equal(after.gradient, before.gradient)
+    assert (after.loss, after.projection) == (before.loss, before.projection)
+
+
+def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
+    identity = (LOT.run_seed, LOT.base, LOT.step, LOT.key, LOT.index)
+    indices = list(sample_indices(*identity, len(digits.train_labels), 16))
+    batch = digits.training_batch(indices, lot_seed(*identity), LOT.architecture.resolution)
+    losses = F.cross_entropy(supernet(batch.inputs, LOT.architecture), batch.targets, reduction="none", label_smoothing=0.1)
+    parameters = dict(supernet.named_parameters())
+    gradients = torch.autograd.grad(losses.sum() / 16, [parameters[name] for name in supernet.slices()], materialize_grads=True)
+    result = worker.train(LOT)
+    torch.testing.assert_close(result.gradient, torch.cat([gradient.flatten() for gradient in gradients]))
+    assert result.loss == pytest.approx(losses.mean().item())
+
+
+def test_the_projection_is_eight_signed_sums_and_shows_a_change() -> None:
+    gradient = torch.randn(20_001, generator=torch.Generator().manual_seed(1))
+    one = np.zeros((3, 20_001), dtype=np.float32)
+    one[0, 0], one[1, 20_000] = 1, 1
+    first, last, nothing = (np.frombuffer(project(torch.from_numpy(vector)), dtype="<f4") for vector in one)
+    assert len(project(gradient)) == 4 * NUM_PROJECTIONS
+    assert set(np.abs(first)) == set(np.abs(last)) == {1.0}
+    assert not nothing.any()
+    base = np.frombuffer(project(gradient), dtype="<f4")
+    moved = gradient.clone()
+    moved[0] += 1
+    np.testing.assert_allclose(np.frombuffer(project(moved), dtype="<f4") - base, first, atol=1e-3)
+    np.testing.assert_allclose(np.frombuffer(project(gradient * 2), dtype="<f4"), base * 2, rtol=1e-6)
+    assert 20 < np.linalg.norm(base) / np.sqrt(NUM_PROJECTIONS) < 500  # about the gradient's own norm, 141
+
+
+def test_a_lot_of_one_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match="2 samples"):
+        replace(LOT, samples=1)
+
+
+def test_weights_of_another_supernet_are_refused(worker: Worker) -> None:
+    for in_place in (False, True):
+        with pytest.raises(ValueError, match="weights"):
+            worker.load(torch.zeros(10), in_place=in_place)
+
+
+def test_weights_and_teacher_that_are_used_where_they_lie_give_the_same_bits_and_follow_what_is_written_there(
+    worker: Worker, digits: ImageDataset, supernet: Classifier
+) -> None:
+    weights, teacher = supernet.flat_weights_N.clone(), supernet.flat_weights_N * 0.9
+    there = Worker("classifier-tiny", digits)
+    there.load(weights, in_place=True)
+    for factor in (1.0, 0.5):
+        weights.copy_(factor * supernet.flat_weights_N)
+        worker.load(weights)
+        for taught in (None, teacher):
+            worker.teach(taught)
+            there.teach(taught, in_place=True)
+            one, other = worker.train(LOT), there.train(LOT)
+            assert torch.equal(one.gradient, other.gradient)
+            assert (one.loss, one.projection) == (other.loss, other.projection)
+    assert torch.equal(weights, 0.5 * supernet.flat_weights_N)
+
+
+def test_weights_that_are_not_aligned_are_not_used_where_they_lie(worker: Worker, supernet: Classifier) -> None:
+    crooked = torch.zeros(len(supernet.flat_weights_N) + 1)[1:]
+    with pytest.raises(ValueError, match="aligned"):
+        worker.load(crooked, in_place=True)
+
+
+def test_a_teacher_adds_to_the_loss_and_only_while_it_teaches(worker: Worker, supernet: Classifier) -> None:
+    alone = worker.train(LOT)
+    worker.teach(supernet.flat_weights_N * 0.9)
+    taught = worker.train(LOT)
+    assert taught.loss > alone.loss
+    assert not torch.equal(taught.gradient, alone.gradient)
+    worker.teach(supernet.flat_weights_N * 0.8)
+    assert worker.train(LOT).loss != taught.loss
+    worker.teach(None)
+    again = worker.train(LOT)
+    assert (again.loss, again.projection) == (alone.loss, alone.projection)
+
+
+def test_the_largest_network_learns_nothing_from_itself_as_its_teacher(worker: Worker, supernet: Classifier) -> None:
+    # The cross entropy to one's own probabilities is smallest where they are equal: no gradient comes from it.
+    largest = replace(LOT, architecture=TINY.largest())
+    alone = worker.train(largest).gradient
+    worker.teach(supernet.flat_weights_N)
+    torch.testing.assert_close(worker.train(largest).gradient, alone, rtol=1e-3, atol=1e-5)
+
+
+def test_a_stereo_lot_is_a_pure_function_of_its_seed_and_the_weights(stereo: Stereo) -> None:
+    dataset = load_dataset("motorcycle")
+    lot = replace(LOT, architecture=STEREO_TINY.smallest(), samples=2)
+    results = []
+    for _ in range(2):
+        worker = Worker("stereo-tiny", dataset)
+        worker.load(stereo.flat_weights_N)
+        results.append(worker.train(lot))
+        worker.teach(stereo.flat_weights_N * 0.9)
+        results.append(worker.train(lot))
+    assert torch.equal(results[0].gradient, results[2].gradient)
+    assert results[0].loss == results[2].loss < results[1].loss == results[3].loss
+    assert bool(results[0].gradient.isfinite().all())
+    assert bool(results[0].gradient.any())

@@ -1,0 +1,180 @@
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from automl.spaces.space import BASE, TINY
+from automl.training.schedule import Plan, place_of_lot
+from protocol.records import MAX_ARCHITECTURES, Optimizer
+from protocol.signing import sha256
+
+ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
+PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", ADAMW, 100, seed=7)
+SHRINKING = replace(PLAN, schedule="shrinking")
+
+
+def test_data_parallel_trains_the_sandwich_of_the_round_in_every_cohort() -> None:
+    for round_ in range(1, 20):
+        largest, smallest, *others = PLAN.architectures(round_, "a")
+        assert (largest, smallest, len(others)) == (TINY.largest(), TINY.smallest(), 2)
+        assert PLAN.architectures(round_, "b") == (largest, smallest, *others)
+    assert PLAN.architectures(1, "a") != PLAN.architectures(2, "a")
+    assert PLAN.architectures(1, "a") != replace(PLAN, seed=8).architectures(1, "a")
+
+
+@pytest.mark.parametrize(("local_steps", "sweeps"), [(1, 1), (2, 2), (8, 8), (10, 8), (1000, 8)])
+def test_with_local_steps_a_round_of_data_parallel_has_a_sandwich_for_each_of_the_first_eight(local_steps: int, sweeps: int) -> None:
+    plan = replace(PLAN, local_steps=local_steps)
+    architectures = plan.architectures(3, "a")
+    assert architectures == plan.architectures(3, "b")
+    assert len(architectures) == 4 * sweeps <= MAX_ARCHITECTURES
+    assert architectures[:4] == PLAN.architectures(3, "a")
+    for sweep in range(sweeps):
+        assert architectures[4 * sweep : 4 * sweep + 2] == (TINY.largest(), TINY.smallest())
+    others = [one for place, one in enumerate(architectures) if place % 4 > 1]
+    assert len(set(others)) == 2 * sweeps
+    model_parallel = replace(plan, algorithm="model-parallel")
+    assert model_parallel.architectures(3, "a") == replace(model_parallel, local_steps=1).architectures(3, "a")
+
+
+def test_model_parallel_takes_a_cohort_through_the_whole_sandwich_in_each_block_of_four_rounds() -> None:
+    plan = replace(PLAN, algorithm="model-parallel")
+    orders = set()
+    for cohort in ("a", "b", "c"):
+        for block in range(10):
+            rounds = [plan.architectures(4 * block + place, cohort) for place in (1, 2, 3, 4)]
+            assert all(len(architectures) == 1 for architectures in rounds)
+            roles = [{TINY.largest(): "L", TINY.smallest(): "S"}.get(architecture, "r") for (architecture,) in rounds]
+            assert Counter(roles) == {"L": 1, "S": 1, "r": 2}
+            orders.add("".join(roles))
+    assert len(orders) > 4
+
+
+def test_model_parallel_cohorts_train_different_architectures() -> None:
+    plan = replace(PLAN, algorithm="model-parallel")
+    pairs = [[plan.architectures(round_, cohort) for cohort in ("a", "b")] for round_ in range(1, 41)]
+    assert sum(a != b for a, b in pairs) > 20
+
+
+@pytest.mark.parametrize("schedule", ["sandwich", "shrinking"])
+def test_a_role_says_whether_a_cohort_trains_the_largest_the_smallest_or_a_random_architecture(schedule: str) -> None:
+    plan = replace(PLAN, algorithm="model-parallel", schedule=schedule)
+    for cohort in ("a", "b", "c"):
+        for round_ in range(1, 101):
+            space, (architecture,) = plan.phase(round_).space, plan.architectures(round_, cohort)
+            random_one = space.sample(random.Random(f"7:{cohort}:{round_}"))
+            assert architecture == (space.largest(), space.smallest(), random_one)[plan.role(round_, cohort)]
+
+
+def test_in_four_rounds_a_cohort_has_the_random_role_twice_and_the_others_once() -> None:
+    plan = replace(PLAN, algorithm="model-parallel")
+    orders = {tuple(plan.role(4 * block + place, cohort) for place in (1, 2, 3, 4)) for cohort in ("a", "b") for block in range(25)}
+    assert {tuple(sorted(order)) for order in orders} == {(0, 1, 2, 2)}
+    assert len(orders) == 12  # all there are
+
+
+def test_data_parallel_has_one_role() -> None:
+    assert {PLAN.role(round_, cohort) for round_ in range(1, 101) for cohort in ("a", "b")} == {0}
+
+
+def test_a_peers_lots_take_the_architectures_in_turn_from_a_place_of_its_own_on_each_base() -> None:
+    firsts = Counter()
+    for base in (sha256(b"base %d" % number) for number in range(40)):
+        for key in (sha256(b"key %d" % number) for number in range(40)):
+            places = [place_of_lot(4, base, key, index) for index in range(9)]
+            assert all((after - before) % 4 == 1 for before, after in pairwise(places))
+            assert place_of_lot(1, base, key, 3) == 0
+            firsts[places[0]] += 1
+    assert set(firsts) == {0, 1, 2, 3}
+    assert all(300 < count < 500 for count in firsts.values())
+    assert len({place_of_lot(4, sha256(b"base %d" % number), bytes(32), 0) for number in range(40)}) == 4  # of one key, too
+
+
+def test_what_the_manifest_cannot_say_is_refused() -> None:
+    with pytest.raises(ValueError, match="round"):
+        PLAN.architectures(0, "a")
+    with pytest.raises(ValueError, match="schedule"):
+        replace(PLAN, schedule="none")
+
+
+def test_a_sandwich_is_one_phase_without_a_teacher() -> None:
+    (phase,) = PLAN.phases
+    assert (phase.first, phase.last, phase.space, phase.distils) == (1, 100, TINY, False)
+    assert PLAN.teacher_round is None
+    assert not any(PLAN.sorts_after(round_) for round_ in range(1, 101))
+
+
+def test_shrinking_goes_from_the_full_network_to_kernels_depths_and_widths() -> None:
+    assert [(phase.name, phase.first, phase.last) for phase in SHRINKING.phases] == [
+        ("full", 1, 35),
+        ("kernel", 36, 50),
+        ("depth", 51, 70),
+        ("width", 71, 85),
+        ("width", 86, 100),
+    ]
+    assert [phase.distils for phase in SHRINKING.phases] == [False, True, True, True, True]
+    assert SHRINKING.teacher_round == 35
+    assert [round_ for round_ in range(1, 101) if SHRINKING.sorts_after(round_)] == [70]
+    sizes = [phase.space.size() for phase in SHRINKING.phases]
+    assert sizes[0] == len(TINY.resolutions)
+    assert sizes == sorted(sizes)
+    assert SHRINKING.phases[-1].space == TINY
+
+
+def test_a_larger_space_shrinks_in_more_steps() -> None:
+    phases = replace(SHRINKING, supernet="classifier-base", num_rounds=1000).phases
+    assert [phase.name for phase in phases] == ["full", "kernel", "depth", "depth", "width", "width"]
+    assert [min(phase.space.depths) for phase in phases] == [4, 4, 3, 2, 2, 2]
+    assert [min(phase.space.expansions) for phase in phases] == [6, 6, 6, 6, 4, 3]
+    assert phases[-1].space == BASE
+
+
+def test_a_phase_trains_only_what_it_has_reached() -> None:
+    for round_ in range(1, 101):
+        space = SHRINKING.phase(round_).space
+        architectures = SHRINKING.architectures(round_, "a")
+        assert architectures[:2] == (space.largest(), space.smallest())
+        for architecture in architectures:
+            space.check(architecture)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 5, 6, 7, 11, 20, 200])
+def test_phases_follow_each_other_through_all_rounds_whatever_their_number(rounds: int) -> None:
+    phases = replace(SHRINKING, num_rounds=rounds).phases
+    assert phases[0].first == 1
+    assert phases[-1].last == rounds
+    assert all(after.first == before.last + 1 for before, after in pairwise(phases))
+    assert all(phase.first <= phase.last for phase in phases)
+    assert len(phases) == min(rounds, 5)
+
+
+def test_the_rate_rises_linearly_to_its_peak_and_falls_linearly_to_one_percent() -> None:
+    rates = [PLAN.learning_rate(round_) for round_ in range(1, 101)]
+    assert rates[:20] == pytest.approx([0.02 * step / 20 for step in range(1, 21)])
+    assert rates[20:] == pytest.approx([0.02 * (1 - 0.99 * step / 80) for step in range(1, 81)])
+    assert max(rates) == rates[19] == 0.02
+
+
+def test_each_phase_has_a_rise_and_a_fall_of_its_own() -> None:
+    for phase in SHRINKING.phases:
+        rates = [SHRINKING.learning_rate(round_) for round_ in range(phase.first, phase.last + 1)]
+        peak = rates.index(max(rates))
+        assert rates[: peak + 1] == sorted(rates[: peak + 1])
+        assert rates[peak:] == sorted(rates[peak:], reverse=True)
+        assert max(rates) == 0.02 * phase.peak
+        assert rates[-1] == pytest.approx(0.01 * max(rates))
+
+
+@pytest.mark.parametrize("schedule", ["sandwich", "shrinking"])
+@pytest.mark.parametrize(("warmup", "rounds"), [(0, 1), (0, 7), (100, 5), (50, 1), (1, 3)])
+def test_the_rate_is_defined_in_every_round_of_every_run(warmup: int, rounds: int, schedule: str) -> None:
+    plan = replace(PLAN, schedule=schedule, optimizer=replace(ADAMW, warmup_percent=warmup), num_rounds=rounds)
+    assert all(0 < plan.learning_rate(round_) <= 0.02 for round_ in range(1, rounds + 1))
+
+
+@pytest.mark.parametrize("round_", [0, 101])
+def test_a_round_outside_the_run_has_no_rate(round_: int) -> None:
+    with pytest.raises(ValueError, match="between 1 and 100"):
+        PLAN.learning_rate(round_)

@@ -1,0 +1,91 @@
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from automl.models.classifier import Classifier
+from automl.models.layers import ElasticLayer
+from automl.models.stereo import Stereo
+from automl.models.supernet import Supernet
+from automl.spaces.space import STEREO_TINY, TINY
+from automl.training.sorting import sort_channels
+from automl.training.update import _known_vector
+
+
+def sorted_copy(supernet: Supernet) -> Supernet:
+    copy = type(supernet)(supernet.space)  # type: ignore[call-arg]
+    copy.load(sort_channels(supernet.flat_weights_N, (), supernet.space.name)[0])
+    return copy
+
+
+def layers(supernet: Supernet) -> list[ElasticLayer]:
+    return [module for module in supernet.modules() if isinstance(module, ElasticLayer)]
+
+
+@torch.no_grad()
+def test_the_largest_network_computes_what_it_did_before(supernet: Classifier, stereo: Stereo, x_BCHW: Tensor) -> None:
+    before, after = (
+        supernet.double()(x_BCHW.double(), TINY.largest()),
+        sorted_copy(supernet.float()).double()(x_BCHW.double(), TINY.largest()),
+    )
+    torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-6)
+    pair = torch.rand(2, 6, 64, 128, generator=torch.Generator().manual_seed(3))
+    expected, found = stereo(pair, STEREO_TINY.largest()), sorted_copy(stereo)(pair, STEREO_TINY.largest())
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_a_smaller_width_keeps_the_channels_whose_projecting_weights_are_largest(supernet: Classifier) -> None:
+    for layer, after in zip(layers(supernet), layers(sorted_copy(supernet)), strict=True):
+        importance = np.abs(layer.project.numpy().astype(np.float64)).sum(axis=(0, 2, 3))
+        assert np.array_equal(np.sort(importance)[::-1], np.abs(after.project.numpy().astype(np.float64)).sum(axis=(0, 2, 3)))
+        order = np.argsort(-importance, kind="stable")
+        for name in ("expand", "expand_norm.weight", "expand_norm.bias"):
+            assert np.array_equal(after.get_parameter(name).numpy(), layer.get_parameter(name).numpy()[order])
+
+
+@torch.no_grad()
+def test_moments_move_along_with_their_weights_and_what_has_no_channels_stays(supernet: Classifier) -> None:
+    places_N = torch.arange(supernet.num_weights, dtype=torch.float32)  # exact below 2^24: a vector that shows where each weight went
+    weights_N, (moved_N, twice_N) = sort_channels(supernet.flat_weights_N, (places_N, 2 * places_N), "classifier-tiny")
+    assert torch.equal(weights_N, supernet.flat_weights_N[moved_N.long()])
+    assert torch.equal(twice_N, 2 * moved_N)
+    assert torch.equal(moved_N.sort().values, places_N)
+    stays = [span for name, span in supernet.slices().items() if not ("expand" in name or name.endswith("project"))]
+    assert all(torch.equal(moved_N[start:stop], places_N[start:stop]) for start, stop in stays)
+
+
+@torch.no_grad()
+def test_channels_of_equal_importance_keep_their_order() -> None:
+    supernet = Classifier(TINY)
+    places_N = torch.arange(supernet.num_weights, dtype=torch.float32)
+    _, (moved_N,) = sort_channels(supernet.flat_weights_N, (places_N,), "classifier-tiny")  # all weights are zero
+    assert torch.equal(moved_N, places_N)
+
+
+@torch.no_grad()
+def test_what_was_given_is_left_alone(supernet: Classifier) -> None:
+    before = supernet.flat_weights_N.clone()
+    sort_channels(supernet.flat_weights_N, (), "classifier-tiny")
+    assert torch.equal(supernet.flat_weights_N, before)
+
+
+def sorted_digest() -> str:
+    vector_N = _known_vector(3).repeat(4)[: Classifier(TINY).num_weights]
+    return hashlib.sha256(sort_channels(vector_N, (), "classifier-tiny")[0].numpy().tobytes()).hexdigest()
+
+
+@pytest.mark.parametrize("capability", ["default", "avx2"])
+def test_the_order_is_the_same_on_every_instruction_set(capability: str) -> None:
+    program = "from tests.automl.training.lots.test_sorting import sorted_digest; print(sorted_digest())"
+    environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
+    command = [sys.executable, "-c", program]
+    there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120, cwd=Path.cwd()).stdout
+    assert there.strip() == sorted_digest()

@@ -1,0 +1,181 @@
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from automl.data.dataset import Batch
+from automl.data.images import ImageDataset
+from automl.data.splitting import part_of
+from automl.training.lots import Lot, LotResult, Worker
+from automl.training.schedule import Plan
+from automl.training.settings import usual
+from automl.training.trainer import Step, Trainer, TrainingDirectory
+from automl.training.update import state_digest
+from protocol.errors import UserError
+
+PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
+
+
+@pytest.fixture
+def few(digits: ImageDataset) -> ImageDataset:
+    """So few digits that a round takes no time."""
+    return replace(digits, train_images=digits.train_images[:64], train_labels=digits.train_labels[:64])
+
+
+def trainer(few: ImageDataset, plan: Plan = PLAN) -> Trainer:
+    return Trainer(plan, few, lot_samples=8, target_batch=30)
+
+
+def kept(directory: Path, few: ImageDataset, plan: Plan = PLAN) -> tuple[Trainer, TrainingDirectory]:
+    training = trainer(few, plan)
+    return training, TrainingDirectory(directory, training, few, {"lot_samples": 8, "target_batch": 30})
+
+
+def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
+    training = trainer(few)
+    steps = []
+    while not training.finished:
+        steps.append(training.step())
+    assert [step.round for step in steps] == list(range(1, 11))
+    assert list(dict.fromkeys(step.phase for step in steps)) == ["full", "kernel", "depth", "width"]
+    assert training.teacher is not None
+    assert training.teacher.round == PLAN.teacher_round
+    assert training.state.teacher == state_digest(training.teacher)
+
+
+def test_every_lot_of_a_training_is_another_one_and_each_architecture_has_its_turn(few: ImageDataset) -> None:
+    training, lots = trainer(few, replace(PLAN, schedule="sandwich", num_rounds=3)), []
+    train = Worker.train
+
+    def seen(worker: Worker, lot: Lot) -> LotResult:
+        lots.append(lot)
+        return train(worker, lot)
+
+    with patch.object(Worker, "train", seen):
+        for _ in range(3):
+            training.step()
+    assert len({(lot.base, lot.step, lot.key, lot.index) for lot in lots}) == len(lots) == 3 * 4  # 30 samples need four lots of 8
+    assert {lot.step for lot in lots} == {0}
+    for round_ in range(3):
+        of_round = lots[4 * round_ : 4 * round_ + 4]
+        assert len({lot.base for lot in of_round}) == 1
+        assert {lot.architecture for lot in of_round} == set(training.plan.architectures(round_ + 1, "local"))
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 7, 9])
+def test_a_training_that_was_killed_in_any_phase_goes_on_with_the_same_losses(stop: int, tmp_path: Path, few: ImageDataset) -> None:
+    whole = trainer(few)
+    expected = [whole.step() for _ in range(10)]
+    _, directory = kept(tmp_path / "out", few)
+    steps: list[Step] = []
+
+    def until(step: Step) -> bool:
+        steps.append(step)
+        if step.round > stop:
+            raise KeyboardInterrupt  # as sudden as a kill: nothing is saved for it
+        return True
+
+    with pytest.raises(KeyboardInterrupt):
+        directory.run(2, until)
+    again, directory = kept(tmp_path / "out", few)
+    first = again.state.round
+    assert first <= stop + 1
+    rest: list[Step] = []
+    directory.run(2, lambda step: rest.append(step) is None)
+    assert steps == expected[: stop + 1]
+    assert rest == expected[first:]
+    assert state_digest(again.state) == state_digest(whole.state)
+
+
+def test_a_training_that_is_told_to_stop_has_saved_its_last_round(tmp_path: Path, few: ImageDataset) -> None:
+    training, directory = kept(tmp_path, few)
+    directory.run(100, lambda step: step.round < 3)
+    assert training.state.round == 3
+    assert kept(tmp_path, few)[0].state.round == 3
+
+
+def test_only_the_newest_state_and_the_teachers_are_kept(tmp_path: Path, few: ImageDataset) -> None:
+    _, directory = kept(tmp_path, few)
+    directory.run(1, lambda _: True)
+    names = sorted(path.name for path in tmp_path.glob("*.safetensors"))
+    assert names == ["round-00000003.safetensors", "round-00000010.safetensors"]
+    _, directory = kept(tmp_path / "sandwich", few, replace(PLAN, schedule="sandwich", num_rounds=2))
+    directory.run(1, lambda _: True)
+    assert [path.name for path in (tmp_path / "sandwich").glob("*.safetensors")] == ["round-00000002.safetensors"]
+
+
+def test_a_training_does_not_go_on_with_other_settings_or_in_a_folder_of_something_else(tmp_path: Path, few: ImageDataset) -> None:
+    kept(tmp_path / "out", few)
+    with pytest.raises(UserError, match="seed"):
+        kept(tmp_path / "out", few, replace(PLAN, seed=5))
+    settings = tmp_path / "out" / "training.json"
+    settings.write_text(settings.read_text().replace("manta/training/v3", "manta/training/v2"))  # its settings said less
+    with pytest.raises(UserError, match="format 'manta/training/v2', not 'manta/training/v3'"):
+        kept(tmp_path / "out", few)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.txt").write_text("all my work")
+    with pytest.raises(UserError, match="left as it is"):
+        kept(tmp_path / "other", few)
+    assert (tmp_path / "other" / "thesis.txt").read_text() == "all my work"
+
+
+@pytest.mark.parametrize("left", [[], ["training.json.part"], ["training.json"], ["training.json", "round-00000000.safetensors.part"]])
+def test_a_folder_killed_before_its_first_snapshot_goes_on(left: list[str], tmp_path: Path, few: ImageDataset) -> None:
+    whole, _ = kept(tmp_path / "whole", few)
+    settings = (tmp_path / "whole" / "training.json").read_bytes()
+    (tmp_path / "out").mkdir()
+    for name in left:
+        (tmp_path / "out" / name).write_bytes(settings if name == "training.json" else b"torn")
+    training, directory = kept(tmp_path / "out", few)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["round-00000000.safetensors", "training.json"]
+    directory.run(100, lambda step: step.round < 2)
+    expected = [whole.step() for _ in range(2)][-1]
+    assert training.state.round == expected.round == 2
+    assert state_digest(training.state) == state_digest(whole.state)
+
+
+def test_a_folder_whose_teacher_is_gone_says_so(tmp_path: Path, few: ImageDataset) -> None:
+    _, directory = kept(tmp_path, few)
+    directory.run(1, lambda step: step.round < 6)
+    (tmp_path / "round-00000003.safetensors").unlink()
+    with pytest.raises(UserError, match="round-00000003"):
+        kept(tmp_path, few)
+
+
+def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, few: ImageDataset) -> None:
+    kept(tmp_path, few)
+    (tmp_path / "round-00000000.safetensors").write_bytes(b"torn")
+    with pytest.raises(UserError, match="round-00000000"):
+        kept(tmp_path, few)
+
+
+class Watched:
+    """A data set that remembers which of its samples were trained on."""
+
+    def __init__(self, dataset: ImageDataset) -> None:
+        self._dataset = dataset
+        self.seen: set[int] = set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+        """Remember."""
+        self.seen |= set(indices)
+        return self._dataset.training_batch(indices, seed, resolution)
+
+
+def test_each_cohort_trains_on_its_own_part_of_the_data_where_there_are_parts(few: ImageDataset) -> None:
+    parts = [Watched(part_of(few, np.arange(first, first + 8), np.arange(0))) for first in (0, 20, 40)]
+    plan = replace(PLAN, num_rounds=2, schedule="sandwich")
+    trainer = Trainer(plan, few, lot_samples=4, target_batch=48, cohorts=3, parts=parts)
+    trainer.step()
+    assert all(part.seen and part.seen <= set(range(8)) for part in parts)
+    same = [Trainer(plan, few, lot_samples=4, target_batch=12, cohorts=2, parts=each) for each in ((), (few, few))]
+    assert len({trainer.step().loss for trainer in same}) == 1
+    with pytest.raises(ValueError, match="2 parts of the data for 3 cohorts"):
+        Trainer(plan, few, lot_samples=4, target_batch=12, cohorts=3, parts=(few, few))
