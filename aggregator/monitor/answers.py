@@ -12,13 +12,14 @@ from aggregator.monitor.asking import Asked, NotAnswered, number_of
 from aggregator.monitor.opened import Opened, fields, opened
 from aggregator.monitor.people import STATES, Standing
 from aggregator.monitor.present import Present
-from aggregator.monitor.quality import evenly, spread
+from aggregator.monitor.quality import COSTS, evenly, spread
 from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.shown import (
     Json,
     shown_claim,
     shown_head,
     shown_peer,
+    shown_point,
     shown_quality,
     shown_round,
     shown_swarm,
@@ -29,7 +30,7 @@ from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
 from aggregator.timeline import KEPT as KEPT_TIMES
 from protocol.merkle import leaf_hash
-from protocol.records import Claim, Contribution
+from protocol.records import Claim, Contribution, Manifest
 from protocol.signing import peer_name
 
 MAX_PEERS, MAX_ROUNDS, MAX_ENTRIES, MAX_CONTRIBUTIONS = 200, 200, 100, 100
@@ -39,10 +40,8 @@ _KEPT_TABLES = 8
 _LEAST_ENDING, _LEAST_PART = 6, 3  # letters of a peer's name
 _ORDERS = ("asc", "desc")
 _PEER_TEXT = re.compile(r"[0-9A-Za-z]{1,128}")
-_PURPOSES = {
-    "classification": "One training, thousands of ready networks, for every device: they tell what images like those of {dataset} show.",
-    "stereo": "One training, thousands of ready networks, for every device: they see depth in pairs of views like those of {dataset}.",
-}
+_PURPOSE = "One training makes thousands of networks, ready to use, one for every device. What they learn: to {what}, from {source}."
+_WHAT = {"classification": "tell what a picture shows", "stereo": "see how far away things are, with two cameras side by side"}
 _SORTS: dict[str, Any] = {
     "credit": lambda one: one.seen.credit if one.seen else -1,
     "samples": lambda one: one.seen.samples if one.seen else -1,
@@ -72,7 +71,7 @@ class Answers:
         return {
             "run": sight.signed.run.hex(),
             "name": manifest.name,
-            "purpose": settings.purpose or _PURPOSES[manifest.task].format(dataset=manifest.dataset),
+            "purpose": settings.purpose or _purpose(manifest),
             "task": manifest.task,
             "dataset": manifest.dataset,
             "supernet": manifest.supernet,
@@ -148,21 +147,13 @@ class Answers:
 
     async def fronts(self, asked: Asked) -> Json:
         """``/api/fronts``"""
-        chosen = evenly(self._sight.evaluations.seen, asked.number("limit", 1, MAX_FRONTS, 6))
-        higher = self._metric == "accuracy"
-        return {
-            "metric": self._metric,
-            "fronts": [
-                {
-                    "round": one.round,
-                    "points": [
-                        {"macs": point.macs, "quality": point.quality, "kind": point.kind, "on_front": on_front}
-                        for point, on_front in one.front(higher)
-                    ],
-                }
-                for one in reversed(chosen)
-            ],
-        }
+        limit, cost = asked.number("limit", 1, MAX_FRONTS, 6), asked.choice("cost", COSTS, "macs")
+        higher, fronts = self._metric == "accuracy", []
+        seen = self._sight.evaluations.seen
+        for one in reversed(evenly(seen, limit)):
+            points = one.timed_by(seen[-1]).front(higher, cost)
+            fronts.append({"round": one.round, "points": [shown_point(*each) for each in points]})
+        return {"metric": self._metric, "cost": cost, "fronts": [one for one in fronts if one["points"]]}
 
     async def pictures(self, asked: Asked) -> Json:
         """``/api/pictures``"""
@@ -357,6 +348,11 @@ class Answers:
             return number_of(text, what, 0, _MOST)
         except NotAnswered as error:
             raise NotAnswered(404, error.reason) from error
+
+
+def _purpose(manifest: Manifest) -> str:
+    source = "pictures that stay on the volunteers’ computers" if manifest.is_private else f"the data set {manifest.dataset}"
+    return _PURPOSE.format(what=_WHAT[manifest.task], source=source)
 
 
 def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:

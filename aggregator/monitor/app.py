@@ -142,7 +142,7 @@ class MonitorApp:
             "/api/now": (answers.now, ()),
             "/api/series": (answers.series, span),
             "/api/quality": (answers.quality, span),
-            "/api/fronts": (answers.fronts, ("limit",)),
+            "/api/fronts": (answers.fronts, ("limit", "cost")),
             "/api/pictures": (answers.pictures, ()),
             "/api/peers": (answers.peers, (*page, "sort", "order", "cohort", "state", "query")),
             "/api/peers/{of}": (answers.peer, ("before", "limit")),

@@ -8,6 +8,7 @@ from aggregator.monitor.view import PeerSeen, View
 from protocol.signing import peer_name
 
 PRESENT_ROUNDS, LEAST_PRESENT_MS, MOST_PRESENT_MS = 5, 10_000, 60_000  # heard of in so many rounds' time, within these bounds
+LATE_MS = 1_000  # since the deadline: nobody could see a shorter state, and short rounds would flicker
 RECENT_ROUNDS = 2  # or counted in one of the newest so many
 STATES = ("counted", "present", "late", "away")
 _BODIES = ("none", "header", "body", "good")  # in this order
@@ -56,8 +57,7 @@ def people(view: View, live: Live | None, now: int) -> People:
     open_round = live.open if live is not None else None
     handed = _handed(live)
     expected = set(open_round.expected) if open_round is not None else set()
-    is_over = open_round is not None and open_round.deadline_at is not None and open_round.deadline_at <= now
-    is_over = is_over and open_round is not None and open_round.stage != "idle"
+    is_over = live is not None and _is_long_over(live)
     counted = {claim.key for claim in view.newest.claims} if view.newest is not None else set()
     heard = {bytes.fromhex(key): at for key, at in live.heard.items()} if live is not None else {}
     refused = {bytes.fromhex(key): sum(reasons.values()) for key, reasons in live.refused_of.items()} if live is not None else {}
@@ -85,6 +85,15 @@ def people(view: View, live: Live | None, now: int) -> People:
     late = tuple(sorted(one.name for one in standings.values() if one.state == "late"))
     good = sum(body == "good" for body in handed.values())
     return People(standings, len(expected), len(handed), good, late)
+
+
+def _is_long_over(live: Live) -> bool:
+    """Return whether the deadline of the open round was over for long when the aggregator told who had handed in.
+
+    Not whether it is over now: what was told before it says nothing of who came in time.
+    """
+    one = live.open
+    return one is not None and one.deadline_at is not None and one.stage != "idle" and one.deadline_at + LATE_MS <= live.written_at
 
 
 def _handed(live: Live | None) -> dict[str, str]:

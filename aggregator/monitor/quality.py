@@ -11,6 +11,7 @@ from typing import Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 QUALITY = "quality.jsonl"
+COSTS = ("macs", "latency")
 MAX_LINE_BYTES = 65_536
 _MAX_READ_BYTES = 64 * 1024 * 1024  # at a time
 
@@ -26,6 +27,7 @@ class Point(BaseModel):
     kind: Literal["largest", "smallest", "random"]
     quality: float  # accuracy from 0 to 1, or EPE in pixels
     loss: float | None = None  # mean cross-entropy in nats; None in stereo
+    latency_ms: float | None = None  # one core of the evaluator's computer, for one sample: the least that was measured so far
 
 
 class EvaluationSeen(BaseModel):
@@ -41,16 +43,25 @@ class EvaluationSeen(BaseModel):
     baseline: float | None = None
     points: tuple[Point, ...] = Field(max_length=32)
 
+    def timed_by(self, newest: "EvaluationSeen") -> "EvaluationSeen":
+        """Return this one with the latencies of the newest, if both are of the same subnets: weights do not change them."""
+        if [(one.kind, one.macs) for one in self.points] != [(one.kind, one.macs) for one in newest.points]:
+            return self
+        pairs = zip(self.points, newest.points, strict=True)
+        points = tuple(mine.model_copy(update={"latency_ms": timed.latency_ms}) for mine, timed in pairs)
+        return self.model_copy(update={"points": points})
+
     def of_kind(self, kind: str) -> list[Point]:
         """Return the subnets of one kind."""
         return [point for point in self.points if point.kind == kind]
 
-    def front(self, higher_is_better: bool) -> list[tuple[Point, bool]]:
-        """Return the subnets by MACs, each with whether none with fewer MACs, or as many, is at least as good."""
+    def front(self, higher_is_better: bool, cost: str = "macs") -> list[tuple[Point, bool]]:
+        """Return the subnets whose ``cost`` is known, by it, each with whether none that costs less, or as much, is at least as good."""
         sign = 1 if higher_is_better else -1
-        ordered = sorted(self.points, key=lambda point: (point.macs, -sign * point.quality))
+        prices = ((point.macs if cost == "macs" else point.latency_ms, point) for point in self.points)
+        priced = [(price, point) for price, point in prices if price is not None]
         shown, best = [], float("-inf")
-        for point in ordered:
+        for _, point in sorted(priced, key=lambda one: (one[0], -sign * one[1].quality)):
             shown.append((point, sign * point.quality > best))
             best = max(best, sign * point.quality)
         return shown

@@ -6,7 +6,7 @@ from typing import Any
 from aggregator.live import RoundTimes
 from aggregator.monitor.alarms import Alarm
 from aggregator.monitor.people import People, Standing
-from aggregator.monitor.quality import EvaluationSeen
+from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.monitor.rounds import RoundSeen
 from aggregator.monitor.sight import HeadSeen
 from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
@@ -124,6 +124,17 @@ def shown_quality(one: EvaluationSeen) -> Json:
         "loss_largest": loss_largest,
         "loss_smallest": loss_smallest,
         "is_final": False,
+    }
+
+
+def shown_point(point: Point, on_front: bool) -> Json:
+    """Return a point of ``/api/fronts``."""
+    return {
+        "macs": point.macs,
+        "latency_ms": point.latency_ms,
+        "quality": point.quality,
+        "kind": point.kind,
+        "on_front": on_front,
     }
 
 

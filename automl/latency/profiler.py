@@ -49,6 +49,7 @@ class Effort:
 
 THOROUGH = Effort(visits=15, min_visits=5, visit_ms=2.0, subject_ms=600.0, num_networks=14)
 QUICK = Effort(visits=2, min_visits=2, visit_ms=0.5, subject_ms=100.0, num_networks=4)
+BESIDE = Effort(visits=3, min_visits=2, visit_ms=2.0, subject_ms=30.0, num_networks=0)  # for ``core_ms``
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +128,18 @@ def profile(
     return fitted_table(space, conditions, entries, [(architecture, median_ms[architecture]) for architecture in networks])
 
 
+def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: Effort = BESIDE) -> list[float]:
+    """Return the milliseconds that one core of this computer works on one sample with each of some whole networks.
+
+    Counted is the time of the calling thread, which does all of the work where torch has one thread: so other programs may keep the
+    computer busy meanwhile. Not for tables: what a network waits for is not in it.
+    """
+    assert torch.get_num_threads() == 1
+    with torch.inference_mode():
+        bench = Bench(space, torch.device("cpu"), torch.float32, 1, clock_s=time.thread_time)
+        return bench.median_ms([bench.network(one) for one in architectures], effort, lambda done, total: None)
+
+
 def _networks(space: SearchSpace, num_random: int) -> list[Architecture]:
     """Return the whole networks to measure: the extremes of the extreme resolutions, and random ones."""
     ends = (space.resolutions[0], space.resolutions[-1])
@@ -138,8 +151,11 @@ def _networks(space: SearchSpace, num_random: int) -> list[Architecture]:
 class Bench:
     """Builds subjects on a device, and takes their times."""
 
-    def __init__(self, space: SearchSpace, device: torch.device, dtype: torch.dtype, batch: int) -> None:
+    def __init__(
+        self, space: SearchSpace, device: torch.device, dtype: torch.dtype, batch: int, clock_s: Callable[[], float] = time.perf_counter
+    ) -> None:
         self._space = space
+        self._clock_s = clock_s
         self._device = device
         self._dtype = dtype
         self._batch = batch
@@ -203,11 +219,11 @@ class Bench:
         times_ms = []
         for _ in range(runs // chunk):
             self._wait()
-            started_s = time.perf_counter()
+            started_s = self._clock_s()
             for _ in range(chunk):
                 subject.module(subject.x_BCHW)
             self._wait()
-            times_ms.append(max(time.perf_counter() - started_s, 1e-9) * 1e3 / chunk)  # a clock may stand still, a latency is above zero
+            times_ms.append(max(self._clock_s() - started_s, 1e-9) * 1e3 / chunk)  # a clock may stand still, a latency is above zero
         return times_ms
 
     def _wait(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from aggregator.monitor.people import LATE_MS
 from aggregator.monitor.quality import QUALITY
 from aggregator.opening import OpenRun
 from protocol.merkle import verify_consistency, verify_inclusion
@@ -187,12 +188,32 @@ def test_a_log_that_grows_is_followed_and_a_peer_that_stays_away_is_seen(tmp_pat
         assert json(shown, "/api/now")["round"] == 3
         assert [head["size"] for head in json(shown, "/api/ledger/heads")["heads"]] == [21, 7]
         keys = [peer.public_key for peer in SMALL_PEERS]
-        write_live(directory, live_of(open=open_round(4, keys, {keys[0]: "good"}, left_ms=-5, lasts_ms=2_000)))
+        write_live(directory, live_of(open=open_round(4, keys, {keys[0]: "good"}, left_ms=-LATE_MS - 50)))
         shown.look()
         now = json(shown, "/api/now")
         assert now["open"]["late_peers"] == sorted(peer_name(key) for key in keys[1:])
         assert now["peers"]["late"] == 2
         assert json(shown, f"/api/peers/{peer_name(keys[1])}")["state"] == "late"
+
+
+@pytest.mark.parametrize(
+    ("left_ms", "told_ms_ago"),
+    [
+        (-LATE_MS + 400, 0),  # the deadline of a short round: it will be closed in a moment
+        (-LATE_MS - 400, 1_000),  # it is over for long by now, but was not when the aggregator told who had handed in
+    ],
+)
+def test_nobody_is_late_by_less_than_can_be_seen_nor_by_what_was_told_before(tmp_path: Path, left_ms: int, told_ms_ago: int) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 3)
+        keys = [peer.public_key for peer in SMALL_PEERS]
+        live = live_of(open=open_round(4, keys, {}, left_ms=left_ms))
+        write_live(directory, live.model_copy(update={"written_at": live.written_at - told_ms_ago}))
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        assert json(shown, "/api/now")["open"]["late_peers"] == []
+        assert set(json(shown, "/api/swarm")["state"]) == {"counted"}
 
 
 @pytest.mark.parametrize(("heard_ms", "state"), [(0, "present"), (9_000, "present"), (15_000, "away")])
@@ -233,10 +254,12 @@ def test_curves_of_quality_and_fronts_come_from_the_evaluators_file(played: tupl
         for round_ in (0, 1, 2):
             state = (log.ledger.state_at(round_) if round_ else log.ledger.manifest.initial_state).hex()
             points = [
-                {"macs": 100, "kind": "smallest", "quality": 0.1 * round_, "loss": 2.0},
-                {"macs": 150, "kind": "random", "quality": 0.05},
-                {"macs": 200, "kind": "largest", "quality": 0.2 * round_, "loss": 1.0},
+                {"macs": 100, "kind": "smallest", "quality": 0.1 * round_, "loss": 2.0, "latency_ms": 3.0},
+                {"macs": 150, "kind": "random", "quality": 0.05, "latency_ms": 1.5},
+                {"macs": 200, "kind": "largest", "quality": 0.2 * round_, "loss": 1.0, "latency_ms": 2.0},
             ]
+            if not round_:  # written before latencies were
+                points = [{name: value for name, value in point.items() if name != "latency_ms"} for point in points]
             lines.append({"round": round_, "state": state, "at": 1, "seconds": 0.5, "held_out": 355, "points": points})
         text = "".join(dumps(line) + "\n" for line in lines)
         (directory / "monitor" / QUALITY).write_text(text + '{"round": 3, "sta')  # the evaluator is just writing
@@ -248,5 +271,11 @@ def test_curves_of_quality_and_fronts_come_from_the_evaluators_file(played: tupl
         assert json(shown, "/api/quality?from=1&to=1")["round"] == [1]
         front = json(shown, "/api/fronts?limit=1")["fronts"][0]
         assert (front["round"], [point["on_front"] for point in front["points"]]) == (2, [True, False, True])
+        assert json(shown, "/api/fronts")["cost"] == "macs"
+        by_latency = json(shown, "/api/fronts?cost=latency")
+        assert (by_latency["cost"], [one["round"] for one in by_latency["fronts"]]) == ("latency", [2, 1, 0])
+        found = [(point["kind"], point["latency_ms"], point["on_front"]) for point in by_latency["fronts"][0]["points"]]
+        assert found == [("random", 1.5, True), ("largest", 2.0, True), ("smallest", 3.0, False)]
+        assert [point["latency_ms"] for point in by_latency["fronts"][-1]["points"]] == [1.5, 2.0, 3.0]  # the same subnets
         assert json(shown, "/api/now")["quality"]["largest"] == 0.4
         assert json(shown, "/api/now")["alarms"] == []

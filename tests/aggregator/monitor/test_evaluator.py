@@ -50,6 +50,8 @@ def test_an_evaluation_names_the_state_of_the_log_and_has_all_kinds_of_subnets(e
     assert newest.of_kind("largest")[0].macs > newest.of_kind("smallest")[0].macs
     assert all(0 <= point.quality <= 1 and point.loss is not None and point.loss > 0 for point in newest.points)
     assert newest.held_out == DATASET.num_held_out
+    assert all(point.latency_ms is not None and point.latency_ms > 0 for point in newest.points)
+    assert len({point.latency_ms for point in newest.points}) > 1
     assert not evaluations.read_on()
 
 

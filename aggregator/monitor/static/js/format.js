@@ -29,6 +29,9 @@ export const duration = known((ms) => {
   return roughly(ms);
 });
 
+/** Return milliseconds without their unit, exactly enough for what a network takes. */
+export const milliseconds = known((ms) => (ms < 10 ? String(Number(ms.toPrecision(2))) : whole.format(ms)));
+
 /** Return a duration of milliseconds in words: about how long something still takes. */
 export const roughly = known((ms) => {
   const seconds = Math.round(ms / 1000);

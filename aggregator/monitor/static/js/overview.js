@@ -5,7 +5,7 @@ import { compact, count, counted, pace, percent, quality, roughly } from "./form
 import { fillBar } from "./parts.js";
 
 const SUBJECTS = { digits: "to read handwritten digits" };
-const TASKS = { classification: "to tell what is in a picture", stereo: "to see how far away things are, with two eyes" };
+const TASKS = { classification: "to tell what is in a picture", stereo: "to see how far away things are" };
 const LEVELS = { alarm: "Alarm:", warning: "Warning:" };
 const STAGES = {
   idle: "opens with the first hand-in",

@@ -7,6 +7,7 @@ import { compact, percent, quality } from "./format.js";
 import { drawFront } from "./front.js";
 
 const POINTS = 400;
+const LATENCY = "As one core of the aggregator’s computer takes for it: measure your own device with manta-search profile.";
 
 export class QualityPart {
   constructor(run) {
@@ -35,11 +36,17 @@ export class QualityPart {
     });
     this.curves = new Refresher(byId("curve"), 2000, () => this.loadCurves());
     this.fronts = new Refresher(byId("front"), 2000, async () =>
-      drawFront(byId("front"), byId("front-table"), await ask("fronts", { limit: 6 }), run.metric, this.format),
+      this.showFronts(await ask("fronts", { limit: 6, cost: byId("front-cost").value })),
     );
+    byId("front-cost").addEventListener("change", () => this.fronts.ask());
     this.series = new Refresher(byId("samples"), 3000, () => this.loadSeries());
     this.pictures = new Refresher(byId("pictures"), 3000, async () => showPictures(await ask("pictures"), this.format));
-    drawFront(byId("front"), byId("front-table"), { fronts: [] }, run.metric, this.format);
+    this.showFronts({ fronts: [] });
+  }
+
+  showFronts(found) {
+    drawFront(byId("front"), byId("front-table"), found, this.run.metric, this.format);
+    setText(byId("front-note"), found.cost === "latency" ? LATENCY : "");
   }
 
   ask() {
@@ -106,12 +113,12 @@ function tileOf({ picture, tile_width, tile_height, columns, count }, index, lab
 /** Return a pair's left image, what is true, what two networks see, and where they err. */
 function sceneOf(scene, { max_disparity, max_error }, format) {
   const shown = [
-    ["left", "the left eye’s picture"],
-    ["largest", `seen by the largest network: error ${format(scene.largest_epe)}`],
-    ["smallest", `seen by the smallest: error ${format(scene.smallest_epe)}`],
-    ["truth", `how near things are, 0 to ${max_disparity} pixels`],
-    ["largest_error", `where the largest errs, 0 to ${max_error} pixels`],
-    ["smallest_error", `where the smallest errs, 0 to ${max_error} pixels`],
+    ["left", "the left camera’s picture"],
+    ["truth", `how near things are: from dark to bright 0 to ${max_disparity} pixels`],
+    ["largest", `as the largest network sees it: error ${format(scene.largest_epe)}`],
+    ["largest_error", `where the largest errs: 0 to ${max_error} pixels`],
+    ["smallest", `as the smallest network sees it: error ${format(scene.smallest_epe)}`],
+    ["smallest_error", `where the smallest errs: 0 to ${max_error} pixels`],
   ];
   const figures = shown
     .filter(([name]) => scene[name])

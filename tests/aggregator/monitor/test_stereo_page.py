@@ -1,0 +1,110 @@
+"""The monitor's page of a stereo run: curves, front and pictures of what a real evaluator wrote, in a real browser.
+
+``recorded_stereo`` is DIR/aggregator/monitor after 27 rounds of ``manta-swarm up --task stereo --peers 2 --cohorts 2``: its evaluations and
+pictures. The log beside them is made here, and has no round yet.
+"""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.live import DIRECTORY
+from aggregator.monitor.pictures import PicturesIndex
+from automl.spaces.cost import cost_table
+from automl.spaces.space import space_named
+from protocol.records import SignedManifest
+from tests.aggregator.monitor.asgi import Shown, live_of, write_live
+from tests.aggregator.monitor.browser import browser, screens
+from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults
+from tests.aggregator.monitor.test_program import Program
+from tests.aggregator.small_run import OPERATOR, create
+from tests.runs import manifest_of
+from tests.swarm.processes import DEADLINE_S, wait_for
+
+__all__ = ["browser", "screens"]
+
+RECORDED = Path(__file__).parent / "recorded_stereo"
+INDEX = PicturesIndex.model_validate_json((RECORDED / "pictures" / "index.json").read_bytes())
+WAIT_MS = 1000 * DEADLINE_S
+SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stereo run that is evaluated."""
+    space = space_named("stereo-tiny")
+    manifest = manifest_of(OPERATOR, task="stereo", dataset="layers", supernet=space.name, costs=cost_table(space))
+    directory = tmp_path_factory.mktemp("stereo") / "run"
+    with create(directory, SignedManifest.sign(manifest, OPERATOR)):
+        shutil.copytree(RECORDED, directory / DIRECTORY)
+        write_live(directory, live_of())
+    return directory
+
+
+def test_the_api_gives_what_was_recorded(directory: Path) -> None:
+    shown = Shown(directory)
+    shown.look()
+    assert shown.get("/api/run").json["metric"] == {"name": "epe", "unit": "px", "higher_is_better": False}
+    found = shown.get("/api/pictures").json
+    assert (found["kind"], found["round"], len(found["scenes"])) == ("stereo", INDEX.round, 2)
+    assert all(shown.get(f"/api/pictures/{name}.png").status == 200 for name in INDEX.pictures)
+    quality = shown.get("/api/quality").json
+    assert quality["loss_largest"] == [None] * 3  # the error is the loss
+    assert quality["largest"][0] > quality["baseline"] > 4
+    for cost in ("macs", "latency"):
+        newest = shown.get(f"/api/fronts?cost={cost}&limit=1").json["fronts"][0]
+        best = [point["quality"] for point in newest["points"] if point["on_front"]]
+        assert best == sorted(best, reverse=True)  # who costs more errs less
+
+
+@pytest.fixture(scope="module")
+def address(directory: Path) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        program = Program(directory, listening)
+        with program.process:
+            try:
+                wait_for(lambda: program.round() == 0, "the monitor answers")
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
+            finally:
+                program.process.kill()
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str, size: str, colours: str) -> None:
+    page = browser.new_page(viewport=SIZES[size], color_scheme=colours, reduced_motion="reduce")
+    problems: list[str] = []
+    page.on("console", lambda told: problems.append(told.text) if told.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.goto(address)
+    page.locator("#connection[data-state=live]").wait_for(timeout=WAIT_MS)
+    page.locator("#quality").evaluate("(node) => node.scrollIntoView()")
+    page.locator("#curve canvas").wait_for(timeout=WAIT_MS)
+    page.locator("#pictures").evaluate("(node) => node.scrollIntoView()")
+    page.locator(".scenes img").nth(11).wait_for(timeout=WAIT_MS)
+    page.wait_for_function("() => [...document.querySelectorAll('.scenes img')].every((one) => one.naturalWidth > 0)", timeout=WAIT_MS)
+    assert page.locator(".scenes").count() == 2
+    for place, scene in enumerate(INDEX.scenes):
+        images = page.locator(".scenes").nth(place).locator("img")
+        names = [image.get_attribute("src").split("/")[-1].removesuffix(".png") for image in images.all()]
+        assert names == [scene.left, scene.truth, scene.largest, scene.largest_error, scene.smallest, scene.smallest_error]
+        told = page.locator(".scenes").nth(place).text_content()
+        assert f"{scene.largest_epe:.2f} px" in told
+        assert f"{scene.smallest_epe:.2f} px" in told
+    assert page.locator("#loss-figure").is_hidden()
+    page.locator("#front .point").first.wait_for(timeout=WAIT_MS)
+    assert "operations" in page.locator("#front svg[role=img]").get_attribute("aria-label")
+    page.get_by_label("Cost", exact=True).select_option("latency")
+    page.locator("#front svg[aria-label*=' ms']").wait_for(timeout=WAIT_MS)
+    assert "one core" in page.locator("#front-note").text_content()
+    page.screenshot(path=screens / f"stereo-{size}-{colours}.png", full_page=True)
+    assert structure_faults(page) == []
+    assert contrast_faults(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the screen"
+    assert problems == []
+    page.close()
