@@ -92,21 +92,13 @@ class LotWorker(Protocol):
         """Return what a lot gave."""
 
 
-class InProcess:
-    """A crew of one, in this process: its lots are computed in the thread in which all else that is heavy is. Implements ``Crew``."""
+class CrewOfOne:
+    """What crews of one worker have in common: it is busy or not, and paused or not."""
 
-    def __init__(self, worker: LotWorker, compute: ComputeThread) -> None:
-        """Let ``worker`` compute in the thread of ``compute``, which somebody else closes."""
-        self._worker = worker
-        self._compute = compute
-        self._is_busy = False
-        self._is_paused = False
+    def __init__(self) -> None:
+        """Begin with one that is free."""
+        self._is_busy = self._is_paused = False
         self._on_change: Callable[[], None] = lambda: None
-
-    @property
-    def num_weights(self) -> int:
-        """N."""
-        return self._worker.num_weights
 
     @property
     def size(self) -> int:
@@ -123,12 +115,41 @@ class InProcess:
         return () if self._is_paused else (0,)
 
     def free(self) -> Sequence[int]:
-        """Return the one worker, unless busy or paused."""
-        return () if self._is_busy or self._is_paused else (0,)
+        """Return the one worker if it is there, unless busy."""
+        return () if self._is_busy else self.present()
 
     def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
         """See ``Crew``."""
+        del say
         self._on_change = on_change
+
+    def _changed(self) -> None:
+        self._on_change()
+
+    async def pause(self) -> None:
+        """Start no lot; the one under way is finished."""
+        self._is_paused = True
+        self._on_change()
+
+    async def resume(self) -> None:
+        """Go on."""
+        self._is_paused = False
+        self._on_change()
+
+
+class InProcess(CrewOfOne):
+    """A crew of one, in this process: its lots are computed in the thread in which all else that is heavy is. Implements ``Crew``."""
+
+    def __init__(self, worker: LotWorker, compute: ComputeThread) -> None:
+        """Let ``worker`` compute in the thread of ``compute``, which somebody else closes."""
+        super().__init__()
+        self._worker = worker
+        self._compute = compute
+
+    @property
+    def num_weights(self) -> int:
+        """N."""
+        return self._worker.num_weights
 
     async def start(self) -> None:
         """Nothing is to be started."""
@@ -147,16 +168,6 @@ class InProcess:
         finally:
             self._is_busy = False
         return Done(result, now_ms() - started_ms, lambda: None)
-
-    async def pause(self) -> None:
-        """Start no lot; the one under way is finished."""
-        self._is_paused = True
-        self._on_change()
-
-    async def resume(self) -> None:
-        """Go on."""
-        self._is_paused = False
-        self._on_change()
 
     async def close(self) -> None:
         """Nothing is to be ended: the thread is its maker's."""

@@ -7,12 +7,10 @@ like any other. What goes wrong ends the lot at both; then the left site has to 
 
 import asyncio
 import hashlib
-import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
@@ -22,7 +20,7 @@ from automl.data.views import StereoDataset
 from automl.spaces.space import Architecture, space_named
 from automl.training.lots import Lot, LotResult
 from automl.training.vertical import SiteWorker
-from peer.crew import Done, WorkerLost
+from peer.crew import CrewOfOne, Done, WorkerLost
 from peer.devices import Devices
 from peer.view_link import GAVE_UP, Try
 from peer.view_messages import (
@@ -36,38 +34,16 @@ from peer.view_messages import (
     Begin,
     Exchange,
     LotName,
-    OtherData,
     Site,
 )
+from peer.view_partner import TROUBLE, Near, Partner
 from peer.work import ComputeThread, now_ms
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError, Weather
+from protocol.errors import EncodingError, Unreachable, UserError, Weather
 from protocol.records import Manifest
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.rpc import Handler
 from swarm.tasks import unless
-
-_TROUBLE = (RemoteFault, Weather)
-
-logger = logging.getLogger("manta.views")
-
-
-class Near(Protocol):
-    """The way to the mates (``peer.cohort.Cohort``)."""
-
-    @property
-    def key(self) -> PublicKey:
-        """This peer's own key."""
-
-    def mates(self) -> tuple[PublicKey, ...]:
-        """Return who proved the cohort's token lately."""
-
-    async def serve_mates(self, method: str, handler: Handler) -> None:
-        """Answer calls of mates, and of nobody else."""
-
-    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
-        """Return a mate's answer; ``largest``: bytes that it may have."""
 
 
 class NotYet(Weather):
@@ -84,7 +60,7 @@ class Traffic:
     bytes_received: int = 0
 
 
-class SiteCrew:
+class SiteCrew(CrewOfOne):
     """A crew of one that computes its part of each lot of the two sites. Implements ``Crew``."""
 
     def __init__(self, worker: SiteWorker, dataset: StereoDataset, site: Site, manifest: Manifest, compute: ComputeThread) -> None:
@@ -97,26 +73,19 @@ class SiteCrew:
             manifest: the run's.
             compute: its thread.
         """
+        super().__init__()
         self._worker = worker
-        self._dataset = dataset
-        self._site = site
         self._manifest = manifest
         self._space = space_named(manifest.supernet)
         self._compute = compute
-        self._say: Callable[[str], None] = logger.info
-        self._said = ""
         self._near: Near | None = None
-        self._partner: PublicKey | None = None
-        self._looking: asyncio.Task[None] | None = None
-        self._lost = asyncio.Event()
+        self._partner = Partner(site, dataset, manifest.data_digest, self._changed)
         self._turn = asyncio.Lock()  # the left site's: who has it leads a lot
         self._try: Try | None = None
         self._following: set[asyncio.Task[None]] = set()
         self._awaited: dict[int, asyncio.Future[LotResult]] = {}  # the right site's own lots, by index
         self._weights = b""
         self._ready = asyncio.Condition()
-        self._is_busy = self._is_paused = False
-        self._on_change: Callable[[], None] = lambda: None
         self.own, self.others = Traffic(), Traffic()  # what lots cost so far, this site's and the other's
 
     def reach(self, near: Near) -> None:
@@ -130,34 +99,21 @@ class SiteCrew:
         """N."""
         return self._worker.num_weights
 
-    @property
-    def size(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def is_paused(self) -> bool:
-        """Whether no lot is to be started."""
-        return self._is_paused
-
     def present(self) -> Sequence[int]:
         """Return the one worker while the other site is there."""
-        return () if self._is_paused or self._partner is None else (0,)
-
-    def free(self) -> Sequence[int]:
-        """Return the one worker unless it has a lot of its own."""
-        return () if self._is_busy else self.present()
+        return () if self._partner.key is None else super().present()
 
     def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
         """See ``Crew``."""
-        self._on_change, self._say = on_change, say
+        super().watch(on_change, say)
+        self._partner.say = say
 
     async def start(self) -> None:
         """Answer the other site; the left one looks for it."""
         near = self._mates()
         if self._worker.is_left:
             await near.serve_mates(LEAD, self._on_lead)
-            self._looking = asyncio.create_task(self._look())
+            self._partner.look(near, lambda: self.own.lots)
         else:
             for method, answer in ((MEET, self._on_meet), (BEGIN, self._on_begin), (EXCHANGE, self._on_exchange)):
                 await near.serve_mates(method, answer)
@@ -184,96 +140,39 @@ class SiteCrew:
         self._is_busy, started_ms = True, now_ms()
         try:
             result = await (self._lead(lot) if self._worker.is_left else self._ask_for(lot))
-        except _TROUBLE as error:
+        except TROUBLE as error:
             raise WorkerLost(str(error)) from error
         finally:
             self._is_busy = False
         return Done(result, now_ms() - started_ms, lambda: None)
 
-    async def pause(self) -> None:
-        """Start no lot, nor help the other site with one, until ``resume``; the one under way is finished."""
-        self._is_paused = True
-        self._on_change()
-
     async def resume(self) -> None:
-        """Go on."""
+        """Go on, and help the other site again, which a paused crew does not."""
         async with self._ready:
-            self._is_paused = False
+            await super().resume()
             self._ready.notify_all()
-        self._on_change()
 
     async def close(self) -> None:
         """Give up what is under way."""
-        tasks = [*self._following, *([self._looking] if self._looking is not None else [])]
+        tasks = list(self._following)
         if self._try is not None:
             self._try.end(GAVE_UP)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(self._partner.close(), *tasks, return_exceptions=True)
 
-    # Finding the other site.
+    # Meeting the other site.
 
     def _mates(self) -> Near:
         assert self._near is not None
         return self._near
 
-    async def _look(self) -> None:
-        """Left site: meet the other one, now and whenever it was lost."""
-        shortest_s, longest_s = waits.VIEWS_AGAIN_S
-        pause_s, lots = shortest_s, 0
-        while True:
-            self._lost.clear()
-            if self._partner is None:
-                if lots != self.own.lots:
-                    pause_s, lots = shortest_s, self.own.lots
-                await self._meet_any()
-                await asyncio.sleep(pause_s)  # also after it was met: who fails again and again is asked less and less often
-                pause_s = min(2 * pause_s, longest_s)
-            else:
-                await self._lost.wait()
-
-    async def _meet_any(self) -> None:
-        near = self._mates()
-        for mate in near.mates():
-            try:
-                answer = await near.call_mate(mate, MEET, pack(self._site), timeout_s=waits.HELLO_S, largest=MAX_SMALL_BYTES)
-                self._met(mate, unpack(Site, answer, max_bytes=MAX_SMALL_BYTES))
-            except OtherData as error:
-                self._tell(str(error))
-            except _TROUBLE as error:
-                logger.debug("no site peer=%s reason=%s", mate.hex()[:8], error)
-            else:
-                return
-
-    def _met(self, mate: PublicKey, other: Site) -> None:
-        self._site.check(other, self._dataset, self._manifest.data_digest)
-        self._partner = mate
-        self._tell(f"trains with peer {mate.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
-        self._on_change()
-
     async def _on_meet(self, caller: PublicKey, request: bytes) -> bytes:
         if self._try is not None:
-            if caller != self._partner:
+            if caller != self._partner.key:
                 raise Unreachable("it is training with another site")
             self._try.end(GAVE_UP)
-        try:
-            self._met(caller, unpack(Site, request, max_bytes=MAX_SMALL_BYTES))
-        except OtherData as error:
-            self._tell(str(error))  # the answer lets the other one see it as well
-        return pack(self._site)
-
-    def _part(self, reason: str) -> None:
-        """Lose the other site."""
-        if self._partner is not None:
-            self._tell(f"without the other site: {reason}")
-        self._partner = None
-        self._lost.set()
-        self._on_change()
-
-    def _tell(self, line: str) -> None:
-        if line != self._said:
-            self._said = line
-            self._say(line)
+        return self._partner.meet(caller, request)
 
     # A lot, as the left site has it.
 
@@ -298,7 +197,7 @@ class SiteCrew:
 
     async def _conduct(self, lot: Lot) -> LotResult | None:
         """Do a lot with the other site; return what it gave if it is this one's."""
-        near, partner = self._mates(), self._partner
+        near, partner = self._mates(), self._partner.key
         if partner is None:
             raise Unreachable("the other site is away")
         begin = Begin(secrets.token_bytes(ID_BYTES), self._name_of(lot))
@@ -312,8 +211,8 @@ class SiteCrew:
         self._try = attempt
         try:
             result = await self._compute.run(self._worker.train_site, lot, attempt, is_own=lot.key == near.key)
-        except _TROUBLE as error:
-            self._part(str(error))
+        except TROUBLE as error:
+            self._partner.part(str(error))
             raise
         finally:
             attempt.end(GAVE_UP)
@@ -325,8 +224,8 @@ class SiteCrew:
         timeout_s = waits.VIEWS_MATCH_S + waits.NEAR_S
         try:
             answer = await self._mates().call_mate(partner, BEGIN, pack(begin), timeout_s=timeout_s, largest=MAX_SMALL_BYTES)
-        except _TROUBLE as error:
-            self._part(str(error))
+        except TROUBLE as error:
+            self._partner.part(str(error))
             raise
         if answer:
             raise NotYet("the other site is at other weights")
@@ -334,7 +233,7 @@ class SiteCrew:
     # A lot, as the right site has it.
 
     async def _ask_for(self, lot: Lot) -> LotResult:
-        near, partner = self._mates(), self._partner
+        near, partner = self._mates(), self._partner.key
         if partner is None:
             raise Unreachable("the other site is away")
         awaited: asyncio.Future[LotResult] = asyncio.get_running_loop().create_future()
@@ -347,12 +246,12 @@ class SiteCrew:
                     raise NotYet("the other site is at other weights")
                 return await awaited
         except TimeoutError:
-            self._part(f"a lot was not done within {waits.VIEWS_LOT_S:g} s")
+            self._partner.part(f"a lot was not done within {waits.VIEWS_LOT_S:g} s")
             raise Unreachable("the other site did not do a lot in time") from None
         except NotYet:
             raise
-        except _TROUBLE as error:
-            self._part(str(error))
+        except TROUBLE as error:
+            self._partner.part(str(error))
             raise
         finally:
             del self._awaited[lot.index]
@@ -385,10 +284,10 @@ class SiteCrew:
         is_own = lot.key == self._mates().key
         try:
             result = await self._compute.run(self._worker.train_site, lot, attempt, is_own=is_own)
-        except _TROUBLE as error:
+        except TROUBLE as error:
             attempt.end(str(error))
             if self._try is attempt:
-                self._part(str(error))
+                self._partner.part(str(error))
             return
         finally:
             attempt.end(GAVE_UP)
@@ -401,7 +300,7 @@ class SiteCrew:
 
     async def _on_exchange(self, caller: PublicKey, request: bytes) -> bytes:
         exchange, attempt = unpack(Exchange, request, max_bytes=MAX_PART_BYTES), self._try
-        if caller != self._partner or attempt is None or exchange.id != attempt.id:
+        if caller != self._partner.key or attempt is None or exchange.id != attempt.id:
             raise Unreachable(GAVE_UP)
         try:
             if exchange.place != attempt.asked:
@@ -425,7 +324,7 @@ class SiteCrew:
         return LotName(lot.base, lot.step, lot.key, lot.index, lot.architecture.text, self._weights)
 
     def _lot_of(self, caller: PublicKey, name: LotName) -> Lot:
-        if caller != self._partner:
+        if caller != self._partner.key:
             raise Unreachable("the two sites have not met")
         try:
             architecture = Architecture.parse(name.architecture, self._space)
