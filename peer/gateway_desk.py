@@ -6,24 +6,19 @@ What is here is in memory: a gateway that is started again knows of no lease fro
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from collections.abc import Callable
+from dataclasses import replace
 
 from automl.data.dataset import Dataset
 from automl.data.snippet import cut, is_for_any_thread, sample_bytes
-from automl.spaces.space import Architecture
 from automl.training.course import RunCourse
-from automl.training.light import Places, cheapest, covered_weights, leased_lots, leased_samples, num_covered, scattered
-from automl.training.schedule import place_of_lot
+from automl.training.light import cheapest, covered_weights
 from automl.training.update import State
-from exact.coding import body_num_bytes, parse
-from exact.residuals import given, vector_digest
+from exact.coding import body_num_bytes
 from peer.cohort_seat import Seat
 from peer.gateway_seat import GatewaySeat, Gift
-from peer.residuals import ZEROS, Residual
-from peer.work import ComputeThread, Vector
+from peer.gateway_work import Lent, Terms, Work
+from peer.work import ComputeThread
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
 from protocol.leases import MAX_PLACES, Leased, Leases, No
@@ -39,13 +34,10 @@ from protocol.light import (
     SignedLease,
     SignedLeaseRequest,
     Welcome,
-    lot_records,
     max_return_bytes,
-    step_records,
 )
-from protocol.merkle import leaf_hash, root
 from protocol.private import NO_LEASES
-from protocol.records import Claim, Manifest, SignedContribution, SignedManifest, SignedTicket
+from protocol.records import Manifest, SignedContribution, SignedManifest, SignedTicket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
@@ -57,41 +49,6 @@ _AGAIN_MS = 250  # to ask what became of a return, at least
 _GONE_MS = 60_000  # who has not asked for so long is not here any more; who has nothing to do asks every 4 s
 
 logger = logging.getLogger("manta.gateway")
-
-
-@dataclass(frozen=True, slots=True)
-class Lent:
-    """The residual of a gateway's last contribution, which the log left to all whose claims that one lists."""
-
-    residual: Residual
-    contribution: bytes  # that left it; empty: not known
-
-
-NOTHING_LENT = Lent(ZEROS, b"")
-
-
-@dataclass
-class _Work:
-    """What there is to do on one base."""
-
-    base: Standing
-    cohort: str  # this peer's, as its claim names it
-    architectures: tuple[Architecture, ...]
-    architecture: Architecture
-    weights: bytes
-    weights_digest: bytes
-    lent: Lent
-    of_lent: frozenset[bytes]  # the keys to whom the log left that residual
-    compute: ComputeThread
-    seat: GatewaySeat
-    samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
-    ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
-
-    def keep(self, keys: frozenset[bytes]) -> None:
-        """Forget what was made ready for other keys: strangers may let any number of leases expire."""
-        for key in self.ready.keys() - keys:
-            self.ready.pop(key).cancel()
-            self.samples.pop(key, None)
 
 
 class GatewayDesk:
@@ -122,12 +79,13 @@ class GatewayDesk:
         self._run = signed.run
         self._course = course
         self._dataset = dataset
+        self._terms = Terms(self.manifest, course, signed.run, identity.public_key, dataset.num_train)
         self._now_ms = now_ms
         self._steps = self.manifest.exchange.local_steps
         places = max(1, min(MAX_PLACES, _VECTORS_BYTES // (4 * num_weights)))
         self._leases = Leases(self._steps, places)
         self._durations = Durations()
-        self._work: _Work | None = None
+        self._work: Work | None = None
         self._why_none = "the gateway gets the run's newest state"
         self._is_over = self._is_leaving = False
         self._asked_ms: float | None = None
@@ -169,7 +127,7 @@ class GatewayDesk:
         architecture = cheapest(architectures, self._course.costs(round_, cohort))
         weights = await asyncio.to_thread(covered_weights, state.parameters.numpy(), self._course.plan.space, architecture)
         of_lent = self._rosters.get(lent.contribution, frozenset()) if lent.residual.digest else frozenset()
-        self._work = _Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, compute, seat)
+        self._work = Work(base, cohort, architectures, architecture, weights, sha256(weights), lent, of_lent, compute, seat)
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
         most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_lots=max(most, self._steps))
@@ -248,7 +206,7 @@ class GatewayDesk:
             return LeaseAnswer((), "the gateway could not make the lease ready in time", 4 * _AGAIN_MS, 0)
         return LeaseAnswer((SignedLease.sign(replace(lease, good_ms=good_ms), self._identity),), "", 0, 0)
 
-    async def _made(self, work: _Work, leased: Leased) -> Lease | None:
+    async def _made(self, work: Work, leased: Leased) -> Lease | None:
         task = work.ready.get(leased.key)
         if task is None:
             task = work.ready[leased.key] = asyncio.create_task(self._make(work, leased))
@@ -265,48 +223,16 @@ class GatewayDesk:
             self._leases.drop(leased)
             return None
 
-    async def _make(self, work: _Work, leased: Leased) -> Lease:
+    async def _make(self, work: Work, leased: Leased) -> Lease:
         """Read the samples of a lease's lots, and write the lease."""
-        places = self._places(work, leased)
-        indices = self._samples_of(work, leased.key, places)
+        indices = self._terms.samples_of(work, leased)
         if is_for_any_thread(self._dataset):
             samples = await asyncio.to_thread(cut, self._dataset, indices)
         else:
             samples = await work.compute.run(cut, self._dataset, indices)
         digest = sha256(samples)
         work.samples[leased.key] = digest, samples
-        return Lease(
-            run=self._run,
-            gateway=self._identity.public_key,
-            key=leased.key,
-            round=work.base.round + 1,
-            base=work.base.commit,
-            floor=work.base.floor,
-            cohort=work.cohort,
-            architecture=work.architecture.text,
-            lots_a_step=leased.lots_a_step,
-            good_ms=0,  # what is left is said when it is handed out
-            weights=work.weights_digest,
-            weights_bytes=len(work.weights),
-            samples=digest,
-            samples_bytes=len(samples),
-            num_train=self._dataset.num_train,
-            residual=work.lent.residual.digest if leased.key in work.of_lent else b"",
-        )
-
-    def _places(self, work: _Work, leased: Leased) -> Places:
-        return leased_lots(
-            work.architectures,
-            work.architecture,
-            work.base.commit,
-            leased.key,
-            local_steps=self._steps,
-            lots_a_step=leased.lots_a_step,
-        )
-
-    def _samples_of(self, work: _Work, key: bytes, places: Places) -> Sequence[int]:
-        seed, count, of_lot = self.manifest.seed, self._dataset.num_train, self.manifest.lot_samples
-        return leased_samples(places, seed=seed, base=work.base.commit, key=key, num_train=count, lot_samples=of_lot)
+        return self._terms.lease(work, leased, digest, len(samples))
 
     def blob(self, digest: bytes) -> bytes | None:
         """Return weights or samples that a lease names; None: no lease of the base that is worked on does."""
@@ -333,7 +259,7 @@ class GatewayDesk:
             return _lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
         with work.seat.checking():
             try:
-                vector = await asyncio.to_thread(self._checked, work, leased, claim, back)
+                vector = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
             except RemoteFault as error:
                 return _lost(f"refused: {error}")
             if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name):
@@ -349,45 +275,6 @@ class GatewayDesk:
         if word is not None and word.fate == Fate.HELD:
             return LightWord(int(Fate.HELD), "", (), (), self._wait_ms())
         return word
-
-    def _checked(self, work: _Work, leased: Leased, claim: Claim, back: LightReturn) -> Vector:
-        """Return what the contributor gives (N,), if all of it is what the lease asks for.
-
-        Raises:
-            RemoteFault: it is not.
-        """
-        places = self._places(work, leased)
-        counts = [0] * len(work.architectures)
-        for _, index in places:
-            counts[place_of_lot(len(counts), work.base.commit, leased.key, index)] += 1
-        residual = work.lent.residual if leased.key in work.of_lent else ZEROS
-        expected = (self._run, work.base.round + 1, work.base.commit, self._identity.public_key, work.cohort, self._steps, residual.digest)
-        if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, claim.local_steps, claim.residual) != expected:
-            raise EncodingError("the claim is not the lease's")
-        if claim.work != tuple(counts):
-            raise EncodingError("the claim counts other lots than the lease has")
-        self._check_roots(work, leased, places, claim, back)
-        space = self._course.plan.space
-        count = num_covered(space, work.architecture)
-        values = parse(CODEC, back.body, count).values(work.base.floor)
-        learnt = scattered(values, space, work.architecture)
-        if vector_digest(learnt) != claim.vector:
-            raise EncodingError("the body is not what the claim says was learnt")
-        coverage = self._course.coverage(work.base.round + 1, work.cohort)
-        return given(learnt, residual.values, self.manifest.exchange.residual_percent, coverage)
-
-    def _check_roots(self, work: _Work, leased: Leased, places: Places, claim: Claim, back: LightReturn) -> None:
-        if len(back.lots) != len(places) or len(back.steps) != (self._steps if self._steps > 1 else 0):
-            raise EncodingError("records of other lots or steps than the lease has")
-        samples = self.manifest.lot_samples
-        for note in back.lots:
-            _check_loss(note.loss)
-        lots = lot_records(back.lots, places, work.architecture.text, samples)
-        if root([leaf_hash(pack(record)) for record in lots]) != claim.lots_root:
-            raise EncodingError("the lots' records are not under the claim's root")
-        steps = step_records(back.steps, leased.lots_a_step * samples)
-        if (root([leaf_hash(pack(record)) for record in steps]) if steps else b"") != claim.steps_root:
-            raise EncodingError("the steps' records are not under the claim's root")
 
     # What becomes of it.
 
@@ -416,12 +303,3 @@ class GatewayDesk:
 
 def _lost(reason: str) -> LightWord:
     return LightWord(int(Fate.LOST), reason[:200], (), (), 0)
-
-
-def _check_loss(text: str) -> None:
-    try:
-        value = float(text)
-    except ValueError as error:
-        raise EncodingError("a loss that is no number") from error
-    if not np.isfinite(value) or f"{value:.6g}" != text:
-        raise EncodingError("a loss that is not finite, or not written as it should be")

@@ -5,7 +5,8 @@ import asyncio
 from peer.cohort import Cohort, Seat
 from peer.commits import Commits
 from peer.delivery import LAST_PART, open_ms
-from peer.gateway_desk import NOTHING_LENT, GatewayDesk, Lent
+from peer.gateway_desk import GatewayDesk
+from peer.gateway_work import NOTHING_LENT, Lent
 from peer.handing import Handing
 from peer.residuals import Residuals
 from peer.states import States

@@ -12,8 +12,9 @@ from automl.training.course import RunCourse
 from automl.training.schedule import Plan
 from automl.training.update import State
 from peer.cohort_seat import Accepted
-from peer.gateway_desk import NOTHING_LENT, GatewayDesk, Lent
+from peer.gateway_desk import GatewayDesk
 from peer.gateway_seat import GatewaySeat
+from peer.gateway_work import NOTHING_LENT, Lent
 from peer.light_work import Done, LightWork
 from peer.work import ComputeThread
 from protocol.encoding import pack

@@ -13,8 +13,8 @@ from automl.training.cohort_sizes import bound_macs
 from automl.training.light import covered_weights
 from exact.residuals import given, near_mean, vector_digest
 from peer import gateway_desk
-from peer.gateway_desk import Lent
 from peer.gateway_seat import TOO_LARGE, GatewaySeat
+from peer.gateway_work import Lent
 from peer.residuals import Residual
 from peer.work import Learnt, Pile, claim_of
 from protocol.encoding import pack, unpack
