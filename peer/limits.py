@@ -20,7 +20,9 @@ _DAY_MIN = 24 * 60
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(B|bit)(?:/s|ps)?")
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 _SHARE = "takes a share of the time, from 1% to 100%"
+_CELSIUS = re.compile(r"([0-9]{1,3})\s*°?\s*C?")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([MG])(i?)B")
+_TIME = re.compile(r"([0-9]+)\s*(s|min|m|h)")
 _TIMES = {"s": 1, "min": 60, "m": 60, "h": 3600}
 
 
@@ -71,51 +73,22 @@ class Limits(BaseModel):
     @field_validator("gpu_memory", mode="before")
     @classmethod
     def _read_memory(cls, value: Any) -> Any:
-        text = _text(value)
-        if text is None or text == NONE:
-            return None if text else _whole(value, "takes a size, as 6GB")
-        found = _SIZE.fullmatch(text)
-        if found is None:
-            raise ValueError(f"takes a size, as 6GB or 800MB, or none, not {text!r}")
-        return round(float(found[1]) * (1024 if found[3] else 1000) ** (2 if found[2] == "M" else 3))
+        return _read(value, _SIZE, "takes a size, as 6GB or 800MB", _size_of)
 
     @field_validator("max_temperature", mode="before")
     @classmethod
     def _read_temperature(cls, value: Any) -> Any:
-        text = _text(value)
-        if text == NONE:
-            return None
-        if text is not None and (found := re.fullmatch(r"([0-9]{1,3})\s*°?\s*C?", text)):
-            return int(found[1])
-        return _whole(value, "takes degrees Celsius, as 80")
+        return _read(value, _CELSIUS, "takes degrees Celsius, as 80", lambda celsius: int(celsius[1]))
 
     @field_validator("max_upload", "max_download", mode="before")
     @classmethod
     def _read_rate(cls, value: Any) -> Any:
-        text = _text(value)
-        if text is None or text == NONE:
-            return None if text else _whole(value, "takes a rate, as 10Mbit or 2MB (a second)")
-        found = _RATE.fullmatch(text)
-        if found is None:
-            raise ValueError(f"takes a rate with its unit, as 10Mbit or 2MB (a second), or none, not {text!r}")
-        rate = round(float(found[1]) * _RATES[found[2]] / (8 if found[3] == "bit" else 1))
-        if rate < LEAST_RATE:
-            raise ValueError(
-                f"{text} a second is too little to take part, calls would end before their answers are through: "
-                f"give at least {_rate(LEAST_RATE)}"
-            )
-        return rate
+        return _read(value, _RATE, "takes a rate with its unit, as 10Mbit or 2MB (a second)", _rate_of)
 
     @field_validator("when_idle", mode="before")
     @classmethod
     def _read_idle(cls, value: Any) -> Any:
-        text = _text(value)
-        if text is None or text == NONE:
-            return None if text else _whole(value, "takes a time, as 5min")
-        found = re.fullmatch(r"([0-9]+)\s*(s|min|m|h)", text)
-        if found is None:
-            raise ValueError(f"takes a time, as 90s, 5min or 1h, or none, not {text!r}")
-        return int(found[1]) * _TIMES[found[2]]
+        return _read(value, _TIME, "takes a time, as 90s, 5min or 1h", lambda time: int(time[1]) * _TIMES[time[2]])
 
     @field_validator("schedule", mode="before")
     @classmethod
@@ -181,6 +154,33 @@ def listed(words: Mapping[str, str]) -> str:
 
 def _text(value: Any) -> str | None:
     return value.strip() if isinstance(value, str) else None
+
+
+def _read(value: Any, form: re.Pattern[str], takes: str, meant: Callable[[re.Match[str]], int]) -> Any:
+    """Return what is ``meant`` by a text of this form, None where it lifts the limit; what a program wrote needs no unit."""
+    text = _text(value)
+    if text is None:
+        return _whole(value, f"{takes}, or none")
+    if text == NONE:
+        return None
+    found = form.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{takes}, or none, not {text!r}")
+    return meant(found)
+
+
+def _size_of(found: re.Match[str]) -> int:
+    return round(float(found[1]) * (1024 if found[3] else 1000) ** (2 if found[2] == "M" else 3))
+
+
+def _rate_of(found: re.Match[str]) -> int:
+    rate = round(float(found[1]) * _RATES[found[2]] / (8 if found[3] == "bit" else 1))
+    if rate < LEAST_RATE:
+        raise ValueError(
+            f"{found[0]} a second is too little to take part, calls would end before their answers are through: "
+            f"give at least {_rate(LEAST_RATE)}"
+        )
+    return rate
 
 
 def _whole(value: Any, takes: str) -> Any:
