@@ -8,16 +8,17 @@ from itertools import accumulate
 from aggregator.intake import now_ms
 from aggregator.log import Log
 from protocol.closing import Closing
+from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import Unreachable
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Listed
 from protocol.merkle import Tree, leaf_hash
-from protocol.records import SignedContribution, open_entry
+from protocol.records import Header, SignedClaim, SignedContribution, open_entry
 from protocol.signing import PublicKey
 from protocol.table import RowProof, table_bytes
 from swarm import waits
-from swarm.messages import AfterRound, AskRow, AskTable, News, ProvenRow, ShownRow
+from swarm.messages import AfterRound, AskCredit, AskRow, AskTable, CreditWord, News, ProvenRow, ShownRow
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 
@@ -33,6 +34,9 @@ class _ProvenTable:
         """Use the table whose round's entry is at ``index``."""
         self.receipt = log.receipt(index)
         self._log = log
+        self._entries = range(index - sum(len(one.keys) + 1 for one in listed), index)  # of its contributions and their claims
+        self.earned = log.ledger.shares(listed)
+        self._claims: bytes | None = None  # as they travel, once somebody asked for them
         self.rows = [one.row for one in listed]
         self._places = {key: place for place, one in enumerate(listed) for key in one.keys}
         entries = list(accumulate(len(one.keys) + 1 for one in listed))  # of each contribution and those before it, with their claims
@@ -55,9 +59,24 @@ class _ProvenTable:
         proof = RowProof(self.rows[place], place, tuple(self._tree.inclusion_proof(place, len(self.rows))))
         return ShownRow(proof, self._contributions[place])
 
+    def claims(self) -> bytes:
+        """Return its contributions with their claims, as they travel."""
+        if self._claims is None:
+            headers, claims = [], list[SignedClaim]()
+            for entry in self._log.entries(self._entries.start, len(self._entries)):
+                record = open_entry(entry)
+                if isinstance(record, SignedClaim):
+                    claims.append(record)
+                    continue
+                assert isinstance(record, SignedContribution)
+                headers.append(Header(record, tuple(claims)))
+                claims = []
+            self._claims = pack(TableClaims(tuple(headers)))
+        return self._claims
+
 
 class NewsDesk:
-    """Answers "commit-after", "row" and "table"."""
+    """Answers "commit-after", "row", "table", "claims" and "credit"."""
 
     def __init__(self, endpoint: Endpoint, log: Log, closing: Closing, weights: Callable[[int], Awaitable[Sequence[int]]]) -> None:
         """Prepare; ``start`` answers from then on. ``weights`` gives what each row of a committed round weighs in its mean."""
@@ -75,6 +94,8 @@ class NewsDesk:
         await self._endpoint.serve("commit-after", self._on_commit_after)
         await self._endpoint.serve("row", self._on_row)
         await self._endpoint.serve("table", self._on_table)
+        await self._endpoint.serve("claims", self._on_claims)
+        await self._endpoint.serve("credit", self._on_credit)
 
     def committed(self) -> None:
         """A round was committed, and the next one is open: tell all who wait."""
@@ -123,6 +144,18 @@ class NewsDesk:
         if table.data is None:
             table.data = table_bytes(table.rows, await self._weights(round_))
         return table.data
+
+    async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
+        data = self._table_of(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round).claims()
+        if len(data) > MAX_CLAIMS_BYTES:
+            raise Unreachable("that table has more claims than one answer: they are in the log, for whoever copies it")
+        return data
+
+    async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
+        ledger = self._log.ledger
+        earned = (self._table_of(ask.round).earned.get(ask.key, 0),) if ledger.table_at(ask.round) and ask.round <= self._round else ()
+        return pack(CreditWord(ledger.round, ledger.credit_of(ask.key), earned))
 
     def _table_of(self, round_: int) -> _ProvenTable:
         """Return the table of a committed round.

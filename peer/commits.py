@@ -35,8 +35,9 @@ class Commits:
         lap: Lap,
         *,
         on_news: Callable[[Round], None],
+        on_counted: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Know of none. ``on_news`` is called with each that becomes the newest one."""
+        """Know of none. ``on_news`` is called with each that becomes the newest one, ``on_counted`` with each whose table has this peer."""
         self._codec = codec_named(manifest.exchange.codec)
         self._machine = machine
         self._pace = pace
@@ -45,6 +46,7 @@ class Commits:
         self._board = board
         self._lap = lap
         self._on_news = on_news
+        self._on_counted = on_counted
         self.promises = Promises(log.row, self._kept, self._broken)
         self.listed_in = 0  # the newest round whose table is known to have this peer
         self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
@@ -150,6 +152,7 @@ class Commits:
         promised = sealed.accepted or sealed.header.contribution
         self._listed = (promised.digest if row is None else row.row.contribution, round_)
         self._board.counted(round_, sealed.samples)
+        self._on_counted(round_)
 
     def _broken(self, round_: int, sealed: Sealed) -> None:
         self._residuals.dropped()

@@ -50,6 +50,8 @@ _HELP = """\
  PAUSED     by you, or by a limit: the line says which
 
  counted  samples that the log has under your key
+ credit   what the log has paid you, +: in the newest round; checked: this
+          peer computed it itself from the claims in the log
  newest   yours of all samples in the newest round that has any of yours
  lost     trained, and too late to be of use"""
 
@@ -150,7 +152,7 @@ class Dashboard(App[None]):
     Screen { background: ansi_default; color: ansi_default; }
     #title { height: 1; text-style: bold; }
     #round { height: 5; border: round ansi_default; }
-    #panels { height: 8; }
+    #panels { height: 9; }
     #panels Static { width: 1fr; height: 100%; border: round ansi_default; }
     #said { height: 1fr; min-height: 3; border: round ansi_default; background: ansi_default; scrollbar-size-vertical: 1; }
     #said:focus { border: round ansi_default; }

@@ -120,10 +120,26 @@ def own_rows(picture: Picture, rates: Rates | None) -> Rows:
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
         ("counted", f"{picture.samples_counted:,} samples"),
         ("in rounds", f"{picture.rounds_counted:,}"),
+        ("credit", _credit(picture)),
         ("newest", last),
         ("lost", f"{picture.samples_lost:,} samples"),
         ("loss", "-" if picture.loss is None else f"{picture.loss:.3f}"),
     ]
+
+
+def _credit(picture: Picture) -> str:
+    """Return what was earned, the newest part of it, and who vouches for it."""
+    if picture.credit is None:
+        return "not told yet"
+    newest = f" +{picture.earned:,}" if picture.earned_round else ""
+    if picture.credit_fault:
+        voucher = "in doubt"
+    elif picture.is_unaudited:
+        voucher = "unaudited"
+    else:
+        share = picture.credit_checked / picture.credit if picture.credit else 1.0
+        voucher = "checked" if share == 1 else f"{share:.0%} checked"
+    return f"{picture.credit:,}{newest} ({voucher})"
 
 
 def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:

@@ -19,6 +19,7 @@ from peer.check import Checker
 from peer.cohort import Cohort
 from peer.commits import Commits
 from peer.company import Choice, Company
+from peer.credit import Credit
 from peer.crew import Crew
 from peer.delivery import Delivery, open_ms
 from peer.gateway_desk import GatewayDesk
@@ -126,16 +127,7 @@ class PeerLoop:
         self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing)
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
-            self.manifest,
-            self.run_id,
-            identity,
-            self.machine,
-            self.log,
-            store,
-            residuals,
-            self._compute,
-            self._spread,
-            self._states.keep_body,
+            self.manifest, self.run_id, identity, self.machine, self.log, store, residuals, compute, self._spread, self._states.keep_body
         )
         distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
         self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.log.operator, sizing)
@@ -159,7 +151,27 @@ class PeerLoop:
         self._leaving = asyncio.Event()
         lap = Lap()
         self._commits = Commits(
-            self.manifest, self.log, self.machine, self._pace, self._spread, residuals, board, lap, on_news=self._on_news
+            self.manifest,
+            self.log,
+            self.machine,
+            self._pace,
+            self._spread,
+            residuals,
+            board,
+            lap,
+            on_news=self._on_news,
+            on_counted=lambda round_: self._credit.ask(round_),
+        )
+        self._credit = Credit(
+            self.manifest,
+            self.course,
+            identity.public_key,
+            self.log,
+            store,
+            self.run_id,
+            board,
+            mean_bytes=sum(vector_group_sizes(count)),
+            commitment=self._commits.commitment,
         )
         self._catching_up = CatchingUp(
             self.manifest, self.machine, self._states, self._commits, self._checker, measuring, board, lap, self._changed, self._leaving
@@ -303,9 +315,11 @@ class PeerLoop:
                         Absences(self._returned).watch(),
                     )
                 ]
+                self._credit.ask()
                 self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
                 await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
+                await self._credit.settle()
                 for task in background:
                     task.cancel()
                 await self._presence.withdraw()
@@ -314,6 +328,7 @@ class PeerLoop:
                     task.cancel()
                 self._catching_up.stop()
                 await self._commits.close()
+                await self._credit.close()
                 if self._gateway is not None:
                     self._gateway.close()
                 await self._cohort.close()

@@ -43,6 +43,12 @@ class Picture(BaseModel):
     last_round: int = 0  # the newest round that counted this peer, and what of it
     last_samples: int = 0
     last_of: int | None = None  # samples that all peers together gave to that round
+    credit: int | None = None  # as the log says, and of it what the peer computed itself
+    credit_checked: int = 0
+    credit_fault: str = ""
+    is_unaudited: bool = False
+    earned_round: int = 0
+    earned: int = 0  # in that round
     sent_bytes: int = 0
     received_bytes: int = 0
     workers: int = 0

@@ -40,6 +40,15 @@ class _Shown(BaseModel):
     reach: str = ""
     samples_counted: int = 0
     rounds_counted: int = 0
+    credit: int | None = None
+    credit_round: int = 0
+    credit_checked: int = 0
+    credit_rounds: int = 0
+    credit_fault: str = ""
+    is_unaudited: bool = False
+    earned_round: int = 0
+    earned: int = 0
+    earned_checked: bool = False
     own_round: int | None = None
     own_samples: int = 0
     own_largest: float | None = None
@@ -85,6 +94,7 @@ def _lines(shown: _Shown) -> Iterator[str]:
         return
     yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
     yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
+    yield from _lines_of_credit(shown)
     if shown.limits:
         yield f"limits: {listed(shown.limits)}"
     yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
@@ -105,6 +115,24 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"given away of your images: epsilon={shown.epsilon:.4g} at delta={shown.delta:g} so far"
     if shown.waiting_for:
         yield f"waiting for {shown.waiting_for}"
+
+
+def _lines_of_credit(shown: _Shown) -> Iterator[str]:
+    """Say what was earned, and who vouches for it."""
+    if shown.credit is None:
+        return
+    if shown.credit_checked == shown.credit:
+        voucher = "checked: computed here from the claims in the log"
+    elif shown.credit_checked:
+        voucher = f"as the log says; {shown.credit_checked:,} of it checked: computed here from the claims of {shown.credit_rounds} rounds"
+    else:
+        voucher = "as the log says; none of it checked here"
+    unaudited = ", unaudited: nobody else can compute lots of private data again" if shown.is_unaudited else ""
+    yield f"credit: {shown.credit:,} up to round {shown.credit_round} ({voucher}{unaudited})"
+    if shown.earned_round:
+        yield f"round {shown.earned_round} paid {shown.earned:,} of it ({'checked' if shown.earned_checked else 'as the log says'})"
+    if shown.credit_fault:
+        yield f"credit is in doubt: {shown.credit_fault}"
 
 
 def _lines_of_light(shown: _Shown, state: str) -> Iterator[str]:

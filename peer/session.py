@@ -242,6 +242,7 @@ async def _take_part(
         cohort=cohort,
         device=devices.name,
         num_rounds=manifest.num_rounds,
+        is_unaudited=manifest.is_private,
     )
     shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * crew.num_weights))
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)

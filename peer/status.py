@@ -48,6 +48,15 @@ class PeerStatus:
     rounds_counted: int = 0
     last_round: int = 0  # the newest round that counted this peer
     last_samples: int = 0  # of this peer in it
+    credit: int | None = None  # earned over all rounds up to ``credit_round``, as the log says; None: it did not say
+    credit_round: int = 0
+    credit_checked: int = 0  # of it, what this peer computed itself from the claims of ``credit_rounds`` rounds
+    credit_rounds: int = 0
+    credit_fault: str = ""  # how the log's word and its claims differ
+    is_unaudited: bool = False  # credit for lots that nobody else can compute again
+    earned_round: int = 0  # the newest round that counted this peer and of which it is known what it paid, and what
+    earned: int = 0
+    earned_checked: bool = False  # computed here; else as the log says
     bytes_handed_in: int = 0  # of bodies that this peer brought to the log, its own or its cohort's
     dropped: dict[str, int] = field(default_factory=dict)  # contributions that came to nothing, by reason
     promises_broken: int = 0  # tickets that the log gave and did not keep
@@ -125,6 +134,18 @@ class StatusBoard:
         status.rounds_counted += 1
         if round_ > status.last_round:
             status.last_round, status.last_samples = round_, samples
+
+    def credit(self, round_: int, credit: int, checked: int, rounds: int) -> None:
+        """Show what was earned up to a round, and how much of it was computed here, from the claims of so many rounds."""
+        self.update(credit=credit, credit_round=round_, credit_checked=checked, credit_rounds=rounds)
+
+    def earned(self, round_: int, earned: int, *, is_checked: bool) -> None:
+        """Show what a round that counted this peer paid, computed here or as the log says."""
+        status = self.status
+        if round_ >= status.earned_round:
+            self.update(earned_round=round_, earned=earned, earned_checked=is_checked)
+        figures = {"credit": status.credit, "credit_round": status.credit_round, "credit_checked": status.credit_checked}
+        self._voice.tell("credit", round=round_, earned=earned, checked=is_checked, **figures)
 
     def fields(self) -> dict[str, Any]:
         """Return what a picture of the peer has of its status."""

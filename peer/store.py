@@ -6,6 +6,7 @@ lock                  locked while a peer (or an aggregator) runs on the directo
 last.json             the run joined last, where it was found, and some of its peers
 runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
+runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 status.json           where the peer stands
@@ -142,6 +143,24 @@ class PeerStore:
             StorageError: it cannot be read.
         """
         return _read(self._run_path(run) / "newest")
+
+    def save_credit(self, run: bytes, data: bytes) -> None:
+        """Keep what is known of this peer's credit (``peer.credit``). A power cut may bring what was known before back.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = self._run_path(run) / "credit"
+        make_directory(path.parent)
+        replace_file(path, data)
+
+    def load_credit(self, run: bytes) -> bytes | None:
+        """Return what was kept of this peer's credit; None: nothing.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return _read(self._run_path(run) / "credit")
 
     def save_residual(self, run: bytes, digest: bytes, values: NDArray[np.float32]) -> None:
         """Keep a residual under its digest; durable when this returns.

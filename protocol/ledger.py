@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.course import Course
+from protocol.earnings import reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
 from protocol.records import (
@@ -30,7 +31,7 @@ from protocol.records import (
     entry_of,
     open_entry,
 )
-from protocol.rewards import claim_weight, share_out
+from protocol.rewards import share_out
 from protocol.signing import Digest
 from protocol.table import Row, table_root
 from protocol.verified import Verified
@@ -205,6 +206,15 @@ class Ledger:
         """Return key -> what it has earned over all committed rounds; keys in order, who earned nothing is not in it."""
         return {key: self._credits[key] for key in sorted(self._credits) if self._credits[key]}
 
+    def credit_of(self, key: bytes) -> int:
+        """Return what ``key`` has earned over all committed rounds."""
+        return self._credits[key]
+
+    def shares(self, listed: Sequence[Listed]) -> dict[bytes, int]:
+        """Return what a table of these pays to each key."""
+        rewards = dict(pair for one in listed for pair in one.rewards)
+        return share_out(self.manifest.reward_pool, rewards, self.manifest.credit_cap)
+
     def listed(self, header: Header, round: int) -> Listed:
         """Return what the header's contribution would be in the table of ``round``, the next one or the one after it.
 
@@ -288,8 +298,7 @@ class Ledger:
             raise LedgerError("the round counts other samples than its claims do, or opens the next for another time than they give")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
-        rewards = dict(pair for one in listed for pair in one.rewards)
-        self._credits.update(share_out(self.manifest.reward_pool, rewards, self.manifest.credit_cap))
+        self._credits.update(self.shares(listed))
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._bodies.append(frozenset(row.body for row in rows))
         self._known_bodies |= self._table.bodies
@@ -361,17 +370,7 @@ class Ledger:
 
     def _listed(self, signed: SignedContribution, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
         opened = [claim for _, claim in claims]
-        lot_samples, cap = self.manifest.lot_samples, self.manifest.exchange.weight_cap
-        samples = [claim.lots * lot_samples for claim in opened]
-        row = Row(
-            contribution=signed.digest,
-            founder=contribution.founder,
-            age=round - contribution.round,
-            role=self.course.role(contribution.round, opened[0].cohort),
-            samples=sum(min(each, cap) for each in samples),
-            cohort=opened[0].cohort,
-            body=contribution.body,
-        )
+        row = row_of(self.manifest, self.course, signed.digest, contribution, opened, round)
         return Listed(
             row=row,
             round=contribution.round,
@@ -379,14 +378,10 @@ class Ledger:
             claims=contribution.claims,
             consent=opened[0].founder,
             residual=contribution.residual,
-            counted=sum(samples),
+            counted=sum(claim.lots for claim in opened) * self.manifest.lot_samples,
             lots_ms=tuple(claim.lot_ms for claim in opened),
-            rewards=tuple((claim.key, self._reward_weight(claim)) for claim in opened),
+            rewards=tuple((claim.key, reward_weight(self.manifest, self.course, claim)) for claim in opened),
         )
-
-    def _reward_weight(self, claim: Claim) -> int:
-        costs = self.course.costs(claim.round, claim.cohort)
-        return claim_weight(claim.work, costs, self.manifest.lot_samples, self.manifest.exchange.weight_cap)
 
 
 def _go_together(before: Claim, claim: Claim) -> bool:

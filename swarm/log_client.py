@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
@@ -20,9 +21,11 @@ from swarm.messages import (
     MAX_RECEIPT_BYTES,
     MAX_SHOWN_HEAD_BYTES,
     AfterRound,
+    AskCredit,
     AskRow,
     AskTable,
     BodyPart,
+    CreditWord,
     HandIn,
     HeaderAnswer,
     HeldHead,
@@ -35,6 +38,7 @@ from swarm.rpc import Endpoint, Refused
 from swarm.tasks import together
 
 GROUPS_IN_FLIGHT = 4
+_MAX_CREDIT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,26 @@ class LogClient:
         """
         answer = await self._endpoint.call(source, "table", pack(AskTable(entry.round)), timeout_s=waits.CALL_S)
         return open_table(answer, entry)
+
+    async def credit(self, round: int) -> CreditWord:
+        """Return what the log says that this node has earned, in all and in a round; nothing proves it.
+
+        Raises:
+            Unreachable: no answer.
+            RemoteFault: the log does not say it.
+        """
+        answer = await self._endpoint.call(self.operator, "credit", pack(AskCredit(round, self._endpoint.key)), timeout_s=waits.CALL_S)
+        return unpack(CreditWord, answer, max_bytes=_MAX_CREDIT_BYTES)
+
+    async def claims(self, round: int) -> TableClaims:
+        """Return what the log says are the contributions of a committed round with their claims (see ``protocol.earnings.earned``).
+
+        Raises:
+            Unreachable: no answer.
+            RemoteFault: the log does not show them.
+        """
+        answer = await self._endpoint.call(self.operator, "claims", pack(AskTable(round)), timeout_s=waits.CALL_S, large_answer=True)
+        return unpack(TableClaims, answer, max_bytes=MAX_CLAIMS_BYTES)
 
     async def tell_measure(self, signed: SignedMeasure) -> None:
         """Tell the operator how good this peer finds the model.

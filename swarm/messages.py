@@ -147,7 +147,28 @@ class ProvenRow:
 
 
 @dataclass(frozen=True, slots=True)
+class AskCredit:
+    """Asks what a key has earned: in all, and in a round; round 0: in all."""
+
+    round: int
+    key: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CreditWord:
+    """What the log says that a key has earned."""
+
+    round: int  # the newest that is counted
+    credit: int  # over all rounds up to it
+    earned: tuple[int, ...]  # in the round that was asked for, at most one; none where its table is not kept any more
+
+    def __post_init__(self) -> None:
+        if len(self.earned) > 1 or not 0 <= self.round < 2**62 or not all(0 <= each < 2**80 for each in (self.credit, *self.earned)):
+            raise ValueError("credit of more than one round, or out of range")
+
+
+@dataclass(frozen=True, slots=True)
 class AskTable:
-    """Asks for all rows of a round's table, and what each weighs."""
+    """Asks for all rows of a round's table, and what each weighs; or for its contributions and their claims."""
 
     round: int

@@ -1,6 +1,7 @@
 """A run's log in memory: the real rules, arithmetic and messages, but its rounds close when a test says so, and it can be told to fail."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -15,6 +16,7 @@ from automl.training.update import State, initial_state, next_state, state_diges
 from exact.coding import body_groups, encode, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import vector_groups
+from protocol.earnings import TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger, entries_of
@@ -26,7 +28,21 @@ from protocol.signing import Identity, PublicKey
 from protocol.table import RowProof, table_bytes, table_root, weights_root
 from swarm.blobs import Blob, Shelf
 from swarm.memory import MemoryNetwork
-from swarm.messages import AfterRound, AskRow, AskTable, BodyPart, HandIn, HeaderAnswer, HeldHead, News, ProvenRow, ShownHead, ShownRow
+from swarm.messages import (
+    AfterRound,
+    AskCredit,
+    AskRow,
+    AskTable,
+    BodyPart,
+    CreditWord,
+    HandIn,
+    HeaderAnswer,
+    HeldHead,
+    News,
+    ProvenRow,
+    ShownHead,
+    ShownRow,
+)
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 
@@ -80,6 +96,8 @@ class MemoryLog:
         self.blames: bytes | None = None  # a key that it takes for a liar's
         self.counts_in_next = False  # headers come too late for the round that is open
         self.loses: set[bytes] = set()  # contributions that it will not list, whatever it said
+        self.pays_more = 0  # units, as it says
+        self.shows: Callable[[Header], Header] = lambda header: header  # in the place of a table's contributions
         self._bodies: dict[bytes, list[bytes | None]] = {}
         self._tree = Tree()
         self._receipts: dict[int, Receipt] = {}
@@ -97,6 +115,8 @@ class MemoryLog:
             ("commit-after", self._on_commit_after),
             ("row", self._on_row),
             ("table", self._on_table),
+            ("claims", self._on_claims),
+            ("credit", self._on_credit),
             ("tree-head", self._on_tree_head),
         ):
             await self.endpoint.serve(method, handler)
@@ -238,6 +258,17 @@ class MemoryLog:
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         return table_bytes([listed.row for listed in table], self._weights[round_])
+
+    async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
+        round_ = unpack(AskTable, request, max_bytes=128).round
+        headers = [self.handed[listed.row.contribution][0] for listed in self.ledger.table_at(round_) or ()]
+        return pack(TableClaims(tuple(map(self.shows, headers))))
+
+    async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskCredit, request, max_bytes=128)
+        table = self.ledger.table_at(ask.round)
+        earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
+        return pack(CreditWord(self.ledger.round, self.ledger.credit_of(ask.key), earned))
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(HeldHead, request, max_bytes=2**20)

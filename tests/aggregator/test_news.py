@@ -12,6 +12,7 @@ import aggregator.news
 from aggregator.log import Log
 from aggregator.news import MAX_WAITING_OF_ONE, NewsDesk
 from protocol.closing import Closing
+from protocol.earnings import earned
 from protocol.encoding import pack, unpack
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, entries_of
@@ -21,7 +22,7 @@ from protocol.table import weights
 from swarm import waits
 from swarm.log_client import LogClient, OwnRow
 from swarm.memory import MemoryNetwork
-from swarm.messages import MAX_NEWS_BYTES, AfterRound, News
+from swarm.messages import MAX_NEWS_BYTES, AfterRound, CreditWord, News
 from swarm.rpc import Refused
 from tests.aggregator.small_run import OPERATOR, OTHER_OPERATOR, PEERS, STRANGER, create, grow, signed_manifest
 from tests.contributions import claim_of, cohort_header_of, header_of, in_order, round_of
@@ -288,6 +289,41 @@ def test_rows_and_tables_of_the_newest_rounds_come_with_their_proofs(play: Play)
             await scene.client(PEERS[0]).table(entries[3], PublicKey(OPERATOR.public_key))
         assert scene.weighed == list(range(3, KEPT_TABLES + 3))  # once each, whoever asks
         assert len(scene.desk._tables) < KEPT_TABLES  # what was shown once is kept as long as the ledger keeps it
+
+    play(story)
+
+
+def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_says(play: Play) -> None:
+    async def story(scene: Scene) -> None:
+        first, second, alone = PEERS
+        scene.commit()
+        scene.commit(cohort_header_of(scene.log.ledger, [second, first], lots=(1, 2)), header_of(scene.log.ledger, alone, lots=(3, 1)))
+        ledger, shares = scene.log.ledger, dict[bytes, int]()
+        for peer in PEERS:
+            client = scene.client(peer)
+            entry = client.open(pack(scene.log.receipt(ledger.index_at(2) or 0))).proven.round
+            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(2))
+            assert await client.credit(2) == CreditWord(2, ledger.credits()[peer.public_key], (shares[peer.public_key],))
+            assert await client.credit(0) == CreditWord(2, ledger.credits()[peer.public_key], ())
+        assert sum(shares.values()) == ledger.manifest.reward_pool
+        assert await scene.client(STRANGER).credit(2) == CreditWord(2, 0, (0,))
+        for round_ in (-1, 0, 3, 2**62):
+            with pytest.raises(Refused, match="not kept here any more, or not made yet"):
+                await scene.client(first).claims(round_)
+        for _ in range(KEPT_TABLES):
+            scene.commit()
+        assert (await scene.client(first).credit(2)).earned == ()
+
+    play(story)
+
+
+def test_a_table_with_more_claims_than_an_answer_has_room_for_is_not_shown_with_them(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aggregator.news, "MAX_CLAIMS_BYTES", 1_000)
+
+    async def story(scene: Scene) -> None:
+        scene.commit()
+        with pytest.raises(Refused, match="more claims than one answer"):
+            await scene.client(PEERS[0]).claims(1)
 
     play(story)
 
