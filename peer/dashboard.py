@@ -28,6 +28,7 @@ from peer import nvml, sensors
 from peer.control import LEAVE, PAUSE, PICTURE, RESUME, tell
 from peer.dashboard_text import Machine, Rates, Window
 from peer.picture import Picture
+from peer.power import PowerMeter
 from peer.screen import MEND
 from protocol.errors import MantaError
 from swarm.control import NobodyRuns
@@ -97,7 +98,7 @@ class Eyes:
         self._closed.set()
 
     def _look_again(self) -> None:
-        window, machine, looks = Window(), Machine(), 0
+        window, machine, looks, meter = Window(), Machine(), 0, PowerMeter()
         while not self._closed.is_set():
             picture, problem, rates = None, "", None
             try:
@@ -111,17 +112,18 @@ class Eyes:
             if picture is not None:
                 rates = window.add(time.monotonic(), picture)
             if looks % _MACHINE_LOOKS == 0:
-                machine = _machine()
+                machine = _machine(meter)
             looks += 1
             self._show(Seen(picture, problem, rates, machine))
             self._closed.wait(_LOOK_S)
 
 
-def _machine() -> Machine:
-    watts = [gpu.watts for gpu in nvml.gpus() if gpu.watts is not None]
+def _machine(meter: PowerMeter) -> Machine:
+    watts, found = [gpu.watts for gpu in nvml.gpus() if gpu.watts is not None], meter.look()
+    celsius = None
     with contextlib.suppress(OSError):
-        return Machine(sensors.hottest(), sum(watts) if watts else None)
-    return Machine()
+        celsius = sensors.hottest()
+    return Machine(celsius, sum(watts) if watts else None, found.processors, found.whole)
 
 
 class Help(ModalScreen[None]):

@@ -39,6 +39,8 @@ class Machine:
 
     celsius: float | None = None
     watts: float | None = None  # of its GPUs
+    processor_watts: float | None = None
+    whole_watts: float | None = None  # of all of it, while it runs on its battery
 
 
 class Window:
@@ -161,9 +163,14 @@ def machine_rows(picture: Picture, machine: Machine) -> Rows:
         ("device", picture.device or "-"),
         ("workers", f"{picture.workers:,}"),
         ("heat", "not told" if machine.celsius is None else f"{machine.celsius:.0f} °C"),
-        ("power", "not told" if machine.watts is None else f"{machine.watts:.0f} W (GPUs)"),
+        ("power", _power(machine)),
         ("limits", listed(picture.limits) or "none"),
     ]
+
+
+def _power(machine: Machine) -> str:
+    parts = ((machine.watts, "GPUs"), (machine.processor_watts, "CPU"), (machine.whole_watts, "all, on battery"))
+    return ", ".join(f"{watts:.0f} W ({what})" for watts, what in parts if watts is not None) or "not told"
 
 
 def lines_of(rows: Rows, width: int) -> str:

@@ -101,6 +101,8 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     run = dict(swarm_rows(AT_WORK, Rates(0, 1000, 20)))
     assert (run["out"], run["in"], run["peers"]) == ("1.5 MB, 1.0 kB/s", "999 B, 20 B/s", "about 8")
     assert dict(machine_rows(AT_WORK, Machine()))["heat"] == "not told"
+    assert dict(machine_rows(AT_WORK, Machine()))["power"] == "not told"
+    assert dict(machine_rows(AT_WORK, Machine(processor_watts=35.4, whole_watts=60.5)))["power"] == "35 W (CPU), 60 W (all, on battery)"
     hot = dict(machine_rows(AT_WORK, Machine(71.4, 250.2)))
     assert (hot["heat"], hot["power"], hot["limits"]) == ("71 °C", "250 W (GPUs)", "duty 60 %")
     assert own["credit"] == "not told yet"
