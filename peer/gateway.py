@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from typing import Any, ClassVar
 
 import uvicorn
@@ -25,6 +25,7 @@ from protocol.errors import OwnFault, RemoteFault
 from protocol.leases import Rates
 from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
 from swarm.door import Door
+from swarm.traffic import PIECE_BYTES, Traffic
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
 _CONNECTION_S = 150.0  # whatever is done with it
@@ -39,6 +40,9 @@ _ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE = 400.0, 800.0
 _GOODBYE_S = 5.0  # a finished run's gateway tells so for so long
 
 Answer = Callable[[Request], Awaitable[Response]]
+Message = MutableMapping[str, Any]  # of ASGI
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 
 class _Busy(Exception):
@@ -53,8 +57,9 @@ class _Busy(Exception):
 class _App:
     """The requests of a gateway."""
 
-    def __init__(self, desk: GatewayDesk) -> None:
+    def __init__(self, desk: GatewayDesk, traffic: Traffic) -> None:
         self._desk = desk
+        self._traffic = traffic
         self._returns: Counter[str] = Counter()  # that are being read or looked into, by address
         self._max_returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
         self._rates = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
@@ -73,7 +78,32 @@ class _App:
         """Answer one request, within a bounded time: whoever is slower finds the connection closed."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REQUEST_S):
-                await self._routed(scope, receive, send)
+                await self._routed(scope, self._counted(receive), self._held_back(send))
+
+    def _counted(self, receive: Receive) -> Receive:
+        """Receive no faster than the peer may."""
+
+        async def received() -> Message:
+            message = await receive()
+            await self._traffic.received.take(len(message.get("body", b"")), is_own=False)
+            return message
+
+        return received
+
+    def _held_back(self, send: Send) -> Send:
+        """Send no faster than the peer may: what is its own goes first."""
+        sent = self._traffic.sent
+
+        async def send_in_turn(message: Message) -> None:
+            body = message.get("body", b"")
+            while sent.limit is not None and len(body) > PIECE_BYTES:
+                await sent.take(PIECE_BYTES, is_own=False)
+                await send({**message, "body": body[:PIECE_BYTES], "more_body": True})
+                body = body[PIECE_BYTES:]
+            await sent.take(len(body), is_own=False)
+            await send({**message, "body": body} if body else message)
+
+        return send_in_turn
 
     def _answering(self, answer: Answer) -> Answer:
         async def answered(request: Request) -> Response:
@@ -196,15 +226,17 @@ class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
 
 
 @contextlib.asynccontextmanager
-async def serving(desk: GatewayDesk, door: Door) -> AsyncIterator[str]:
+async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
+
+    What is sent and received is counted in ``traffic``, and held back by its limits; headers are not.
 
     Raises:
         UserError: see ``Door.listen``.
     """
     listening, door = door.listen()
     config = uvicorn.Config(
-        _App(desk),
+        _App(desk, traffic or Traffic()),
         http=_Bounded,
         ws="none",
         loop="none",

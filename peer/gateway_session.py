@@ -17,6 +17,7 @@ from protocol.private import NO_LEASES
 from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity
 from swarm.door import Door
+from swarm.traffic import Traffic
 
 
 def check_run(config: PeerConfig, manifest: Manifest) -> None:
@@ -37,8 +38,8 @@ def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, data
 
 
 @contextlib.asynccontextmanager
-async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: StatusBoard) -> AsyncIterator[None]:
-    """Answer light contributors meanwhile, if there is a desk; those who ask when the run is finished are told so.
+async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: StatusBoard, traffic: Traffic) -> AsyncIterator[None]:
+    """Answer light contributors meanwhile, within ``traffic``, if there is a desk; those who ask when the run is finished are told so.
 
     Raises:
         UserError: see ``Door.listen``.
@@ -48,7 +49,8 @@ async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: Stat
         return
     from peer.gateway import say_goodbye, serving
 
-    async with serving(desk, Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)) as address:
+    door = Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)
+    async with serving(desk, door, traffic) as address:
         board.update(leases_at=address)
         board.write()
         board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{board.status.peer} --run {board.status.run}")

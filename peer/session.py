@@ -274,7 +274,7 @@ async def _take_part(
         processes = crew if isinstance(crew, ProcessCrew) else None
         limited = LimitedPeer(loop, resting, processes, compute, node.traffic, board, limits, devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board):
+        async with gateway_open(config, desk, board, node.traffic):
             await limiter.attach(limited)
             watching = asyncio.create_task(limiter.watch())
             watching.add_done_callback(limited.ends_with)

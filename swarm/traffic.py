@@ -1,8 +1,9 @@
 """What a node sends and receives, counted, and held back where a person limits it: a bucket of bytes for each direction.
 
-Counted is what passes through the doors of this process, the streams and the small calls, those of the DHT too; what libp2p and TCP/IP add
-to it is not, nor what mates on one computer read from each other's memory. A bucket may be overdrawn by one piece, and is refilled before
-the next one passes: so the average is the limit whatever the sizes are. Own calls go before the answers to others.
+Counted is what passes through the doors of this process, the streams and the small calls, those of the DHT too, and what a gateway's HTTP
+carries; what libp2p, HTTP and TCP/IP add to it is not, nor what mates on one computer read from each other's memory. A bucket may be
+overdrawn by one piece, and is refilled before the next one passes: so the average is the limit whatever the sizes are. Own calls go before
+the answers to others.
 """
 
 import asyncio
@@ -45,6 +46,11 @@ class Flow:
         if limit is None:
             self._level = 0.0
         self._let_pass()
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether something is held back now."""
+        return bool(self._waiting)
 
     def count(self, num_bytes: int) -> None:
         """Count bytes that have passed already: they are owed."""

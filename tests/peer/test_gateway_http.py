@@ -30,6 +30,7 @@ from protocol.light import Fate, LeaseRequest, SignedLeaseRequest
 from protocol.records import SignedTicket, Ticket
 from protocol.signing import peer_name, sha256
 from swarm.door import Door
+from swarm.traffic import PIECE_BYTES, Traffic
 from tests.memory_log import LOT, until
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, Light, play
 from tests.peer.test_gateway_desk import own_claim
@@ -82,6 +83,34 @@ def test_a_lease_is_done_over_http_from_the_welcome_to_the_ticket() -> None:
             await asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes - 1)
 
     over_http(story)
+
+
+def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_sends_and_receives() -> None:
+    async def whole(gateway: Gateway) -> None:
+        traffic = Traffic()
+        async with serving(gateway.desk, DOOR, traffic) as address:
+            await gateway.convene()
+            client = client_of(address)
+            lease = (await asyncio.to_thread(client.lease, signed_request(gateway, 0))).lease[0].open()
+            assert (traffic.sent.total, traffic.received.total) == (client.bytes_down, client.bytes_up)
+            traffic.sent.limit = 1  # a byte a second: what was unused is a piece
+            fetching = asyncio.create_task(asyncio.to_thread(client.blob, lease.weights, lease.weights_bytes))
+            before = client.bytes_down
+            await until(lambda: traffic.sent.is_awaited)
+            assert before < traffic.sent.total < before + 4 * PIECE_BYTES < before + lease.weights_bytes
+            assert not fetching.done()
+            traffic.sent.limit = None
+            assert len(await fetching) == lease.weights_bytes
+            assert traffic.sent.total == client.bytes_down
+            traffic.received.limit = 1
+            traffic.received.count(PIECE_BYTES)
+            asking = asyncio.create_task(asyncio.to_thread(client.lease, signed_request(gateway, 0)))
+            await until(lambda: traffic.received.is_awaited)
+            assert not asking.done()
+            traffic.received.limit = None
+            assert (await asking).lease
+
+    play(whole)
 
 
 def test_a_gateway_of_another_key_than_was_meant_is_refused() -> None:
