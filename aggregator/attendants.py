@@ -7,7 +7,6 @@ wants for a moment, and the log's writer waits for such a lock ``aggregator.stor
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.storage import BUSY_TIMEOUT_S
+from swarm.tether import end_with_parent
 
 BEAT_S = 1.0
 CANNOT = 2  # a child's exit code: it could never do its work, and is not started again
@@ -27,7 +27,6 @@ _GOODBYE_S = 3.0
 _AGAIN_S = (1.0, 60.0)  # before one is started again; longer and longer while it ends at once
 _LONG_S = 60.0  # who lived so long did not end at once
 _MAX_LOG_BYTES = 1 << 20
-_PR_SET_PDEATHSIG = 1
 
 logger = logging.getLogger("manta.attendants")
 
@@ -137,8 +136,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 def attend(niceness: int, on_end: Callable[[], None]) -> None:
     """Be an attendant: at low priority, with signs of life, and until the parent is gone; then ``on_end`` is called in another thread."""
     os.nice(niceness)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(os.getppid())
     threading.Thread(target=_wait_for_end, args=(on_end,), name="parent", daemon=True).start()
 
 

@@ -5,7 +5,6 @@ parent ends without having stopped them (its ``kill -9``). What a program starts
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import subprocess
@@ -17,7 +16,8 @@ from pathlib import Path
 
 import psutil
 
-_PR_SET_PDEATHSIG = 1
+from swarm.tether import tethered
+
 _POLL_S = 0.1
 _STEPS = (  # signal, and the seconds that it is given
     (signal.SIGINT, 10.0),  # hand in what is trained, close the log
@@ -40,13 +40,12 @@ class Child:
         """Start ``command``, what it prints appended to ``log_path``. Call it on the main thread: the child ends when that ends."""
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                command,
+                tethered(command),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 start_new_session=True,
-                preexec_fn=_die_with_parent(),
             )
         return cls(name, process, log_path)
 
@@ -58,22 +57,6 @@ class Child:
     def last_lines(self, count: int = 20) -> str:
         """Return the end of what it printed."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-count:])
-
-
-def _die_with_parent() -> Callable[[], None] | None:
-    """Return what a child runs before its program starts, so that Linux kills it when its parent is gone; None elsewhere."""
-    prctl = getattr(ctypes.CDLL(None), "prctl", None)  # looked up before the fork
-    if prctl is None:
-        return None
-    parent = os.getpid()
-
-    def set_signal() -> None:
-        # SIGKILL, because nobody would be left to insist: a peer that is asked first hands in what it trained, which may take for ever.
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the line above
-            os._exit(1)
-
-    return set_signal
 
 
 def stop(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:

@@ -31,9 +31,9 @@ from peer.config import PeerConfig
 from peer.session import join
 from swarm.node import Node
 from swarm.rpc import Handler
+from swarm.tether import end_with_parent
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
-PR_SET_PDEATHSIG = 1
 GATE_POLL_S = 0.5  # not to be seen in what it costs to be there
 METHODS = ("header", "body", "commit-after", "commit", "blob", "row", "table", "manifest", "latency", "others")
 SENT, RECEIVED = 0, 1
@@ -213,7 +213,7 @@ class Forked:
 
 def _live(work: Callable[[], None], log_path: Path) -> NoReturn:
     """Be a program of its own: run ``work``, what is printed in a file, and end; the kernel ends it when the benchmark is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(os.getppid())
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)  # the benchmark's own handlers are not the program's

@@ -6,7 +6,6 @@ of a lot too.
 """
 
 import contextlib
-import ctypes
 import os
 import queue
 import signal
@@ -31,8 +30,7 @@ from automl.spaces.space import Architecture, space_named
 from automl.training.lots import Lot, Worker
 from peer.worker_messages import HEAD_BYTES, MAX_REASON, Answer, Failed, Message, PairsOf, Ready, Setup, Task, framed, head, message_of
 from protocol.errors import MantaError, OwnFault
-
-_PR_SET_PDEATHSIG = 1
+from swarm.tether import end_with_parent
 
 
 class Computer:
@@ -161,10 +159,8 @@ def main() -> None:
     """Be a worker."""
     parent, descriptor, *others = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return  # it ended before that was asked for
+    if not end_with_parent(parent):
+        return
     line = Line(socket.socket(fileno=descriptor))
     line.listen()
     state, gradients, data = map(Region.inherited, others)

@@ -32,6 +32,14 @@ child = Child.start("child", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[
 print(child.process.pid, flush=True)
 signal.pause()
 """
+_AT_FORK = """
+import os, sys
+from pathlib import Path
+from aggregator.children import Child
+os.register_at_fork(before=lambda: print("Python forks", flush=True))
+child = Child.start("child", [sys.executable, "-c", "pass"], Path(sys.argv[1]), {})
+sys.exit(child.process.wait(60))
+"""
 
 
 def _start(code: str, directory: Path, name: str = "program") -> Child:
@@ -81,3 +89,18 @@ def test_a_program_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
     wait_for(lambda: are_gone([child]), "the child is gone")
     for each in grandchildren:  # a stand-in's own child, which did not ask for the same
         each.kill()
+
+
+def test_nothing_of_a_parent_with_threads_runs_in_a_program_before_its_start(tmp_path: Path) -> None:
+    # Between fork and exec a lock that another thread held is held for ever.
+    command = [sys.executable, "-c", _AT_FORK, str(tmp_path / "child.log")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "child.log").read_text() == ""
+
+
+def test_a_program_is_what_it_was_started_as(tmp_path: Path) -> None:
+    code = "import os, sys; print('ready', os.getpid(), sys.argv[1:], os.environ['OF_THE_PARENT'], flush=True)"
+    child = Child.start("program", [sys.executable, "-c", code, "a b", "--c"], tmp_path / "program.log", {"OF_THE_PARENT": "1"})
+    assert child.process.wait(60) == 0
+    assert child.last_lines() == f"ready {child.process.pid} ['a b', '--c'] 1"
