@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.fence import mark_restored
+from aggregator.fence import RESTORED, mark_restored
 from aggregator.replay import BODIES, SNAPSHOTS
 from aggregator.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
 from aggregator.verify import Verification, verify_directory
@@ -46,11 +46,22 @@ def back_up(directory: Path, to: Path, *, with_key: bool) -> Copied:
         UserError: there is no run, or ``to`` cannot be made.
         StorageError: the disk fails, or the run is damaged.
     """
+    check_backup(directory, to, with_key=with_key)
+    with _new_folder(to, beside=directory) as part:
+        return _copied(directory, part, key=directory / IDENTITY if with_key else None)
+
+
+def check_backup(directory: Path, to: Path, *, with_key: bool) -> None:
+    """Refuse a backup that cannot be made, as far as it shows before anything is copied.
+
+    Raises:
+        UserError: there is no run, no key, or ``to`` cannot be made.
+        StorageError: the run is damaged.
+    """
     read_manifest(directory)
     if with_key and not (directory / IDENTITY).exists():
         raise UserError(f"{directory / IDENTITY} is missing: there is no key to put into the backup")
-    with _new_folder(to, beside=directory) as part:
-        return _copied(directory, part, key=directory / IDENTITY if with_key else None)
+    _check_new(to, beside=directory)
 
 
 def restore(backup: Path, directory: Path, *, key: Path | None = None) -> Copied:
@@ -92,18 +103,40 @@ def _key_in(path: Path) -> Identity:
         raise UserError(f"{path} is no operator's key: {error}") from error
 
 
-@contextlib.contextmanager
-def _new_folder(folder: Path, *, beside: Path) -> Iterator[Path]:
-    """Yield where to make a folder, which gets its name at the end; nothing of it is left if that fails.
+def _check_new(folder: Path, *, beside: Path) -> None:
+    """Refuse the name of a folder that cannot be made new.
 
     Raises:
-        UserError: there is something of that name, or it cannot be made.
+        UserError: there is something of that name, or in the place where it is made.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already, and not empty; it is left as it is: choose another folder")
     if folder.absolute().resolve().is_relative_to(beside.absolute().resolve()):
         raise UserError(f"{folder} lies inside of {beside}: choose a folder elsewhere, best on another disk")
-    part = folder.absolute().with_name(f"{folder.name}.part")
+    part = _part_of(folder)
+    # The mark is the first that is written to a copy: a folder that has none is somebody's own.
+    if part.is_symlink() or (part.exists() and not _is_cut_off(part)):
+        raise UserError(f"{part} is in the way, and is no copy that was cut off; it is left as it is: choose another folder")
+
+
+def _part_of(folder: Path) -> Path:
+    return folder.absolute().with_name(f"{folder.name}.part")
+
+
+def _is_cut_off(part: Path) -> bool:
+    names = {path.name for path in part.iterdir()} if part.is_dir() else {""}
+    return RESTORED in names or names <= {f"{RESTORED}.part"}
+
+
+@contextlib.contextmanager
+def _new_folder(folder: Path, *, beside: Path) -> Iterator[Path]:
+    """Yield where to make a folder, which gets its name at the end; nothing of it is left if that fails.
+
+    Raises:
+        UserError: see ``_check_new``, or it cannot be made.
+    """
+    _check_new(folder, beside=beside)
+    part = _part_of(folder)
     with disk_errors(part):
         shutil.rmtree(part, ignore_errors=True)  # of one that was killed
     make_directory(part)

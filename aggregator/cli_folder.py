@@ -122,10 +122,11 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
     with clear_errors():
         _check_run(directory)
         with ending_at_ctrl_c():
-            from aggregator.backup import back_up, mark_handed_over
+            from aggregator.backup import back_up, check_backup, mark_handed_over
             from aggregator.control import is_running
             from swarm.disk import only_process
 
+        check_backup(directory, to, with_key=True)  # before a run is stopped for it
         if is_running(directory):
             _stop(directory, reason, is_over=False)
         with only_process(directory):

@@ -1,6 +1,7 @@
 """A state of a run's folder, taken out while the run goes on: the newest snapshot, checked, with what proves that the log has it."""
 
 import shutil
+import tempfile
 from pathlib import Path
 
 from aggregator.replay import SNAPSHOTS
@@ -29,9 +30,13 @@ def take_snapshot(directory: Path, out: Path) -> tuple[int, str]:
             raise UserError(f"{path} exists already; it is left as it is: choose another name")
     if not out.absolute().parent.is_dir():
         raise UserError(f"there is no folder {out.absolute().parent}")
-    part = out.with_name(f"{out.name}.part")
     try:
-        proof = _copied(directory / SNAPSHOTS, part)
+        making = tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent)
+    except OSError as error:
+        raise UserError(f"cannot write to {out.absolute().parent}: {error.strerror}") from error
+    with making as temporary:
+        part, proof_part = Path(temporary) / out.name, Path(temporary) / proof_out.name
+        _copy_newest(directory / SNAPSHOTS, part, proof_part)
         try:
             state, metadata = load_snapshot(part)
         except UserError as error:  # nobody chose that file
@@ -40,27 +45,29 @@ def take_snapshot(directory: Path, out: Path) -> tuple[int, str]:
         if metadata.get("state") != digest:
             raise StorageError(f"the newest state of {directory} is damaged: its digest is another one than it says")
         with disk_errors(out):
-            proof_out.write_bytes(proof)
+            proof_part.rename(proof_out)
             part.rename(out)
         sync_directory(out.absolute().parent)
-    finally:
-        part.unlink(missing_ok=True)
     return state.round, digest
 
 
-def _copied(snapshots: Path, part: Path) -> bytes:
-    """Copy the newest state that has a proof; return the proof.
+def _copy_newest(snapshots: Path, part: Path, proof_part: Path) -> None:
+    """Copy the newest state that has a proof, and the proof.
 
     Raises:
         UserError: there is none.
+        StorageError: the disk fails.
     """
     for _ in range(_TRIES):
         for proof in sorted(snapshots.glob("round-*.json"), reverse=True):
             try:
-                data = proof.read_bytes()
-                with disk_errors(part), proof.with_suffix(".safetensors").open("rb") as file, part.open("wb") as copy:
-                    shutil.copyfileobj(file, copy)
-            except (FileNotFoundError, StorageError):
-                continue  # it was pruned a moment ago; a disk that fails fails at all of them
-            return data
+                data, state = proof.read_bytes(), proof.with_suffix(".safetensors").open("rb")
+            except FileNotFoundError:
+                continue  # it was pruned a moment ago
+            except OSError as error:
+                raise StorageError(f"{proof} and its state cannot be read: {error.strerror}; check the disk and the permissions") from error
+            with state, disk_errors(part), part.open("wb") as copy:
+                shutil.copyfileobj(state, copy)
+                proof_part.write_bytes(data)
+            return
     raise UserError(f"{snapshots} has no state that the log has")

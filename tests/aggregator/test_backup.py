@@ -17,6 +17,8 @@ from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from protocol.signing import Identity
+from swarm.disk import DirectoryLock
+from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
 
@@ -142,6 +144,18 @@ def test_mistakes_are_told_in_one_line_and_nothing_is_written(directory: Path, t
         back_up(directory, tmp_path / "other", with_key=True)
 
 
+def test_what_lies_where_a_copy_is_made_is_kept_unless_it_is_a_copy_that_was_cut_off(directory: Path, tmp_path: Path) -> None:
+    part = tmp_path / "backup.part"
+    part.mkdir()
+    (part / "of somebody").write_text("work of years")
+    with pytest.raises(UserError, match="in the way, and is no copy that was cut off"):
+        back_up(directory, tmp_path / "backup", with_key=False)
+    assert contents(part) == {part / "of somebody": b"work of years"}
+    (part / RESTORED).write_text("the first thing in a copy")
+    back_up(directory, tmp_path / "backup", with_key=False)
+    assert not part.exists()
+
+
 def test_the_newest_state_is_taken_out_with_its_proof(directory: Path, tmp_path: Path) -> None:
     out = tmp_path / "state.safetensors"
     result = command("snapshot", out, "--dir", directory)
@@ -151,6 +165,26 @@ def test_the_newest_state_is_taken_out_with_its_proof(directory: Path, tmp_path:
     assert state_digest(state).hex() in result.output
     assert out.with_suffix(".json").read_bytes() == (directory / "snapshots" / "round-00000003.json").read_bytes()
     assert command("snapshot", out, "--dir", directory).exit_code == 2
+
+
+def test_a_full_disk_is_told_as_that_and_leaves_nothing_of_a_snapshot(directory: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "state.safetensors"
+    out.parent.mkdir()
+    with file_size_limit(1000):
+        result = command("snapshot", out, "--dir", directory)
+    assert (result.exit_code, "File too large" in result.output) == (1, True), result.output
+    assert list(out.parent.iterdir()) == []
+
+
+def test_a_run_is_not_stopped_to_be_handed_to_a_folder_that_cannot_be_made(directory: Path, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "something").touch()
+    lock = DirectoryLock(directory, "aggregator")  # whoever has it is at work, and cannot be told to stop here
+    try:
+        result = command("hand-over", tmp_path / "given", "--dir", directory)
+    finally:
+        lock.release()
+    assert (result.exit_code, "not empty" in result.output) == (2, True), result.output
 
 
 def test_a_run_that_is_handed_over_goes_on_there_and_not_here(directory: Path, tmp_path: Path) -> None:
