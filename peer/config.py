@@ -3,6 +3,7 @@
 The files are ``limits.toml``, which ``manta-peer limits`` writes, and before it, so weaker, ``peer.toml``, which a person does.
 """
 
+import json
 import os
 import re
 import tomllib
@@ -215,7 +216,7 @@ def keep_limits(directory: Path, told: dict[str, str]) -> None:
     """
     checked(told)
     make_directory(directory)
-    lines = [f'{name} = "{value}"' for name, value in {**kept_limits(directory), **told}.items()]
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in {**kept_limits(directory), **told}.items()]
     text = "\n".join(("# Written by manta-peer limits; stronger than peer.toml.", *lines, ""))
     replace_file(directory / _LIMITS_FILE, text.encode())
 

@@ -194,6 +194,17 @@ def test_a_limit_that_cannot_be_is_not_kept(tmp_path: Path) -> None:
         load_config({"dir": tmp_path})
 
 
+def test_limits_are_kept_as_they_were_said_whatever_space_is_around_them(tmp_path: Path) -> None:
+    (tmp_path / "limits.toml").write_text("on_ac = true\nmax_temperature = 80\n")  # as a person may write it
+    keep_limits(tmp_path, {"duty": "60%\n", "max_upload": "10\tMbit"})
+    assert load_config({"dir": tmp_path}).limits.words() == {
+        "duty": "60%",
+        "max_temperature": "80C",
+        "max_upload": "1.25MB",
+        "on_ac": "true",
+    }
+
+
 def test_a_list_that_should_be_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "peer.toml").write_text('initial_peers = "/ip4/1.2.3.4/tcp/1"')
     with pytest.raises(UserError, match=r"peer\.toml: initial_peers"):
