@@ -104,7 +104,8 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """
     part = path.with_name(f"{path.name}.part")
     with disk_errors(path):
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        part.unlink(missing_ok=True)  # what a crash left, or somebody else: others may read it, and it would keep its mode
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -76,6 +76,18 @@ def test_what_a_crash_left_half_written_is_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "file").read_bytes() == b"new"
 
 
+def test_what_lies_where_a_private_file_is_written_opens_it_to_nobody(tmp_path: Path) -> None:
+    part, elsewhere = tmp_path / "key.part", tmp_path / "elsewhere"
+    part.touch(0o644)
+    write_durably(tmp_path / "key", b"secret", mode=0o600)
+    assert mode_of(tmp_path / "key") == 0o600
+    elsewhere.write_bytes(b"of somebody")
+    part.symlink_to(elsewhere)
+    write_durably(tmp_path / "key", b"another secret", mode=0o600)
+    assert (elsewhere.read_bytes(), (tmp_path / "key").read_bytes()) == (b"of somebody", b"another secret")
+    assert not (tmp_path / "key").is_symlink()
+
+
 def test_a_new_directory_is_the_users_own(tmp_path: Path) -> None:
     directory = tmp_path / "above" / "run"
     make_directory(directory)
