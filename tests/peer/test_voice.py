@@ -82,3 +82,18 @@ def test_a_terminal_that_is_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -
 def _no_thread_is_left() -> Any:
     yield
     assert not [thread for thread in threading.enumerate() if thread.name == "voice" and thread.is_alive()]
+
+
+def test_what_the_terminal_has_no_letters_for_is_said_in_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", terminal)
+    voice = Voice()
+    voice.say("the log stops: \u043f\u043e\u043a\u0430")
+    with voice:
+        voice.say("\u2192 later")
+        voice.say("and goes on, na\u00efvely")
+    assert terminal.buffer.getvalue().decode("latin-1").splitlines() == [  # type: ignore[attr-defined]
+        "the log stops: \\u043f\\u043e\\u043a\\u0430",
+        "\\u2192 later",
+        "and goes on, na\u00efvely",
+    ]
