@@ -37,7 +37,9 @@ def init(run_file: Path, **options: Any) -> None:
         with ending_at_ctrl_c():
             from aggregator.config import write_run_file
 
-        write_run_file(run_file, _settings(given))
+        settings = _settings(given)
+        settings.check()
+        write_run_file(run_file, settings)
         click.echo(f"wrote {run_file}; read it, then: manta-aggregator check {run_file}, and manta-aggregator start {run_file} --dir DIR")
 
 

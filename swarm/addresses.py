@@ -65,12 +65,12 @@ def _check_port_free(text: str, family: int, host: str, port: int) -> None:
     Raises:
         UserError: the port is in use, or the address is none of this computer's.
     """
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that only waits out old connections is free
-        try:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that only waits out old connections is free
             probe.bind((host, port))
-        except OSError as error:
-            raise UserError(f"cannot listen on {text}: {error.strerror}; choose another address with --listen") from error
+    except OSError as error:  # the first line's, too: there are systems without IPv6
+        raise UserError(f"cannot listen on {text}: {error.strerror}; choose another address with --listen") from error
 
 
 def _parts(text: str) -> list[str]:

@@ -52,14 +52,14 @@ class Door:
         try:
             family = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)[0][0]
             listening = socket.create_server((self.host, self.port), family=family)
-        except OSError as error:
-            reason = (
-                os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
-            )  # a name's errors have numbers of their own
-            raise UserError(
-                f"cannot listen on {self.address} ({reason}): give another --gateway HOST:PORT, or stop what uses it"
-            ) from error
+        except UnicodeError as error:  # as Python says that no name of a host is so long, or has nothing between two dots
+            raise self._closed("no such name can be") from error
+        except OSError as error:  # a name's errors have numbers of their own
+            raise self._closed(os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)) from error
         return listening, replace(self, port=listening.getsockname()[1])
+
+    def _closed(self, reason: str) -> UserError:
+        return UserError(f"cannot listen on {self.address} ({reason}): give another --gateway HOST:PORT, or stop what uses it")
 
     def _check_certificate(self) -> None:
         if self.certificate is None or self.key is None:

@@ -109,3 +109,9 @@ def test_a_port_in_use_and_an_address_of_others_cannot_be_listened_on() -> None:
 def test_what_is_no_address_to_listen_on_is_the_users_error(text: str) -> None:
     with pytest.raises(UserError, match=r"it is not a multiaddress like /ip4/0\.0\.0\.0/tcp/31000"):
         check_listen([text])
+
+
+def test_a_system_that_does_not_know_ipv6_cannot_listen_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "AF_INET6", 45)  # a family that no system has: it answers as one without IPv6 does
+    with pytest.raises(UserError, match="cannot listen on /ip6/::1/tcp/0: Address family not supported"):
+        check_listen(["/ip6/::1/tcp/0"])
