@@ -15,6 +15,8 @@ import click
 
 from protocol.errors import MantaError, UserError
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
+from swarm.disk import replace_file
+from swarm.exits import ending_in_a_line
 from swarm.loading import check_installed, ending_at_ctrl_c
 
 
@@ -86,11 +88,8 @@ def main() -> None:
 @click.option("--no-monitor", is_flag=True, help="Without it.")
 def up(**options: Any) -> None:
     """Start an aggregator and peers, train a run to its end, check everything, report. Ctrl-C stops all of it."""
-    try:
+    with ending_in_a_line("manta-swarm"):
         _run(options)
-    except UserError as error:
-        click.echo(f"manta-swarm: {error}", err=True)
-        sys.exit(2)
 
 
 def _run(options: dict[str, Any]) -> None:
@@ -115,7 +114,7 @@ def _run(options: dict[str, Any]) -> None:
     except MantaError as error:
         click.echo(f"manta-swarm: {error}\nfiles: {settings.directory}", err=True)
         sys.exit(1)
-    (settings.directory / "report.json").write_text(report.model_dump_json(indent=1))
+    replace_file(settings.directory / "report.json", report.model_dump_json(indent=1).encode())
     show(report, Console())
     sys.exit(0 if report.succeeded else 1)
 

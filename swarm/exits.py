@@ -1,0 +1,21 @@
+"""How a command ends that cannot go on: one line that says what is wrong, and an exit code."""
+
+import contextlib
+import sys
+from collections.abc import Iterator
+
+import click
+
+from protocol.errors import MantaError, OtherHistory, UserError
+
+
+@contextlib.contextmanager
+def ending_in_a_line(program: str) -> Iterator[None]:
+    """Say as ``program`` what went wrong, and exit: 2 the person's, 3 a log that is not what its key has signed for, 1 all else."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except MantaError as error:
+        click.echo(f"{program}: {error}", err=True)
+        sys.exit(2 if isinstance(error, UserError) else 3 if isinstance(error, OtherHistory) else 1)
