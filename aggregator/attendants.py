@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from aggregator.children import last_lines, open_log
 from aggregator.storage import BUSY_TIMEOUT_S
 from swarm.tether import end_with_parent
 
@@ -26,7 +27,6 @@ _QUIET_S = 0.8 * BUSY_TIMEOUT_S  # after the first one
 _GOODBYE_S = 3.0
 _AGAIN_S = (1.0, 60.0)  # before one is started again; longer and longer while it ends at once
 _LONG_S = 60.0  # who lived so long did not end at once
-_MAX_LOG_BYTES = 1 << 20
 
 logger = logging.getLogger("manta.attendants")
 
@@ -76,8 +76,7 @@ class Attendant:
     async def _live(self) -> int:
         """Run the process once; return its exit code. It is gone when this ends, however."""
         self._log_path.parent.mkdir(mode=0o700, exist_ok=True)
-        is_long = self._log_path.exists() and self._log_path.stat().st_size > _MAX_LOG_BYTES
-        with self._log_path.open("wb" if is_long else "ab") as log:
+        with open_log(self._log_path) as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
@@ -112,8 +111,7 @@ class Attendant:
 
     def _last_line(self) -> str:
         with contextlib.suppress(OSError):
-            lines = self._log_path.read_text(errors="replace").splitlines()
-            return lines[-1] if lines else ""
+            return last_lines(self._log_path, 1)
         return ""
 
 

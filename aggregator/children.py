@@ -13,12 +13,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import psutil
 
 from swarm.tether import tethered
 
 _POLL_S = 0.1
+_MAX_LOG_BYTES = 1 << 20
+_LAST_BYTES = 1 << 16
 _STEPS = (  # signal, and the seconds that it is given
     (signal.SIGINT, 10.0),  # hand in what is trained, close the log
     (signal.SIGTERM, 5.0),  # a program that was already told stops at once
@@ -37,8 +40,8 @@ class Child:
 
     @classmethod
     def start(cls, name: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]) -> "Child":
-        """Start ``command``, what it prints appended to ``log_path``. Call it on the main thread: the child ends when that ends."""
-        with log_path.open("ab") as log:
+        """Start ``command``, what it prints in ``log_path``. Call it on the main thread: the child ends when that ends."""
+        with open_log(log_path) as log:
             process = subprocess.Popen(
                 tethered(command),
                 stdin=subprocess.DEVNULL,
@@ -56,7 +59,21 @@ class Child:
 
     def last_lines(self, count: int = 20) -> str:
         """Return the end of what it printed."""
-        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-count:])
+        return last_lines(self.log_path, count)
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Return the file for what a program prints, to be appended to; one that became long is put aside, in the place of the one before."""
+    if path.exists() and path.stat().st_size > _MAX_LOG_BYTES:
+        path.replace(path.with_name(f"{path.name}.before"))
+    return path.open("ab")
+
+
+def last_lines(path: Path, count: int) -> str:
+    """Return the last lines of a file, as far as they are no book."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _LAST_BYTES))
+        return "\n".join(file.read().decode("utf-8", "replace").splitlines()[-count:])
 
 
 def stop(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:

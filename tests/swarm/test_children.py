@@ -32,6 +32,7 @@ child = Child.start("child", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[
 print(child.process.pid, flush=True)
 signal.pause()
 """
+_WRITES = "print('x' * 2_000_000); print('the last line', flush=True)"
 _AT_FORK = """
 import os, sys
 from pathlib import Path
@@ -104,3 +105,12 @@ def test_a_program_is_what_it_was_started_as(tmp_path: Path) -> None:
     child = Child.start("program", [sys.executable, "-c", code, "a b", "--c"], tmp_path / "program.log", {"OF_THE_PARENT": "1"})
     assert child.process.wait(60) == 0
     assert child.last_lines() == f"ready {child.process.pid} ['a b', '--c'] 1"
+
+
+def test_what_a_program_prints_again_and_again_fills_no_disk_and_no_memory(tmp_path: Path) -> None:
+    for _ in range(4):
+        child = Child.start("program", [sys.executable, "-c", _WRITES], tmp_path / "program.log", {})
+        assert child.process.wait(60) == 0
+        assert child.last_lines(1) == "the last line"
+        assert len(child.last_lines()) < 100_000
+    assert {path.name: path.stat().st_size for path in tmp_path.iterdir()} == {"program.log": 2_000_015, "program.log.before": 2_000_015}
