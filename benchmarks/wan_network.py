@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
-from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, remove, run, take
+from tests import namespaces
+from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, run, take
 
 PREFIX = "manta-wan-"
 SITES = ("a", "b")
@@ -66,11 +66,12 @@ def why_not() -> str | None:
     return None
 
 
-class Network:
+class Network(namespaces.Network):
     """The network. Use with ``with``: inside, the hosts are there; at the end they, their processes and their files are gone."""
 
     def __init__(self, hosts_a_site: int) -> None:
         """Make it with ``with``."""
+        super().__init__(PREFIX)
         self.directory = Path(tempfile.gettempdir()) / "manta-wan"  # for the files of all that runs here; short: sockets are in it
         self.server = Host(_SERVER, "", _SERVER_ADDRESS)
         self.hosts = [
@@ -78,22 +79,6 @@ class Network:
             for place, site in enumerate(SITES)
             for number in range(hosts_a_site)
         ]
-        self._held = ExitStack()
-
-    def __enter__(self) -> "Network":
-        try:
-            self._lock()
-            self._held.callback(self._clean)
-            self._clean()
-            self.directory.mkdir(mode=0o700, exist_ok=True)
-            self._build()
-        except BaseException:
-            self._held.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._held.close()
 
     def shape(self, mbit: float | None) -> None:
         """Let each link carry so many Mbit/s in each direction; None: as many as it can."""
@@ -111,14 +96,13 @@ class Network:
         ways = {way: {site: int(found[f"to-{site}"][way]["bytes"]) for site in SITES} for way in ("rx", "tx")}
         return Carried(up=ways["rx"], down=ways["tx"])
 
-    def _lock(self) -> None:
-        if not take(PREFIX, self._held.enter_context(socket.socket(socket.AF_UNIX))):
+    def _take(self, name: socket.socket) -> None:
+        if not take(PREFIX, name):
             raise SystemExit("such a network is in use already: wait until that benchmark is over")
 
     def _clean(self) -> None:
-        """Remove all that such a network leaves, this one's or an earlier one's."""
         try:
-            remove(PREFIX)
+            super()._clean()
         except RuntimeError as error:
             raise SystemExit(str(error)) from error
         if self.directory.is_symlink() or self.directory.exists():
@@ -127,6 +111,7 @@ class Network:
             shutil.rmtree(self.directory, ignore_errors=True)
 
     def _build(self) -> None:
+        self.directory.mkdir(mode=0o700, exist_ok=True)
         for namespace in (_INTERNET, _SERVER, *(_switch(site) for site in SITES), *(host.namespace for host in self.hosts)):
             make(namespace)
         run("ip", "netns", "exec", _INTERNET, "sysctl", "-qw", "net.ipv4.ip_forward=1")

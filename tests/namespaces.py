@@ -10,7 +10,10 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import suppress
+from abc import ABC, abstractmethod
+from contextlib import ExitStack, suppress
+from types import TracebackType
+from typing import Self
 
 END_S = 20.0
 _IN_USE_S = 600.0
@@ -75,6 +78,41 @@ def remove(prefix: str) -> None:
         time.sleep(0.1)
     for namespace in left:
         run("ip", "netns", "del", namespace)
+
+
+class Network(ABC):
+    """A network of namespaces. Use with ``with``: inside it is there; at the end its hosts and all that runs on them are gone."""
+
+    def __init__(self, prefix: str) -> None:
+        """Make it with ``with``; its namespaces' names begin with ``prefix``."""
+        self._prefix = prefix
+        self._held = ExitStack()  # what goes with it, the last first
+
+    def __enter__(self) -> Self:
+        try:
+            self._take(self._held.enter_context(socket.socket(socket.AF_UNIX)))
+            self._held.callback(self._clean)
+            self._clean()
+            self._build()
+        except BaseException:
+            self._held.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._held.close()
+
+    def _take(self, name: socket.socket) -> None:
+        """Take the right to it, or fail."""
+        take_in_turn(self._prefix, name)
+
+    def _clean(self) -> None:
+        """Remove all that such a network leaves, this one's or an earlier one's."""
+        remove(self._prefix)
+
+    @abstractmethod
+    def _build(self) -> None:
+        """Make its hosts."""
 
 
 def make(namespace: str) -> None:

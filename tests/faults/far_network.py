@@ -8,18 +8,16 @@ own network. ``delay_line.py`` is the ways.
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
+from tests import namespaces
 from tests.faults.delay_line import DEVICE, READY, Table, carried_bytes
-from tests.namespaces import END_S, make, on_host, remove, run, take_in_turn
+from tests.namespaces import END_S, make, on_host, run
 
 PREFIX = "manta-far-"
 _LINES = f"{PREFIX}lines"
@@ -78,7 +76,7 @@ def _own_root(machine_id: Path, *words: str) -> list[str]:
     return ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _ENTER, str(machine_id), *words]
 
 
-class FarNetwork:
+class FarNetwork(namespaces.Network):
     """The network. Use with ``with``: at the end its hosts and all that runs on them are gone. One such network at a time."""
 
     def __init__(self, directory: Path, sites: Mapping[str, str], *, inside_ms: float, between_ms: float) -> None:
@@ -90,6 +88,7 @@ class FarNetwork:
             inside_ms: how long it takes there and back to a host of the same site.
             between_ms: the same to one of another site.
         """
+        super().__init__(PREFIX)
         self._directory = directory
         self._carried = directory / "carried"
         self._ways_us = {True: round(500 * inside_ms), False: round(500 * between_ms)}
@@ -97,23 +96,11 @@ class FarNetwork:
             name: Host(name, site, f"{_NET}.{place + 1}.1", directory / f"{name}.machine-id")
             for place, (name, site) in enumerate(sites.items())
         }
-        self._held = ExitStack()
 
-    def __enter__(self) -> "FarNetwork":
-        try:
-            take_in_turn(PREFIX, self._held.enter_context(socket.socket(socket.AF_UNIX)))
-            self._held.callback(remove, PREFIX)
-            remove(PREFIX)
-            for host in self.hosts.values():
-                _build(host)
-            self._start_lines()
-        except BaseException:
-            self._held.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._held.close()
+    def _build(self) -> None:
+        for host in self.hosts.values():
+            _build(host)
+        self._start_lines()
 
     def carried(self) -> dict[tuple[str, str], int]:
         """Return the bytes that went from each host to each other one so far, with IP's headers."""

@@ -14,14 +14,12 @@ Each translated host has a router and a LAN of its own; ``behind`` puts another 
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from dataclasses import dataclass
-from types import TracebackType
 
-from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, remove, run, take_in_turn
+from tests import namespaces
+from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, run
 
 KINDS = ("public", "cone", "symmetric", "firewalled")
 PREFIX = "manta-nat-"
@@ -67,30 +65,19 @@ def why_not() -> str | None:
         run("ip", "netns", "del", probe)
 
 
-class Internet:
+class Internet(namespaces.Network):
     """The network. Use with ``with``: at the end its hosts and all that runs on them are gone. One such network at a time."""
 
     def __init__(self) -> None:
         """Make it with ``with``."""
+        super().__init__(PREFIX)
         self.hosts: dict[str, Host] = {}
-        self._held = ExitStack()
         self._last_public = 0
         self._last_lan = 0
 
-    def __enter__(self) -> "Internet":
-        try:
-            take_in_turn(PREFIX, self._held.enter_context(socket.socket(socket.AF_UNIX)))
-            self._held.callback(remove, PREFIX)
-            remove(PREFIX)
-            make(_SWITCH)
-            add_bridge(_SWITCH, "bridge")
-        except BaseException:
-            self._held.close()
-            raise
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._held.close()
+    def _build(self) -> None:
+        make(_SWITCH)
+        add_bridge(_SWITCH, "bridge")
 
     def add(self, name: str, kind: str) -> Host:
         """Add a host of ``kind``, with a router of its own where it needs one."""
