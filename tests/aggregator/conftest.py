@@ -10,10 +10,11 @@ import pytest
 
 import swarm.node  # noqa: F401
 from aggregator.log import Log
+from tests.aggregator.desk import play
 from tests.aggregator.small_run import create, signed_manifest
 from tests.command import environment, home
 
-__all__ = ["environment", "home"]
+__all__ = ["environment", "home", "play"]
 
 
 @pytest.fixture

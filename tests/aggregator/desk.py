@@ -149,6 +149,10 @@ class Desk:
         return self.intake.faults.by_key().get(peer.public_key, {})
 
 
+Story = Callable[[Desk], Awaitable[None]]
+Play = Callable[..., None]
+
+
 class SlowDisk:
     """Takes the place of ``Bodies.append``: each call waits until it is let through, and is remembered."""
 
@@ -180,7 +184,17 @@ async def says_no(call: Awaitable[object], reason: str) -> None:
         await call
 
 
-def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Callable[[Desk], Awaitable[None]], course: FixedCourse = COURSE) -> None:
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Tell a story at a desk."""
+
+    def tell(story: Story, **options: Any) -> None:
+        at_desk(tmp_path / "bodies", monkeypatch, story, **options)
+
+    return tell
+
+
+def at_desk(directory: Path, patch: pytest.MonkeyPatch, story: Story, course: FixedCourse = COURSE) -> None:
     """Run ``story`` in an event loop with an intake."""
 
     async def play() -> None:

@@ -97,23 +97,29 @@ def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monk
     play(story)
 
 
+def images_of_the_transaction(world: World, log: Aggregator, patch: pytest.MonkeyPatch, moment: str) -> list[Path]:
+    """Return what will have a copy of the disk "before" or "after" each transaction to come."""
+    images: list[Path] = []
+    store = log.run.log._store
+
+    def filmed(entries: Sequence[bytes]) -> None:
+        if moment == "after":
+            store(entries)
+        images.append(world.image())
+        if moment == "before":
+            store(entries)
+
+    patch.setattr(log.run.log, "_store", filmed)
+    return images
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_one_row(
     play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        images: list[Path] = []
-        store = log.run.log._store
-
-        def filmed(entries: Sequence[bytes]) -> None:
-            if moment == "after":
-                store(entries)
-            images.append(world.image())
-            if moment == "before":
-                store(entries)
-
-        monkeypatch.setattr(log.run.log, "_store", filmed)
+        images = images_of_the_transaction(world, log, monkeypatch, moment)
         contributions = [made(log.ledger, PEERS[1]), made_together(log.ledger, PEERS[:2]), made(log.ledger, PEERS[2])]
         tickets = {one.digest: await log.ticket(one) for one in contributions}
         await log.finish_round()
@@ -135,17 +141,7 @@ def test_killed_around_the_transaction_it_comes_to_the_same_log_state_and_table(
 ) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        images: list[Path] = []
-        store = log.run.log._store
-
-        def filmed(entries: Sequence[bytes]) -> None:
-            if moment == "after":
-                store(entries)
-            images.append(world.image())
-            if moment == "before":
-                store(entries)
-
-        monkeypatch.setattr(log.run.log, "_store", filmed)
+        images = images_of_the_transaction(world, log, monkeypatch, moment)
         contributions = everybodys(log.ledger)
         tickets = {one.digest: await log.ticket(one) for one in contributions}
         await log.finish_round()

@@ -2,8 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,24 +13,12 @@ from protocol.signing import PublicKey
 from swarm.blobs import Blob
 from swarm.messages import BodyPart, HandIn
 from swarm.rpc import Refused
-from tests.aggregator.desk import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Desk, SlowDisk, at_desk, says_no
+from tests.aggregator.desk import GRACE_MS, NUM_ROUNDS, NUM_WEIGHTS, OPEN_MS, OPERATOR, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of
 from tests.contributions import header_of, with_contribution
 from tests.runs import FixedCourse
 
 A, B, C = PEERS[:3]
-Story = Callable[[Desk], Awaitable[None]]
-Play = Callable[..., None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Tell a story at a desk."""
-
-    def tell(story: Story, **options: Any) -> None:
-        at_desk(tmp_path / "bodies", monkeypatch, story, **options)
-
-    return tell
 
 
 # A contribution on its way in.

@@ -1,8 +1,6 @@
 """Contributions of several keys at the log: who brings them, what becomes of them beside their members' own, and whose fault is what."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,24 +11,12 @@ from protocol.exchange import GROUP_VALUES
 from protocol.signing import Identity, sha256
 from swarm.messages import BodyPart, HandIn
 from swarm.rpc import Refused
-from tests.aggregator.desk import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Desk, SlowDisk, at_desk, says_no
+from tests.aggregator.desk import GRACE_MS, NUM_WEIGHTS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 from tests.aggregator.made import Made, made_of
 from tests.contributions import claim_of, header_of, listing
 from tests.runs import FixedCourse
 
 A, B, C, D, E = PEERS[:5]  # in the order of their keys
-Story = Callable[[Desk], Awaitable[None]]
-Play = Callable[..., None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Tell a story at a desk."""
-
-    def tell(story: Story, **options: Any) -> None:
-        at_desk(tmp_path / "bodies", monkeypatch, story, **options)
-
-    return tell
 
 
 def blamed(desk: Desk, made: Made) -> "asyncio.Future[set[bytes]]":

@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import os
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,17 +12,9 @@ from protocol.signing import Identity
 from swarm.budget import FAULTS_FORGIVEN, FORGET_S
 from swarm.messages import HandIn
 from swarm.rpc import Refused
-from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, SlowDisk, at_desk, says_no
+from tests.aggregator.desk import GRACE_MS, MAX_ROWS, OPEN_MS, PEERS, Desk, Play, SlowDisk, says_no
 
 A, B, C, D, E = PEERS[:5]
-Story = Callable[[Desk], Awaitable[None]]
-Play = Callable[[Story], None]
-
-
-@pytest.fixture
-def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
-    """Tell a story at a desk."""
-    return lambda story: at_desk(tmp_path / "bodies", monkeypatch, story)
 
 
 def stranger(number: int) -> Identity:
