@@ -12,6 +12,8 @@ import click
 
 from aggregator import cli_folder, cli_settings
 from aggregator.clear_errors import clear_errors
+from aggregator.cli_folder import DIRECTORY
+from aggregator.cli_settings import DATA_ROOT, RUN_FILE
 from protocol.errors import UserError
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
@@ -24,16 +26,10 @@ def main() -> None:
 
 
 @main.command()
-@click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@RUN_FILE
+@DIRECTORY
 @click.option("--listen", metavar="MADDR", help="Address to listen on.  [default: every address, a port that stays the same]")
-@click.option(
-    "--data-root",
-    type=click.Path(path_type=Path),
-    envvar="MANTA_DATA_ROOT",
-    metavar="DIR",
-    help="Data sets that come with no library.  [default: what the run file says]",
-)
+@DATA_ROOT
 @click.option("--threads", type=click.IntRange(1, 1024), envvar="MANTA_THREADS", metavar="N", help="CPU threads.  [default: all cores]")
 @click.option("--gateway", metavar="HOST:PORT", help="Lease lots to light contributors here, by HTTP.")
 @click.option(
@@ -117,7 +113,7 @@ def ledger() -> None:
 
 
 @ledger.command()
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@DIRECTORY
 def verify(directory: Path) -> None:
     """Check every signature, the tree, the heads and the credits again; print the root."""
     with clear_errors():
@@ -140,7 +136,7 @@ def verify(directory: Path) -> None:
 
 
 @ledger.command()
-@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@DIRECTORY
 @click.option("--verbose", is_flag=True, help="Print each round's state.")
 def replay(directory: Path, verbose: bool) -> None:
     """Verify the log, then compute every state again, from the oldest snapshot and the kept bodies, and compare it with the log."""

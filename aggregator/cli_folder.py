@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from aggregator.backup import Copied
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
-_directory = click.option("--dir", "directory", required=True, type=_FOLDER, metavar="DIR", help="The run's files.")
+DIRECTORY = click.option("--dir", "directory", required=True, type=_FOLDER, metavar="DIR", help="The run's files.")
 _reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
 HANDED_OVER = "the run is handed to another operator"
 
 
 @click.command()
-@_directory
+@DIRECTORY
 @click.option("--json", "as_json", is_flag=True, help="All of it, as JSON.")
 def status(directory: Path, as_json: bool) -> None:
     """Say where a run stands, and whether its aggregator is at work."""
@@ -50,7 +50,7 @@ def status(directory: Path, as_json: bool) -> None:
 
 
 @click.command()
-@_directory
+@DIRECTORY
 @_reason
 @click.option("--for-good", is_flag=True, help="The run will not go on: what has a ticket is committed first, and peers leave.")
 def stop(directory: Path, reason: str, for_good: bool) -> None:
@@ -69,7 +69,7 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 
 @click.command()
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
-@_directory
+@DIRECTORY
 def snapshot(out: Path, directory: Path) -> None:
     """Copy the newest state of a run to OUT (a .safetensors file), with what proves that the log has it beside it (.json)."""
     with clear_errors():
@@ -83,7 +83,7 @@ def snapshot(out: Path, directory: Path) -> None:
 
 @click.command()
 @click.argument("to", type=_FOLDER)
-@_directory
+@DIRECTORY
 @click.option("--with-key", is_flag=True, help="Put the operator's key in too: who has the backup can then sign for you.")
 def backup(to: Path, directory: Path, with_key: bool) -> None:
     """Copy a run to the new folder TO, while it goes on or not, and check the copy."""
@@ -99,7 +99,7 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 
 @click.command()
 @click.argument("source", metavar="FROM", type=_FOLDER)
-@_directory
+@DIRECTORY
 @click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="The operator's key, where it is not in it.")
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
@@ -115,7 +115,7 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 
 @click.command("hand-over")
 @click.argument("to", type=_FOLDER)
-@_directory
+@DIRECTORY
 @click.option("--reason", default=HANDED_OVER, show_default=True, metavar="TEXT", help="What the peers are told.")
 def hand_over(to: Path, directory: Path, reason: str) -> None:
     """Stop a run for good on this folder, and put all that another operator needs to go on with it, the key too, in the folder TO."""

@@ -11,11 +11,18 @@ from protocol.errors import UserError
 from protocol.records import TASKS
 from swarm.loading import ending_at_ctrl_c
 
-_RUN_FILE = click.Path(path_type=Path, dir_okay=False)
+RUN_FILE = click.argument("run_file", type=click.Path(path_type=Path, dir_okay=False))
+DATA_ROOT = click.option(
+    "--data-root",
+    type=click.Path(path_type=Path),
+    envvar="MANTA_DATA_ROOT",
+    metavar="DIR",
+    help="Data sets that come with no library.  [default: what the run file says]",
+)
 
 
 @click.command()
-@click.argument("run_file", type=_RUN_FILE)
+@RUN_FILE
 @click.option("--task", type=click.Choice(TASKS), help="With the settings that suit this task.  [default: classification]")
 @click.option("--dense", is_flag=True, default=None, help="One step a round and every value exchanged, for few peers with fast links.")
 @click.option("--name", metavar="NAME", help="Shown to volunteers.  [default: the data set's]")
@@ -83,14 +90,8 @@ def _settings(given: dict[str, Any]) -> Any:
 
 
 @click.command()
-@click.argument("run_file", type=_RUN_FILE)
-@click.option(
-    "--data-root",
-    type=click.Path(path_type=Path),
-    envvar="MANTA_DATA_ROOT",
-    metavar="DIR",
-    help="Data sets that come with no library.  [default: what the run file says]",
-)
+@RUN_FILE
+@DATA_ROOT
 @click.option(
     "--samples-per-s", type=click.FloatRange(0.01), default=50.0, show_default=True, metavar="RATE", help="That a peer trains; a guess."
 )
