@@ -19,9 +19,8 @@ from aggregator.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at
 from aggregator.verify import Verification, verify_directory
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity
-from swarm.disk import disk_errors, make_directory, sync_directory, write_durably
+from swarm.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
 
-IDENTITY = "identity.key"
 RUN_FILE = "run.toml"  # as it was at the last start
 _OTHERS = ("measures", "listen", RUN_FILE)
 _TRIES = 3  # the run goes on meanwhile: what a snapshot needs may be pruned while it is copied

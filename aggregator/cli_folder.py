@@ -91,10 +91,11 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
         _check_run(directory)
         with ending_at_ctrl_c():
             from aggregator.backup import back_up
+            from swarm.disk import IDENTITY
 
         _say_copied(to, back_up(directory, to, with_key=with_key))
         if not with_key:
-            click.echo(f"the key is not in it: keep {directory / 'identity.key'} apart; nobody can go on with the run without it")
+            click.echo(f"the key is not in it: keep {directory / IDENTITY} apart; nobody can go on with the run without it")
 
 
 @click.command()

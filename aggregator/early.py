@@ -12,11 +12,9 @@ from automl.data.names import check_name
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE
 from swarm.addresses import check_listen
-from swarm.disk import load_identity, only_process
+from swarm.disk import IDENTITY, load_identity, only_process
 from swarm.door import Door
 from swarm.loading import check_installed
-
-IDENTITY = "identity.key"
 
 
 def check_start(config: RunConfig, directory: Path, listen: str | None, data_root: Path | None, gateway: Door | None, monitor: str) -> None:

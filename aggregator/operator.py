@@ -25,7 +25,7 @@ from aggregator.backup import RUN_FILE
 from aggregator.commits import Commits
 from aggregator.config import RunConfig, load_run_file, template
 from aggregator.control import Stopping
-from aggregator.early import IDENTITY, check_key
+from aggregator.early import check_key
 from aggregator.fence import Fence
 from aggregator.follower import Evaluation
 from aggregator.gateway import Gateway
@@ -51,7 +51,7 @@ from protocol.private import NO_LEASES, PRIVATE, SHARED
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm.blobs import Shelf
 from swarm.control import ControlSocket
-from swarm.disk import load_identity, make_directory, only_process, replace_file
+from swarm.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from swarm.distances import serve_pings
 from swarm.door import Door
 from swarm.farewells import say_farewell

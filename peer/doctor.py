@@ -24,7 +24,7 @@ from peer.whereabouts import find_addresses
 from protocol.errors import MantaError, Unreachable, UserError
 from protocol.records import SignedManifest
 from protocol.signing import PublicKey
-from swarm.disk import load_identity
+from swarm.disk import IDENTITY, load_identity
 
 if TYPE_CHECKING:
     from peer.visiting import Visit
@@ -179,7 +179,7 @@ def _cards() -> int:
 
 
 def _key(directory: Path) -> Finding:
-    path = directory / "identity.key"
+    path = directory / IDENTITY
     if not path.exists():
         return Finding("key", State.NOTE, f"none yet: the first manta-peer join makes {path}")
     try:

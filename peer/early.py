@@ -17,7 +17,7 @@ from peer.store import read_last_run
 from peer.whereabouts import find_addresses
 from protocol.errors import UserError
 from swarm.addresses import check_listen, check_peer_address
-from swarm.disk import load_identity, only_process
+from swarm.disk import IDENTITY, load_identity, only_process
 from swarm.door import Door
 from swarm.loading import check_installed
 
@@ -149,5 +149,5 @@ def _check_directory(directory: Path) -> None:
     if (directory / "lock").exists():
         with only_process(directory):
             pass
-    if (directory / "identity.key").exists():
-        load_identity(directory / "identity.key")
+    if (directory / IDENTITY).exists():
+        load_identity(directory / IDENTITY)

@@ -7,7 +7,7 @@ from pathlib import Path
 from peer.store import PeerStore
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity, peer_name
-from swarm.disk import load_identity, make_directory, only_process, write_durably
+from swarm.disk import IDENTITY, load_identity, make_directory, only_process, write_durably
 
 _MAX_BYTES = 4096
 
@@ -67,7 +67,7 @@ def restore(directory: Path, copy: Path) -> str:
     identity = _identity_in(copy)
     make_directory(directory)
     with only_process(directory):
-        path = directory / "identity.key"
+        path = directory / IDENTITY
         if path.exists():
             here = load_identity(path)
             if here.public_key != identity.public_key:
@@ -78,7 +78,7 @@ def restore(directory: Path, copy: Path) -> str:
 
 
 def _path_of(directory: Path) -> Path:
-    path = directory / "identity.key"
+    path = directory / IDENTITY
     if not path.exists():
         raise UserError(f"there is no key in {directory}: name its folder with --dir; the first manta-peer join makes one")
     return path

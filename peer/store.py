@@ -25,7 +25,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.records import Header
 from protocol.signing import sha256
-from swarm.disk import make_directory, replace_file, write_durably
+from swarm.disk import IDENTITY, make_directory, replace_file, write_durably
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class PeerStore:
         """Use ``directory``, which is made if it is not there."""
         make_directory(directory)
         self.directory = directory
-        self.identity_path = directory / "identity.key"
+        self.identity_path = directory / IDENTITY
 
     def last_run(self) -> LastRun | None:
         """Return the run joined last; see ``read_last_run``."""

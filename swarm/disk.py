@@ -12,6 +12,8 @@ from typing import ClassVar
 from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity
 
+IDENTITY = "identity.key"
+
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from aggregator.backup import IDENTITY, back_up, mark_handed_over, restore
+from aggregator.backup import back_up, mark_handed_over, restore
 from aggregator.cli import main
 from aggregator.fence import RESTORED, Fence
 from aggregator.storage import DATABASE
@@ -17,7 +17,7 @@ from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from protocol.signing import Identity
-from swarm.disk import DirectoryLock
+from swarm.disk import IDENTITY, DirectoryLock
 from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import CONFIG, OPERATOR, STRANGER, commit, everybodys, opened, play, with_follower
 from tests.command import contents
