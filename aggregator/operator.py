@@ -36,7 +36,7 @@ from aggregator.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.monitor.door import open_door
 from aggregator.news import NewsDesk
 from aggregator.onlookers import Onlookers
-from aggregator.opening import filled_shelf, open_run
+from aggregator.opening import OpenRun, filled_shelf, open_run
 from aggregator.sizes import held_bytes, in_words
 from aggregator.storage import DATABASE, refuse_handed_over
 from aggregator.watched import Watched
@@ -148,16 +148,9 @@ class Operator:
             door = open_door(self._monitor, self._config.monitor)
             self._onlookers = Onlookers(self._directory, self._config.monitor, door, data_root)
             undo.callback(self._onlookers.close)
-            self._run = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset, first_state)
-            self._keep_run_file()
-            self._log, self._follower, signed = self._run.log, self._run.follower, self._run.signed
-            manifest = signed.open()
-            self.status = OperatorStatus(
-                signed.run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
-            )
-            self._stopping = Stopping(signed.run)
-            self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
-            with self._log:
+            opened = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset, first_state)
+            with opened.log:
+                self._take_up(opened, is_newest=is_newest)
                 shelf = filled_shelf(self._log, self._follower)
                 node = await self._start_node(identity, identity_path, listen, initial_peers)
                 try:
@@ -166,43 +159,27 @@ class Operator:
                 finally:
                     await node.close()
 
+    def _take_up(self, opened: OpenRun, *, is_newest: bool) -> None:
+        self._run, self._log, self._follower = opened, opened.log, opened.follower
+        self._keep_run_file()
+        run, manifest = opened.signed.run, opened.signed.open()
+        self.status = OperatorStatus(
+            run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
+        )
+        self._stopping = Stopping(run)
+        self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
+
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         told = _told_to_stop()
         addresses = tuple(await node.addresses())
         self._remember_address(addresses)
         self.status.addresses = addresses
-        log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
-        weights = Weights(log, bodies, self._follower.num_weights)
         look = self._onlookers
-        watched = Watched(node, look.tally)
-        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed, look.timeline)
-        self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
-        look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
-        self._measures = Measures(self._directory / "measures")
-        self._news = NewsDesk(watched, log, closing, weights.of)
-        self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
-        await shelf.serve(watched)
-        await serve_manifest(watched, self._run.signed)
-        await serve_pings(watched)
-        await self._heads.start()
-        await self._news.start()
-        await DialBackDesk(node).start()
-        await watched.serve("measure", self._on_measure)
+        await self._open_desks(node, identity, shelf)
         if look.door is not None:
             self.status.monitor = look.door.url
         self._write_status()
-        self._say(f"run {self.status.name} id {self.status.run}")
-        self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
-        self._say_sizes()
-        own_data = " --private-data DIR" if self._log.ledger.manifest.is_private else ""
-        look.join = tuple(
-            f"manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}" for address in _best_first(addresses)
-        )
-        self._say("volunteers join with:")
-        for line in look.join:
-            self._say(f"  {line}")
-        if self.status.monitor is not None:
-            self._say(f"monitor: {self.status.monitor}")
+        self._say_where(addresses)
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
             works = (self._heads.watch(), self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds(), look.look_on())
@@ -222,6 +199,41 @@ class Operator:
             is_over = self._stopping.farewell is not None and self._stopping.farewell.is_over
             what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
             self._say(f"stopped at round {self._log.ledger.round}; {what_next}")
+
+    async def _open_desks(self, node: Node, identity: Identity, shelf: Shelf) -> None:
+        """Answer peers from now on; what they hand in is taken once the fence is lifted."""
+        log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
+        weights = Weights(log, bodies, self._follower.num_weights)
+        look = self._onlookers
+        watched = Watched(node, look.tally)
+        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed, look.timeline)
+        self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
+        self._measures = Measures(self._directory / "measures")
+        self._news = NewsDesk(watched, log, closing, weights.of)
+        self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
+        await shelf.serve(watched)
+        await serve_manifest(watched, self._run.signed)
+        await serve_pings(watched)
+        await self._heads.start()
+        await self._news.start()
+        await DialBackDesk(node).start()
+        await watched.serve("measure", self._on_measure)
+
+    def _say_where(self, addresses: tuple[str, ...]) -> None:
+        """Say where the run stands, and how others come to it."""
+        self._say(f"run {self.status.name} id {self.status.run}")
+        self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
+        self._say_sizes()
+        own_data = " --private-data DIR" if self._log.ledger.manifest.is_private else ""
+        self._onlookers.join = tuple(
+            f"manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}" for address in _best_first(addresses)
+        )
+        self._say("volunteers join with:")
+        for line in self._onlookers.join:
+            self._say(f"  {line}")
+        if self.status.monitor is not None:
+            self._say(f"monitor: {self.status.monitor}")
 
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
         try:
