@@ -13,13 +13,13 @@ import secrets
 import socket
 import struct
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable
 from protocol.exchange import MAX_COHORT
 from protocol.signing import PublicKey
+from swarm.callers import cancelled_by, end_of
 from swarm.rpc import Endpoint, Handler, Refused
 
 MAX_MESSAGE_BYTES = 16_384
@@ -165,39 +165,23 @@ class NearCalls:
             caller = PublicKey(call.caller)
             if not hmac.compare_digest(call.key, self._key_of(caller)) or call.method not in self._handlers:
                 return
-            async with _while_there(reader):
-                try:
-                    answer = _ANSWER + await self._handlers[call.method](caller, call.request)
-                except MantaError as error:
-                    answer = _REFUSAL + str(error).encode()[:1000]
+            leaving = asyncio.create_task(end_of(reader))
+            try:
+                with cancelled_by(leaving):
+                    answer = await self._answer_to(caller, call)
+            finally:
+                leaving.cancel()
             async with asyncio.timeout(_HURRY_S):
                 await _write(writer, answer)
 
+    async def _answer_to(self, caller: PublicKey, call: Call) -> bytes:
+        try:
+            return _ANSWER + await self._handlers[call.method](caller, call.request)
+        except MantaError as error:
+            return _REFUSAL + str(error).encode()[:1000]
+
     def _key_of(self, mate: PublicKey) -> bytes:
         return hmac.digest(self._secret, mate, "sha256")
-
-
-@contextlib.asynccontextmanager
-async def _while_there(reader: asyncio.StreamReader) -> AsyncIterator[None]:
-    """Cancel the current task when the other side hangs up: it has nothing more to say."""
-    this = asyncio.current_task()
-    assert this is not None
-    leaving = asyncio.create_task(_end_of(reader))
-
-    def on_leave(_: object) -> None:
-        this.cancel()
-
-    leaving.add_done_callback(on_leave)
-    try:
-        yield
-    finally:
-        leaving.remove_done_callback(on_leave)
-        leaving.cancel()
-
-
-async def _end_of(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(*_GONE):
-        await reader.read(1)
 
 
 def _path(name: bytes) -> str:

@@ -15,6 +15,7 @@ from hivemind.proto import p2pd_pb2
 
 from protocol.errors import EncodingError
 from swarm import waits
+from swarm.callers import cancelled_by, end_of
 from swarm.daemon import ask
 from swarm.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from swarm.shares import Place, Shares, Turns
@@ -113,24 +114,16 @@ async def _answer_while_there(
     answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: Flow
 ) -> None:
     """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
-    this = asyncio.current_task()
-    assert this is not None
-    leaving = asyncio.create_task(_end_of(reader))
-
-    def on_leave(_: object) -> None:
-        this.cancel()
-
-    leaving.add_done_callback(on_leave)
+    leaving = asyncio.create_task(end_of(reader))
     try:
-        response = await answering
-        leaving.remove_done_callback(on_leave)
+        with cancelled_by(leaving):
+            response = await answering
         place.grow(len(response))
         with contextlib.suppress(*_GONE):
             async with asyncio.timeout(waits.STREAM_S):
                 await _write_frame(writer, response, sent, is_own=False)
                 await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
     finally:
-        leaving.remove_done_callback(on_leave)
         leaving.cancel()
 
 
@@ -140,11 +133,6 @@ def _hang_up(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
     else:
         writer.close()
-
-
-async def _end_of(reader: asyncio.StreamReader) -> None:
-    with contextlib.suppress(*_GONE):
-        await reader.read(1)
 
 
 async def _read_frame(reader: asyncio.StreamReader, flow: Flow, *, is_own: bool, place: Place | None = None) -> bytes:
