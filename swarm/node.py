@@ -58,6 +58,25 @@ def short_name(key: bytes) -> str:
     return peer_name(key)[-8:]
 
 
+async def _joined(p2p: P2P, identity: Identity, maddrs: Sequence[str], *, serves_others: bool) -> DHTNode:
+    """Return this node's part of the DHT, which is joined by these nodes; it keeps records where it ``serves_others``."""
+    dht = await DHTNode.create(
+        p2p=p2p,
+        initial_peers=maddrs,
+        record_validator=OwnedRecords(identity),
+        num_workers=4,
+        cache_locally=False,  # a cached list of peers is an old one
+        cache_nearest=0,
+        cache_on_store=False,
+        wait_timeout=5,
+        strict=False,
+        ensure_bootstrap_success=False,
+        client_mode=not serves_others,
+    )
+    guard(dht)
+    return dht
+
+
 class Node:
     """One node: daemon, DHT and RPC under one key. Implements ``swarm.rpc.Endpoint``. All methods run in one event loop."""
 
@@ -108,20 +127,7 @@ class Node:
                 traffic = Traffic()
                 unary = UnaryCalls(p2p, _BUSY, traffic)
                 there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
-                dht = await DHTNode.create(
-                    p2p=p2p,
-                    initial_peers=[maddr for _, maddr in there],
-                    record_validator=OwnedRecords(identity),
-                    num_workers=4,
-                    cache_locally=False,  # a cached list of peers is an old one
-                    cache_nearest=0,
-                    cache_on_store=False,
-                    wait_timeout=5,
-                    strict=False,
-                    ensure_bootstrap_success=False,
-                    client_mode=not (listen and serves_dht),
-                )
-                guard(dht)
+                dht = await _joined(p2p, identity, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
             except BaseException:
                 await p2p.shutdown()
                 raise
