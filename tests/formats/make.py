@@ -16,16 +16,20 @@ import torch
 from aggregator.config import RunConfig, write_run_file
 from aggregator.log import Log
 from aggregator.verify import verify_directory
+from automl.export.opened import open_exported
+from automl.search.journal import FileJournal, Settings
 from automl.spaces.cost import cost_table
 from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State, state_digest
+from peer.account import Account
 from peer.store import KeptResiduals, PeerStore
 from protocol.ledger import entries_of
 from protocol.records import SignedManifest, entry_of
 from protocol.signing import Identity, peer_name, sha256
 from protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
+from tests.formats.networks import PACKED, open_packed, shown, write_networks
 from tests.latency_table import table_of
 from tests.runs import manifest_of
 
@@ -34,6 +38,9 @@ OPERATOR, PEER = Identity(b"\x01" * 32), PEERS[0]
 ROUNDS = 2
 STATE = State(7, torch.tensor([1.0, -2.5, 2.0**-149]), (torch.tensor([0.5, 0.0, -0.0]),), bytes(range(32)))
 RESIDUAL = np.array([0.25, -1.0, 3.0], np.float32)
+SEARCH: Settings = {"supernet": TINY.name, "round": 7, "macs": 1.2e6, "seed": 0, "samples": None}
+QUALITY = {"accuracy": 0.9375}
+SIGMAS, DELTA = (4.0, 4.0, 8.0), 1e-5
 SETTINGS = """\
 initial_peers = ["/ip4/203.0.113.7/tcp/31000/p2p/12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"]
 cohort = "home"
@@ -53,9 +60,12 @@ def make(folder: Path) -> None:
     """Write the files, and what they hold."""
     folder.mkdir(parents=True)
     expected = {"protocol": PROTOCOL, **_log(folder / "log"), **_peer(folder / "peer"), "state": state_digest(STATE).hex()}
+    expected |= {"epsilon": _noise(folder / "peer" / "privacy"), **_networks(folder / "exported")}
     save_snapshot(folder / "state.safetensors", STATE, {"supernet": TINY.name, "dataset": "digits"})
     table_of().save(folder / "table.json")
     write_run_file(folder / "run.toml", RunConfig.thin("stereo"))
+    with FileJournal(folder / "search.jsonl", TINY, SEARCH) as journal:
+        journal.add("search", TINY.smallest(), QUALITY)
     (folder / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 
 
@@ -90,6 +100,19 @@ def _peer(folder: Path) -> dict[str, object]:
     store.save_residual(run, digest, RESIDUAL)
     store.save_residuals(run, KeptResiduals(digest, ROUNDS, ((header.contribution.digest, b""),)))
     return {"peer": peer_name(PEER.public_key), "sealed": header.contribution.digest.hex(), "residual": digest.hex()}
+
+
+def _noise(path: Path) -> float:
+    account = Account(path, DELTA)
+    for sigma in SIGMAS:
+        account.spend(sigma)
+    return round(account.epsilon(), 3)
+
+
+def _networks(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    write_networks(folder, f"manta-swarm {version()}")
+    return {"classifier": shown(open_exported(folder / "network")), "stereo": shown(open_packed(folder / PACKED))}
 
 
 if __name__ == "__main__":

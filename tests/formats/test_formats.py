@@ -1,9 +1,11 @@
-"""What earlier versions left is opened by this one: keys, settings, sealed work, logs, snapshots. One folder for each version."""
+"""What earlier versions left is opened by this one: keys, settings, sealed work, logs, snapshots, networks. One folder for each version."""
 
 import json
 import shutil
 import sqlite3
+from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,14 @@ import pytest
 from aggregator.config import RunConfig, load_run_file
 from aggregator.log import Log
 from aggregator.verify import verify_directory
+from automl.export.opened import ExportedNetwork, open_exported
 from automl.latency.table import LatencyTable
+from automl.search.journal import FileJournal
+from automl.spaces.space import TINY
 from automl.training.snapshot import load_snapshot
 from automl.training.snapshot_header import read_header
 from automl.training.update import state_digest
+from peer.account import Account, epsilon_of
 from peer.config import load_config
 from peer.store import PeerStore
 from protocol.errors import UserError
@@ -26,7 +32,9 @@ from protocol.versions import PROTOCOL
 from swarm.disk import load_identity
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats import make
+from tests.formats.networks import PACKED, open_packed, shown
 
+NETWORKS = ("network", "network.pt2", "network.onnx", PACKED)
 VERSIONS = sorted(path.name for path in make.ROOT.iterdir() if (path / "expected.json").exists())
 
 
@@ -110,6 +118,29 @@ def test_snapshots_and_latency_tables_are_read(kept: Kept) -> None:
     assert LatencyTable.load(kept.folder / "table.json").supernet == "classifier-tiny"
 
 
+@pytest.mark.parametrize("form", NETWORKS)
+def test_exported_networks_are_read_and_make_what_they_made(kept: Kept, form: str) -> None:
+    network = _network(kept.folder, form)
+    assert shown(network) == pytest.approx(kept.expected["stereo" if form == PACKED else "classifier"], abs=0.002)
+    assert (network.description.provenance.round, network.description.test_samples) == (7, 177)
+
+
+def test_a_search_goes_on_with_what_was_measured(kept: Kept) -> None:
+    for _ in range(2):  # what is added by this version is there the next time, beside what was
+        with FileJournal(kept.folder / "search.jsonl", TINY, make.SEARCH) as journal:
+            assert journal.quality("search", TINY.smallest()) == make.QUALITY
+            journal.add("search", TINY.largest(), {"accuracy": 1.0})
+    assert journal.quality("search", TINY.largest()) == {"accuracy": 1.0}
+
+
+def test_the_account_of_noise_goes_on_with_what_was_spent(kept: Kept) -> None:
+    account = Account(kept.folder / "peer" / "privacy", make.DELTA)
+    assert account.epsilon() == pytest.approx(kept.expected["epsilon"], rel=0.05)  # the library may come to say a little less
+    account.spend(make.SIGMAS[0])
+    again = Account(kept.folder / "peer" / "privacy", make.DELTA)
+    assert again.epsilon() == epsilon_of(Counter([*make.SIGMAS, make.SIGMAS[0]]), make.DELTA)
+
+
 def test_the_present_version_has_a_folder_and_writes_what_is_in_it(tmp_path: Path) -> None:
     """Who changes a format sees it here: make the folder anew if the version is not released, else raise the version."""
     here, new = make.ROOT / make.version(), tmp_path / "new"
@@ -117,10 +148,19 @@ def test_the_present_version_has_a_folder_and_writes_what_is_in_it(tmp_path: Pat
     names = {path.relative_to(new) for path in new.rglob("*") if path.is_file()}
     assert {path.relative_to(here) for path in here.rglob("*") if path.is_file()} == names
     # The bytes of some are a library's affair, and a run file says what its settings mean, in words that may be better ones tomorrow.
-    for name in sorted(names - {Path("log/log.sqlite3"), Path("state.safetensors"), Path("run.toml")}):
+    of_libraries = {Path("log/log.sqlite3"), Path("state.safetensors"), Path("run.toml")}
+    for name in sorted(name for name in names - of_libraries if name.parts[0] != "exported"):
         assert (here / name).read_bytes() == (new / name).read_bytes(), f"{name}: python -m tests.formats.make --again"
+    for form in NETWORKS:
+        before, now = (replace(_network(folder, form).description, weights={}) for folder in (here, new))
+        assert before == now
     assert _entries(here) == _entries(new)
     assert read_header(here / "state.safetensors") == read_header(new / "state.safetensors")
+
+
+def _network(folder: Path, form: str) -> ExportedNetwork:
+    path = folder / "exported" / form
+    return open_packed(path) if form == PACKED else open_exported(path)
 
 
 def _entries(folder: Path) -> list[tuple[bytes]]:

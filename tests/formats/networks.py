@@ -1,0 +1,83 @@
+"""Small exported networks whose weights follow from their places, and what they make of inputs that do: the same wherever they are made.
+
+Of the classifier every form is kept; of a stereo network, whose graph has operations of its own, the ``.pt2`` alone, and packed: what is
+most of it, the weights, repeats.
+"""
+
+import gzip
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from automl.export.description import UNKNOWN, Description, Provenance
+from automl.export.opened import ExportedNetwork
+from automl.export.pt2 import read_pt2
+from automl.export.subnet import Subnet
+from automl.export.writer import exported_files
+from automl.forms import FORMATS, PT2
+from automl.models.plain import plain_network
+from automl.spaces.space import STEREO_TINY, TINY, SearchSpace
+
+PACKED = "stereo.pt2.gz"
+_METRICS = {"classification": {"accuracy": 0.9375}, "stereo": {"epe": 2.5, "d1": 0.25, "bad3": 0.375}}
+_SHOWN = {"classification": 10, "stereo": 8}  # values of the output
+_DIGITS = 3
+
+
+def write_networks(folder: Path, made_with: str) -> None:
+    """Write the networks as ``manta-search export`` does, from which a later program has to read them."""
+    forms = {form: "network" if form == "folder" else f"network.{form}" for form in FORMATS}
+    files, _ = exported_files(_subnet(TINY, made_with), forms)
+    packed, _ = exported_files(_subnet(STEREO_TINY, made_with), {PT2: "stereo.pt2"})
+    for name, data in {**files, PACKED: gzip.compress(packed["stereo.pt2"], mtime=0)}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def open_packed(path: Path) -> ExportedNetwork:
+    """Return the network of a packed ``.pt2``."""
+    run, description = read_pt2(gzip.decompress(path.read_bytes()))
+    return ExportedNetwork(description, run)
+
+
+def shown(network: ExportedNetwork) -> list[float]:
+    """Return what the network makes of one input, probabilities or some disparities; rounded, so that it is no processor's affair."""
+    description = network.description
+    channels, height, width = description.input_shape
+    output = network(_placed((1, channels * len(description.input_names), height, width), 13))
+    count = _SHOWN[description.space.task]
+    return [round(value, _DIGITS) for value in output.flatten()[:: output.numel() // count][:count].tolist()]
+
+
+def _subnet(space: SearchSpace, made_with: str) -> Subnet:
+    architecture = space.smallest()
+    description = Description(
+        supernet=space.name,
+        architecture=architecture,
+        provenance=Provenance(run="ab" * 32, round=7, state="cd" * 32, ledger_root=UNKNOWN, ledger_size=0),
+        dataset="layers" if space.task == "stereo" else "digits",
+        dataset_digest="ef" * 32,
+        calibration_samples=256,
+        test_samples=177,
+        metrics=_METRICS[space.task],
+        made_with=made_with,
+    )
+    return Subnet(_with_placed_weights(plain_network(space, architecture)), description)
+
+
+def _with_placed_weights(network: nn.Module) -> nn.Module:
+    values = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    for name, tensor in values.items():
+        if tensor.ndim > 1:
+            tensor.copy_((_placed(tuple(tensor.shape), 31) - 0.5) * (17 / tensor[0].numel()) ** 0.5)
+        else:  # of a normalisation: it scales by one, and what it adds is small
+            tensor.copy_(torch.ones_like(tensor) if name.endswith(("weight", "running_var")) else torch.zeros_like(tensor))
+    network.load_state_dict(values)
+    return network
+
+
+def _placed(shape: tuple[int, ...], period: int) -> Tensor:
+    """Return values from 0 to 1 that go through ``period`` steps again and again, in an order that is not a ramp."""
+    count = torch.Size(shape).numel()
+    return ((torch.arange(count) * 7 % period).to(torch.float32) / (period - 1)).reshape(shape)
