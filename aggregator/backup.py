@@ -25,6 +25,7 @@ RUN_FILE = "run.toml"  # as it was at the last start
 _OTHERS = ("measures", "listen", RUN_FILE)
 _TRIES = 3  # the run goes on meanwhile: what a snapshot needs may be pruned while it is copied
 _PIECE_BYTES = 1 << 20
+_MAX_KEY_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def mark_handed_over(directory: Path, to: Path) -> None:
 
 def _key_in(path: Path) -> Identity:
     try:
-        return Identity.from_libp2p(path.read_bytes())
+        with path.open("rb") as file:
+            return Identity.from_libp2p(file.read(_MAX_KEY_BYTES))
     except OSError as error:
         raise UserError(f"cannot read the key {path}: {error.strerror}") from error
     except EncodingError as error:

@@ -36,6 +36,7 @@ from protocol.exchange import Exchange
 from protocol.private import PRIVATE, PrivateData
 from protocol.records import Manifest, Optimizer
 from protocol.signing import Identity, sha256
+from swarm.disk import settings_text
 
 
 class RunConfig(Section):
@@ -241,12 +242,14 @@ def load_run_file(path: Path) -> RunConfig:
         UserError: no such file, not TOML, an unknown key or a value that cannot be.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        return RunConfig(**tomllib.loads(text))
+        text = settings_text(path)
+        values = tomllib.loads(text)
     except FileNotFoundError as error:
         raise UserError(f"there is no run file {path}; write one with: manta-aggregator init {path}") from error
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}") from error
+    try:
+        return RunConfig(**values)
     except ValidationError as error:
         problem, *others = error.errors()
         where = ".".join(str(part) for part in problem["loc"])

@@ -18,7 +18,7 @@ from peer.limits import Limits
 from protocol.cohorts import cohort_name
 from protocol.errors import UserError
 from protocol.sizes import NUM_SIZES
-from swarm.disk import make_directory, replace_file
+from swarm.disk import make_directory, replace_file, settings_text
 
 _LIMITS_FILE = "limits.toml"
 _OLD_NAMES = {"threads": "cpu_threads"}
@@ -150,10 +150,10 @@ def _environment() -> dict[str, Any]:
 
 def _settings_file(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(settings_text(path))
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UserError(f"cannot read {path}: {error}; mend it, or move it away") from error
 
 

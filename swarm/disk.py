@@ -13,6 +13,7 @@ from protocol.errors import EncodingError, StorageError, UserError
 from protocol.signing import Identity
 
 IDENTITY = "identity.key"
+_MAX_SETTINGS_BYTES = 1 << 20
 
 
 @contextmanager
@@ -139,6 +140,20 @@ def replace_file(path: Path, data: bytes) -> None:
     with disk_errors(path):
         part.write_bytes(data)
         os.replace(part, path)
+
+
+def settings_text(path: Path) -> str:
+    """Return the text of a file of settings, as people write them.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is far longer than settings are, or not UTF-8.
+    """
+    with path.open("rb") as file:
+        data = file.read(_MAX_SETTINGS_BYTES + 1)
+    if len(data) > _MAX_SETTINGS_BYTES:
+        raise ValueError(f"it has more than {_MAX_SETTINGS_BYTES} bytes, which no settings have")
+    return data.decode()
 
 
 def load_identity(path: Path) -> Identity:

@@ -196,6 +196,12 @@ def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
         load_run_file(tmp_path / "run.toml")
 
 
+def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b" " * ((1 << 20) + 1))
+    with pytest.raises(UserError, match=r"run\.toml: it has more than 1048576 bytes"):
+        load_run_file(tmp_path / "run.toml")
+
+
 def test_a_file_that_is_not_there_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
     path = tmp_path / "nothing.toml"
     with pytest.raises(UserError, match=f"there is no run file {path}.*manta-aggregator init {path}"):

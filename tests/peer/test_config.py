@@ -211,7 +211,7 @@ def test_a_list_that_should_be_one_is_refused(tmp_path: Path) -> None:
         load_config({"dir": tmp_path})
 
 
-@pytest.mark.parametrize("data", [b"threads = \n", b"= 1", b'cohort = "\xff"', b"\x00"])
+@pytest.mark.parametrize("data", [b"threads = \n", b"= 1", b'cohort = "\xff"', b"\x00", b" " * ((1 << 20) + 1)])
 def test_a_file_that_is_not_toml_is_refused_and_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "peer.toml").write_bytes(data)
     with pytest.raises(UserError, match=r"cannot read .*peer\.toml") as caught:
