@@ -94,9 +94,12 @@ def install_command(starts: bool, **options: Any) -> None:
         from peer.service import install
 
         directory = directory_in(options)
-        load_config({"dir": directory})  # a mistake there would be seen by nobody
+        config = load_config({"dir": directory})  # a mistake there would be seen by nobody
         for line in install(directory, starts=starts):
             click.echo(line)
+        if not (config.initial_peers or config.gateway or (directory / "last.json").exists()):
+            where = f"set initial_peers and run in {directory / 'peer.toml'}"
+            click.echo(f"it knows no run yet, and ends at once unless an aggregator is on this computer: {where}")
 
 
 @service_group.command(name="remove")

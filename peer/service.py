@@ -11,7 +11,7 @@ from swarm.disk import replace_file
 
 NAME = "manta-peer.service"
 _STOP_S = 120  # to hand in what is trained; then systemd kills it, and what was sealed is kept
-_AGAIN_S = 30  # after it failed; not after a mistake in its settings
+_AGAIN_S = 30  # after it failed; not after a mistake in its settings (2), or where the log is not what it signed (3): both need a person
 _ANSWER_S = 30.0
 
 
@@ -30,7 +30,7 @@ KillMode=mixed
 TimeoutStopSec={_STOP_S}
 Restart=on-failure
 RestartSec={_AGAIN_S}
-RestartPreventExitStatus=2
+RestartPreventExitStatus=2 3
 SuccessExitStatus=130
 Nice=10
 Environment=PYTHONUNBUFFERED=1

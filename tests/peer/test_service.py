@@ -6,8 +6,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from peer import service
+from peer.commands import install_command
 from protocol.errors import UserError
 
 
@@ -47,6 +49,19 @@ def test_where_systemd_does_not_answer_the_person_hears_what_to_type(tmp_path: P
     (systemctl / "fails").touch()
     assert "no bus" in service.install(tmp_path / "peer", starts=True)[1]
     assert "no bus" in service.remove()[0]
+
+
+def test_what_needs_a_person_is_not_started_again(tmp_path: Path) -> None:
+    lines = service.unit_text(tmp_path).splitlines()
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2 3"} <= set(lines)
+
+
+def test_a_service_that_knows_no_run_says_so(tmp_path: Path, systemctl: Path) -> None:
+    for settings, knows in (("", False), ('initial_peers = ["/ip4/203.0.113.7/tcp/31000/p2p/12D3Koo"]\n', True)):
+        (tmp_path / "peer.toml").write_text(settings)
+        ended = CliRunner().invoke(install_command, ["--dir", str(tmp_path)])
+        assert (ended.exit_code, "it knows no run yet" in ended.output) == (0, not knows)
+        service.unit_path().unlink()
 
 
 def test_it_may_be_written_only(tmp_path: Path, systemctl: Path) -> None:
