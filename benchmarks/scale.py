@@ -14,17 +14,13 @@ Run it from the repository: ``.venv/bin/python benchmarks/scale.py --help``.
 """
 
 import argparse
-import contextlib
 import functools
-import gc
 import os
 import secrets
-import shutil
 import statistics
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,11 +28,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
 import psutil
+from beginning import codec, ending_when_told, scratch
 from scale_programs import METHODS, RECEIVED, SENT, Place
 from scale_swarm import Moment, Swarm, Usage, run_config
 
 from aggregator.config_sections import DataSection, ExchangeSection
-from protocol.exchange import MAX_AGE, codec_named
+from protocol.exchange import MAX_AGE
 
 REST_S = 20.0  # before the first lot: what it costs to be there
 LEAST_LOTS = 4  # a local step: a cohort takes whose lot fits a third of one
@@ -188,19 +185,6 @@ def report(found: Mapping[int, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
-@contextlib.contextmanager
-def scratch(keep: bool) -> Iterator[Path]:
-    """Make a directory for one swarm; remove it in the end, or say where it is."""
-    directory = Path(tempfile.mkdtemp(prefix="scale-"))
-    try:
-        yield directory
-    finally:
-        if keep:
-            print(f"files: {directory}", file=sys.stderr)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
-
-
 def swarm_of(num_peers: int, arguments: argparse.Namespace, directory: Path) -> Swarm:
     """Return a swarm of ``--cohort-size`` peers to a cohort, neighbours together."""
     token, size = secrets.token_hex(32), arguments.cohort_size
@@ -251,7 +235,7 @@ def _say_of(say: Callable[[str], None], num_peers: int, line: str) -> None:
 def measure(arguments: argparse.Namespace, say: Callable[[str], None]) -> None:
     found: dict[int, dict[str, float]] = {}
     for num_peers in arguments.peers:
-        with scratch(arguments.keep) as directory:
+        with scratch("scale-", arguments.keep) as directory:
             os.environ["MANTA_STATE_DIR"] = str(directory / "state")
             swarm = swarm_of(num_peers, arguments, directory)
             memory_bytes, moments = run(swarm, arguments.rounds, functools.partial(_say_of, say, num_peers))
@@ -285,27 +269,20 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--cohort-size", type=_positive, default=1, help="peers that average before they hand in (default: %(default)s)")
     parser.add_argument("--local-steps", type=_positive, default=1, help="steps of a cohort between two exchanges (default: %(default)s)")
-    parser.add_argument("--codec", default=ExchangeSection().codec, help="of contributions (default: %(default)s)")
+    parser.add_argument("--codec", type=codec, default=ExchangeSection().codec, help="of contributions (default: %(default)s)")
     parser.add_argument("--supernet", default=DataSection().supernet, help="whose weights are exchanged (default: %(default)s)")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
     arguments = parser.parse_args(words)
     least = LEAST_LOTS if arguments.cohort_size > 1 else 1
     if arguments.lots < least * arguments.local_steps:
         parser.error(f"--lots: at least {least} a local step")
-    try:
-        codec_named(arguments.codec)
-    except ValueError as error:
-        parser.error(f"--codec: {error}")
     return arguments
 
 
 def main() -> None:
     arguments = parse(sys.argv[1:])
-    gc.freeze()  # what is here by now is shared by all processes for as long as nobody writes to it
-    try:
+    with ending_when_told():
         measure(arguments, lambda line: print(line, file=sys.stderr, flush=True))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -17,13 +17,10 @@ Run it from the repository: ``.venv/bin/python benchmarks/soak.py --help``.
 
 import argparse
 import contextlib
-import gc
 import json
 import os
 import re
 import secrets
-import shutil
-import signal
 import statistics
 import sys
 import tempfile
@@ -31,12 +28,14 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
 
+import beginning
 import psutil
+from beginning import codec, ending_when_told
 from scale_programs import Place
 from scale_swarm import Logged, Swarm, run_config
 from soak_swarm import Sample, Seen, StruckSwarm, Use
@@ -44,7 +43,7 @@ from soak_swarm import Sample, Seen, StruckSwarm, Use
 from aggregator.replay import replay_directory
 from automl.training.settings import thin
 from protocol.errors import MantaError
-from protocol.exchange import codec_named, grace_ms
+from protocol.exchange import grace_ms
 
 POLL_S, SAMPLE_S, LINE_S = 0.1, 10.0, 60.0
 SETTLE_ROUNDS = 3  # before the first strike
@@ -263,18 +262,12 @@ def report(figures: Mapping[str, Any], arguments: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def scratch(keep: bool) -> Iterator[Path]:
-    """Make a directory for the swarm, its temporary files in it; remove it in the end, or say where it is."""
-    directory = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))  # short: sockets are in it
-    (directory / "tmp").mkdir()
-    os.environ |= {"TMPDIR": str(directory / "tmp"), "MANTA_STATE_DIR": str(directory / "state")}
-    tempfile.tempdir = None  # it is looked up again
-    try:
+    """Make a directory for the swarm, with its temporary files in it."""
+    with beginning.scratch("soak-", keep) as directory:
+        (directory / "tmp").mkdir()
+        os.environ |= {"TMPDIR": str(directory / "tmp"), "MANTA_STATE_DIR": str(directory / "state")}
+        tempfile.tempdir = None  # it is looked up again
         yield directory
-    finally:
-        if keep:
-            print(f"files: {directory}", file=sys.stderr)
-        else:
-            shutil.rmtree(directory, ignore_errors=True)
 
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
@@ -288,7 +281,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--lots", type=int, default=LOTS, help="of a peer and local step that the run aims at (default: %(default)s)")
     parser.add_argument("--lot-ms", type=int, default=100, help="how long a lot takes (default: %(default)s)")
     parser.add_argument("--local-steps", type=int, default=_THIN.local_steps, help="(default: %(default)s)")
-    parser.add_argument("--codec", default=_THIN.codec, help="(default: %(default)s)")
+    parser.add_argument("--codec", type=codec, default=_THIN.codec, help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of what happens (default: %(default)s)")
     parser.add_argument("--verbose", action="store_true", help="a line for whatever happens")
     parser.add_argument("--keep", action="store_true", help="keep the programs' files and logs")
@@ -298,27 +291,14 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
         parser.error("at least one of each")
     if arguments.peers < 2 * arguments.cohort_size:
         parser.error("--peers: two cohorts at least")
-    try:
-        codec_named(arguments.codec)
-    except ValueError as error:
-        parser.error(f"--codec: {error}")
     return arguments
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def main() -> None:
     """Run from the command line."""
     arguments = parse(sys.argv[1:])
-    signal.signal(signal.SIGTERM, _end)
-    gc.freeze()  # what is here by now is shared by all processes for as long as nobody writes to it
-    try:
-        with scratch(arguments.keep) as directory:
-            text, figures, broken = soak(arguments, directory, lambda line: print(line, file=sys.stderr, flush=True))
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    with ending_when_told(), scratch(arguments.keep) as directory:
+        text, figures, broken = soak(arguments, directory, lambda line: print(line, file=sys.stderr, flush=True))
     print(text)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -14,16 +14,14 @@ Run it from the repository, as root: ``.venv/bin/python benchmarks/wan.py --help
 """
 
 import argparse
-import gc
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}  # before numpy: a process that has threads is not to be forked
@@ -32,6 +30,7 @@ import psutil
 import torch
 import wan_hivemind
 import wan_manta
+from beginning import codec, ending_when_told
 from wan_hivemind import Averaged
 from wan_manta import COHORTS, Exchanged, Setting, Vector
 from wan_network import Network, failed, why_not
@@ -40,7 +39,6 @@ from automl.data.catalog import load_dataset
 from automl.models.networks import build
 from automl.spaces.space import fitted_name, space_named
 from automl.training.settings import thin
-from protocol.exchange import codec_named
 
 HOSTS_A_SITE = 4
 LOTS = 4  # a step: a cohort takes whose lot fits a third of one
@@ -140,7 +138,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--lot-ms", type=float, default=1500, help="how long a lot of the large vector takes (default: %(default)s)")
     parser.add_argument("--local-steps", type=int, default=_THIN.local_steps, help="H of the sparse setting (default: %(default)s)")
-    parser.add_argument("--codec", default=_THIN.codec, help="of the sparse setting (default: %(default)s)")
+    parser.add_argument("--codec", type=codec, default=_THIN.codec, help="of the sparse setting (default: %(default)s)")
     parser.add_argument("--sides", nargs="+", choices=["hivemind", "manta"], default=["hivemind", "manta"], help="(default: both)")
     names = ["dense", "sparse"]
     parser.add_argument("--settings", nargs="+", choices=names, default=names, help="of Manta: H = 1, and several steps (default: both)")
@@ -149,15 +147,7 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     arguments = parser.parse_args(words)
     if min(arguments.mbit) <= 0 or min(arguments.rounds, arguments.lots, arguments.lot_ms, arguments.local_steps) < 1:
         parser.error("speeds above 0, and at least one round, lot, millisecond and step")
-    try:
-        codec_named(arguments.codec)
-    except ValueError as error:
-        parser.error(f"--codec: {error}")
     return arguments
-
-
-def _end(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def main() -> None:
@@ -166,14 +156,11 @@ def main() -> None:
     if (reason := why_not()) is not None:
         print(reason, file=sys.stderr)
         raise SystemExit(2)
-    signal.signal(signal.SIGTERM, _end)
-    gc.freeze()  # what is here by now is shared by all processes for as long as nobody writes to it
     try:
-        text, figures = measure(arguments)
+        with ending_when_told():
+            text, figures = measure(arguments)
     except subprocess.CalledProcessError as error:
         raise SystemExit(failed(error)) from error
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
     print(text)
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
