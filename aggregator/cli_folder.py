@@ -3,7 +3,7 @@
 import asyncio
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,22 +31,27 @@ def status(directory: Path, as_json: bool) -> None:
         path = directory / "status.json"
         try:
             found = json.loads(path.read_text())
-            line = f"run {found['name']} id {found['run']}"
-            stands = f"round {found['round']} of {found['num_rounds']}, {found['ledger_size']} entries, root {found['ledger_root']}"
+            lines = _standing(found, is_running=is_running(directory))
         except FileNotFoundError as error:
             raise UserError(f"{directory} holds no run: check the path, or start one there first") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise StorageError(f"{path} cannot be read ({error}); it is written again when the aggregator starts") from error
         if as_json:
             click.echo(json.dumps({**found, "is_running": is_running(directory)}, indent=1))
             return
-        click.echo(line)
-        click.echo(stands)
-        click.echo(f"at work, process {found.get('pid')}" if is_running(directory) else "not at work")
-        for address in found.get("addresses", []):
-            click.echo(f"  {address}")
-        if found.get("refused"):
-            click.echo("refused: " + ", ".join(f"{reason} {count}" for reason, count in found["refused"].items()))
+        for line in lines:
+            click.echo(line)
+
+
+def _standing(found: dict[str, Any], *, is_running: bool) -> list[str]:
+    refused = ", ".join(f"{reason} {count}" for reason, count in found.get("refused", {}).items())
+    return [
+        f"run {found['name']} id {found['run']}",
+        f"round {found['round']} of {found['num_rounds']}, {found['ledger_size']} entries, root {found['ledger_root']}",
+        f"at work, process {found.get('pid')}" if is_running else "not at work",
+        *(f"  {address}" for address in found.get("addresses", [])),
+        *([f"refused: {refused}"] if refused else []),
+    ]
 
 
 @click.command()

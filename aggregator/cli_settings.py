@@ -1,5 +1,6 @@
 """The commands of manta-aggregator about a run file: write one, check one. Parses, asks, calls, prints, exits."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,8 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float) -> None:
     with clear_errors():
         from aggregator.config import load_run_file
 
+        if not math.isfinite(samples_per_s):
+            raise UserError(f"--samples-per-s takes a number, not {samples_per_s}")
         config = load_run_file(run_file)
         with ending_at_ctrl_c():
             from aggregator.forecast import lines, sizes_of

@@ -205,6 +205,7 @@ MISTAKES = [
     (("peer.cli", "specialise", "--latency-ms", "5"), "no run was found"),
     ((*PEER, "--private-noise", "1"), "noise needs both"),
     ((*START, "run.toml", "--dir", "new", "--threads", "0"), "--threads"),
+    (("aggregator.cli", "check", "run.toml", "--samples-per-s", "nan"), "--samples-per-s takes a number"),
     (("aggregator.local", "up", "--peers", "0"), "--peers takes"),
     (("aggregator.local", "up", "--codec", "mp3"), "--codec"),
     (("aggregator.local", "up", "--data", "faces"), "unknown data set"),

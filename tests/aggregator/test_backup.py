@@ -200,3 +200,14 @@ def test_a_run_that_is_handed_over_goes_on_there_and_not_here(directory: Path, t
     assert (result.exit_code, "handed over" in result.output) == (2, True), result.output
     shutil.rmtree(tmp_path / "given")
     mark_handed_over(directory, tmp_path / "given")
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"name": "a"}', '{STATUS, "addresses": 5}', '{STATUS, "refused": [1]}'])
+def test_a_status_that_cannot_be_read_is_told_in_a_line(tmp_path: Path, text: str) -> None:
+    status = '"name": "a", "run": "b", "round": 1, "num_rounds": 2, "ledger_size": 3, "ledger_root": "c"'
+    (tmp_path / "status.json").write_text(text.replace("STATUS", status))
+    result = command("status", "--dir", tmp_path)
+    assert (result.exit_code, "status.json cannot be read" in result.output) == (1, True), result.output
+    (tmp_path / "status.json").write_text(f"{{{status}}}")
+    result = command("status", "--dir", tmp_path)
+    assert (result.exit_code, "not at work" in result.output) == (0, True), result.output
