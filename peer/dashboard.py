@@ -1,14 +1,11 @@
 """The dashboard: a full-screen view of a running peer, in a process of its own. It asks for pictures of the peer, and passes keys on.
 
-``python -m peer.dashboard DIR PID FD``: started by ``peer.screen`` for the peer PID; FD ends when that does. ``watch`` shows a peer
-that was started elsewhere, as a service is.
+``peer.dashboard_process`` shows the peer that started it; ``watch`` one that was started elsewhere, as a service is.
 """
 
 import contextlib
 import os
 import signal
-import sys
-import termios
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +16,7 @@ from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.driver import Driver
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, RichLog, Static
@@ -29,13 +27,11 @@ from peer.control import LEAVE, PAUSE, PICTURE, RESUME, tell
 from peer.dashboard_text import Machine, Rates, Window
 from peer.picture import Picture
 from peer.power import PowerMeter
-from peer.screen import MEND
 from protocol.errors import MantaError
 from swarm.control import NobodyRuns
 
 _LOOK_S = 0.5
 _MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may take longer
-_IN, _OUT = 0, 1
 
 _HELP = """\
  p       pause, or go on: a paused peer computes nothing, and loses nothing
@@ -170,9 +166,9 @@ class Dashboard(App[None]):
         Binding("ctrl+q", "close", "Close", priority=True, show=False),
     ]
 
-    def __init__(self, directory: Path, pid: int | None = None) -> None:
+    def __init__(self, directory: Path, pid: int | None = None, driver_class: type[Driver] | None = None) -> None:
         """Show the peer of ``directory``; with ``pid`` it is the one that started this program, and is told by signals to leave."""
-        super().__init__(ansi_color=True)
+        super().__init__(driver_class, ansi_color=True)
         self.theme = "ansi-dark"  # the terminal's own sixteen colours, on its own background
         self._directory = directory
         self._pid = pid
@@ -305,14 +301,6 @@ class Dashboard(App[None]):
         threading.Thread(target=ask, name="tell", daemon=True).start()
 
 
-class Attached(Dashboard):
-    """That of the peer that started this program."""
-
-    def on_mount(self) -> None:
-        """See Textual, which has set this before."""
-        signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the terminal is mended also when the shell has it already
-
-
 def new_lines(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     """Return those of the last lines ``now`` that came after the last lines ``before``."""
     for first in range(len(before)):
@@ -322,37 +310,6 @@ def new_lines(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
     return now
 
 
-def _end_with(peer: int, app: Dashboard) -> None:
-    """End when the peer does: in order if it says so, at once if it was killed."""
-    attributes = termios.tcgetattr(_IN)
-
-    def wait() -> None:
-        if os.read(peer, 1):
-            app.call_from_thread(app.exit)
-            return
-        with contextlib.suppress(OSError, termios.error):
-            if os.tcgetpgrp(_IN) == os.getpgrp():  # else the shell has set it for itself
-                termios.tcsetattr(_IN, termios.TCSANOW, attributes)
-            os.write(_OUT, MEND + b"manta-peer was killed; what it had sealed is kept, and handed in at the next start\r\n")
-        os._exit(1)
-
-    threading.Thread(target=wait, name="peer", daemon=True).start()
-
-
 def watch(directory: Path) -> None:
     """Show the peer of a directory until the person closes the view."""
     Dashboard(directory).run(mouse=False)
-
-
-def main() -> None:
-    """Be the dashboard of the peer that started this program."""
-    directory, pid, peer = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is a key here
-    app = Attached(directory, pid)
-    _end_with(peer, app)
-    app.run(mouse=False)
-    os._exit(app.return_code or 0)  # a thread that asks may still wait for its answer
-
-
-if __name__ == "__main__":
-    main()

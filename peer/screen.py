@@ -1,4 +1,4 @@
-"""The terminal, lent while a peer runs to a dashboard: a process of its own (``peer.dashboard``) that asks over the control socket.
+"""The terminal, lent while a peer runs to a dashboard: a process of its own (``peer.dashboard_process``) that asks over the control socket.
 
 It may crash, hang, or be killed: the peer does not wait for it, and says a line a round from then on. Whatever ends first, the terminal
 is as it was before: after the peer's end the dashboard mends it, after the dashboard's the peer. What libraries print meanwhile is told
@@ -19,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
+from peer.terminal import MEND
 from peer.voice import Form, Voice
 from protocol.errors import UserError
 
@@ -26,8 +27,6 @@ _OUT, _ERRORS = 1, 2
 _CLOSES_S = 5.0  # for the dashboard to give the terminal back
 _SHOWN_LINES = 3  # of the last ones that the peer said
 _STRAY_BYTES = 4096
-# The usual keys; focus, pasted text and sizes not reported; the usual screen; a cursor, wrapped lines, plain colours.
-MEND = b"".join(b"\x1b[" + code for code in (b"<u", b"?1004l", b"?2004l", b"?2048l", b"?1049l", b"?25h", b"?7h", b"0m")) + b"\r"
 
 
 def can_be_lent() -> bool:
@@ -78,7 +77,7 @@ class Screen:
         self._terminal = (os.dup(_OUT), os.dup(_ERRORS))
         self._stray = self._open.enter_context(tempfile.TemporaryFile())
         told, self._end = os.pipe()  # a byte: the peer ended; its end without one: the peer was killed
-        command = [sys.executable, "-P", "-m", "peer.dashboard", str(self._directory), str(os.getpid()), str(told)]
+        command = [sys.executable, "-P", "-m", "peer.dashboard_process", str(self._directory), str(os.getpid()), str(told)]
         sys.stdout.flush()
         self._process = subprocess.Popen(command, pass_fds=(told,))
         os.close(told)
