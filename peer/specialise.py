@@ -124,7 +124,7 @@ def _is_of(table: Path, supernet: str, device: str) -> bool:
 
 def _run(say: Callable[[str], None], command: click.Command, *arguments: str) -> None:
     say(f"manta-search {command.name} {_typed(arguments)}")
-    command.main(list(arguments), prog_name=f"manta-search {command.name}", standalone_mode=False)
+    command.main(list(arguments), prog_name=f"manta-search {command.name}", standalone_mode=False, obj="manta-peer")
 
 
 def _typed(arguments: Sequence[str]) -> str:

@@ -26,11 +26,17 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        click.echo(f"manta-search: {error}", err=True)
+        click.echo(f"{program()}: {error}", err=True)
         sys.exit(2)
     except MantaError as error:
-        click.echo(f"manta-search: {error}", err=True)
+        click.echo(f"{program()}: {error}", err=True)
         sys.exit(1)
+
+
+def program() -> str:
+    """Return the name of the program that a person typed: manta-search, or what runs its commands (a context's ``obj``)."""
+    context = click.get_current_context(silent=True)
+    return (context.find_object(str) if context is not None else None) or "manta-search"
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import click
 import torch
 from rich.console import Console
 
+from automl.commands import program
 from automl.commands.find import OPTIONS, Wishes
 from automl.data.catalog import load_dataset
 from automl.evaluation.held_out import check_fit
@@ -66,7 +67,7 @@ def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None
         found = _searched(task, strategy, _evaluator(task, make, wishes.workers), folder, settings)
         _save(found, task, folder, settings)
     except KeyboardInterrupt:
-        click.echo(f"manta-search: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
+        click.echo(f"{program()}: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
         sys.exit(_INTERRUPTED)
     _show(found, task, folder)
 

@@ -75,3 +75,17 @@ def test_what_else_cannot_be(tmp_path: Path) -> None:
         Wish("5", tmp_path / "file", None, "cpu", is_quick=False).check()
     with pytest.raises(UserError, match="no snapshot"):
         Wish("5", tmp_path, tmp_path / "file", "cpu", is_quick=False).check()
+
+
+def test_a_mistake_on_the_way_is_told_by_the_program_that_was_typed(
+    tmp_path: Path, snapshot: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table: LatencyTable = table_of()
+    table.save(tmp_path / "latency.json")
+    wish = Wish("0.000001", tmp_path, snapshot, table.conditions.device, is_quick=True)
+    with pytest.raises(SystemExit) as caught:
+        specialise.specialise(wish, load_config({"dir": tmp_path, "cpu_threads": "1"}), print)
+    assert caught.value.code == 2
+    told = capsys.readouterr().err
+    assert told.startswith("manta-peer: ")
+    assert "manta-search:" not in told
