@@ -78,6 +78,11 @@ class Delivery:
         self._leaving = leaving
         self._show_log = show_log
         self._sealing_ms: float | None = None  # when that began, until it has a ticket
+        self._is_over = False
+
+    def run_is_over(self) -> None:
+        """The operator ended the run: a log that is away is no news, and what is left has no next start."""
+        self._is_over = True
 
     async def seal(self, learnt: Learnt, seat: Seat) -> None:
         """Make a contribution of what was learnt; durable when this returns, for nobody may see its header before that."""
@@ -105,6 +110,8 @@ class Delivery:
                     return True
             except MantaError as error:  # it is away, or says what no log says
                 logger.info("not handed in round=%d reason=%s", sealed.opened.round, error)
+                if self._is_over:
+                    return False
                 self._show_log(True)
                 if self._leaving.is_set():
                     self._board.say("the log cannot be reached: what is trained is kept, and is handed in at the next start")

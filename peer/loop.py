@@ -149,6 +149,7 @@ class PeerLoop:
         )
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
+        self.ended = ""  # by the operator, for good: in words
         lap = Lap()
         self._commits = Commits(
             self.manifest,
@@ -341,14 +342,16 @@ class PeerLoop:
         """The log says that it stops: for a while, or for good."""
         reason = f": {farewell.reason}" if farewell.reason else ""
         if farewell.is_over:
-            self._board.say(f"the operator ends this run{reason}")
+            self.ended = f"the operator ended this run for good{reason}"
+            self._board.say(self.ended)
+            self._delivery.run_is_over()
             self.leave()
         else:
             self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
 
     def _show_log(self, is_away: bool) -> None:
-        """Show whether the log is waited for; what else is waited for stays as it is."""
-        if is_away:
+        """Show whether the log is waited for; what else is waited for stays as it is, and nobody waits for a run that is over."""
+        if is_away and not self.ended:
             self._board.update(waiting_for=_NO_LOG)
         elif self._board.status.waiting_for == _NO_LOG:
             self._board.update(waiting_for="")

@@ -286,6 +286,8 @@ async def _take_part(
             board.say(f"given away of its images: {noise.line()}")
         word = "run finished" if status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
+        if loop.ended:
+            board.say(f"{loop.ended}; your key and your credit stay as they are")
         sitter.voice.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
 
 

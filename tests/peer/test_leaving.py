@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from protocol.encoding import pack
 from protocol.errors import StorageError
 from protocol.rounds import Phase
 from protocol.signing import PublicKey
 from swarm import waits
+from swarm.farewells import METHOD, Farewell
 from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
 from tests.peer.scene import Member, Scene, play
 
@@ -179,6 +181,27 @@ def test_without_the_log_what_is_trained_is_kept_and_handed_in_by_the_next_life(
 
     play(tmp_path, story)
     assert "the log cannot be reached: what is trained is kept, and is handed in at the next start" in capsys.readouterr().out
+
+
+def test_who_is_told_that_the_run_is_over_leaves_and_hears_nothing_of_a_log_that_is_away(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        member.worker.may_go_on.clear()
+        await until(lambda: len(member.worker.lots) == 1)
+        farewell = Farewell(scene.log.ledger.run, 1, "all is learnt")
+        await scene.log.endpoint.call(member.endpoint.key, METHOD, pack(farewell), timeout_s=waits.PUSH_S)
+        scene.log.go_away()
+        member.worker.may_go_on.set()
+        await member.ends()
+        assert member.loop.ended == "the operator ended this run for good: all is learnt"
+        assert member.status.waiting_for == ""
+
+    play(tmp_path, story)
+    said = capsys.readouterr().out
+    assert said.splitlines()[-1] == "the operator ended this run for good: all is learnt"
+    assert "cannot be reached" not in said
 
 
 # The second one.
