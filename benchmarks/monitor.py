@@ -1,16 +1,18 @@
 """What the monitor costs, and whether it stays fast: a made-up log of many peers and rounds, and many clients of the event stream.
 
     .venv/bin/python benchmarks/monitor.py [--peers 1000] [--rounds 10000] [--claims 100] [--clients 500] [--seconds 60]
-    .venv/bin/python benchmarks/monitor.py --beside [--clients 500]
+    .venv/bin/python benchmarks/monitor.py --beside [--clients 500] [--swarm-rounds 40] [--repeats 1]
 
-The first makes a log with ``--claims`` claims a round, starts the monitor's process on it, and prints how fast that reads the log, what it
-takes of memory, how long each route takes and how many bytes its answer is (nothing of it made before); then ``--clients`` listen for
-``--seconds`` while a round a second is committed, and one more asks: it prints the monitor's share of a core. The second runs a real local
-swarm twice, with as many clients on its monitor from the first round to the last, and without a monitor.
+The first makes a log with ``--claims`` claims a round, starts the monitor's process on it, and prints how fast that reads the log, and how
+fast it has it again after a restart; what it takes of memory, how long each route takes and how many bytes its answer is (nothing of it
+made before); then ``--clients`` listen for ``--seconds`` while a round a second is committed, and one more asks: it prints the monitor's
+share of a core. The second runs a real local swarm in turn without a monitor (``--no-monitor``), with one that nobody looks at, and with as
+many clients on it from the first round to the last: it prints how long the rounds took.
 """
 
 import argparse
 import asyncio
+import contextlib
 import gzip
 import json
 import os
@@ -21,7 +23,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,8 @@ os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve(
 import psutil
 from monitor_log import MadeUpRun
 
+from aggregator.live import DIRECTORY
+from aggregator.monitor.kept import KEPT
 from aggregator.monitor.settings import MonitorSection
 
 REPEATS = 15
@@ -152,69 +157,109 @@ async def show(arguments: argparse.Namespace, directory: Path) -> None:
         f"{run.size:,} entries of {arguments.rounds:,} rounds, {database / 1e9:.2f} GB, made in {time.monotonic() - began_s:.0f} s",
         flush=True,
     )
-    settings = MonitorSection(streams=arguments.clients).model_dump_json()
+    kept = directory / DIRECTORY / KEPT
+    try:
+        async with started(directory, arguments.clients) as (page, process):
+            await until_read(page, run.size, process, "the first start")
+            print(f"memory of the process {process.memory_info().rss / 1e6:.0f} MB", flush=True)
+        print(f"kept of it: {kept.stat().st_size / 1e6:.2f} MB")
+        async with started(directory, arguments.clients) as (page, process):
+            await until_read(page, run.size, process, "a start after that")
+            peer = (await page.json("/api/peers?limit=1"))["peers"][0]["peer"]
+            await measure_routes(page, peer, run.size)
+            await measure_streams(page, run, process, arguments.clients, arguments.seconds)
+    finally:
+        run.close()
+
+
+@asynccontextmanager
+async def started(directory: Path, clients: int) -> AsyncIterator[tuple[Page, psutil.Process]]:
+    """Yield a monitor's process that was just started on a log, and requests to it; at the end it is over."""
+    settings = MonitorSection(streams=clients).model_dump_json()
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         where = json.dumps({"fd": listening.fileno(), "is_loopback": True})
         command = [sys.executable, "-m", "aggregator.monitor.program", str(directory), settings, where]
         child = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, pass_fds=[listening.fileno()]
         )
-        page, process = Page(*listening.getsockname()), psutil.Process(child.pid)
         try:
-            cpu_s = await until_read(page, run.size, process)
-            memory = process.memory_info().rss / 1e6
-            print(f"read in {cpu_s:.0f} s of CPU, {run.size / cpu_s:,.0f} entries/s; memory of the process {memory:.0f} MB", flush=True)
-            peer = (await page.json("/api/peers?limit=1"))["peers"][0]["peer"]
-            await measure_routes(page, peer, run.size)
-            await measure_streams(page, run, process, arguments.clients, arguments.seconds)
+            yield Page(*listening.getsockname()), psutil.Process(child.pid)
         finally:
             child.send_signal(signal.SIGTERM)
             await child.wait()
-            run.close()
 
 
-async def until_read(page: Page, size: int, process: psutil.Process) -> float:
-    """Wait until the monitor has read the log; return the CPU time that it took."""
-    deadline_s = time.monotonic() + START_S
+async def until_read(page: Page, size: int, process: psutil.Process, what: str) -> None:
+    """Wait until the monitor has the log, and print what that took, the start of its program apart."""
+    deadline_s, began = time.monotonic() + START_S, None
     while time.monotonic() < deadline_s:
         now = await page.json("/api/now")
+        times = process.cpu_times()
+        spent = time.monotonic(), float(times.user + times.system)
+        began = began or spent  # it answers as soon as it begins to read
         if now["head"] is not None and now["head"]["size"] == size:
-            times = process.cpu_times()
-            return float(times.user + times.system)
-        await asyncio.sleep(0.2)
+            wall_s, cpu_s = spent[0] - began[0], spent[1] - began[1]
+            print(
+                f"{what}: it has the log after {wall_s:.1f} s, {cpu_s:.1f} s of CPU; its program started in {began[1]:.1f} s of CPU",
+                flush=True,
+            )
+            return
+        await asyncio.sleep(0.1)
     raise SystemExit("the monitor did not read the log")
 
 
-async def beside(arguments: argparse.Namespace, directory: Path, *, is_shown: bool) -> None:
-    """Run a real swarm, with clients on its monitor or without one, and print how its run went."""
-    what = ("--monitor", "127.0.0.1:0") if is_shown else ("--no-monitor",)
+async def beside(arguments: argparse.Namespace, directory: Path, clients: int | None) -> None:
+    """Run a real swarm, with so many clients on its monitor, None: without a monitor; print how its run went."""
+    what = ("--no-monitor",) if clients is None else ("--monitor", "127.0.0.1:0")
     command = ("up", "--peers", "2", "--cohorts", "2", "--rounds", str(arguments.swarm_rounds), "--dir", str(directory), *what)
-    began_s = time.monotonic()
-    output = directory.with_suffix(".txt")
+    output, counts = directory.with_suffix(".txt"), dict[int, int]()
+    listening, rounds = [], Rounds(directory / "aggregator" / "status.json")
     with output.open("wb") as file:
         swarm = await asyncio.create_subprocess_exec(sys.executable, "-m", "aggregator.local", *command, stdout=file, stderr=file)
-        counts: dict[int, int] = {}
-        listening = []
-        if is_shown:
+        watching = asyncio.create_task(rounds.watch())
+        if clients:
             await until(lambda: re.search(_ADDRESS, output.read_text()) is not None or swarm.returncode is not None)
             found = re.search(_ADDRESS, output.read_text())
             assert found is not None, output.read_text()
             page = Page(found[1], int(found[2]))
-            listening = [asyncio.create_task(page.listen(counts, number)) for number in range(arguments.clients)]
+            listening = [asyncio.create_task(page.listen(counts, number)) for number in range(clients)]
         code = await swarm.wait()
-        for task in listening:
+        for task in (*listening, watching):
             task.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
-    lasted_s = time.monotonic() - began_s
+        await asyncio.gather(*listening, watching, return_exceptions=True)
     report = json.loads((directory / "report.json").read_text()) if code == 0 else {}
     status = json.loads((directory / "aggregator" / "status.json").read_text())
-    name = f"with {len(counts)} clients" if is_shown else "without a monitor"
-    verified, rounds = report.get("ledger", {}).get("verified"), f"round {status['round']} of {status['num_rounds']}"
+    name = "without a monitor" if clients is None else f"a monitor with {clients} clients"
+    events = f", events a client {min(counts.values(), default=0)} to {max(counts.values(), default=0)}" if clients else ""
     print(
-        f"{name}: exit code {code}, {rounds}, log verified {verified}, refused {status['refused']}, "
-        f"{lasted_s:.0f} s with start and end, events a client {min(counts.values(), default=0)} to {max(counts.values(), default=0)}",
+        f"{name}: exit code {code}, round {status['round']} of {status['num_rounds']}, log verified "
+        f"{report.get('ledger', {}).get('verified')}, refused {status['refused']}; from the first commit to the last "
+        f"{rounds.lasted_s:.1f} s{events}",
         flush=True,
     )
+
+
+class Rounds:
+    """When a swarm's rounds were, by the aggregator's status file."""
+
+    def __init__(self, path: Path) -> None:
+        """Read that file."""
+        self._path = path
+        self._seen: dict[int, float] = {}
+
+    @property
+    def lasted_s(self) -> float:
+        """From the commit of the first round that was seen to that of the last."""
+        return max(self._seen.values(), default=0.0) - min(self._seen.values(), default=0.0)
+
+    async def watch(self) -> None:
+        """Look again and again until this is cancelled."""
+        while True:
+            with contextlib.suppress(OSError, ValueError):  # it is not there yet
+                round_ = json.loads(self._path.read_text())["round"]
+                if round_:
+                    self._seen.setdefault(round_, time.monotonic())
+            await asyncio.sleep(0.05)
 
 
 def main() -> None:
@@ -227,11 +272,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--beside", action="store_true", help="clients beside a real swarm")
     parser.add_argument("--swarm-rounds", type=int, default=40)
+    parser.add_argument("--repeats", type=int, default=1, help="of the three swarms, in turn")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         if arguments.beside:
-            asyncio.run(beside(arguments, Path(folder) / "shown", is_shown=True))
-            asyncio.run(beside(arguments, Path(folder) / "alone", is_shown=False))
+            for turn in range(arguments.repeats):
+                for clients in (None, 0, arguments.clients):
+                    asyncio.run(beside(arguments, Path(folder) / f"{turn}-{clients}", clients))
         else:
             asyncio.run(show(arguments, Path(folder) / "run"))
 

@@ -60,7 +60,7 @@ class Present:
                 "live_ms": max(0, now - sight.live.written_at) if sight.live is not None else None,
                 "evaluation_ms": max(0, now - newest.at) if newest is not None else None,
             },
-            "reading": {"entries": view.size, "of": sight.reading_to} if view.size < sight.reading_to else None,
+            "reading": {"entries": sight.num_read, "of": sight.reading_to} if sight.num_read < sight.reading_to else None,
         }
 
     def traffic(self, now: int) -> Json:

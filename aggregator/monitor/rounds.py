@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from aggregator.monitor.tables import TableSeen
+from protocol.errors import EncodingError
 
 RECENT = 32  # rounds that the rate is of
 
@@ -61,6 +62,29 @@ class Rounds:
     def newest(self) -> int:
         """The newest round; 0 before the first."""
         return len(self._committed_at)
+
+    def columns(self) -> tuple[bytes, ...]:
+        """Return all of them, to be kept: numbers of 64 bits in this computer's order, digests one after the other."""
+        numbers = [column.tobytes() for column in (*self._numbers.values(), self._committed_at)]
+        return (*numbers, *map(bytes, self._digests.values()))
+
+    @classmethod
+    def of(cls, columns: Sequence[bytes]) -> "Rounds":
+        """Return the rounds of ``columns``.
+
+        Raises:
+            EncodingError: they are none.
+        """
+        rounds, count = cls(), len(columns[0]) // 8 if columns else 0
+        widths = [8] * (len(cls._NUMBERS) + 1) + [32] * len(cls._DIGESTS)
+        if [len(column) for column in columns] != [width * count for width in widths]:
+            raise EncodingError("columns of rounds that do not fit together")
+        *numbers, committed_at = columns[: -len(cls._DIGESTS)]
+        rounds._numbers = {name: array("q", column) for name, column in zip(cls._NUMBERS, numbers, strict=True)}
+        rounds._digests = {name: bytearray(column) for name, column in zip(cls._DIGESTS, columns[-len(cls._DIGESTS) :], strict=True)}
+        rounds._committed_at = array("q", committed_at)
+        rounds.counted_total = sum(rounds._numbers["counted"])
+        return rounds
 
     def append(self, table: TableSeen) -> None:
         """Take the next round."""

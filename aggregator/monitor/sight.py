@@ -13,6 +13,7 @@ from pathlib import Path
 
 from aggregator.live import DIRECTORY, LIVE, MAX_BYTES, Live, unix_ms
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
 from aggregator.monitor.stored import StoredLog
@@ -74,7 +75,11 @@ class Sight:
         self.manifest = self.signed.open()
         self.operator = self.log.operator()
         self.origin = origin(self.signed.run, self.operator)
-        self.view = View(self.manifest, course_of(self.manifest))
+        self._course = course_of(self.manifest)
+        self.view = View(self.manifest, self._course)
+        self._keeping = Keeping(directory / DIRECTORY / KEPT, self.signed, self.operator)
+        self._has_recalled = False
+        self.num_read = 0  # entries, opened or hashed again, of ``reading_to``
         self.live: Live | None = None
         self.live_read_at: int | None = None
         self.evaluations = Evaluations(directory / DIRECTORY)
@@ -134,6 +139,7 @@ class Sight:
             self._forget_stamp(TREE_HEAD)
             raise StorageError(f"the newest tree head does not hold: {error}") from error
         before, self.reading_to = self.view.round, head.size
+        self._keeping.reading_to = head.size
         await self._read_entries(head)
         if self.view.round == before + 1 and before:  # seen as it came; the aggregator's own word replaces this
             self.view.rounds.committed(self.view.round, unix_ms())
@@ -152,15 +158,23 @@ class Sight:
     async def _read_entries(self, head: TreeHead) -> None:
         """Take the entries up to a tree head. Where this stops, by an error too, the next look goes on."""
         try:
+            if not self._has_recalled:
+                self.view = await self._keeping.recall(self.log, head.size, self._course, self._note_read) or self.view
+                self._has_recalled = True
             while self.view.size < head.size:
                 start = self.view.size
                 entries = await asyncio.to_thread(self.log.entries, start, min(start + _READ_AT_A_TIME, head.size))
                 for place in range(0, len(entries), _ENTRIES_AT_A_TIME):
                     self.view.take(entries[place : place + _ENTRIES_AT_A_TIME])
+                    self._note_read(self.view.size)
                     await asyncio.sleep(0)
+                await self._keeping.keep(self.view)
         except BaseException:
             self._forget_stamp(TREE_HEAD)
             raise
+
+    def _note_read(self, entries: int) -> None:
+        self.num_read = entries
 
     async def _look_at_live(self) -> bool:
         path = self._directory / DIRECTORY / LIVE

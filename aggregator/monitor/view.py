@@ -12,7 +12,7 @@ from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen, TableSeen, table_seen
 from protocol.course import Course
-from protocol.merkle import Frontier, leaf_hash
+from protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from protocol.records import Manifest, Round
 from protocol.signing import peer_name
 
@@ -62,10 +62,20 @@ class View:
         self.peers: dict[bytes, PeerSeen] = {}
         self.pool_paid = 0
         self.newest: TableSeen | None = None  # the newest round's
+        self.settled = (0, EMPTY_ROOT)  # the entries up to the newest round's own: how many, and their root
         self._course = course
         self._frontier = Frontier()
         self._pending: list[Opened] = []  # after the newest round entry
         self._by_credit: list[PeerSeen] | None = None
+
+    @classmethod
+    def recalled(cls, manifest: Manifest, course: Course, frontier: Frontier, rounds: Rounds, peers: dict[bytes, "PeerSeen"]) -> "View":
+        """Return the view of the entries of ``frontier``, the last of which is a round's, as far as it was kept: without ``newest``."""
+        view = cls(manifest, course)
+        view.rounds, view.peers, view._frontier = rounds, peers, frontier
+        view.pool_paid = sum(peer.credit for peer in peers.values())
+        view.settled = (frontier.size, frontier.root())
+        return view
 
     @property
     def size(self) -> int:
@@ -100,6 +110,8 @@ class View:
                 self._take_round(table_seen(first, self._pending, self.manifest, self._course))
                 self._pending = []
             self._frontier.append(leaf_hash(entry))
+            if isinstance(one.said, Round):
+                self.settled = (self.size, self.root())
 
     def table(self, round_: int, entries: Sequence[bytes]) -> TableSeen:
         """Return the table of a round that is here; ``entries`` are those after the round before it, its own the last.

@@ -1,0 +1,242 @@
+"""What the monitor added up of a log, kept in DIR/monitor/view.kept, so that its next start need not open every entry again.
+
+It is never believed over the log. It is taken only if it is whole, of this version, run and operator, and if the entries that the log holds
+now, each hashed again, have the root that was added up; what came after them is read as ever, and all of it has to have the root that the
+newest tree head signs for. In any other case it is thrown away, and the log is read from its beginning.
+"""
+
+import asyncio
+import json
+import logging
+import sys
+import time
+import zlib
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TypeVar
+
+from aggregator.monitor.rounds import Rounds
+from aggregator.monitor.stored import StoredLog
+from aggregator.monitor.tables import ClaimSeen
+from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
+from protocol.course import Course
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, LedgerError, StorageError
+from protocol.merkle import Frontier, leaf_hash
+from protocol.records import SignedManifest
+from protocol.signing import peer_name, sha256
+from swarm.disk import replace_file
+
+KEPT = "view.kept"
+MAX_BYTES = 256 * 1024 * 1024  # unpacked: 40,000 peers, or a million rounds; of a larger one nothing is kept
+_FORM = f"manta view 1, {sys.byteorder}, {version('manta-swarm')}"  # another version may add up otherwise
+_HASHED_AT_A_TIME = 4096
+_MUCH = 16_384  # entries: three seconds
+_EVERY_S, _SHARE = 60.0, 0.02  # of the time, at most, for keeping
+_PEER_NUMBERS = ("claims", "lots", "samples", "credit", "first_round")
+_CLAIM_NUMBERS = ("index", "contribution", "round", "base_round", "lots", "samples", "lot_ms", "credit")
+_KEY_BYTES, _NUMBER_BYTES, _DIGEST_BYTES = 32, 8, 32
+
+Value = TypeVar("Value", bytes, str)
+logger = logging.getLogger("manta.monitor")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A view up to its newest round, in columns: numbers of 64 bits in this computer's order, keys one after the other."""
+
+    form: str
+    run: bytes
+    operator: bytes
+    size: int  # entries
+    root: bytes
+    rounds: tuple[bytes, ...]  # of ``Rounds.columns``
+    peers: bytes  # keys
+    peer_numbers: tuple[bytes, ...]
+    claims_kept: bytes  # of each peer, how many
+    claims: tuple[bytes, ...]  # of all peers, in their order
+    claim_founders: bytes  # places in ``founders``
+    claim_cohorts: bytes
+    founders: bytes  # keys
+    cohorts: str  # JSON
+
+
+class Keeping:
+    """Keeps the view of one log, and recalls it."""
+
+    def __init__(self, path: Path, signed: SignedManifest, operator: bytes) -> None:
+        """Keep it in the file ``path``."""
+        self._path = path
+        self._signed = signed
+        self._operator = operator
+        self._size = 0  # of what is kept
+        self._next_s = 0.0
+        self.reading_to = 0  # entries that there are to be read
+        self._is_failing = False
+
+    async def recall(self, log: StoredLog, head_size: int, course: Course, told: Callable[[int], None]) -> View | None:
+        """Return what was kept, if the log's first entries are those that it is of; ``told`` hears how many of them were hashed.
+
+        Raises:
+            StorageError: the log cannot be read.
+        """
+        try:
+            kept = await asyncio.to_thread(self._read)
+            if kept is None:
+                return None
+            if kept.size > head_size:
+                raise EncodingError(f"it is of {kept.size} entries, and the log has {head_size}")
+            frontier = Frontier()
+            while frontier.size < kept.size:
+                await asyncio.to_thread(_hash_on, frontier, log, min(frontier.size + _HASHED_AT_A_TIME, kept.size))
+                told(frontier.size)
+            if frontier.root() != kept.root:
+                raise EncodingError("it is of other entries than the log's")
+            view = await asyncio.to_thread(_view_of, kept, self._signed, course, frontier, log)
+        except (EncodingError, LedgerError) as error:
+            logger.warning("what was added up is thrown away path=%s reason=%s", self._path, error)
+            return None
+        self._size = kept.size
+        return view
+
+    async def keep(self, view: View) -> None:
+        """Keep what a view has added up, if that is due: it is after a while, and after much was read at a time. Nobody takes entries into
+        it meanwhile.
+        """
+        news = view.settled[0] - self._size
+        if not news or (time.monotonic() < self._next_s and (view.size < self.reading_to or news < _MUCH)):
+            return
+        began_s = time.monotonic()
+        failure = await asyncio.to_thread(self._write, view)
+        if failure is not None and not self._is_failing:
+            logger.warning("what was added up is not kept path=%s reason=%s", self._path, failure)
+        self._is_failing, self._size = failure is not None, view.settled[0]
+        now_s = time.monotonic()
+        self._next_s = now_s + max(_EVERY_S, (now_s - began_s) / _SHARE)
+
+    def _write(self, view: View) -> str | None:
+        """Return why it cannot be kept; None: it is."""
+        data = pack(_kept_of(view, self._signed.run, self._operator))
+        if len(data) > MAX_BYTES:
+            return f"{len(data)} bytes are more than {MAX_BYTES}"
+        try:
+            replace_file(self._path, sha256(data) + zlib.compress(data, 1))
+        except StorageError as error:
+            return str(error)
+        return None
+
+    def _read(self) -> Kept | None:
+        """Return what is in the file; None: there is none.
+
+        Raises:
+            EncodingError: it is damaged, or of another version, run or operator.
+        """
+        try:
+            with self._path.open("rb") as file:
+                digest, packed = file.read(_DIGEST_BYTES), file.read(MAX_BYTES)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise EncodingError(f"it cannot be read: {error.strerror}") from error
+        try:
+            data = zlib.decompressobj().decompress(packed, MAX_BYTES)
+        except zlib.error as error:
+            raise EncodingError("it is damaged") from error
+        if sha256(data) != digest:
+            raise EncodingError("it is damaged")
+        kept = unpack(Kept, data, max_bytes=MAX_BYTES)
+        if (kept.form, kept.run, kept.operator) != (_FORM, self._signed.run, self._operator):
+            raise EncodingError("it is of another version, run or operator")
+        return kept
+
+
+def _hash_on(frontier: Frontier, log: StoredLog, end: int) -> None:
+    for entry in log.entries(frontier.size, end):
+        frontier.append(leaf_hash(entry))
+
+
+def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
+    size, root = view.settled
+    peers = list(view.peers.values())
+    claims = [claim for peer in peers for claim in peer.newest]
+    founders, cohorts = _places(claim.founder for claim in claims), _places(claim.cohort for claim in claims)
+    return Kept(
+        form=_FORM,
+        run=run,
+        operator=operator,
+        size=size,
+        root=root,
+        rounds=view.rounds.columns(),
+        peers=b"".join(peer.key for peer in peers),
+        peer_numbers=tuple(_column(getattr(peer, name) for peer in peers) for name in _PEER_NUMBERS),
+        claims_kept=_column(len(peer.newest) for peer in peers),
+        claims=tuple(_column(getattr(claim, name) for claim in claims) for name in _CLAIM_NUMBERS),
+        claim_founders=_column(founders[claim.founder] for claim in claims),
+        claim_cohorts=_column(cohorts[claim.cohort] for claim in claims),
+        founders=b"".join(founders),
+        cohorts=json.dumps(list(cohorts)),
+    )
+
+
+def _view_of(kept: Kept, signed: SignedManifest, course: Course, frontier: Frontier, log: StoredLog) -> View:
+    """Return the view that was kept, its newest table read again.
+
+    Raises:
+        EncodingError, LedgerError: its columns do not fit together, or not to the log.
+        StorageError: the log cannot be read.
+    """
+    rounds = Rounds.of(kept.rounds)
+    if rounds.index_of(rounds.newest) != kept.size - 1:
+        raise EncodingError("its newest round is not its newest entry")
+    try:
+        peers = _peers_of(kept)
+    except (ValueError, IndexError, TypeError) as error:  # whole, and yet not what this program writes
+        raise EncodingError(f"its columns do not fit together: {error}") from error
+    view = View.recalled(signed.open(), course, frontier, rounds, peers)
+    if rounds.newest:
+        view.newest = view.table(rounds.newest, log.entries(rounds.index_of(rounds.newest - 1) + 1, kept.size))
+    return view
+
+
+def _peers_of(kept: Kept) -> dict[bytes, PeerSeen]:
+    keys, founders, cohorts = _keys(kept.peers), _keys(kept.founders), json.loads(kept.cohorts)
+    lengths = _numbers(kept.claims_kept, len(keys))
+    if not all(0 < length <= KEPT_CLAIMS for length in lengths):
+        raise EncodingError("a peer has as many claims as none can have")
+    total = sum(lengths)
+    columns = [_numbers(column, total) for column in kept.claims]
+    places = zip(_numbers(kept.claim_founders, total), _numbers(kept.claim_cohorts, total), strict=True)
+    numbers = zip(*columns, strict=True)
+    peers = {}
+    totals = zip(*(_numbers(column, len(keys)) for column in kept.peer_numbers), strict=True)
+    for key, length, of_peer in zip(keys, lengths, totals, strict=True):
+        newest: deque[ClaimSeen] = deque(maxlen=KEPT_CLAIMS)
+        for _ in range(length):
+            values, (founder, cohort) = next(numbers), next(places)
+            named = dict(zip(_CLAIM_NUMBERS, values, strict=True))
+            newest.append(ClaimSeen(key=key, founder=founders[founder], cohort=cohorts[cohort], **named))
+        peers[key] = PeerSeen(key, peer_name(key), newest=newest, **dict(zip(_PEER_NUMBERS, of_peer, strict=True)))
+    return peers
+
+
+def _places(values: Iterable[Value]) -> dict[Value, int]:
+    """Return value -> place, each value once."""
+    return {value: place for place, value in enumerate(dict.fromkeys(values))}
+
+
+def _column(values: Iterable[int]) -> bytes:
+    return array("q", values).tobytes()
+
+
+def _numbers(column: bytes, count: int) -> Sequence[int]:
+    if len(column) != _NUMBER_BYTES * count:
+        raise EncodingError("a column of another length")
+    return array("q", column)
+
+
+def _keys(data: bytes) -> list[bytes]:
+    return [data[start : start + _KEY_BYTES] for start in range(0, len(data), _KEY_BYTES)]
