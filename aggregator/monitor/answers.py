@@ -109,6 +109,11 @@ class Answers:
             },
         }
 
+    async def manifest(self, asked: Asked) -> Json:
+        """``/api/manifest``"""
+        signed = self._sight.signed
+        return {"run": signed.run.hex(), "manifest": b64encode(signed.payload).decode(), "signature": signed.signature.hex()}
+
     async def now(self, asked: Asked) -> Json:
         """``/api/now``"""
         return self._present.now(unix_ms())

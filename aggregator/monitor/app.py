@@ -139,6 +139,7 @@ class MonitorApp:
         span, page = ("from", "to", "points"), ("offset", "limit")
         plain: dict[str, tuple[Answer, tuple[str, ...]]] = {
             "/api/run": (answers.run, ()),
+            "/api/manifest": (answers.manifest, ()),
             "/api/now": (answers.now, ()),
             "/api/series": (answers.series, span),
             "/api/quality": (answers.quality, span),

@@ -13,6 +13,7 @@ from tests.aggregator.real_run import PEERS
 
 ROUTES = (
     "/api/run",
+    "/api/manifest",
     "/api/now",
     "/api/series",
     "/api/quality",

@@ -29,6 +29,8 @@ __all__ = ["browser", "screens"]
 
 RECORDED = Path(__file__).parent / "recorded_stereo"
 INDEX = PicturesIndex.model_validate_json((RECORDED / "pictures" / "index.json").read_bytes())
+SPACE = space_named("stereo-tiny")
+SIGNED = SignedManifest.sign(manifest_of(OPERATOR, task="stereo", dataset="layers", supernet=SPACE.name, costs=cost_table(SPACE)), OPERATOR)
 WAIT_MS = 1000 * DEADLINE_S
 SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 
@@ -36,10 +38,8 @@ SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "hei
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stereo run that is evaluated."""
-    space = space_named("stereo-tiny")
-    manifest = manifest_of(OPERATOR, task="stereo", dataset="layers", supernet=space.name, costs=cost_table(space))
     directory = tmp_path_factory.mktemp("stereo") / "run"
-    with create(directory, SignedManifest.sign(manifest, OPERATOR)):
+    with create(directory, SIGNED):
         shutil.copytree(RECORDED, directory / DIRECTORY)
         write_live(directory, live_of())
     return directory
@@ -73,6 +73,34 @@ def address(directory: Path) -> Iterator[str]:
                 program.process.kill()
 
 
+def _compare(page: Any) -> None:
+    """Have the page compare what its reader knows of the run and of its operator with what the server says."""
+    run, operator = SIGNED.run.hex(), OPERATOR.public_key.hex()
+    other = ("0" if run[20] != "0" else "1").join((run[:20], run[21:]))
+    answer = page.locator("#known-answer .verdict")
+    for text, state, told in (
+        (run, "true", "its manifest names the key"),
+        (f" {run[:16].upper()} ", "true", "begins with these 16 digits"),
+        (operator, "true", "The key by which the log is signed is this one"),
+        (run[:15], "unchecked", "16 to 64 digits"),
+        (other, "false", "Do not believe this page"),
+    ):
+        page.get_by_label("The run's id, or the operator's key").fill(text)
+        page.get_by_role("button", name="Compare").click()
+        page.locator(f"#known-answer .verdict.{state}", has_text=told).wait_for(timeout=WAIT_MS)
+        assert page.locator("#alarms .alarm", has_text="not the run that you mean").count() == (state == "false")
+        trusted = {"true": "it is the right one", "false": "not the one that you know", "unchecked": "Compare it with what you know"}
+        assert trusted[state] in page.locator("#consistency .trust").text_content()
+    page.route("**/api/manifest", lambda route: route.fulfill(json={"manifest": "gICA"}))  # other bytes than the id is the hash of
+    page.evaluate("(run) => { location.hash = `run=${run}`; }", run)
+    page.locator("#known-answer .verdict.false", has_text="another manifest").wait_for(timeout=WAIT_MS)
+    page.unroute("**/api/manifest")
+    page.evaluate("(key) => { location.hash = `key=${key}`; }", operator)
+    page.locator("#known-answer .verdict.true").wait_for(timeout=WAIT_MS)
+    assert "You compared that key" in page.locator("#consistency").text_content()
+    assert answer.count() == 1
+
+
 @pytest.mark.swarm
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
@@ -102,6 +130,7 @@ def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str, size: 
     page.get_by_label("Cost", exact=True).select_option("latency")
     page.locator("#front svg[aria-label*=' ms']").wait_for(timeout=WAIT_MS)
     assert "one core" in page.locator("#front-note").text_content()
+    _compare(page)
     page.screenshot(path=screens / f"stereo-{size}-{colours}.png", full_page=True)
     assert structure_faults(page) == []
     assert contrast_faults(page) == []

@@ -50,6 +50,10 @@ async function begin() {
     const text = `This browser found that the log was rewritten, or is signed by somebody else: ${checks.verdict.reason}.`;
     overview.showAlarms("checks", checks.evidence ? [{ level: "alarm", text }] : []);
   });
+  record.addEventListener("compared", () => {
+    const text = `This is not the run that you mean: ${record.known.reason}.`;
+    overview.showAlarms("known", record.known.state === "false" ? [{ level: "alarm", text }] : []);
+  });
   stream.addEventListener("state", ({ detail }) => tell(detail));
   stream.addEventListener("opened", async () => {
     const found = await ask("run").catch((error) => (isTheServers(error) ? run : Promise.reject(error)));

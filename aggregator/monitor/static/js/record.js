@@ -12,8 +12,9 @@ const CREDITS = 12;
 const UNAUDITED = " Unaudited: the data stay at home, and nobody can compute the work again.";
 const KINDS = { claim: "a computer's work", contribution: "handed in", round: "a round" };
 
-export class Record {
+export class Record extends EventTarget {
   constructor(run, checks) {
+    super();
     Object.assign(this, { run, checks, before: null, offset: 0, said: "" });
     this.heads = h("div");
     this.checked = new Map(); // index of an entry -> its verdict's state
@@ -22,10 +23,18 @@ export class Record {
       this.check(Number(byId("entry-index").value));
     });
     checks.addEventListener("change", () => this.showVerdict());
+    this.known = null; // the verdict on the run or the key that the reader knows
+    setText(byId("known-key"), run.ledger.operator);
+    byId("known-form").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.compare(byId("known-text").value);
+    });
+    addEventListener("hashchange", () => this.fromAddress());
     this.entries = new Refresher(byId("entries-rows"), 2000, () => this.loadEntries(), tableOf("entries-rows"));
     this.credits = new Refresher(byId("credits-rows"), 4000, () => this.loadCredits(), tableOf("credits-rows"));
     this.witnesses = new Refresher(byId("heads"), 10000, () => this.loadHeads(), byId("heads"));
     this.showVerdict();
+    this.fromAddress();
   }
 
   ask() {
@@ -54,11 +63,44 @@ export class Record {
           { class: "steps" },
           steps.map((text) => h("li", {}, text)),
         ),
+      verdict.state === "true" && this.trust(),
       evidence &&
         h("button", { class: "quiet", type: "button", on: { click: () => save("manta-evidence.json", evidence) } }, "Keep the evidence"),
     );
     if (verdict.state !== this.said && verdict.state !== "busy") announce(`Has the past been changed? ${answers[verdict.state]}`);
     this.said = verdict.state;
+  }
+
+  /** Compare what the page's address says that the run or its operator's key is. */
+  fromAddress() {
+    const given = new URLSearchParams(location.hash.slice(1));
+    const known = given.get("run") ?? given.get("key");
+    if (known === null || known === byId("known-text").value) return;
+    byId("known-text").value = known;
+    this.compare(known);
+  }
+
+  /** Compare this run and its key with what the reader knows; dispatches "compared". */
+  async compare(text) {
+    const { compare } = await import("./known.js"); // few want it: it is not part of the first view
+    const { state, reason } = await compare(text, this.run.run, this.run.ledger.operator);
+    this.known = { state, reason };
+    const answer = { true: `Yes. ${reason}.`, false: `No: ${reason}. Do not believe this page.`, unchecked: `Not compared: ${reason}.` }[state];
+    fill(byId("known-answer"), h("p", { class: `verdict ${state}` }, answer));
+    announce(answer);
+    for (const line of document.querySelectorAll(".trust")) line.replaceWith(this.trust());
+    this.dispatchEvent(new Event("compared"));
+  }
+
+  /** Return a line that says what the operator's key is worth to this reader. */
+  trust() {
+    const words = {
+      true: "You compared that key with what you know: it is the right one.",
+      false: "That key is not the one that you know.",
+    };
+    const own = words[this.known?.state];
+    if (own) return h("p", { class: `hint trust ${this.known.state}` }, own);
+    return h("p", { class: "hint trust" }, "The key is what this server says that it is. ", h("a", { href: "#known" }, "Compare it with what you know"), ".");
   }
 
   /** Check one entry's proof, and show what was done and what it says. */
@@ -79,6 +121,7 @@ export class Record {
         { class: "steps" },
         steps.map(([text, found]) => h("li", {}, `${text} `, h("code", {}, found))),
       ),
+      verdict.state === "true" && this.trust(),
       verdict.state === "true" && opened.fields && fieldsTable(index, opened),
     );
     this.checked.set(index, verdict.state);

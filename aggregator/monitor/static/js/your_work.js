@@ -30,8 +30,11 @@ export class YourWork {
   }
 
   choose(peer) {
-    if (location.hash === `#peer=${encodeURIComponent(peer)}`) this.lookUp(peer);
-    else location.hash = `peer=${encodeURIComponent(peer)}`;
+    const given = new URLSearchParams(location.hash.slice(1));
+    const kept = ["run", "key"].filter((name) => given.has(name)).map((name) => `${name}=${encodeURIComponent(given.get(name))}`);
+    const wanted = [...kept, `peer=${encodeURIComponent(peer)}`].join("&");
+    if (location.hash === `#${wanted}`) this.lookUp(peer);
+    else location.hash = wanted;
   }
 
   async lookUp(peer) {
