@@ -6,8 +6,9 @@ refuses it stops nothing.
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
@@ -84,6 +85,13 @@ class FinalQuality(_Part):
     largest: float
     smallest: float
     random: tuple[float, ...]
+
+    @classmethod
+    def of(cls, round_: int, *, largest: float, smallest: float, random: Sequence[float]) -> "FinalQuality | None":
+        """Return it; None where a figure is no number, as the error of a network that diverged: JSON has no word for that."""
+        if not all(map(math.isfinite, (largest, smallest, *random))):
+            return None
+        return cls(round=round_, largest=largest, smallest=smallest, random=tuple(random))
 
 
 class Live(_Part):

@@ -338,8 +338,8 @@ class Operator:
     def _show(self, evaluation: Evaluation) -> None:
         quality = evaluation.quality
         self.status.quality, self.status.quality_round = quality, evaluation.round
-        self._onlookers.final = FinalQuality(
-            round=evaluation.round, largest=quality["largest"], smallest=quality["smallest"], random=tuple(quality["random"])
+        self._onlookers.final = FinalQuality.of(
+            evaluation.round, largest=quality["largest"], smallest=quality["smallest"], random=quality["random"]
         )
         self._write_status()
         self._say(f"evaluated round={evaluation.round} {_in_words(evaluation.quality)}")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.intake import now_ms
-from aggregator.live import DIRECTORY, LIVE, Live, LiveFile
+from aggregator.live import DIRECTORY, LIVE, FinalQuality, Live, LiveFile
 from aggregator.monitor.door import MonitorDoor, check_address, open_door
 from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
 from aggregator.onlookers import Onlookers
@@ -158,3 +158,11 @@ def test_the_address_is_let_go(tmp_path: Path) -> None:
         with closing(Onlookers(tmp_path, USUAL, door, None)) as look:
             assert [attendant.pid for attendant in look.attendants] == [None, None]
         assert door.socket.fileno() == -1
+
+
+def test_figures_that_are_no_numbers_leave_what_is_written_readable() -> None:
+    for error in (float("nan"), float("inf")):
+        final = FinalQuality.of(3, largest=error, smallest=2.0, random=(1.0, 2.0))
+        assert Live.model_validate_json(Live(written_at=1, started_at=1, pid=1, final=final).model_dump_json()).final is None
+    final = FinalQuality.of(3, largest=1.0, smallest=2.0, random=(1.0, 2.0))
+    assert Live.model_validate_json(Live(written_at=1, started_at=1, pid=1, final=final).model_dump_json()).final == final
