@@ -192,12 +192,12 @@ def _directory(options: dict[str, Any]) -> Path:
 def _contribute(config: "PeerConfig") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
-        from peer.light import contribute
+        from peer.light_session import contribute
 
     for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
             signal.signal(number, signal.default_int_handler)
-    is_over = contribute(config)
+    is_over = asyncio.run(contribute(config))
     sys.stdout.flush()
     if not is_over:
         os._exit(0)  # the person left: what else Python does at its end waits for the lot under way

@@ -12,6 +12,7 @@ from automl.latency.table import LatencyTable
 from peer.cohort_token import check_token
 from peer.config import PeerConfig
 from peer.light_client import GatewayUrl
+from peer.limits import Limits
 from peer.sensors import THIS_COMPUTER
 from peer.store import read_last_run
 from peer.whereabouts import find_addresses
@@ -79,12 +80,23 @@ def check_light(config: PeerConfig) -> None:
     if not config.gateway:
         raise UserError("--light needs the URL of a gateway: --gateway http://HOST:PORT/, as the gateway printed it (or MANTA_GATEWAY)")
     idle = [name for name in _NOT_LIGHT if getattr(config, name)]
-    idle += [name for name in config.limits.words() if name != "cpu_threads"]
     if idle:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in idle)
         raise UserError(f"--light takes its lots and their data from a gateway, and computes in one process: leave {flags} out")
+    check_light_limits(config.limits)
+    THIS_COMPUTER.check(config.limits)
     for text in config.gateway:
         GatewayUrl.of(text)
+
+
+def check_light_limits(limits: Limits) -> None:
+    """Refuse limits that a light contributor has no use for.
+
+    Raises:
+        UserError: there is one.
+    """
+    if limits.gpu_memory is not None:
+        raise UserError("--gpu-memory: a light contributor computes on the CPU; leave it out")
 
 
 def check_gateway(config: PeerConfig) -> None:

@@ -1,71 +1,33 @@
 """A light contributor: it leases lots from a gateway, does them, and brings back what came of them, until the run is finished or it leaves.
 
 It holds no model, no data and no state of the run between two leases; its key and a status file are all that is on its disk. A gateway that
-is away is waited for. Synchronous: there is one thing to do at a time, and a thread for the lots so that Ctrl-C is heard at once.
+is away is waited for. Synchronous: there is one thing to do at a time, in a thread of its own, which the person's word reaches through a
+valve (``peer.light_session``).
 """
 
 import logging
-import os
 import random
-import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import asdict, dataclass, field
-from typing import TypeVar
-
-import click
-import torch
+from dataclasses import dataclass, field
 
 from automl.spaces.space import space_named
-from automl.training.update import self_test
-from peer.config import PeerConfig
-from peer.early import check_light
-from peer.keys import own_identity
-from peer.light_client import GatewayClient, GatewayUrl, NotKnown
+from peer.light_client import GatewayClient, NotKnown
+from peer.light_status import LightBoard
+from peer.light_valve import LeaseOver, Valve
 from peer.light_work import Done, LightWork, NoUse
-from peer.store import PeerStore
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
 from protocol.records import Manifest
 from protocol.signing import Identity, peer_name
-from swarm.disk import only_process
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
 _QUIET_S = 15.0  # without a lease, until the reason is said
 _REMEMBERED = 4  # leases, with how long their way took
 
-Result = TypeVar("Result")
-
 logger = logging.getLogger("manta.light")
-
-
-@dataclass
-class LightStatus:
-    """Where a light contributor stands: status.json."""
-
-    peer: str
-    key: str
-    run: str = ""
-    name: str = ""
-    num_rounds: int = 0
-    cohort: str = ""  # it has none: its claims name its gateway's
-    pid: int = field(default_factory=os.getpid)
-    gateway: str = ""
-    phase: str = "starting"
-    waiting_for: str = ""
-    round: int = 0  # of the newest lease
-    leases: int = 0
-    taken: int = 0  # claims that the log has: it gave a ticket for each
-    lost: int = 0  # leases that came to nothing
-    samples_taken: int = 0
-    loss: float | None = None
-    bytes_down: int = 0
-    bytes_up: int = 0
-    finished: bool = False
 
 
 @dataclass
@@ -81,35 +43,24 @@ class _Pending:
         self.name = self.done.back.name
 
 
-def contribute(config: PeerConfig) -> bool:
-    """Take part as a light contributor; return whether the run is finished, else the person left.
+class Contributor:
+    """One light contributor; for the thread that works."""
 
-    Raises:
-        UserError: the settings, or the run, do not fit; the message says what to do.
-    """
-    check_light(config)
-    gateways = [GatewayUrl.of(text) for text in config.gateway]
-    if config.cpu_threads is not None:
-        torch.set_num_threads(config.cpu_threads)
-    self_test()
-    store = PeerStore(config.dir)
-    with only_process(store.directory):
-        contributor = _Contributor(own_identity(store, click.echo), store, GatewayClient(gateways), config.run)
-        try:
-            contributor.run()
-        except KeyboardInterrupt:
-            contributor.say(f"left the run taken={contributor.status.taken} samples={contributor.status.samples_taken}")
-        finally:
-            contributor.write()
-        return contributor.status.finished
+    def __init__(self, identity: Identity, board: LightBoard, client: GatewayClient, valve: Valve, run: str | None) -> None:
+        """Prepare.
 
-
-class _Contributor:
-    def __init__(self, identity: Identity, store: PeerStore, client: GatewayClient, run: str | None) -> None:
-        self.status = LightStatus(peer_name(identity.public_key), identity.public_key.hex())
+        Args:
+            identity: whose claims these are.
+            board: shows it.
+            client: asks the gateways.
+            valve: says when there may be lots.
+            run: the id of the only run that is taken part in; None: any.
+        """
+        self.status = board.status
         self._identity = identity
-        self._store = store
+        self._board = board
         self._client = client
+        self._valve = valve
         self._expected_run = run
         self._gateway: bytes | None = None  # its key, once it is known
         self._manifest: Manifest | None = None
@@ -119,34 +70,29 @@ class _Contributor:
         self._idle_since_s = time.monotonic()
         self._said_why = ""
 
-    # What the person sees.
-
-    @staticmethod
-    def say(line: str) -> None:
-        click.echo(line)
-
     def write(self) -> None:
+        """Show where it stands."""
         self.status.bytes_down, self.status.bytes_up = self._client.bytes_down, self._client.bytes_up
-        self._store.write_status(asdict(self.status))
+        self._board.write()
 
     # Its life.
 
     def run(self) -> None:
-        """Do one lease after the other until the run is finished."""
+        """Do one lease after the other until the run is finished, or the person leaves."""
         pause_s = _AGAIN_S[0]
         self.write()
-        while not self.status.finished:
+        while not (self.status.finished or self._valve.is_leaving):
             try:
                 wait_s = self._once()
             except (Unreachable, RemoteFault) as error:
                 self._lose_sight(error)
-                time.sleep(pause_s * random.uniform(0.75, 1.25))
+                self._valve.wait(pause_s * random.uniform(0.75, 1.25))
                 pause_s = min(2 * pause_s, _AGAIN_S[1])
                 continue
             pause_s = _AGAIN_S[0]
             self.write()
             if not self.status.finished and wait_s > 0:
-                time.sleep(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
+                self._valve.wait(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
 
     def _once(self) -> float:
         """Meet the gateway where it is not known; ask what became of earlier returns; do a lease. Return how long there is nothing to do.
@@ -157,6 +103,9 @@ class _Contributor:
         if self._gateway is None:
             self._meet()
         waits_s = [self._look_after(pending) for pending in list(self._pending)]
+        if self._valve.is_paused:
+            self.status.phase = "paused"
+            return min([_PAUSE_S[1], *waits_s])
         assert self._gateway is not None
         assert self._work is not None
         way_ms = min(round(max(self._ways_ms, default=0.0)), MAX_OPEN_MS)
@@ -168,11 +117,12 @@ class _Contributor:
             lease = answer.lease[0].open()
             if (lease.run, lease.gateway, lease.key) != (run, self._gateway, self._identity.public_key):
                 raise EncodingError("a lease of another run or gateway, or for another key")
-            self._do(lease, began_s)
+            with self._valve.at_work():
+                self._do(lease, began_s)
             return 0.0
         if answer.is_over and not self._pending:
             self.status.phase, self.status.finished, self.status.waiting_for = "finished", True, ""
-            self.say(f"run finished taken={self.status.taken} samples={self.status.samples_taken}")
+            self._board.say(f"run finished taken={self.status.taken} samples={self.status.samples_taken}")
             return 0.0
         self._has_nothing(answer.reason)
         return min([answer.wait_ms / 1000, *waits_s])
@@ -199,18 +149,18 @@ class _Contributor:
             self._manifest, self._work = manifest, LightWork(manifest, run, self._identity)
             self._expected_run = self.status.run = run.hex()
             self.status.name, self.status.num_rounds = manifest.name, manifest.num_rounds
-            self.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self.status.peer[-8:]}")
-            threads = torch.get_num_threads()
-            self.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
+            self._board.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self.status.peer[-8:]}")
+            threads = self._valve.threads
+            self._board.say(f"computes on the CPU with {threads} thread{'s' if threads > 1 else ''}")
         self._gateway = welcome.gateway
         self.status.gateway, self.status.waiting_for, self.status.phase = self._client.gateway.url, "", "waiting"
-        self.say(f"leases from {self._client.gateway.url} ({peer_name(welcome.gateway)[-8:]})")
+        self._board.say(f"leases from {self._client.gateway.url} ({peer_name(welcome.gateway)[-8:]})")
 
     def _lose_sight(self, error: Exception) -> None:
         """The gateway is away, or makes no sense: it is met anew, or the next one is."""
         logger.info("no gateway url=%s reason=%s", self._client.gateway.url, error)
         if not self.status.waiting_for:
-            self.say(f"waiting for a gateway: {error}; it is tried again until one answers (Ctrl-C ends that)")
+            self._board.say(f"waiting for a gateway: {error}; it is tried again until one answers (Ctrl-C ends that)")
         self._gateway = None
         self.status.waiting_for, self.status.phase = str(error), "waiting"
         if self._client.turn():
@@ -224,7 +174,7 @@ class _Contributor:
         now_s = time.monotonic()
         if now_s - self._idle_since_s > _QUIET_S and reason != self._said_why:
             self._said_why = reason
-            self.say(f"no lease: {reason}")
+            self._board.say(f"no lease: {reason}")
 
     # A lease.
 
@@ -245,20 +195,24 @@ class _Contributor:
             samples = self._client.blob(lease.samples, lease.samples_bytes)
         except NotKnown:
             status.lost += 1
-            self.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
-            time.sleep(_PAUSE_S[1])
+            self._board.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
+            self._valve.wait(_PAUSE_S[1])
             return
-        worked_s = time.monotonic()
+        worked_s, until_s = time.monotonic(), began_s + lease.good_ms / 1000
         try:
-            done = _in_thread(lambda: work.do(lease, weights, samples))
+            done = work.do(lease, weights, samples, lambda: self._valve.before_lot(until_s), self._valve.after_lot)
+        except LeaseOver as error:
+            status.lost += 1
+            self._board.say(f"lost round={lease.round} samples=0 ({error})")
+            return
         except NoUse as error:
             status.lost += 1
-            self.say(f"lots dropped: {error} round={lease.round}")
-            time.sleep(_PAUSE_S[1])
+            self._board.say(f"lots dropped: {error} round={lease.round}")
+            self._valve.wait(_PAUSE_S[1])
             return
         done_s = time.monotonic()
         pending = _Pending(done, lease.round, 0.0)
-        word = self._give_back(pending, began_s + lease.good_ms / 1000)
+        word = self._give_back(pending, until_s)
         lots_ms = work.lot_ms * len(done.back.lots)
         self._ways_ms.append(max(1.0, 1000 * (time.monotonic() - began_s) - min(lots_ms, 1000 * (done_s - worked_s))))
         if not self._settled(pending, word):
@@ -311,7 +265,7 @@ class _Contributor:
         status, done = self.status, pending.done
         status.taken, status.samples_taken, status.loss = status.taken + 1, status.samples_taken + done.samples, done.loss
         lots = len(done.back.lots)
-        self.say(
+        self._board.say(
             f"the log has it round={pending.round} lots={lots} samples={done.samples} loss={done.loss:.3f} total={status.samples_taken}"
         )
         return True
@@ -332,18 +286,4 @@ class _Contributor:
 
     def _lost(self, pending: _Pending, reason: str) -> None:
         self.status.lost += 1
-        self.say(f"lost round={pending.round} samples={pending.done.samples} ({reason})")
-
-
-def _in_thread(work: Callable[[], Result]) -> Result:
-    """Return what ``work`` returns, from a thread that the end of the program does not wait for."""
-    future: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(work())
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True, name="lots").start()
-    return future.result()
+        self._board.say(f"lost round={pending.round} samples={pending.done.samples} ({reason})")

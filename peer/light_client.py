@@ -8,8 +8,9 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from protocol.encoding import Record, pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
@@ -29,11 +30,11 @@ from protocol.light import (
     Welcome,
 )
 from protocol.signing import peer_name, sha256
+from swarm.traffic import PIECE_BYTES
 
 _SHORT_S = 30.0  # for a request whose answer is short; a lease waits for its samples to be read
 _LONG_S = 120.0  # weights, samples, and what came of them: 5 MB over a line of 0.4 Mbit/s
 _SILENCE_S = 30.0  # without a byte
-_STEP = 2**16
 _MAX_REASON_BYTES = 500
 
 
@@ -65,11 +66,22 @@ class GatewayUrl:
         return cls(urllib.parse.urlunsplit((parts.scheme, parts.netloc, parts.path.rstrip("/"), "", "")), parts.fragment)
 
 
+class Meter(Protocol):
+    """Counts what is sent and received, and holds it back (``peer.light_traffic``)."""
+
+    def send(self, num_bytes: int) -> None:
+        """Wait until so many bytes may be sent."""
+
+    def receive(self, num_bytes: int) -> None:
+        """Wait until so many bytes more may be received."""
+
+
 class GatewayClient:
     """Requests to the gateways that a person named: to one of them, as long as it answers."""
 
-    def __init__(self, gateways: Sequence[GatewayUrl]) -> None:
-        """Begin with the first."""
+    def __init__(self, gateways: Sequence[GatewayUrl], meter: Meter | None = None) -> None:
+        """Begin with the first; ``meter`` is told of contents, both ways."""
+        self._meter = meter
         self._gateways = tuple(gateways)
         self._number = 0
         self.bytes_down = self.bytes_up = 0  # of contents
@@ -137,12 +149,15 @@ class GatewayClient:
         return unpack(kind, self._request(path, data, max_bytes, timeout_s), max_bytes=max_bytes)
 
     def _request(self, path: str, data: bytes | None, max_bytes: int, timeout_s: float) -> bytes:
+        method = "GET" if data is None else "POST"
         headers = {"Content-Type": "application/octet-stream", "User-Agent": "manta-light"}
-        request = urllib.request.Request(self.gateway.url + path, data, headers)
+        if data is not None:
+            headers["Content-Length"] = str(len(data))  # its pieces don't say it
+        request = urllib.request.Request(self.gateway.url + path, None if data is None else self._pieces(data), headers, method=method)
         until_s = time.monotonic() + timeout_s
         try:
             with urllib.request.urlopen(request, timeout=min(_SILENCE_S, timeout_s)) as response:
-                content = _read(response, max_bytes, until_s)
+                content = self._read(response, max_bytes, until_s)
         except urllib.error.HTTPError as error:
             with error:
                 reason = _reason(error)
@@ -157,17 +172,25 @@ class GatewayClient:
         self.bytes_up += len(data or b"")
         return content
 
+    def _pieces(self, data: bytes) -> Iterator[bytes]:
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            if self._meter is not None:
+                self._meter.send(len(piece))
+            yield piece
 
-def _read(response: object, max_bytes: int, until_s: float) -> bytes:
-    parts, size = [], 0
-    while part := response.read1(_STEP):  # type: ignore[attr-defined]
-        size += len(part)
-        if size > max_bytes:
-            raise EncodingError(f"an answer of more than {max_bytes} bytes")
-        if time.monotonic() > until_s:
-            raise TimeoutError("too slow")
-        parts.append(part)
-    return b"".join(parts)
+    def _read(self, response: object, max_bytes: int, until_s: float) -> bytes:
+        parts, size = [], 0
+        while part := response.read1(PIECE_BYTES):  # type: ignore[attr-defined]
+            size += len(part)
+            if size > max_bytes:
+                raise EncodingError(f"an answer of more than {max_bytes} bytes")
+            if self._meter is not None:
+                self._meter.receive(len(part))
+            if time.monotonic() > until_s:
+                raise TimeoutError("too slow")
+            parts.append(part)
+        return b"".join(parts)
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

@@ -6,7 +6,7 @@ The other weights are zeros here, and so is what was learnt of them. What is cla
 import statistics
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,8 +91,18 @@ class LightWork:
                 return architecture
         raise EncodingError("a lease for an architecture that its round does not ask for")
 
-    def do(self, lease: Lease, weights: bytes, samples: bytes) -> Done:
+    def do(
+        self,
+        lease: Lease,
+        weights: bytes,
+        samples: bytes,
+        before_lot: Callable[[], None] = lambda: None,
+        after_lot: Callable[[float, int], float] = lambda _ms, _samples: 0.0,
+    ) -> Done:
         """Return what comes of a lease, signed; takes as long as its lots do.
+
+        ``before_lot`` may take its time, or raise. ``after_lot`` is given how long a lot took, ms, and its samples; it rests, and returns
+        for how long, ms: that is a part of the lot's duration as the gateway gets to know it.
 
         Raises:
             EncodingError: the lease, its weights or its samples make no sense.
@@ -112,7 +122,8 @@ class LightWork:
             worker.load(parameters if local is None else local.weights)
             for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
                 lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, self._manifest.lot_samples)
-                notes.append(self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile))
+                before_lot()
+                notes.append(self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot))
             if local is not None:
                 gradient = pile.gradient()
                 note = StepNote(vector_digest(local.weights.numpy()), vector_digest(gradient))
@@ -126,10 +137,11 @@ class LightWork:
         seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
         return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
 
-    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile) -> LotNote:
+    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, after_lot: Callable[[float, int], float]) -> LotNote:
         started_s = time.monotonic()
         result = worker.train(lot)
-        self._lots_ms.append(1000 * (time.monotonic() - started_s))
+        took_ms = 1000 * (time.monotonic() - started_s)
+        self._lots_ms.append(took_ms + after_lot(took_ms, lot.samples))
         if not bool(result.gradient.isfinite().all()):
             raise NoUse("a gradient that is not finite")
         pile.add(lot, place, result)

@@ -18,12 +18,28 @@ _WHOLE = 100
 
 
 @dataclass
-class _Account:
+class Account:
     """One worker's time."""
 
     looked_ms: float  # when it was settled last
-    busy_ms: float  # by the counter of the whole peer, if there is one
     owed_ms: float = 0.0  # rest
+
+    def settle(self, now_ms: float, busy_ms: float, duty: int) -> None:
+        """Add up the rest that is owed after computing for so long since it was settled last, at ``duty`` hundredths of the time."""
+        idle_ms = max(0.0, now_ms - self.looked_ms - busy_ms)
+        self.owed_ms = max(0.0, self.owed_ms - idle_ms) + busy_ms * (_WHOLE / duty - 1)
+        self.looked_ms = now_ms
+
+    def rest_ms(self, now_ms: float) -> float:
+        """Return how long it has to rest from now on; nothing or less: not at all."""
+        return self.owed_ms - (now_ms - self.looked_ms)
+
+
+@dataclass
+class _Account(Account):
+    """That of a crew's worker."""
+
+    counted_ms: float = 0.0  # by the counter of the whole peer, if there is one, when it was settled last
 
 
 class RestingCrew:
@@ -98,7 +114,7 @@ class RestingCrew:
 
     async def train(self, worker: int, lot: Lot) -> Done:
         """See ``Crew``; then the worker rests."""
-        self._accounts.setdefault(worker, _Account(self._clock(), self._counted_ms()))
+        self._accounts.setdefault(worker, _Account(self._clock(), counted_ms=self._counted_ms()))
         try:
             done = await self._crew.train(worker, lot)
         except BaseException:
@@ -128,15 +144,13 @@ class RestingCrew:
     def _rest_ms(self, worker: int) -> float:
         """Return how long a worker has to rest from now on."""
         account = self._accounts.get(worker)
-        return 0.0 if account is None else account.owed_ms - (self._clock() - account.looked_ms)
+        return 0.0 if account is None else account.rest_ms(self._clock())
 
     def _settle(self, worker: int, took_ms: float | None) -> None:
         """Add up what a worker owes after a lot that took so long; None: the lot was lost, and how long it took is not known."""
         account, now, counted_ms = self._accounts[worker], self._clock(), self._counted_ms()
-        passed_ms = now - account.looked_ms
-        busy_ms = (took_ms or 0.0) if self._busy_ms is None else counted_ms - account.busy_ms
-        account.owed_ms = max(0.0, account.owed_ms - max(0.0, passed_ms - busy_ms)) + busy_ms * (_WHOLE / self._duty - 1)
-        account.looked_ms, account.busy_ms = now, counted_ms
+        account.settle(now, (took_ms or 0.0) if self._busy_ms is None else counted_ms - account.counted_ms, self._duty)
+        account.counted_ms = counted_ms
         if account.owed_ms > 0:  # and a moment longer, so that it is over by any clock
             if (before := self._timers.pop(worker, None)) is not None:
                 before.cancel()

@@ -76,6 +76,12 @@ class PeerStatus:
     limits: dict[str, str] = field(default_factory=dict)  # those that are set, in the person's words
 
 
+def paused_line(why: Mapping[str, str]) -> str:
+    """Return the line that says for which reasons, in words by limit, nothing is computed; for none of them that it goes on."""
+    ends = "until manta-peer resume" if YOU in why else "until that is over"
+    return f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed"
+
+
 class StatusBoard:
     """Shows a ``PeerStatus`` as it changes."""
 
@@ -111,8 +117,7 @@ class StatusBoard:
         self.update(paused=bool(why))
         self.write()
         self._voice.tell("paused" if why else "resumed", why=dict(why))
-        ends = "until manta-peer resume" if YOU in why else "until that is over"
-        self.say(f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed")
+        self.say(paused_line(why))
 
     def committed(self, *, round_: int, state: bytes, contributions: int, counted: bool, lost: int, samples: int = 0) -> None:
         """Show that a round was committed, with ``samples`` of all peers in it and ``lost`` samples of this one not in it."""

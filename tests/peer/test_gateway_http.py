@@ -25,6 +25,8 @@ from peer.config import PeerConfig
 from peer.early import check_gateway
 from peer.gateway import serving
 from peer.light_client import GatewayClient, GatewayUrl, NotKnown
+from peer.light_session import contribute
+from peer.light_traffic import BlockingTraffic
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.light import Fate, LeaseRequest, SignedLeaseRequest
 from protocol.records import SignedTicket, Ticket
@@ -111,6 +113,28 @@ def test_what_http_carries_is_counted_and_held_back_with_all_else_that_the_peer_
             assert (await asking).lease
 
     play(whole)
+
+
+def test_a_light_contributor_holds_back_what_it_sends_and_receives() -> None:
+    async def story(gateway: Gateway, address: str) -> None:
+        await gateway.convene()
+        traffic = Traffic()
+        client = GatewayClient([GatewayUrl.of(address)], BlockingTraffic(traffic, asyncio.get_running_loop()))
+        lease = (await asyncio.to_thread(client.lease, signed_request(gateway, 0))).lease[0].open()
+        assert (traffic.sent.total, traffic.received.total) == (client.bytes_up, client.bytes_down)
+        for flow, ask in (
+            (traffic.received, lambda: client.blob(lease.weights, lease.weights_bytes)),
+            (traffic.sent, lambda: client.lease(signed_request(gateway, 0))),
+        ):
+            flow.limit = 1
+            flow.count(PIECE_BYTES)
+            asking = asyncio.create_task(asyncio.to_thread(ask))
+            await until(lambda flow=flow: flow.is_awaited)
+            assert not asking.done()
+            flow.limit = None
+            assert await asking
+
+    over_http(story)
 
 
 def test_a_gateway_of_another_key_than_was_meant_is_refused() -> None:
@@ -250,7 +274,7 @@ def test_a_contributor_goes_on_through_a_gateway_that_is_away_and_comes_back_and
             port = free.getsockname()[1]
         door = Door("127.0.0.1", port)
         config = PeerConfig(dir=tmp_path, light=True, gateway=(f"http://127.0.0.1:{port}/",))
-        contributing = asyncio.create_task(asyncio.to_thread(light.contribute, config))
+        contributing = asyncio.create_task(contribute(config))
         for round_ in range(2):
             async with serving(gateway.desk, door):
                 seat = await gateway.convene(gateway.after(round_))
@@ -283,7 +307,7 @@ def test_a_ticket_that_the_operator_did_not_sign_is_believed_by_nobody(
 
     async def story(gateway: Gateway, address: str) -> None:
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run=gateway.signed.run.hex())
-        contributing = asyncio.create_task(asyncio.to_thread(light.contribute, config))
+        contributing = asyncio.create_task(contribute(config))
         seat = await gateway.convene()
         await until(lambda: len(seat.members) == 2)
         claim, own = own_claim(gateway, seat)
@@ -305,7 +329,7 @@ def test_a_contributor_that_is_told_another_run_than_the_gateways_ends_with_a_li
     async def story(gateway: Gateway, address: str) -> None:
         config = PeerConfig(dir=tmp_path, light=True, gateway=(address,), run="ab" * 32)
         with pytest.raises(UserError, match=f"is a gateway of run {gateway.signed.run.hex()}"):
-            await asyncio.to_thread(light.contribute, config)
+            await contribute(config)
 
     over_http(story)
 

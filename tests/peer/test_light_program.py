@@ -15,7 +15,12 @@ from tests.peer.test_gateway_desk import own_claim
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
+from peer.config import load_config
+from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, tell
 from peer.gateway import serving
+from peer.picture import Picture
+from peer.report import lines_of
+from protocol.errors import UserError
 from swarm.door import Door
 
 BLOCKED = ("hivemind", "multiaddr", "starlette", "uvicorn", "torchvision", "sklearn", "skimage", "matplotlib", "PIL", "scipy")
@@ -91,6 +96,7 @@ def test_a_light_contributor_needs_neither_hivemind_nor_data_nor_what_reads_them
             "leave --view, --workers, --size out",
         ),
         ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--lease-only"), "leave --lease-only out"),
+        ("peer.cli", ("join", "--light", "--gateway", "http://127.0.0.1:1", "--gpu-memory", "6GB"), "--gpu-memory: a light contributor"),
         ("peer.cli", ("join", "--gateway", "127.0.0.1:0"), "pip install 'manta-swarm[swarm]'"),
     ],
 )
@@ -106,6 +112,52 @@ def test_whoever_lacks_something_is_told_in_a_line_what_to_do(module: str, argum
     assert errors.startswith("manta-")
     assert errors.count("\n") == 1
     assert says in errors
+
+
+def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_path: Path) -> None:
+    directory = tmp_path / "light"
+
+    async def told(word: str, limits: dict[str, str] | None = None) -> str:
+        return await asyncio.to_thread(tell, directory, word, limits)
+
+    async def story(gateway: Gateway) -> None:
+        async with serving(gateway.desk, Door("127.0.0.1", 0)) as address:
+            limits = ("--duty", "90%", "--max-download", "10MB")
+            program = await _program("join", "--light", "--gateway", address, "--dir", str(directory), *limits, home=tmp_path)
+            assert program.stdout is not None
+            async with asyncio.timeout(240):
+                while b"leases from" not in (line := await program.stdout.readline()):
+                    assert line, (await program.communicate())[1].decode()
+                assert await told(PAUSE) == "paused: nothing is computed until manta-peer resume"
+                assert await program.stdout.readline() == b"paused (by you): nothing is computed until manta-peer resume\n"
+                seat = await gateway.convene()
+                assert await told(LIMITS, {"cpu_threads": "1", "duty": "50%"}) == (
+                    "duty 50%, cpu-threads 1, max-download 10MB; nothing is computed now: by you"
+                )
+                with pytest.raises(UserError, match="--gpu-memory: a light contributor computes on the CPU"):
+                    await told(LIMITS, {"gpu_memory": "6GB"})
+                assert await told(SHOW) == ""
+                lines = lines_of(directory)
+                assert "paused (by you)" in lines[0]
+                assert "limits: duty 50%, cpu-threads 1, max-download 10MB" in lines
+                picture = Picture.of(await told(PICTURE))
+                assert (picture.paused, picture.samples_trained, picture.pid) == (True, 0, program.pid)
+                assert gateway.desk.leased == 0
+                assert await told(RESUME) == "resumed"
+                while len(seat.members) < 2:
+                    assert program.returncode is None, (await program.communicate())[1].decode()
+                    await asyncio.sleep(0.05)
+                picture = Picture.of(await told(PICTURE))
+                assert (picture.paused, picture.samples_trained) == (False, LOT)
+                assert picture.received_bytes > picture.sent_bytes > 0
+                assert (await told(LEAVE)).startswith("it leaves")
+                printed, errors = await program.communicate()
+        assert (program.returncode, errors) == (0, b"")
+        assert b"resumed\n" in printed
+        assert printed.endswith(b"left the run taken=0 samples=0\n")
+        assert load_config({"dir": directory}).limits.words() == {"duty": "50%", "cpu_threads": "1"}  # for its next start
+
+    play(story)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

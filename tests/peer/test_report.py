@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from peer.cli import main
-from peer.light import LightStatus
+from peer.light_status import LightStatus
 from peer.report import lines_of
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore

@@ -1,0 +1,117 @@
+"""Whether limits are kept where light contributors are: a gateway's HTTP, a contributor's own, and the share of the time that it computes.
+
+    .venv/bin/python benchmarks/light_limits.py [--duty 25 60] [--rate 200kB 2MB] [--seconds 20]
+
+The bytes are contents, without HTTP's and TCP's headers, as the limited side counts them, over loopback and by the clock: blobs of half a
+megabyte one after the other, between a real server, whose desk has nothing else, and a real client. The share is that of the lots of a real
+worker (classifier-tiny, digits). Each line ends with measured / limit.
+"""
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from automl.data.digits import digits
+from automl.models.networks import build
+from automl.spaces.space import TINY
+from automl.training.lots import Lot, Worker
+from peer.gateway import serving
+from peer.light_client import GatewayClient, GatewayUrl
+from peer.light_traffic import BlockingTraffic
+from peer.light_valve import Valve
+from peer.limits import Limits
+from protocol.errors import RemoteFault
+from protocol.light import RETURNS
+from protocol.signing import sha256
+from swarm.door import Door
+from swarm.traffic import Flow, Traffic
+
+BLOB = bytes(512 * 1024)
+
+
+async def measure_rates(rates: list[int], seconds: float) -> None:
+    """Print how many bytes pass at each limit."""
+
+    async def take(data: bytes) -> bytes:
+        raise RemoteFault(f"{len(data)} bytes came")
+
+    desk = SimpleNamespace(welcome=b"", blob=lambda _: BLOB, take=take, max_return_bytes=len(BLOB))
+    gateways, own = Traffic(), Traffic()
+    async with serving(desk, Door("127.0.0.1", 0), gateways) as address:  # type: ignore[arg-type]
+        client = GatewayClient([GatewayUrl.of(address)], BlockingTraffic(own, asyncio.get_running_loop()))
+
+        def fetch() -> None:
+            client.blob(sha256(BLOB), len(BLOB))
+
+        def give() -> None:
+            try:
+                client._request(RETURNS, BLOB, 1024, 120.0)
+            except RemoteFault:  # as soon as all of it came
+                return
+
+        for way, flow, call in (
+            ("a gateway sends", gateways.sent, fetch),
+            ("a gateway receives", gateways.received, give),
+            ("a contributor sends", own.sent, give),
+            ("a contributor receives", own.received, fetch),
+        ):
+            for rate in rates:
+                await _measure_rate(way, flow, call, rate, seconds)
+
+
+async def _measure_rate(way: str, flow: Flow, call: Callable[[], None], rate: int, seconds: float) -> None:
+    flow.limit = rate
+    await asyncio.to_thread(call)  # what was unused before
+    begun, begun_s = flow.total, time.monotonic()
+    while (passed_s := time.monotonic() - begun_s) < seconds:
+        await asyncio.to_thread(call)
+    passed_s = time.monotonic() - begun_s
+    measured = (flow.total - begun) / passed_s
+    flow.limit = None
+    print(f"{way} at {rate / 1e6:g} MB/s: {measured / 1e6:.3f} MB/s  {measured / rate:.3f}", flush=True)
+
+
+def measure_duty(duties: list[int], seconds: float) -> None:
+    """Print what share of the time lots are computed at each limit."""
+    worker, valve, index = Worker(TINY.name, digits()), Valve(), 0
+    supernet = build(TINY)
+    supernet.initialise(torch.Generator().manual_seed(1))
+    worker.load(supernet.flat_weights_N)
+    for duty in (100, *duties):  # the first one warms up
+        valve.limit(duty, None)
+        computed_s, begun_s = 0.0, time.monotonic()
+        while time.monotonic() - begun_s < seconds:
+            valve.before_lot(until_s=0)
+            lot_s = time.monotonic()
+            worker.train(Lot(7, b"base" * 8, 0, b"key", index, TINY.smallest(), 32))
+            took_s = time.monotonic() - lot_s
+            valve.after_lot(1000 * took_s, 32)
+            computed_s, index = computed_s + took_s, index + 1
+        share = computed_s / (time.monotonic() - begun_s)
+        print(f"duty {duty:3d}%: computes {share:6.1%} of the time  {share / (duty / 100):.3f}", flush=True)
+
+
+def main() -> None:
+    """Measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--duty", type=int, nargs="*", default=[25, 60], metavar="PERCENT")
+    parser.add_argument("--rate", nargs="*", default=["200kB", "2MB"], metavar="RATE")
+    parser.add_argument("--seconds", type=float, default=20.0, help="for each line")
+    arguments = parser.parse_args()
+    rates = [rate for text in arguments.rate if (rate := Limits(max_upload=text).max_upload) is not None]
+    if rates:
+        asyncio.run(measure_rates(rates, arguments.seconds))
+    if arguments.duty:
+        measure_duty(arguments.duty, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
