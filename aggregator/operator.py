@@ -15,6 +15,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -63,6 +64,7 @@ from swarm.reach import DialBackDesk
 logger = logging.getLogger("manta.operator")
 
 _DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
+_LISTENED = re.compile(r"(/[A-Za-z0-9.:_%-]+){2,16}")  # an address, else nobody wrote it
 _FREE_PORT = "/tcp/0"
 
 
@@ -371,19 +373,20 @@ class Operator:
         replace_file(path, template(self._config).encode())
 
     def _listen_address(self, listen: str | None) -> str:
-        """Return where to listen: a free port is chosen once, and is the same after a restart."""
+        """Return where to listen: as asked, else as the last time; a free port is chosen once, and is the same after a restart."""
         self._asked = listen or _DEFAULT_LISTEN
         if self._asked.endswith(_FREE_PORT):
             with contextlib.suppress(FileNotFoundError):
                 last = (self._directory / "listen").read_text(errors="replace")
-                if last.startswith(self._asked.removesuffix("0")):
-                    return last
+                if _LISTENED.fullmatch(last) and (listen is None or last.startswith(self._asked.removesuffix("0"))):
+                    self._asked = last
         return self._asked
 
     def _remember_address(self, addresses: tuple[str, ...]) -> None:
-        if self._asked.endswith(_FREE_PORT):
-            port = addresses[0].split("/tcp/")[1].split("/")[0]
-            replace_file(self._directory / "listen", f"{self._asked.removesuffix('0')}{port}".encode())
+        used = self._asked
+        if used.endswith(_FREE_PORT):
+            used = used.removesuffix("0") + addresses[0].split("/tcp/")[1].split("/")[0]
+        replace_file(self._directory / "listen", used.encode())
 
 
 def _told_to_stop() -> "asyncio.Future[None]":

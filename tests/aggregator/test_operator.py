@@ -258,13 +258,16 @@ def test_a_directory_in_use_is_refused_before_anything_is_written(directory: Pat
 
 
 @pytest.mark.parametrize("listen", ["/ip4/0.0.0.0/tcp/31000", "/ip4/127.0.0.1/tcp/31000"])
-def test_an_address_with_a_port_is_taken_as_it_is_and_not_remembered(directory: Path, listen: str) -> None:
+def test_an_address_with_a_port_is_taken_as_it_is_and_again_where_none_is_given(directory: Path, listen: str) -> None:
     directory.mkdir()
-    assert operator(directory)._listen_address(listen) == listen
     one = operator(directory)
-    one._listen_address(listen)
+    assert one._listen_address(listen) == listen
     one._remember_address((f"{listen}/p2p/12D3KooW",))
-    assert contents(directory) == {}
+    again = operator(directory)
+    assert again._listen_address(None) == listen  # the line that volunteers have names it
+    again._remember_address((f"{listen}/p2p/12D3KooW",))
+    assert operator(directory)._listen_address(None) == listen
+    assert operator(directory)._listen_address("/ip4/127.0.0.1/tcp/31001") == "/ip4/127.0.0.1/tcp/31001"
 
 
 @pytest.mark.parametrize("listen", [None, "/ip4/0.0.0.0/tcp/0", "/ip4/127.0.0.1/tcp/0"])
