@@ -12,7 +12,7 @@ from automl.data.names import check_name
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE
 from swarm.addresses import check_listen
-from swarm.disk import IDENTITY, load_identity, only_process
+from swarm.disk import IDENTITY, check_directory, load_identity, only_process
 from swarm.door import Door
 from swarm.loading import check_installed
 
@@ -34,6 +34,7 @@ def check_start(config: RunConfig, directory: Path, listen: str | None, data_roo
             raise UserError(NO_LEASES)
         gateway.listen()[0].close()
     check_address(monitor)
+    check_directory(directory)
     if (directory / "lock").exists():
         with only_process(directory):
             pass

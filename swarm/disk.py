@@ -47,6 +47,20 @@ def make_directory(directory: Path) -> None:
             sync_directory(path.parent)
 
 
+def check_directory(directory: Path) -> None:
+    """Refuse a directory that ``make_directory`` could not make or write to, as far as that shows; nothing is made.
+
+    Raises:
+        UserError: so it is.
+    """
+    directory = directory.absolute()
+    nearest = next(path for path in (directory, *directory.parents) if path.exists())
+    if not nearest.is_dir():
+        raise UserError(f"cannot make the directory {directory}: {nearest} is a file; choose another with --dir")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"cannot write to the directory {nearest}; choose another with --dir")
+
+
 class DirectoryLock:
     """The exclusive right to write in a directory, until ``release`` or the end of this process, however it ends.
 

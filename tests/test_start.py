@@ -192,6 +192,7 @@ MISTAKES = [
     ((*START, "overflow.toml", "--dir", "new"), "allow fewer"),
     ((*START, "other-task.toml", "--dir", "new"), "is for stereo"),
     ((*START, "run.toml", "--dir", "garbled"), "is no identity"),
+    ((*START, "run.toml", "--dir", "garbage/new"), "garbage is a file"),
     (("aggregator.cli", "init", "new.toml", "--task", "stereo", "--dataset", "digits"), "is for stereo, dataset digits for classification"),
     (("aggregator.cli", "init", "new.toml", "--name", "two\nlines"), "name"),
     (("aggregator.cli", "ledger", "check-proof", "garbage"), "proves nothing"),

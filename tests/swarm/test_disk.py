@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import StorageError, UserError
-from swarm.disk import load_identity, make_directory, only_process, replace_file, write_durably
+from swarm.disk import check_directory, load_identity, make_directory, only_process, replace_file, write_durably
 
 
 def mode_of(path: Path) -> int:
@@ -144,3 +144,19 @@ def test_the_lock_of_a_killed_program_is_free_though_its_child_lives(tmp_path: P
                 os.kill(child, 0)  # it still lives
         finally:
             os.kill(child, signal.SIGKILL)
+
+
+def test_a_directory_that_cannot_be_made_is_told_before_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for directory in (tmp_path / "file", tmp_path / "file" / "new" / "newer"):
+        with pytest.raises(UserError, match="file is a file; choose another"):
+            check_directory(directory)
+    check_directory(tmp_path / "new" / "newer")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_directory_that_nobody_may_write_to_is_told_before_it_is_made(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UserError, match="cannot write to the directory"):
+        check_directory(tmp_path / "new")
