@@ -41,7 +41,7 @@ install: $(STAMP)
 # brings pip; then the pip that is there fills the environment. What pip says is in a file, and is shown where it fails.
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Manta needs Python 3.11 or 3.12: install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }
-	@echo "installing Manta and what it needs into .venv: several gigabytes, a minute or more, once"
+	@echo "installing Manta and what it needs into .venv: several gigabytes, some minutes, once"
 	@$(PYTHON) -m venv .venv 2>/dev/null || { $(PYTHON) -m venv --without-pip .venv && $(PYTHON) -m pip --python .venv install -q pip; }
 	@$(BIN)/python -m pip install --disable-pip-version-check --progress-bar off -e '.[dev]' >.venv/install.log 2>&1 \
 		|| { tail -n 15 .venv/install.log >&2; echo "the install failed; all that pip said is in .venv/install.log" >&2; exit 1; }

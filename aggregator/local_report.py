@@ -332,6 +332,11 @@ def show(report: Report, console: Console) -> None:
     else:
         console.print(Text("everything that had to hold holds", style="bold green"))
     console.print(Text(f"report.json, logs and the programs' directories: {report.directory}"), soft_wrap=True)
+    newest = max(Path(report.directory).glob("aggregator/snapshots/round-*.safetensors"), default=None)
+    if newest is not None:
+        console.print(
+            Text(f"take a network out of it: manta-search export --snapshot {newest} --arch largest --out exported"), soft_wrap=True
+        )
 
 
 def _peers_table(report: Report) -> Table:

@@ -355,6 +355,18 @@ def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> Non
     assert "everything that had to hold holds" in printed
 
 
+def test_a_report_ends_with_the_command_that_takes_a_network_out_of_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "aggregator" / "snapshots"
+    folder.mkdir(parents=True)
+    for taken in (False, True):
+        console = Console(file=io.StringIO(), width=80)
+        show(report().model_copy(update={"directory": str(tmp_path)}), console)
+        printed = console.file.getvalue()  # type: ignore[attr-defined]
+        assert (f"manta-search export --snapshot {folder / 'round-00000012.safetensors'} --arch" in printed) == taken
+        for round_ in (8, 12):
+            (folder / f"round-{round_:08}.safetensors").touch()
+
+
 def test_a_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     assert read_status(PeerStatus, tmp_path) is None
     (tmp_path / "status.json").write_text('{"key": "ab", "round": 4, "phase": "working", "dropped": {"late": 1}}')
