@@ -15,6 +15,7 @@ from aggregator.clear_errors import clear_errors
 from aggregator.cli_folder import DIRECTORY
 from aggregator.cli_settings import DATA_ROOT, RUN_FILE
 from protocol.errors import UserError
+from swarm.exits import end_soon
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
 
@@ -100,7 +101,10 @@ def start(
 
         if threads is not None:
             torch.set_num_threads(threads)
-        asyncio.run(serve())
+        try:
+            asyncio.run(serve())
+        finally:
+            end_soon()
 
 
 def _say_json(line: str) -> None:

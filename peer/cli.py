@@ -17,6 +17,7 @@ from peer.clear_errors import clear_errors
 from peer.commands import COMMANDS
 from peer.limit_options import limit_options
 from protocol.errors import Unreachable, UserError
+from swarm.exits import end_soon
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, set_up_logging
 
@@ -228,6 +229,8 @@ def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
         click.echo("manta-peer: stopped at once; what was sealed is kept, and is handed in at the next start", err=True)
         sys.stdout.flush()
         os._exit(130)  # all is closed; what else Python does at its end waits for the lot under way
+    finally:
+        end_soon()
 
 
 for command in COMMANDS:

@@ -1,6 +1,7 @@
-"""How a command ends that cannot go on: one line that says what is wrong, and an exit code."""
+"""How a command ends: soon; and where it cannot go on, with one line that says what is wrong, and an exit code."""
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -19,3 +20,8 @@ def ending_in_a_line(program: str) -> Iterator[None]:
     except MantaError as error:
         click.echo(f"{program}: {error}", err=True)
         sys.exit(2 if isinstance(error, UserError) else 3 if isinstance(error, OtherHistory) else 1)
+
+
+def end_soon() -> None:
+    """Spare a process that ends now, with all closed, the last search for garbage among what its libraries made: it takes seconds."""
+    gc.freeze()
