@@ -47,8 +47,9 @@ _HELP = """\
  PAUSED     by you, or by a limit: the line says which
 
  counted  samples that the log has under your key
- credit   what the log has paid you, +: in the newest round; checked: this
-          peer computed it itself from the claims in the log
+ credit   what the log says that it paid you, over all rounds
+ checked  how much of it this peer computed itself from the claims
+ paid     what the newest round that counted you added to it
  newest   yours of all samples in the newest round that has any of yours
  lost     trained, and too late to be of use"""
 
@@ -150,7 +151,7 @@ class Dashboard(App[None]):
     Screen { background: ansi_default; color: ansi_default; }
     #title { height: 1; text-style: bold; }
     #round { height: 5; border: round ansi_default; }
-    #panels { height: 9; }
+    #panels { height: 11; }
     #panels Static { width: 1fr; height: 100%; border: round ansi_default; }
     #said { height: 1fr; min-height: 3; border: round ansi_default; background: ansi_default; scrollbar-size-vertical: 1; }
     #said:focus { border: round ansi_default; }

@@ -122,26 +122,26 @@ def own_rows(picture: Picture, rates: Rates | None) -> Rows:
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
         ("counted", f"{picture.samples_counted:,} samples"),
         ("in rounds", f"{picture.rounds_counted:,}"),
-        ("credit", _credit(picture)),
+        *_credit(picture),
         ("newest", last),
         ("lost", f"{picture.samples_lost:,} samples"),
         ("loss", "-" if picture.loss is None else f"{picture.loss:.3f}"),
     ]
 
 
-def _credit(picture: Picture) -> str:
-    """Return what was earned, the newest part of it, and who vouches for it."""
+def _credit(picture: Picture) -> Rows:
+    """Return what was earned, who vouches for it, and its newest part: short, for the panel is narrow."""
     if picture.credit is None:
-        return "not told yet"
-    newest = f" +{picture.earned:,}" if picture.earned_round else ""
+        return [("credit", "not told yet"), ("checked", "-"), ("paid", "-")]
     if picture.credit_fault:
-        voucher = "in doubt"
+        checked = "in doubt!"
     elif picture.is_unaudited:
-        voucher = "unaudited"
+        checked = "unaudited"
+    elif picture.credit_checked == picture.credit:
+        checked = "all of it"
     else:
-        share = picture.credit_checked / picture.credit if picture.credit else 1.0
-        voucher = "checked" if share == 1 else f"{share:.0%} checked"
-    return f"{picture.credit:,}{newest} ({voucher})"
+        checked = f"{100 * picture.credit_checked // picture.credit if picture.credit else 0}% of it"
+    return [("credit", f"{picture.credit:,}"), ("checked", checked), ("paid", f"+{picture.earned:,}" if picture.earned_round else "-")]
 
 
 def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:

@@ -105,16 +105,17 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     assert dict(machine_rows(AT_WORK, Machine(processor_watts=35.4, whole_watts=60.5)))["power"] == "35 W (CPU), 60 W (all, on battery)"
     hot = dict(machine_rows(AT_WORK, Machine(71.4, 250.2)))
     assert (hot["heat"], hot["power"], hot["limits"]) == ("71 °C", "250 W (GPUs)", "duty 60 %")
-    assert own["credit"] == "not told yet"
+    assert (own["credit"], own["checked"], own["paid"]) == ("not told yet", "-", "-")
     earned = {"credit": 1_581, "earned": 527, "earned_round": 3}
-    for told, said in (
-        ({"credit_checked": 1_581}, "1,581 +527 (checked)"),
-        ({"credit_checked": 1_054}, "1,581 +527 (67% checked)"),
-        ({"credit_checked": 1_581, "credit_fault": "the log lies"}, "1,581 +527 (in doubt)"),
-        ({"credit_checked": 1_581, "is_unaudited": True}, "1,581 +527 (unaudited)"),
-        ({"earned_round": 0}, "1,581 (0% checked)"),
+    for told, checked, paid in (
+        ({"credit_checked": 1_581}, "all of it", "+527"),
+        ({"credit_checked": 1_580}, "99% of it", "+527"),
+        ({"credit_checked": 1_581, "credit_fault": "the log lies"}, "in doubt!", "+527"),
+        ({"credit_checked": 1_581, "is_unaudited": True}, "unaudited", "+527"),
+        ({"earned_round": 0}, "0% of it", "-"),
     ):
-        assert dict(own_rows(changed(**{**earned, **told}), None))["credit"] == said
+        rows = dict(own_rows(changed(**{**earned, **told}), None))
+        assert (rows["credit"], rows["checked"], rows["paid"]) == ("1,581", checked, paid)
     nothing = dict(own_rows(Picture(pid=1, phase=SEEKING), None))
     assert (nothing["samples/s"], nothing["newest"], nothing["loss"]) == ("-", "none yet", "-")
 
