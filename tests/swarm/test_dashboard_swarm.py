@@ -17,7 +17,6 @@ from tests.swarm.processes import DEADLINE_S, Programs, small_run, wait_for
 
 pytestmark = [
     pytest.mark.swarm,
-    pytest.mark.faults,  # on demand: what a terminal shows while others have the computer may come too late
     pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to look at"),
 ]
 
