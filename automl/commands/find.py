@@ -34,6 +34,7 @@ class Wishes:
     generations: int
     predictor: bool | None
     samples: int
+    compared: int
     seed: int
     out: Path | None
     workers: int
@@ -57,6 +58,14 @@ class Wishes:
 @click.option(
     "--samples", type=click.IntRange(MIN_SAMPLES, 100_000), default=256, show_default=True, help="Measured to fit the predictor to."
 )
+@click.option(
+    "--random",
+    "compared",
+    type=click.IntRange(0, 1000),
+    default=20,
+    show_default=True,
+    help="Random subnets that the choice is compared with.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Everything random follows from it.")
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Results.  [default: named by the limits]")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, help="Processes; 0 or 1: this one.")
@@ -65,8 +74,9 @@ class Wishes:
 def find(**options: Any) -> None:
     """Find the best subnet of a snapshot within limits, without any training; the same command goes on after a break.
 
-    Half of the held-out data chooses, the other half says how good the choice is. The folder gets best.json (for export), result.json,
-    front.png and the journal search.jsonl.
+    Half of the held-out data chooses: the cheapest subnet within one standard error of the lowest loss. The other half says how good that
+    is, beside the smallest subnet and random ones within the limits. The folder gets best.json (for export), result.json, front.png and
+    the journal search.jsonl.
     """
     with clear_errors():
         wishes = Wishes(**options)

@@ -25,7 +25,7 @@ from automl.search.evolution import Effort
 from automl.search.journal import FileJournal, Settings
 from automl.search.processes import ProcessEvaluator
 from automl.search.progress import Progress
-from automl.search.report import plot, result_json
+from automl.search.report import plot, result_json, words
 from automl.search.report import table as result_table
 from automl.search.search import Found, Strategy, default_predictor, search
 from automl.spaces.cost import macs as macs_of
@@ -43,7 +43,7 @@ class _Task:
 
     region: Region
     costs: tuple[Cost, ...]
-    axis: Cost  # of the Pareto front
+    axes: tuple[Cost, ...]  # of the Pareto front
     dataset: str
     evaluator: LocalEvaluator
     origin: dict[str, str | int | None]  # which weights, data and latencies
@@ -61,7 +61,7 @@ def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None
     try:
         task = _opened(wishes, limits, table)
         has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
-        strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples)
+        strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples, wishes.compared)
         settings = _settings(task, strategy)
         make = functools.partial(made_evaluator, wishes.snapshot, task.dataset, wishes.data_root, wishes.device)
         found = _searched(task, strategy, _evaluator(task, make, wishes.workers), folder, settings)
@@ -89,8 +89,8 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
         "data": dataset.digest.hex(),
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
-    axis = constraints[0].cost if constraints else costs[0]
-    return _Task(Region(space, constraints), costs, axis, dataset.name, LocalEvaluator(supernet, dataset), origin)
+    axes = tuple(constraint.cost for constraint in constraints) or costs[:1]
+    return _Task(Region(space, constraints), costs, axes, dataset.name, LocalEvaluator(supernet, dataset), origin)
 
 
 def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str) -> LocalEvaluator:
@@ -129,15 +129,19 @@ def _searched(task: _Task, strategy: Strategy, made: AbstractContextManager[Eval
         made as evaluator,
         Progress(Console(stderr=True)) as progress,
     ):
-        return search(task.region, task.axis, evaluator, strategy, journal, progress)
+        if journal.num_outdated:
+            click.echo(
+                f"{journal.num_outdated} measurements of an earlier version lack the losses that rank now: they are repeated", err=True
+            )
+        return search(task.region, task.axes, evaluator, strategy, journal, progress)
 
 
 def _save(found: Found, task: _Task, folder: Path, settings: Settings) -> None:
     space = task.region.space
     title = f"{space.name} after round {task.origin['round']}, {task.dataset}"
     write_whole(folder / "best.json", found.best.architecture.to_json().encode() + b"\n")
-    write_whole(folder / "result.json", result_json(found, task.costs, task.axis, settings))
-    write_whole(folder / "front.png", plot(found, task.axis, task.region.constraints, space.task, title))
+    write_whole(folder / "result.json", result_json(found, task.costs, task.axes, settings))
+    write_whole(folder / "front.png", plot(found, task.axes, task.region.constraints, space.task, title))
 
 
 def _show(found: Found, task: _Task, folder: Path) -> None:
@@ -152,5 +156,7 @@ def _show(found: Found, task: _Task, folder: Path) -> None:
         if fit.is_weak:
             console.print("it ranks hardly better than chance: search with --no-predictor, or give it more --samples", soft_wrap=True)
     console.print(result_table(found, task.costs, task.region.space.task))
+    for line in words(found, task.region.space.task):
+        console.print(line, soft_wrap=True)
     console.print(f"best: {found.best.architecture.text}", soft_wrap=True)
     console.print(f"written to {folder}: best.json, result.json, front.png", soft_wrap=True)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from automl.data.dataset import Dataset
-from automl.evaluation.held_out import Quality, evaluate
+from automl.evaluation.samples import Measured, evaluate_samples
 from automl.models.supernet import Supernet
 from automl.spaces.space import Architecture
 
@@ -12,10 +12,10 @@ from automl.spaces.space import Architecture
 class Evaluator(Protocol):
     """Measures subnets of one supernet with one state's weights on one data set."""
 
-    def qualities(self, architectures: Sequence[Architecture], part: str) -> Iterable[Quality]:
-        """Return each architecture's quality on a part of the held-out data ("search" or "test"), in the order asked for.
+    def measure(self, architectures: Sequence[Architecture], part: str) -> Iterable[Measured]:
+        """Return how good each architecture is on a part of the held-out data ("search" or "test"), in the order asked for.
 
-        May give them one by one, as they are ready: a search keeps each one at once.
+        May give them one by one, as they are ready: a search keeps each one at once. All have the same samples in the same order.
         """
 
 
@@ -27,7 +27,7 @@ class LocalEvaluator:
         self._supernet = supernet
         self._dataset = dataset
 
-    def qualities(self, architectures: Sequence[Architecture], part: str) -> Iterator[Quality]:
-        """Yield each architecture's quality, its BatchNorm recalibrated first; see Evaluator."""
+    def measure(self, architectures: Sequence[Architecture], part: str) -> Iterator[Measured]:
+        """Yield how good each architecture is, its BatchNorm recalibrated first; see Evaluator."""
         for architecture in architectures:
-            yield from evaluate(self._supernet, self._dataset, [architecture], part=part)
+            yield evaluate_samples(self._supernet, self._dataset, architecture, part)

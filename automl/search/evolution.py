@@ -32,20 +32,23 @@ class Effort:
         return self.population * self.generations
 
 
-def evolve(region: Region, axis: Cost, scores: Scores, effort: Effort, rng: random.Random) -> list[Point]:
+def evolve(
+    region: Region, axes: Sequence[Cost], scores: Scores, effort: Effort, rng: random.Random, start: Sequence[Architecture] = ()
+) -> list[Point]:
     """Return every architecture that was scored, in the order of their birth; the last generation is scored like all others.
 
-    Ends early where the region has no architectures left. ``axis`` is the cost of the points.
+    Ends early where the region has no architectures left. ``axes`` are the costs of the points; ``start``, different ones of the region,
+    are of the first generation, as many as it has room for.
     """
     points: dict[Architecture, Point] = {}
     for generation in range(effort.generations):
         parents = _parents(list(points.values()), max(2, effort.population // _PARENTS)) if generation else []
-        newborn = _children(parents, region, effort.population, points, rng) if parents else []
+        newborn = _children(parents, region, effort.population, points, rng) if parents else list(start)[: effort.population]
         newborn += region.sample_new(effort.population - len(newborn), rng, {*points, *newborn})
         if not newborn:
             break
         for architecture, score in zip(newborn, scores(newborn), strict=True):
-            points[architecture] = Point(architecture, axis.of(architecture), score)
+            points[architecture] = Point(architecture, tuple(axis.of(architecture) for axis in axes), score)
     return list(points.values())
 
 

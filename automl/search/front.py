@@ -1,5 +1,6 @@
-"""The Pareto front: what no other architecture beats in cost and score at once. Pure."""
+"""The Pareto front: what no other architecture beats in every cost and in the score at once. Pure."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,26 +15,38 @@ class Point:
     """An architecture whose score is known."""
 
     architecture: Architecture
-    cost: float  # in the unit of the search's axis; lower is better
-    score: float  # see automl.evaluation.held_out.score; higher is better
+    costs: tuple[float, ...]  # one for each of the search's axes, in its unit; lower is better
+    score: float  # the negative loss, or what a predictor makes of it; higher is better
+
+
+def expense(point: Point) -> float:
+    """Return one number for all costs, to say which is cheaper: their product, in which no unit and no scale matters."""
+    return math.prod(point.costs)
 
 
 def by_merit(point: Point) -> tuple[float, float]:
     """Return what to sort by, best first: the score; of equal scores the cheaper."""
-    return (-point.score, point.cost)
+    return (-point.score, expense(point))
 
 
 def front(points: Iterable[Point]) -> list[Point]:
-    """Return the points that no other one dominates, by ascending cost and so by ascending score; O(n log n).
+    """Return the points that no other one dominates, by ascending first cost; with one axis so by ascending score as well.
 
-    One dominates another if it costs no more, scores no less, and is better in one of the two. Of points with the same cost and the
-    same score the first stands for all.
+    One dominates another if it costs no more on any axis, scores no less, and is better in one of them. Of points with the same costs
+    and the same score the first stands for all. O(n log n) with one axis, O(n times the front) with several.
     """
     kept: list[Point] = []
-    for point in sorted(points, key=lambda point: (point.cost, -point.score)):
-        if not kept or point.score > kept[-1].score:
+    best = -math.inf
+    for point in sorted(points, key=lambda point: (point.costs, -point.score)):
+        # Nobody later dominates one that is kept: its costs come later in that order, or are equal with no better a score.
+        if point.score > best or (len(point.costs) > 1 and not any(_covers(other, point) for other in kept)):
             kept.append(point)
+            best = max(best, point.score)
     return kept
+
+
+def _covers(other: Point, point: Point) -> bool:
+    return other.score >= point.score and all(one <= two for one, two in zip(other.costs, point.costs, strict=True))
 
 
 def spread(points: Sequence[Item], count: int) -> list[Item]:

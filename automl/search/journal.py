@@ -1,41 +1,60 @@
 """What a search has measured so far, so that it never measures anything twice: in memory, or in a file that a later run goes on with.
 
 The file: one JSON object a line. The first names the format and the settings of the search; each other one is an architecture, the
-part of the held-out data, and its quality there. A line without its end is what was being written when the program was killed.
+part of the held-out data, and how good it is there: quality, loss of each sample, samples with a wrong class. A line without its end is
+what was being written when the program was killed. Lines of version 1 have the quality alone: they are read, but what a search ranks by
+is not in them, so that it measures those architectures again.
 """
 
 import fcntl
 import json
 import math
+from array import array
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
 from automl.evaluation.held_out import Quality, metric_of
+from automl.evaluation.samples import MAX_LOSS, Measured
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import StorageError, UserError
 
-FORMAT = "manta/search/v1"
-MAX_BYTES = 256 << 20  # about a million architectures
-MAX_LINE_BYTES = 8192
+FORMAT = "manta/search/v2"
+MAX_BYTES = 1 << 30  # some thousand architectures on 25,000 samples
+MAX_LINE_BYTES = 4 << 20  # about 500,000 samples
+
+_FORMATS = ("manta/search/v1", FORMAT)
+_QUALITY_ALONE = frozenset(("part", "architecture", "quality"))
+_FIELDS = _QUALITY_ALONE | {"losses", "wrong"}
 
 Settings = Mapping[str, str | int | float | bool | None]
 
 
 class Journal:
-    """Qualities by architecture and part of the data; this one forgets them with the program."""
+    """What was measured, by architecture and part of the data; this one forgets it with the program."""
 
     def __init__(self) -> None:
-        self._qualities: dict[tuple[str, Architecture], Quality] = {}
+        self._measured: dict[tuple[str, Architecture], Measured] = {}
+        self._qualities: dict[tuple[str, Architecture], Quality] = {}  # those of version 1
 
     def quality(self, part: str, architecture: Architecture) -> Quality | None:
-        """Return what was measured; None where nothing was."""
-        return self._qualities.get((part, architecture))
+        """Return the quality, by whatever version it was measured; None where nothing was."""
+        measured = self.measured(part, architecture)
+        return self._qualities.get((part, architecture)) if measured is None else measured.quality
 
-    def add(self, part: str, architecture: Architecture, quality: Quality) -> None:
+    def measured(self, part: str, architecture: Architecture) -> Measured | None:
+        """Return what was measured; None where nothing was, or the quality alone."""
+        return self._measured.get((part, architecture))
+
+    @property
+    def num_outdated(self) -> int:
+        """How many measurements have the quality alone."""
+        return len(self._qualities.keys() - self._measured.keys())
+
+    def add(self, part: str, architecture: Architecture, measured: Measured) -> None:
         """Remember what was measured."""
-        self._qualities[part, architecture] = quality
+        self._measured[part, architecture] = measured
 
 
 class FileJournal(Journal):
@@ -56,6 +75,7 @@ class FileJournal(Journal):
         super().__init__()
         self._path = path
         self._space = space
+        self._num_samples: dict[str, int] = {}  # of a part: the same for all of its lines
         header = {"format": FORMAT, "settings": dict(settings)}
         try:
             self._file: IO[bytes] = path.open("a+b", buffering=0)
@@ -84,14 +104,15 @@ class FileJournal(Journal):
         """Let others have the file."""
         self._file.close()
 
-    def add(self, part: str, architecture: Architecture, quality: Quality) -> None:
+    def add(self, part: str, architecture: Architecture, measured: Measured) -> None:
         """Remember what was measured, in the file as well.
 
         Raises:
             StorageError: the disk refuses.
         """
-        self._write({"part": part, "architecture": architecture.text, "quality": quality})
-        super().add(part, architecture, quality)
+        samples = {"losses": measured.losses.tolist(), "wrong": measured.wrong.tolist()}
+        self._write({"part": part, "architecture": architecture.text, "quality": measured.quality, **samples})
+        super().add(part, architecture, measured)
 
     def _lock(self) -> None:
         try:
@@ -111,9 +132,9 @@ class FileJournal(Journal):
         return whole.splitlines()
 
     def _check(self, line: bytes, header: Mapping[str, object]) -> None:
-        found = self._parsed(1, line, ("format", "settings"))
+        found = self._parsed(1, line, frozenset(("format", "settings")))
         there, here = found["settings"], json.loads(json.dumps(header["settings"]))
-        if found["format"] != FORMAT or not isinstance(there, dict):
+        if found["format"] not in _FORMATS or not isinstance(there, dict):
             raise self._damaged(f"it does not begin as one of format {FORMAT}")
         names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
         if names:
@@ -124,24 +145,31 @@ class FileJournal(Journal):
             )
 
     def _take(self, number: int, line: bytes) -> None:
-        entry = self._parsed(number, line, ("part", "architecture", "quality"))
+        entry = self._parsed(number, line, _FIELDS, _QUALITY_ALONE)
         try:
             part, quality = str(entry["part"]), entry["quality"]
             architecture = Architecture.parse(str(entry["architecture"]), self._space)
             if not isinstance(quality, dict) or not all(type(value) in (int, float) and math.isfinite(value) for value in quality.values()):
                 raise ValueError("its qualities are no finite numbers")
             quality[metric_of(self._space.task)]
+            if "losses" not in entry:
+                self._qualities[part, architecture] = quality
+                return
+            losses = _whole_numbers(entry["losses"], MAX_LOSS)
+            wrong = _whole_numbers(entry["wrong"], len(losses) - 1)
+            if not losses or len(losses) != self._num_samples.setdefault(part, len(losses)) or sorted(set(wrong)) != wrong.tolist():
+                raise ValueError("its samples are not those of the others")
         except (ValueError, KeyError) as error:
             raise self._damaged(f"line {number} is none of this search ({error})") from error
-        super().add(part, architecture, quality)
+        super().add(part, architecture, Measured(quality, losses, wrong))
 
-    def _parsed(self, number: int, line: bytes, names: tuple[str, ...]) -> dict[str, object]:
+    def _parsed(self, number: int, line: bytes, *fields: frozenset[str]) -> dict[str, object]:
         try:
             value = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
         except (ValueError, RecursionError):
             value = None
-        if not isinstance(value, dict) or set(value) != set(names):
-            raise self._damaged(f"line {number} does not have the fields {', '.join(names)}")
+        if not isinstance(value, dict) or set(value) not in fields:
+            raise self._damaged(f"line {number} does not have the fields {', '.join(sorted(fields[0]))}")
         return value
 
     def _damaged(self, why: str) -> UserError:
@@ -154,3 +182,9 @@ class FileJournal(Journal):
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}; make room, then start the same command again") from error
+
+
+def _whole_numbers(value: object, most: int) -> "array[int]":
+    if not isinstance(value, list) or not all(type(each) is int and 0 <= each <= most for each in value):
+        raise ValueError(f"its samples are no whole numbers from 0 to {most}")
+    return array("i", value)

@@ -16,7 +16,7 @@ from types import TracebackType
 
 import torch
 
-from automl.evaluation.held_out import Quality
+from automl.evaluation.samples import Measured
 from automl.search.evaluators import Evaluator
 from automl.spaces.space import Architecture
 from protocol.errors import MantaError, OwnFault
@@ -31,7 +31,7 @@ class ProcessEvaluator:
     """An Evaluator that shares the work out; a context manager that leaves no process behind."""
 
     def __init__(self, make: Callable[[], Evaluator], workers: int) -> None:
-        """Start the processes. Each calls ``make``, a function that can be pickled; whatever it raises comes out of ``qualities``."""
+        """Start the processes. Each calls ``make``, a function that can be pickled; whatever it raises comes out of ``measure``."""
         if workers < 1:
             raise ValueError("at least one process")
         self._workers: list[_Worker] = []
@@ -49,8 +49,8 @@ class ProcessEvaluator:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         self.close()
 
-    def qualities(self, architectures: Sequence[Architecture], part: str) -> Iterator[Quality]:
-        """Yield each architecture's quality in the order asked for, whoever was faster; see Evaluator.
+    def measure(self, architectures: Sequence[Architecture], part: str) -> Iterator[Measured]:
+        """Yield how good each architecture is in the order asked for, whoever was faster; see Evaluator.
 
         Raises:
             OwnFault: a process has died; all others are stopped.
@@ -58,7 +58,7 @@ class ProcessEvaluator:
         if not self._workers:
             raise ValueError("the processes are stopped")
         waiting = list(enumerate(architectures))[::-1]
-        ready: dict[int, Quality] = {}
+        ready: dict[int, Measured] = {}
         busy: dict[object, tuple[_Worker, int]] = {}  # by its pipe
 
         def occupy(worker: _Worker) -> None:
@@ -107,9 +107,9 @@ class _Worker:
         except OSError as error:
             raise self._death() from error
 
-    def answer(self) -> Quality:
+    def answer(self) -> Measured:
         try:
-            answer: Quality | MantaError = self.pipe.recv()
+            answer: Measured | MantaError = self.pipe.recv()
         except (EOFError, OSError) as error:
             raise self._death() from error
         if isinstance(answer, MantaError):
@@ -145,8 +145,8 @@ def _serve(make: Callable[[], Evaluator], pipe: Connection) -> None:
             return
         try:
             evaluator = evaluator or make()
-            (quality,) = evaluator.qualities([architecture], part)
-            answer: Quality | MantaError = quality
+            (measured,) = evaluator.measure([architecture], part)
+            answer: Measured | MantaError = measured
         except MantaError as error:
             answer = error
         try:

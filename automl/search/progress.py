@@ -3,17 +3,17 @@
 from rich import progress
 from rich.console import Console
 
-from automl.evaluation.held_out import Quality, score
+from automl.evaluation.samples import Measured
 from automl.search.report import quality_text
 
 
 class Progress:
-    """A bar for each part of a search, with the best quality so far; see automl.search.search.Watch."""
+    """A bar for each part of a search, with the quality of the lowest loss so far; see automl.search.search.Watch."""
 
     def __init__(self, console: Console) -> None:
         """Prepare; nothing is shown before it is entered."""
         self._is_shown = console.is_terminal
-        self._best: Quality | None = None
+        self._best: Measured | None = None
         self._bar = progress.Progress(
             progress.TextColumn("{task.description:<13}"),
             progress.BarColumn(),
@@ -43,12 +43,12 @@ class Progress:
         self._task = self._bar.add_task(what, total=total, best="")
         self._refresh()
 
-    def measured(self, quality: Quality) -> None:
+    def measured(self, measured: Measured) -> None:
         """Move on by one."""
         assert self._task is not None
-        if self._best is None or score(quality) > score(self._best):
-            self._best = quality
-        self._bar.update(self._task, advance=1, best=f"best {quality_text(*next(iter(self._best.items())))}")
+        if self._best is None or measured.loss < self._best.loss:
+            self._best = measured
+        self._bar.update(self._task, advance=1, best=f"best {quality_text(*next(iter(self._best.quality.items())))}")
         self._refresh()
 
     def _refresh(self) -> None:

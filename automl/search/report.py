@@ -5,20 +5,31 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.table import Table
 
+from automl.data.dataset import STEREO
 from automl.evaluation.held_out import metric_of
 from automl.search.constraints import Constraint, Cost
 from automl.search.front import spread
 from automl.search.journal import Settings
+from automl.search.resampling import Interval
 from automl.search.search import Candidate, Found
+from automl.search.unseen import Comparison, Unseen
 
-FORMAT = "manta/found/v1"
+FORMAT = "manta/found/v2"
 
 _MAX_ROWS = 16  # of the table; JSON has the whole front
 _COSTS = {"latency": ("latency", "ms", 1.0), "macs": ("MACs", "millions", 1e6), "weights": ("weights", "thousands", 1e3)}
-_QUALITIES = {"accuracy": ("accuracy", "%", 100.0), "epe": ("EPE", "px", 1.0), "d1": ("D1", "%", 100.0), "bad3": ("bad-3", "%", 100.0)}
+_QUALITIES = {
+    "loss": ("loss", "nats", 1.0),
+    "accuracy": ("accuracy", "%", 100.0),
+    "epe": ("EPE", "px", 1.0),
+    "d1": ("D1", "%", 100.0),
+    "bad3": ("bad-3", "%", 100.0),
+}
+_DIGITS = {"%": 1, "px": 2, "nats": 3}
 
 
 def quality_text(name: str, value: float) -> str:
@@ -29,32 +40,65 @@ def quality_text(name: str, value: float) -> str:
 
 def _figure(name: str, value: float) -> str:
     _, unit, scale = _QUALITIES[name]
-    return f"{value * scale:.1f}" if unit == "%" else f"{value * scale:.2f}"
+    return f"{value * scale:.{_DIGITS[unit]}f}"
 
 
 def table(found: Found, costs: Sequence[Cost], task: str) -> Table:
-    """Return the front as a table: costs, the main figure on the half that was searched on, and every figure on the other half."""
-    main, names = metric_of(task), list(found.best.test_quality)
+    """Return the front as a table: costs, what ranks on the half that was searched on, and all that the other half says."""
+    main, names = metric_of(task), list(found.best.test.quality)
     shown = spread(found.front, _MAX_ROWS)
+    if found.best not in shown:
+        shown = [each for each in found.front if each in shown or each is found.best]
     part = f"{len(shown)} of the {len(found.front)}" if len(shown) < len(found.front) else f"the {len(found.front)}"
     result = Table(title=f"Pareto front: {part} best of {len(found.points)} measured architectures", title_justify="left")
     for cost in costs:
         label, unit, _ = _COSTS[cost.name]
         result.add_column(f"{label}\n{unit}", justify="right")
-    for name, half in [(main, "search"), *((name, "test") for name in names)]:
+    ranked = "loss" if "loss" in names else main
+    for name, half in [(ranked, "search"), *((name, "test") for name in names)]:
         label, unit, _ = _QUALITIES[name]
         result.add_column(f"{label} {unit}\n{half}", justify="right")
     result.add_column("resolution", justify="right")
     result.add_column("id")
     for candidate in shown:
         prices = [f"{cost.of(candidate.architecture) / _COSTS[cost.name][2]:,.2f}" for cost in costs]
-        figures = [_figure(main, candidate.search_quality[main]), *(_figure(name, candidate.test_quality[name]) for name in names)]
+        figures = [_figure(ranked, candidate.search.quality[ranked]), *(_figure(name, candidate.test.quality[name]) for name in names)]
         identity = [str(candidate.architecture.resolution), candidate.architecture.id[:8]]
         result.add_row(*prices, *figures, *identity, style="bold" if candidate is found.best else None)
     return result
 
 
-def result_json(found: Found, costs: Sequence[Cost], axis: Cost, settings: Settings) -> bytes:
+def words(found: Found, task: str) -> list[str]:
+    """Return what samples say that did not choose, in lines for people: the other half of each of many halvings, and the test half."""
+    lines, word, unit = [], found.unseen, "px" if task == STEREO else "nats"
+    if found.rehearsal is not None:
+        by = found.rehearsal
+        lines.append(
+            f"chosen so on random halves of the search half: loss {by.chosen_on:.3f} {unit} there, {by.elsewhere:.3f} on the other half, "
+            f"the smallest {by.smallest:.3f}; no worse than it in {by.better} of {by.halves}"
+        )
+    lines.append(f"on {word.samples} unseen samples (in brackets: 95 of 100 such sets of samples):")
+    figures = [("loss", unit, 1.0, 3, word.loss), *([] if word.errors is None else [("wrong", "%", 100.0, 1, word.errors)])]
+    for name, sign, scale, digits, compared in figures:
+        lines.append(f"  {name:<6} {_ranged(compared.choice, scale, digits)} {sign}; {_compared(compared, word, scale, digits)}")
+    return lines
+
+
+def _compared(compared: Comparison, word: Unseen, scale: float, digits: int) -> str:
+    texts = [f"the smallest subnet {compared.smallest * scale:.{digits}f}, behind by {_ranged(compared.behind, scale, digits)}"]
+    if compared.random_median is not None and compared.random_behind is not None:
+        median = f"{compared.random_median * scale:.{digits}f}"
+        behind = _ranged(compared.random_behind, scale, digits)
+        texts.append(f"the median of {word.num_random} random ones within the limits {median}, behind by {behind}")
+    return "; ".join(texts)
+
+
+def _ranged(interval: Interval, scale: float, digits: int) -> str:
+    value, low, high = (f"{each * scale:.{digits}f}" for each in (interval.value, interval.low, interval.high))
+    return f"{value} [{low}, {high}]"
+
+
+def result_json(found: Found, costs: Sequence[Cost], axes: Sequence[Cost], settings: Settings) -> bytes:
     """Return all that is known of the best and of the front, and of which search they are."""
     value = {
         "format": FORMAT,
@@ -62,8 +106,10 @@ def result_json(found: Found, costs: Sequence[Cost], axis: Cost, settings: Setti
         "measured": len(found.points),
         "whole_region": found.is_whole,
         "predictor": None if found.fit is None else asdict(found.fit),
-        "axis": axis.name,
+        "axes": [axis.name for axis in axes],
         "best": _candidate(found.best, costs),
+        "rehearsal": None if found.rehearsal is None else asdict(found.rehearsal),
+        "unseen": asdict(found.unseen),
         "front": [_candidate(candidate, costs) for candidate in found.front],
     }
     return json.dumps(value, indent=1, allow_nan=False).encode() + b"\n"
@@ -76,35 +122,42 @@ def _candidate(candidate: Candidate, costs: Sequence[Cost]) -> Mapping[str, obje
         "text": architecture.text,
         "architecture": json.loads(architecture.to_json()),
         "costs": {"latency_ms" if cost.name == "latency" else cost.name: cost.of(architecture) for cost in costs},
-        "search": candidate.search_quality,
-        "test": candidate.test_quality,
+        "search": candidate.search.quality,
+        "test": candidate.test.quality,
     }
 
 
-def plot(found: Found, axis: Cost, constraints: Sequence[Constraint], task: str, title: str) -> bytes:
-    """Return a PNG: every measured architecture, the front as steps, the limit on the axis if there is one, and the best."""
-    label, unit, scale = _COSTS[axis.name]
-    metric = metric_of(task)
-    quality_label, quality_unit, quality_scale = _QUALITIES[metric]
-    sign = -1.0 if metric == "epe" else 1.0  # a score is higher for a better one, an EPE lower
-    figure = Figure(figsize=(8.0, 5.0), dpi=150, layout="constrained")
-    axes = figure.add_subplot()
-    costs = [point.cost / scale for point in found.points]
-    axes.scatter(costs, [sign * point.score * quality_scale for point in found.points], s=12, color="0.7", label="measured")
-    front_costs = [axis.of(candidate.architecture) / scale for candidate in found.front]
-    front_figures = [candidate.search_quality[metric] * quality_scale for candidate in found.front]
-    axes.step(front_costs, front_figures, where="post", marker="o", markersize=4, color="tab:blue", label="Pareto front")
-    test_figures = [candidate.test_quality[metric] * quality_scale for candidate in found.front]
-    axes.scatter(front_costs, test_figures, s=16, marker="x", color="tab:orange", label="the front on the test half")
-    axes.scatter(front_costs[-1:], front_figures[-1:], s=120, marker="*", color="tab:red", zorder=3, label="chosen")
-    for constraint in constraints:
-        if constraint.cost is axis:
-            axes.axvline(constraint.limit / scale, linestyle="--", color="tab:red", label=f"limit {constraint.limit / scale:g}")
-    axes.set_xlabel(f"{label} ({unit})")
-    axes.set_ylabel(f"{quality_label} ({quality_unit}) on the search half of the held-out data")
-    axes.set_title(title)
-    axes.grid(alpha=0.3)
-    axes.legend(loc="best")
+def plot(found: Found, axes: Sequence[Cost], constraints: Sequence[Constraint], task: str, title: str) -> bytes:
+    """Return a PNG: a panel for each axis with every measured architecture, the front, the limit if there is one, and the choice."""
+    figure = Figure(figsize=(8.0 if len(axes) == 1 else 5.0 * len(axes), 5.0), dpi=150, layout="constrained")
+    for place, axis in enumerate(axes):
+        panel = figure.add_subplot(1, len(axes), 1 + place)
+        limits = [constraint.limit for constraint in constraints if constraint.cost is axis]
+        _draw(panel, found, axis, place, limits, line="-" if len(axes) == 1 else "")
+        panel.set_ylabel(f"loss ({'px' if task == STEREO else 'nats'}) on the search half of the held-out data")
+    figure.suptitle(title)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return buffer.getvalue()
+
+
+def _draw(panel: Axes, found: Found, axis: Cost, place: int, limits: Sequence[float], line: str) -> None:
+    label, unit, scale = _COSTS[axis.name]
+    panel.scatter(
+        [point.costs[place] / scale for point in found.points],
+        [-point.score for point in found.points],
+        s=12,
+        color="0.7",
+        label="measured",
+    )
+    costs = [axis.of(candidate.architecture) / scale for candidate in found.front]
+    losses = [candidate.search.loss for candidate in found.front]
+    panel.plot(costs, losses, linestyle=line, drawstyle="steps-post", marker="o", markersize=4, color="tab:blue", label="Pareto front")
+    panel.scatter(costs, [each.test.loss for each in found.front], s=16, marker="x", color="tab:orange", label="the front on the test half")
+    best = axis.of(found.best.architecture) / scale
+    panel.scatter([best], [found.best.search.loss], s=120, marker="*", color="tab:red", zorder=3, label="chosen")
+    for limit in limits:
+        panel.axvline(limit / scale, linestyle="--", color="tab:red", label=f"limit {limit / scale:g}")
+    panel.set_xlabel(f"{label} ({unit})")
+    panel.grid(alpha=0.3)
+    panel.legend(loc="best")

@@ -1,6 +1,7 @@
 """The course of a search: which architectures are measured, on which half of the held-out data, and which of them is taken.
 
-Chosen is by the half called "search" alone; the other half, "test", is measured at the end, of what is reported.
+Chosen is by the half called "search" alone; the other half, "test", is measured at the end: the front, the smallest subnet, and random
+ones within the limits that say what a choice without a search would have been.
 """
 
 import math
@@ -9,14 +10,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from automl.data.dataset import SEARCH, TEST
-from automl.evaluation.held_out import Quality, score
+from automl.evaluation.samples import Measured
 from automl.search.constraints import Cost, Region
 from automl.search.evaluators import Evaluator
 from automl.search.evolution import MIN_SAMPLES, Effort, evolve
 from automl.search.front import Point, by_merit, front, spread
 from automl.search.journal import Journal
 from automl.search.predictor import Fit, Predictor
+from automl.search.resampling import Losses
+from automl.search.selection import Rehearsal, chosen, rehearsed
+from automl.search.unseen import Unseen, unseen
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
 
@@ -33,6 +39,7 @@ class Strategy:
     seed: int
     has_predictor: bool
     num_samples: int  # random architectures that a predictor is fitted to
+    num_random: int = 20  # random architectures that the choice is compared with on the test half
 
 
 class Watch(Protocol):
@@ -41,7 +48,7 @@ class Watch(Protocol):
     def begin(self, what: str, total: int) -> None:
         """A part of the search begins, of ``total`` measurements at most."""
 
-    def measured(self, quality: Quality) -> None:
+    def measured(self, measured: Measured) -> None:
         """One more is done, now or by an earlier run of the same search."""
 
 
@@ -50,8 +57,8 @@ class Candidate:
     """An architecture that is reported, with what was selected on and what was not."""
 
     architecture: Architecture
-    search_quality: Quality
-    test_quality: Quality
+    search: Measured
+    test: Measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +66,12 @@ class Found:
     """What a search came to."""
 
     points: list[Point]  # everything that was measured
-    front: list[Candidate]  # by ascending cost
+    front: list[Candidate]  # by ascending cost on the first axis
+    best: Candidate  # of the front: the cheapest within one standard error of the lowest loss
+    rehearsal: Rehearsal | None  # None: too few samples to halve
+    unseen: Unseen
     fit: Fit | None  # of the predictor, where there was one
     is_whole: bool  # every architecture that keeps the constraints was measured
-
-    @property
-    def best(self) -> Candidate:
-        """The highest score; of equal ones the cheapest."""
-        return self.front[-1]
 
 
 def default_predictor(space: SearchSpace) -> bool:
@@ -74,11 +79,12 @@ def default_predictor(space: SearchSpace) -> bool:
     return space.size() > DIRECT_SIZE
 
 
-def search(region: Region, axis: Cost, evaluator: Evaluator, strategy: Strategy, journal: Journal, watch: Watch) -> Found:
-    """Return the best architecture of the region that was found, and the Pareto front of score and ``axis``.
+def search(region: Region, axes: Sequence[Cost], evaluator: Evaluator, strategy: Strategy, journal: Journal, watch: Watch) -> Found:
+    """Return the architecture of the region to take, and the Pareto front of the loss and the costs ``axes``.
 
-    A region of a space that holds no more architectures than may be measured is measured whole. The same seed and the same qualities
-    give the same result, so with the journal of a search that was broken off this goes on where that one ended.
+    A region of a space that holds no more architectures than may be measured is measured whole. The smallest subnet, where it is of the
+    region, is measured always: what is taken is it, or more than a standard error better. The same seed and the same measurements give
+    the same result, so with the journal of a search that was broken off this goes on where that one ended.
 
     Raises:
         UserError: the weights are so broken that a quality is no number.
@@ -88,49 +94,72 @@ def search(region: Region, axis: Cost, evaluator: Evaluator, strategy: Strategy,
     rng = random.Random(f"{strategy.seed}:find")
     fit, is_whole = None, region.space.size() <= strategy.effort.budget
     if is_whole:
-        points = _all(region, axis, measurer)
+        points = _all(region, axes, measurer)
     elif strategy.has_predictor:
-        points, fit = _predicted(region, axis, measurer, strategy, rng)
+        points, fit = _predicted(region, axes, measurer, strategy, rng)
     else:
-        points = _evolved(region, axis, measurer, strategy, rng)
+        points = _evolved(region, axes, measurer, strategy, rng)
     assert all(point.architecture in region for point in points)  # whatever was measured may be taken
-    chosen = [point.architecture for point in front(points)]
-    watch.begin("testing", len(chosen))
-    qualities = zip(chosen, measurer.qualities(chosen, SEARCH, silent=True), measurer.qualities(chosen, TEST), strict=True)
-    return Found(points, [Candidate(*candidate) for candidate in qualities], fit, is_whole)
+    return _concluded(region, points, measurer, strategy, fit, is_whole)
 
 
-def _all(region: Region, axis: Cost, measurer: "_Measurer") -> list[Point]:
+def _concluded(region: Region, points: list[Point], measurer: "_Measurer", strategy: Strategy, fit: Fit | None, is_whole: bool) -> Found:
+    """Return what was found: chosen by the search half, told with the test half."""
+    best_points, smallest = front(points), region.space.smallest()
+    architectures = [point.architecture for point in best_points]
+    everyone_AN = measurer.losses([point.architecture for point in points])
+    place_of = {point.architecture: place for place, point in enumerate(points)}
+    choice = chosen(best_points, everyone_AN[[place_of[each] for each in architectures]])
+    rehearsal = rehearsed(points, everyone_AN, place_of[smallest], strategy.seed) if smallest in place_of else None
+    random_ones = region.sample_new(strategy.num_random, random.Random(f"{strategy.seed}:compared"))
+    asked = list(dict.fromkeys([*architectures, smallest, *random_ones]))
+    measurer.watch.begin("testing", len(asked))
+    test = dict(zip(asked, measurer.measure(asked, TEST), strict=True))
+    candidates = [Candidate(each, measurer.known(each), test[each]) for each in architectures]
+    word = unseen(candidates[choice].test, test[smallest], [test[each] for each in random_ones], strategy.seed)
+    return Found(points, candidates, candidates[choice], rehearsal, word, fit, is_whole)
+
+
+def _all(region: Region, axes: Sequence[Cost], measurer: "_Measurer") -> list[Point]:
     architectures = [architecture for architecture in region.space if architecture in region]
     measurer.watch.begin("measuring all", len(architectures))
-    return _points(architectures, axis, measurer)
+    return _points(architectures, axes, measurer)
 
 
-def _evolved(region: Region, axis: Cost, measurer: "_Measurer", strategy: Strategy, rng: random.Random) -> list[Point]:
+def _evolved(region: Region, axes: Sequence[Cost], measurer: "_Measurer", strategy: Strategy, rng: random.Random) -> list[Point]:
     measurer.watch.begin("searching", strategy.effort.budget)
-    return evolve(region, axis, measurer.scores, strategy.effort, rng)
+    return evolve(region, axes, measurer.scores, strategy.effort, rng, _start(region))
 
 
-def _predicted(region: Region, axis: Cost, measurer: "_Measurer", strategy: Strategy, rng: random.Random) -> tuple[list[Point], Fit | None]:
+def _predicted(
+    region: Region, axes: Sequence[Cost], measurer: "_Measurer", strategy: Strategy, rng: random.Random
+) -> tuple[list[Point], Fit | None]:
     """Measure random architectures, evolve on what a predictor makes of them, and measure what that calls the best."""
-    samples = region.sample_new(strategy.num_samples, rng)
+    start = _start(region)
+    samples = start + region.sample_new(strategy.num_samples - len(start), rng, start)
     if len(samples) < MIN_SAMPLES:  # a region so small that evolution measures most of it
-        return _evolved(region, axis, measurer, strategy, rng), None
+        return _evolved(region, axes, measurer, strategy, rng), None
     measurer.watch.begin("sampling", len(samples))
-    points = _points(samples, axis, measurer)
+    points = _points(samples, axes, measurer)
     predictor = Predictor(region.space, samples, [point.score for point in points])
     known = set(samples)
-    guesses = [guess for guess in evolve(region, axis, predictor.scores, _PREDICTED_EFFORT, rng) if guess.architecture not in known]
+    guesses = [guess for guess in evolve(region, axes, predictor.scores, _PREDICTED_EFFORT, rng) if guess.architecture not in known]
     count = strategy.effort.population
     ranked = [*spread(front(guesses), count // 2), *sorted(guesses, key=by_merit)]  # half for the front, the others for the best
-    chosen = list(dict.fromkeys(guess.architecture for guess in ranked))[:count]
-    measurer.watch.begin("verifying", len(chosen))
-    return points + _points(chosen, axis, measurer), predictor.fit
+    promising = list(dict.fromkeys(guess.architecture for guess in ranked))[:count]
+    measurer.watch.begin("verifying", len(promising))
+    return points + _points(promising, axes, measurer), predictor.fit
 
 
-def _points(architectures: Sequence[Architecture], axis: Cost, measurer: "_Measurer") -> list[Point]:
+def _start(region: Region) -> list[Architecture]:
+    """Return what is measured first of all."""
+    smallest = region.space.smallest()
+    return [smallest] if smallest in region else []
+
+
+def _points(architectures: Sequence[Architecture], axes: Sequence[Cost], measurer: "_Measurer") -> list[Point]:
     scores = measurer.scores(architectures)
-    return [Point(each, axis.of(each), value) for each, value in zip(architectures, scores, strict=True)]
+    return [Point(each, tuple(axis.of(each) for axis in axes), value) for each, value in zip(architectures, scores, strict=True)]
 
 
 class _Measurer:
@@ -143,23 +172,32 @@ class _Measurer:
 
     def scores(self, architectures: Sequence[Architecture]) -> list[float]:
         """Return the scores on the half that is searched on."""
-        return [score(quality) for quality in self.qualities(architectures, SEARCH)]
+        return [-measured.loss for measured in self.measure(architectures, SEARCH)]
 
-    def qualities(self, architectures: Sequence[Architecture], part: str, *, silent: bool = False) -> list[Quality]:
-        """Return the qualities on a part of the held-out data."""
-        unknown = [architecture for architecture in architectures if self._journal.quality(part, architecture) is None]
-        answers = iter(self._evaluator.qualities(unknown, part)) if unknown else iter(())
-        qualities = []
+    def losses(self, architectures: Sequence[Architecture]) -> Losses:
+        """Return each sample's loss of architectures that were measured on the half that is searched on."""
+        return np.array([self.known(architecture).losses for architecture in architectures], dtype=np.int64)
+
+    def known(self, architecture: Architecture) -> Measured:
+        """Return what was measured on the half that is searched on."""
+        measured = self._journal.measured(SEARCH, architecture)
+        assert measured is not None
+        return measured
+
+    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
+        """Return how good the architectures are on a part of the held-out data."""
+        unknown = [architecture for architecture in architectures if self._journal.measured(part, architecture) is None]
+        answers = iter(self._evaluator.measure(unknown, part)) if unknown else iter(())
+        everything = []
         for architecture in architectures:
-            quality = self._journal.quality(part, architecture)
-            if quality is None:
-                quality = next(answers)
-                if not all(map(math.isfinite, quality.values())):
+            measured = self._journal.measured(part, architecture)
+            if measured is None:
+                measured = next(answers)
+                if not all(map(math.isfinite, measured.quality.values())):
                     raise UserError(
                         "the snapshot's weights are broken: a subnet's quality is no number; take the snapshot of an earlier round"
                     )
-                self._journal.add(part, architecture, quality)
-            qualities.append(quality)
-            if not silent:
-                self.watch.measured(quality)
-        return qualities
+                self._journal.add(part, architecture, measured)
+            everything.append(measured)
+            self.watch.measured(measured)
+        return everything

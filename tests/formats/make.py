@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 import tomllib
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import torch
 from aggregator.config import RunConfig, write_run_file
 from aggregator.log import Log
 from aggregator.verify import verify_directory
+from automl.evaluation.samples import Measured
 from automl.export.opened import open_exported
 from automl.search.journal import FileJournal, Settings
 from automl.spaces.cost import cost_table
@@ -39,7 +41,7 @@ ROUNDS = 2
 STATE = State(7, torch.tensor([1.0, -2.5, 2.0**-149]), (torch.tensor([0.5, 0.0, -0.0]),), bytes(range(32)))
 RESIDUAL = np.array([0.25, -1.0, 3.0], np.float32)
 SEARCH: Settings = {"supernet": TINY.name, "round": 7, "macs": 1.2e6, "seed": 0, "samples": None}
-QUALITY = {"accuracy": 0.9375}
+MEASURED = Measured({"accuracy": 0.9375, "loss": 0.25}, array("i", [*[2000] * 15, 10000]), array("i", [15]))
 SIGMAS, DELTA = (4.0, 4.0, 8.0), 1e-5
 SETTINGS = """\
 initial_peers = ["/ip4/203.0.113.7/tcp/31000/p2p/12D3KooWA4Xop1JaT3MHxwYMkCepYsv4iPVopMXwCz5iHYdBfeSB"]
@@ -65,7 +67,7 @@ def make(folder: Path) -> None:
     table_of().save(folder / "table.json")
     write_run_file(folder / "run.toml", RunConfig.thin("stereo"))
     with FileJournal(folder / "search.jsonl", TINY, SEARCH) as journal:
-        journal.add("search", TINY.smallest(), QUALITY)
+        journal.add("search", TINY.smallest(), MEASURED)
     (folder / "expected.json").write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n")
 
 

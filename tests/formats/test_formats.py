@@ -128,9 +128,9 @@ def test_exported_networks_are_read_and_make_what_they_made(kept: Kept, form: st
 def test_a_search_goes_on_with_what_was_measured(kept: Kept) -> None:
     for _ in range(2):  # what is added by this version is there the next time, beside what was
         with FileJournal(kept.folder / "search.jsonl", TINY, make.SEARCH) as journal:
-            assert journal.quality("search", TINY.smallest()) == make.QUALITY
-            journal.add("search", TINY.largest(), {"accuracy": 1.0})
-    assert journal.quality("search", TINY.largest()) == {"accuracy": 1.0}
+            assert journal.measured("search", TINY.smallest()) == make.MEASURED
+            journal.add("search", TINY.largest(), make.MEASURED)
+    assert journal.measured("search", TINY.largest()) == make.MEASURED
 
 
 def test_the_account_of_noise_goes_on_with_what_was_spent(kept: Kept) -> None:

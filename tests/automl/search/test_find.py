@@ -2,7 +2,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Sequence
+from array import array
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from automl.cli import main
 from automl.data.dataset import Dataset
-from automl.evaluation.held_out import Quality
+from automl.evaluation.samples import Measured
 from automl.latency.table import Accuracy, Conditions, LatencyTable
 from automl.models.supernet import Supernet
 from automl.spaces.choice import chosen
@@ -19,7 +19,7 @@ from automl.spaces.cost import cost_table, macs, num_weights
 from automl.spaces.space import STEREO_TINY, TINY, Architecture
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State
-from tests.automl.search.synthetic import quality_of
+from tests.automl.search.synthetic import measured_of, quality_of
 from tests.command import Home, environment, home
 from tests.swarm.processes import wait_for
 
@@ -36,27 +36,28 @@ def snapshot(tmp_path: Path, supernet: Supernet) -> Path:
     return path
 
 
-class Measured:
+class Measuring:
     """Takes the place of the measuring; counts, and is interrupted at a measurement if told so."""
 
     def __init__(self) -> None:
         self.architectures: list[Architecture] = []
         self.interrupted_at: int | None = None
 
-    def evaluate(self, supernet: Supernet, dataset: Dataset, architectures: Sequence[Architecture], *, part: str) -> list[Quality]:
+    def evaluate(self, supernet: Supernet, dataset: Dataset, architecture: Architecture, part: str) -> Measured:
         if len(self.architectures) == self.interrupted_at:
             raise KeyboardInterrupt
-        self.architectures += architectures
+        self.architectures.append(architecture)
+        measured = measured_of(architecture, part)
         if supernet.space.task == "stereo":
-            qualities = [quality_of(each, part)["accuracy"] for each in architectures]
-            return [{"epe": 5 * (1 - each), "d1": 1 - each, "bad3": 1 - each} for each in qualities]
-        return [quality_of(each, part) for each in architectures]
+            loss = measured.quality["loss"]
+            return Measured({"epe": 5 * loss, "d1": loss, "bad3": loss}, measured.losses, array("i"))
+        return measured
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
-    measured = Measured()
-    monkeypatch.setattr("automl.search.evaluators.evaluate", measured.evaluate)
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measuring:
+    measured = Measuring()
+    monkeypatch.setattr("automl.search.evaluators.evaluate_samples", measured.evaluate)
     return measured
 
 
@@ -73,7 +74,7 @@ def find(snapshot: Path, *arguments: str | Path) -> Result:
     return CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *map(str, arguments)])
 
 
-def test_find_writes_the_best_subnet_the_front_and_a_plot(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+def test_find_writes_the_best_subnet_the_front_and_a_plot(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     result = find(snapshot, "--macs", "1.2M", "--weights", "150k", "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
@@ -84,7 +85,7 @@ def test_find_writes_the_best_subnet_the_front_and_a_plot(snapshot: Path, measur
     assert found["best"]["costs"] == {"macs": macs(best, TINY), "weights": num_weights(best, TINY)}
     assert found["best"]["search"] == quality_of(best, "search")
     assert found["best"]["test"] == quality_of(best, "test")
-    assert found["front"][-1] == found["best"]
+    assert found["best"] in found["front"]
     assert all(each["costs"]["macs"] <= 1.2e6 and each["costs"]["weights"] <= 150e3 for each in found["front"])
     assert found["measured"] == 12
     assert found["settings"]["macs"] == 1.2e6
@@ -94,22 +95,22 @@ def test_find_writes_the_best_subnet_the_front_and_a_plot(snapshot: Path, measur
     assert imread(tmp_path / "found" / "front.png").shape[2] == 4
 
 
-def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measured, table: Path, tmp_path: Path) -> None:
+def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measuring, table: Path, tmp_path: Path) -> None:
     result = find(snapshot, "--latency-ms", "1.1", "--latency-table", table, "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "found" / "result.json").read_text())
-    assert found["axis"] == "latency"
+    assert found["axes"] == ["latency"]
     assert found["best"]["costs"]["latency_ms"] == pytest.approx(found["best"]["costs"]["macs"] / 1e6)
     assert all(each["costs"]["latency_ms"] <= 1.1 for each in found["front"])
 
 
-def test_a_search_without_any_limit_searches_everything(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+def test_a_search_without_any_limit_searches_everything(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     result = find(snapshot, "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     assert json.loads((tmp_path / "found" / "result.json").read_text())["measured"] == 12
 
 
-def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     result = find(snapshot, "--predictor", "--samples", "60", "--macs", "1.2e6", "--out", tmp_path / "found", *SHORT)
     assert result.exit_code == 0, result.output
     fit = json.loads((tmp_path / "found" / "result.json").read_text())["predictor"]
@@ -117,7 +118,7 @@ def test_a_predictor_says_how_good_it_is(snapshot: Path, measured: Measured, tmp
     assert fit["samples"] == 60
 
 
-def test_stereo_is_searched_by_its_end_point_error(stereo: Supernet, measured: Measured, tmp_path: Path) -> None:
+def test_stereo_is_searched_by_its_end_point_error(stereo: Supernet, measured: Measuring, tmp_path: Path) -> None:
     path = tmp_path / "stereo.safetensors"
     save_snapshot(path, State(5, stereo.flat_weights_N, ()), {"supernet": STEREO_TINY.name, "dataset": "layers"})
     result = find(path, "--out", tmp_path / "found", *SHORT)
@@ -135,7 +136,7 @@ def test_real_subnets_are_measured(snapshot: Path, tmp_path: Path) -> None:
     assert 0.0 < found["best"]["test"]["accuracy"] < 0.5
 
 
-def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measured, tmp_path: Path) -> None:
+def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
     expected = find(snapshot, "--macs", "1.2M", "--out", tmp_path / "whole", *SHORT)
     everything, measured.architectures = measured.architectures, []
     measured.interrupted_at = 7
@@ -153,7 +154,7 @@ def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measur
 
 
 def test_the_folder_is_named_by_the_snapshot_and_the_limits(
-    snapshot: Path, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert find(snapshot, "--macs", "1.2M", *SHORT).exit_code == 0
@@ -182,7 +183,7 @@ def test_the_folder_is_named_by_the_snapshot_and_the_limits(
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_two(
-    arguments: list[str], words: str, snapshot: Path, table: Path, measured: Measured, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    arguments: list[str], words: str, snapshot: Path, table: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file.txt").touch()
@@ -204,7 +205,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(
     ("metadata", "words"), [({"supernet": TINY.name}, "name it with --data"), ({"dataset": "digits"}, "does not say which supernet")]
 )
 def test_a_snapshot_that_names_no_data_or_no_supernet_is_one_line(
-    metadata: dict[str, str], words: str, supernet: Supernet, measured: Measured, tmp_path: Path
+    metadata: dict[str, str], words: str, supernet: Supernet, measured: Measuring, tmp_path: Path
 ) -> None:
     path = tmp_path / "unnamed.safetensors"
     save_snapshot(path, State(5, supernet.flat_weights_N, ()), metadata)
@@ -218,7 +219,7 @@ def test_a_snapshot_that_names_no_data_or_no_supernet_is_one_line(
 @pytest.mark.swarm
 def test_ctrl_c_leaves_no_process_and_the_same_command_goes_on(home: Home, snapshot: Path, tmp_path: Path) -> None:
     out = tmp_path / "found"
-    command = ("automl.cli", "find", "--snapshot", snapshot, "--macs", "600k", "--out", out, "--workers", 2, *SHORT)
+    command = ("automl.cli", "find", "--snapshot", snapshot, "--macs", "600k", "--out", out, "--workers", 2, "--random", 2, *SHORT)
     process = home.start(*command)
     wait_for(lambda: lines_of(out / "search.jsonl") > 2, "something is measured", detail=lambda: "")
     os.killpg(process.pid, signal.SIGINT)  # a terminal tells the whole group

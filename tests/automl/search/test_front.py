@@ -7,17 +7,20 @@ from automl.search.front import Point, front, spread
 from automl.spaces.space import TINY
 
 VALUES = st.integers(0, 6).map(float)  # few values, so that there are ties
-POINTS = st.lists(st.builds(Point, st.just(TINY.smallest()), VALUES, VALUES), max_size=30)
+POINTS = st.integers(1, 3).flatmap(  # axes
+    lambda axes: st.lists(st.builds(Point, st.just(TINY.smallest()), st.tuples(*[VALUES] * axes), VALUES), max_size=30)
+)
 
 
 def dominates(one: Point, other: Point) -> bool:
-    return one.cost <= other.cost and one.score >= other.score and (one.cost, one.score) != (other.cost, other.score)
+    is_cheap = all(first <= second for first, second in zip(one.costs, other.costs, strict=True))
+    return is_cheap and one.score >= other.score and (one.costs, one.score) != (other.costs, other.score)
 
 
 @given(POINTS)
 def test_the_front_is_what_brute_force_finds_undominated(points: list[Point]) -> None:
-    found = [(point.cost, point.score) for point in front(points)]
-    assert found == sorted({(p.cost, p.score) for p in points if not any(dominates(other, p) for other in points)})
+    found = [(point.costs, point.score) for point in front(points)]
+    assert found == sorted({(p.costs, p.score) for p in points if not any(dominates(other, p) for other in points)})
 
 
 @given(POINTS, st.randoms(use_true_random=False))
@@ -27,7 +30,7 @@ def test_the_front_does_not_depend_on_the_order(points: list[Point], rng: random
 
 
 def test_of_equal_points_the_first_stands_for_all() -> None:
-    points = [Point(TINY.smallest(), 1.0, 1.0), Point(TINY.largest(), 1.0, 1.0)]
+    points = [Point(TINY.smallest(), (1.0,), 1.0), Point(TINY.largest(), (1.0,), 1.0)]
     assert front(points) == points[:1]
     assert front(points[::-1]) == points[1:]
 

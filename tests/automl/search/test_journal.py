@@ -1,18 +1,21 @@
 import json
 import subprocess
 import sys
+from array import array
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from automl.evaluation.samples import Measured
 from automl.search.journal import MAX_LINE_BYTES, FileJournal, Settings
 from automl.spaces.space import TINY
 from protocol.errors import UserError
 
 SETTINGS: Settings = {"state": "ab12", "seed": 3, "macs": 1.5e6, "samples": None}
-QUALITY = {"accuracy": 0.75}
+MEASURED = Measured({"accuracy": 0.75, "loss": 0.1}, array("i", [100, 900, 0, 3000]), array("i", [3]))
+SAMPLES = {"losses": [100, 900, 0, 3000], "wrong": [3]}
 ONE, OTHER = TINY.smallest(), TINY.largest()
 
 
@@ -21,26 +24,27 @@ def path(tmp_path: Path) -> Path:
     """A journal with one entry."""
     path = tmp_path / "search.jsonl"
     with FileJournal(path, TINY, SETTINGS) as journal:
-        journal.add("search", ONE, QUALITY)
+        journal.add("search", ONE, MEASURED)
     return path
 
 
 def test_a_journal_remembers_across_programs(path: Path) -> None:
     with FileJournal(path, TINY, SETTINGS) as journal:
-        assert journal.quality("search", ONE) == QUALITY
+        assert journal.measured("search", ONE) == MEASURED
         assert journal.quality("test", ONE) is None
-        journal.add("test", ONE, {"accuracy": 1 / 3})
+        journal.add("test", ONE, Measured({"accuracy": 1 / 3}, array("i", [7]), array("i", [0])))
     with FileJournal(path, TINY, SETTINGS) as journal:
         assert journal.quality("test", ONE) == {"accuracy": 1 / 3}
+        assert journal.quality("test", OTHER) is None
 
 
 def test_what_was_added_is_in_the_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "search.jsonl"
     with FileJournal(path, TINY, SETTINGS) as journal:
-        journal.add("search", ONE, QUALITY)
+        journal.add("search", ONE, MEASURED)
         header, entry = path.read_bytes().splitlines()
     assert json.loads(header)["settings"] == SETTINGS
-    assert json.loads(entry) == {"part": "search", "architecture": ONE.text, "quality": QUALITY}
+    assert json.loads(entry) == {"part": "search", "architecture": ONE.text, "quality": MEASURED.quality, **SAMPLES}
 
 
 @settings(max_examples=50, deadline=None)
@@ -48,8 +52,8 @@ def test_what_was_added_is_in_the_file_at_once(tmp_path: Path) -> None:
 def test_a_line_that_a_kill_cut_short_is_dropped_and_the_rest_kept(cut: float, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("torn") / "search.jsonl"
     with FileJournal(path, TINY, SETTINGS) as journal:
-        journal.add("search", ONE, QUALITY)
-        journal.add("search", OTHER, QUALITY)
+        journal.add("search", ONE, MEASURED)
+        journal.add("search", OTHER, MEASURED)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(cut * len(whole))])
     num_whole = path.read_bytes().count(b"\n")
@@ -58,7 +62,7 @@ def test_a_line_that_a_kill_cut_short_is_dropped_and_the_rest_kept(cut: float, t
         assert journal.quality("search", OTHER) is None
         for architecture in (ONE, OTHER):
             if journal.quality("search", architecture) is None:
-                journal.add("search", architecture, QUALITY)
+                journal.add("search", architecture, MEASURED)
     assert path.read_bytes() == whole
 
 
@@ -101,6 +105,21 @@ def test_two_programs_do_not_write_one_journal(path: Path) -> None:
         b'{"part": "search", "architecture": "ARCHITECTURE", "quality": 0.5}',
         b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": 0.5}, "more": 1}',
         b'{"part": "search", "architecture": 5, "quality": {"accuracy": 0.5}}',
+        *(
+            b'{"part": "search", "architecture": "ARCHITECTURE", "quality": {"accuracy": 0.5}, ' + samples + b"}"
+            for samples in (
+                b'"losses": [1, 2, 3], "wrong": []',
+                b'"losses": [1, 2, 3, -1], "wrong": []',
+                b'"losses": [1, 2, 3, 4.5], "wrong": []',
+                b'"losses": [1, 2, 3, true], "wrong": []',
+                b'"losses": [1, 2, 3, 1048577], "wrong": []',
+                b'"losses": [1, 2, 3, 4], "wrong": [4]',
+                b'"losses": [1, 2, 3, 4], "wrong": [1, 0]',
+                b'"losses": [1, 2, 3, 4], "wrong": [1, 1]',
+                b'"losses": {}, "wrong": []',
+                b'"losses": [1, 2, 3, 4]',
+            )
+        ),
         b'{"part": "' + b"x" * MAX_LINE_BYTES + b'", "architecture": "ARCHITECTURE", "quality": {"accuracy": 0.5}}',
     ],
 )
@@ -125,3 +144,20 @@ def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path: Path, line: bytes)
 def test_a_folder_in_place_of_the_file_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--out"):
         FileJournal(tmp_path, TINY, SETTINGS)
+
+
+def test_a_journal_of_version_1_is_read_but_what_it_lacks_is_measured_again(tmp_path: Path) -> None:
+    path = tmp_path / "search.jsonl"
+    header = json.dumps({"format": "manta/search/v1", "settings": SETTINGS}).encode()
+    before = header + b"\n" + json.dumps({"part": "search", "architecture": ONE.text, "quality": {"accuracy": 0.5}}).encode() + b"\n"
+    path.write_bytes(before)
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert journal.quality("search", ONE) == {"accuracy": 0.5}
+        assert journal.measured("search", ONE) is None
+        assert journal.num_outdated == 1
+        journal.add("search", ONE, MEASURED)
+        assert journal.num_outdated == 0
+    assert path.read_bytes().startswith(before)
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert journal.measured("search", ONE) == MEASURED
+        assert journal.quality("search", ONE) == MEASURED.quality

@@ -15,7 +15,7 @@ from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State
 from protocol.errors import OwnFault, UserError
-from tests.automl.search.synthetic import Dying, OutOfOrder, Stuck, broken, quality_of
+from tests.automl.search.synthetic import Dying, OutOfOrder, Stuck, broken, measured_of
 
 pytestmark = pytest.mark.swarm
 
@@ -34,39 +34,39 @@ def test_processes_agree_with_this_process(tmp_path: Path) -> None:
     save_snapshot(snapshot, State(1, supernet.flat_weights_N, ()), {"supernet": TINY.name, "dataset": "digits"})
     here = LocalEvaluator(supernet, digits())
     with ProcessEvaluator(functools.partial(made_evaluator, snapshot, "digits", None, "cpu"), 2) as there:
-        assert list(there.qualities(SAMPLED[:6], "search")) == list(here.qualities(SAMPLED[:6], "search"))
-        assert list(there.qualities(SAMPLED[:2], "test")) == list(here.qualities(SAMPLED[:2], "test"))
+        assert list(there.measure(SAMPLED[:6], "search")) == list(here.measure(SAMPLED[:6], "search"))
+        assert list(there.measure(SAMPLED[:2], "test")) == list(here.measure(SAMPLED[:2], "test"))
     assert not running()
 
 
 def test_answers_come_in_the_order_asked_for() -> None:
     slow_first = sorted(SAMPLED, key=lambda architecture: -architecture.resolution)
     with ProcessEvaluator(OutOfOrder, 2) as evaluator:
-        assert list(evaluator.qualities(slow_first, "search")) == [quality_of(each, "search") for each in slow_first]
-        assert list(evaluator.qualities([], "search")) == []
+        assert list(evaluator.measure(slow_first, "search")) == [measured_of(each, "search") for each in slow_first]
+        assert list(evaluator.measure([], "search")) == []
     assert not running()
 
 
 def test_a_process_that_dies_ends_the_search_with_a_word() -> None:
     with ProcessEvaluator(Dying, 2) as evaluator, pytest.raises(OwnFault, match=r"exit code 9.*same command"):
-        list(evaluator.qualities(SAMPLED, "search"))
+        list(evaluator.measure(SAMPLED, "search"))
     assert not running()
 
 
 def test_an_error_in_a_process_is_the_error_of_the_search() -> None:
     with ProcessEvaluator(broken, 1) as evaluator, pytest.raises(UserError, match="no such file"):
-        list(evaluator.qualities(SAMPLED, "search"))
+        list(evaluator.measure(SAMPLED, "search"))
     assert not running()
 
 
 def test_a_search_that_is_broken_off_leaves_no_process() -> None:
     with ProcessEvaluator(Stuck, 2) as evaluator:
-        answers = evaluator.qualities([TINY.smallest(), *SAMPLED], "search")
-        assert next(answers) == quality_of(TINY.smallest(), "search")
+        answers = evaluator.measure([TINY.smallest(), *SAMPLED], "search")
+        assert next(answers) == measured_of(TINY.smallest(), "search")
         answers.close()
         assert not running()
         with pytest.raises(ValueError, match="stopped"):
-            next(evaluator.qualities(SAMPLED, "search"))
+            next(evaluator.measure(SAMPLED, "search"))
 
 
 def test_no_process_at_all_is_a_programmers_mistake() -> None:

@@ -1,8 +1,14 @@
 import io
+from array import array
 
 from rich.console import Console
 
+from automl.evaluation.samples import Measured
 from automl.search.progress import Progress
+
+
+def measured(accuracy: float) -> Measured:
+    return Measured({"accuracy": accuracy}, array("i", [round(100 * (1.0 - accuracy))]), array("i"))
 
 
 def shown(is_terminal: bool) -> str:
@@ -10,9 +16,9 @@ def shown(is_terminal: bool) -> str:
     with Progress(console) as progress:
         progress.begin("searching", 3)
         for accuracy in (0.5, 0.75, 0.25):
-            progress.measured({"accuracy": accuracy})
+            progress.measured(measured(accuracy))
         progress.begin("testing", 1)
-        progress.measured({"accuracy": 0.7})
+        progress.measured(measured(0.7))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 

@@ -1,8 +1,10 @@
 import random
+from array import array
+from collections.abc import Sequence
 
 import pytest
 
-from automl.evaluation.held_out import Quality
+from automl.evaluation.samples import LOSS_UNIT, Measured
 from automl.search.constraints import Constraint, Region
 from automl.search.evolution import Effort
 from automl.search.front import Point, front
@@ -10,7 +12,7 @@ from automl.search.journal import Journal
 from automl.search.search import Found, Strategy, default_predictor, search
 from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture
 from protocol.errors import UserError
-from tests.automl.search.synthetic import SMALL, Silent, SyntheticEvaluator, macs_of, quality_of, score_of
+from tests.automl.search.synthetic import SMALL, Silent, SyntheticEvaluator, macs_of, measured_of, score_of, weights_of
 
 DIRECT = Strategy(Effort(6, 5), seed=1, has_predictor=False, num_samples=40)
 PREDICTED = Strategy(Effort(6, 5), seed=1, has_predictor=True, num_samples=40)
@@ -25,15 +27,15 @@ def _few_guesses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def searched(evaluator: SyntheticEvaluator, strategy: Strategy, journal: Journal | None = None) -> Found:
-    return search(REGION, MACS, evaluator, strategy, journal or Journal(), Silent())
+    return search(REGION, [MACS], evaluator, strategy, journal or Journal(), Silent())
 
 
 def test_the_front_of_a_space_within_the_budget_equals_brute_force() -> None:
     cost = macs_of(SMALL)
-    everything = [Point(each, cost.of(each), score_of(each)) for each in SMALL]
-    limit = sorted(point.cost for point in everything)[80]
-    found = search(Region(SMALL, [Constraint(cost, limit)]), cost, SyntheticEvaluator(), WHOLE, Journal(), Silent())
-    expected = front(point for point in everything if point.cost <= limit)
+    everything = [Point(each, (cost.of(each),), score_of(each)) for each in SMALL]
+    limit = sorted(point.costs[0] for point in everything)[80]
+    found = search(Region(SMALL, [Constraint(cost, limit)]), [cost], SyntheticEvaluator(), WHOLE, Journal(), Silent())
+    expected = front(point for point in everything if point.costs[0] <= limit)
     assert [candidate.architecture for candidate in found.front] == [point.architecture for point in expected]
     assert found.best.architecture == max(expected, key=lambda point: point.score).architecture
     assert found.is_whole
@@ -46,16 +48,23 @@ def test_no_result_violates_a_constraint_and_everything_measured_counts(strategy
     asked = [architecture for part, architecture in evaluator.asked if part == "search"]
     assert all(MACS.of(architecture) <= 1.2e6 for architecture in asked)
     assert [point.architecture for point in found.points] == asked
-    assert found.best.search_quality["accuracy"] == max(map(score_of, asked))
+    assert found.best.search.quality["accuracy"] == max(map(score_of, asked))
     assert len(asked) == (30 if strategy is DIRECT else 46)
 
 
-def test_the_reported_front_alone_is_measured_on_the_test_half() -> None:
+def test_the_front_the_smallest_and_random_ones_are_measured_on_the_test_half() -> None:
     evaluator = SyntheticEvaluator()
     found = searched(evaluator, DIRECT)
-    assert [architecture for part, architecture in evaluator.asked if part == "test"] == [each.architecture for each in found.front]
-    assert all(each.search_quality == quality_of(each.architecture, "search") for each in found.front)
-    assert all(each.test_quality == quality_of(each.architecture, "test") for each in found.front)
+    tested = [architecture for part, architecture in evaluator.asked if part == "test"]
+    assert tested[: len(found.front)] == [each.architecture for each in found.front]
+    assert TINY.smallest() in tested
+    assert (
+        len(tested) == len(set(tested)) == len(found.front) + (TINY.smallest() not in tested[: len(found.front)]) + found.unseen.num_random
+    )
+    assert found.unseen.num_random == 20
+    assert all(MACS.of(architecture) <= 1.2e6 for architecture in tested)
+    assert all(each.search == measured_of(each.architecture, "search") for each in found.front)
+    assert all(each.test == measured_of(each.architecture, "test") for each in found.front)
 
 
 @pytest.mark.parametrize(("strategy", "failing"), [(DIRECT, 0), (DIRECT, 1), (DIRECT, 17), (DIRECT, 30), (PREDICTED, 17), (PREDICTED, 43)])
@@ -81,31 +90,31 @@ def test_a_predictor_finds_better_ones_than_those_it_was_fitted_to() -> None:
     assert found.fit is not None
     assert found.fit.rank_correlation > 0.5
     fitted, verified = found.points[:40], found.points[40:]
-    assert found.best.search_quality["accuracy"] > max(point.score for point in fitted)
-    assert max(point.score for point in verified) == found.best.search_quality["accuracy"]
+    assert -found.best.search.loss > max(point.score for point in fitted)
+    assert max(point.score for point in verified) == -found.best.search.loss
 
 
 def test_a_region_too_small_for_a_predictor_is_searched_without() -> None:
     region = Region(TINY, [Constraint(MACS, MACS.of(TINY.smallest()))])
-    found = search(region, MACS, SyntheticEvaluator(), PREDICTED, Journal(), Silent())
+    found = search(region, [MACS], SyntheticEvaluator(), PREDICTED, Journal(), Silent())
     assert found.fit is None
     assert [point.architecture for point in found.points] == [TINY.smallest()]
 
 
 def test_a_search_is_at_least_as_good_as_two_hundred_random_architectures() -> None:
-    strategy = Strategy(Effort(20, 10), seed=0, has_predictor=False, num_samples=40)
+    strategy = Strategy(Effort(20, 10), seed=1, has_predictor=False, num_samples=40)
     rng = random.Random(5)
     best_of_random = max(map(score_of, REGION.sample_new(200, rng)))
-    assert searched(SyntheticEvaluator(), strategy).best.search_quality["accuracy"] >= best_of_random
+    assert searched(SyntheticEvaluator(), strategy).best.search.quality["accuracy"] >= best_of_random
 
 
 def test_a_quality_that_is_no_number_is_refused() -> None:
     class Broken:
-        def qualities(self, architectures: list[Architecture], part: str) -> list[Quality]:
-            return [{"epe": float("nan")} for _ in architectures]
+        def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
+            return [Measured({"epe": float("nan")}, array("i", [0]), array("i")) for _ in architectures]
 
     with pytest.raises(UserError, match="no number"):
-        search(REGION, MACS, Broken(), DIRECT, Journal(), Silent())
+        search(REGION, [MACS], Broken(), DIRECT, Journal(), Silent())
 
 
 def test_large_spaces_get_a_predictor_and_small_ones_do_not() -> None:
@@ -116,6 +125,37 @@ def test_large_spaces_get_a_predictor_and_small_ones_do_not() -> None:
 
 def test_the_watch_hears_of_every_measurement() -> None:
     watch, evaluator = Silent(), SyntheticEvaluator()
-    search(REGION, MACS, evaluator, PREDICTED, Journal(), watch)
+    search(REGION, [MACS], evaluator, PREDICTED, Journal(), watch)
     assert [what for what, _ in watch.parts] == ["sampling", "verifying", "testing"]
     assert watch.count == sum(total for _, total in watch.parts) == len(evaluator.asked)
+
+
+def test_several_axes_make_one_front_over_all_of_them() -> None:
+    axes = [macs_of(SMALL), weights_of(SMALL)]
+    found = search(Region(SMALL), axes, SyntheticEvaluator(), WHOLE, Journal(), Silent())
+    expected = front(Point(each, tuple(axis.of(each) for axis in axes), score_of(each)) for each in SMALL)
+    assert [candidate.architecture for candidate in found.front] == [point.architecture for point in expected]
+    alone = search(Region(SMALL), axes[:1], SyntheticEvaluator(), WHOLE, Journal(), Silent())
+    assert {each.architecture for each in alone.front} < {each.architecture for each in found.front}
+
+
+class Noisy:
+    """All architectures are equally good but for luck."""
+
+    def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
+        return [self._measured(architecture, part) for architecture in architectures]
+
+    def _measured(self, architecture: Architecture, part: str) -> Measured:
+        rng = random.Random(f"{architecture.id}:{part}")
+        losses = array("i", [LOSS_UNIT + rng.randrange(LOSS_UNIT) for _ in range(400)])
+        return Measured({"accuracy": 0.5, "loss": sum(losses) / len(losses) / LOSS_UNIT}, losses, array("i", range(0, 400, 2)))
+
+
+def test_where_nothing_but_luck_tells_architectures_apart_a_cheap_one_is_taken_and_no_advantage_is_claimed() -> None:
+    found = search(REGION, [MACS], Noisy(), DIRECT, Journal(), Silent())
+    assert MACS.of(found.best.architecture) < MACS.of(found.front[-1].architecture)
+    assert found.rehearsal is not None
+    assert found.rehearsal.chosen_on < found.rehearsal.elsewhere  # the luck of who chooses
+    advantage = found.unseen.loss.random_behind
+    assert advantage is not None
+    assert advantage.low < 0.0 < advantage.high

@@ -1,0 +1,68 @@
+"""What other samples of the same kind might have said: means of resampled losses (the bootstrap), and random halves of the samples.
+
+Which samples are drawn follows from a seed in integers, and losses are integers: the same figures on every machine.
+
+Shapes: A architectures, N samples, R replicates.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from automl.data.augmentation import words
+
+REPLICATES = 1000
+_TAIL = REPLICATES // 40  # 2.5 % of the replicates are left out on either side
+
+Losses = npt.NDArray[np.int64]  # (A, N)
+Sums = npt.NDArray[np.float64]  # (A, R); whole numbers
+
+_CHUNK = 1 << 22  # draws held at once
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over samples, and between what it would lie in 95 of 100 sets of other samples of the same kind."""
+
+    value: float
+    low: float
+    high: float
+
+
+def resampled(losses_AN: Losses, seed: int) -> Sums:
+    """Return each architecture's sum over every replicate, N samples drawn with replacement; all have the same samples (paired).
+
+    Sums of whole numbers below 2^53 are exact in any order, so a product of matrices gives the same bits everywhere.
+    """
+    count = losses_AN.shape[1]
+    assert count * int(np.abs(losses_AN).max(initial=1)) < 1 << 53
+    values_NA = losses_AN.T.astype(np.float64)
+    step = max(1, _CHUNK // count)
+    sums = [_counts(count, min(step, REPLICATES - start), seed, start) @ values_NA for start in range(0, REPLICATES, step)]
+    return np.concatenate(sums).T
+
+
+def _counts(num_samples: int, replicates: int, seed: int, start: int) -> npt.NDArray[np.float64]:
+    """Return how often each replicate from ``start`` on has each sample (replicates, N)."""
+    counts = np.empty((replicates, num_samples), np.float64)
+    for place in range(replicates):
+        halves_N2 = words(f"bootstrap {start + place}", seed, num_samples, 2)
+        drawn_N = (halves_N2[:, 0] << 16 | halves_N2[:, 1]) * num_samples >> 32
+        counts[place] = np.bincount(drawn_N, minlength=num_samples)
+    return counts
+
+
+def interval(total: float, sums_R: npt.NDArray[np.float64], divisor: float) -> Interval:
+    """Return the interval of a sum and its replicates, all divided by ``divisor``: from the 2.5th to the 97.5th percentile."""
+    ordered = np.sort(sums_R)
+    return Interval(float(total / divisor), float(ordered[_TAIL] / divisor), float(ordered[-1 - _TAIL] / divisor))
+
+
+def halves(num_samples: int, seed: int, count: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+    """Yield ``count`` random splits of the samples into two halves, each sorted; of an odd number the second has one more."""
+    for place in range(count):
+        halves_N2 = words(f"halves {place}", seed, num_samples, 2)
+        order = np.argsort(halves_N2[:, 0] << 16 | halves_N2[:, 1], kind="stable")
+        yield np.sort(order[: num_samples // 2]), np.sort(order[num_samples // 2 :])
