@@ -2,6 +2,7 @@
 
 MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
+│   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the lots that need it
 │   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.finding)
 │   └── NobodyRuns            no program runs on the directory of a command that tells it something (swarm.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
@@ -38,6 +39,10 @@ class MantaError(Exception):
 
 class UserError(MantaError):
     """The person's input cannot work; the message is one line that says what to do."""
+
+
+class SamplesMissing(UserError):
+    """A shard of the data set that is needed is missing, damaged, or decodes to other pixels than where it was made."""
 
 
 class RemoteFault(MantaError):

@@ -59,15 +59,25 @@ def augment(images_BCRR: Tensor, seed: int) -> Tensor:
 
 def flip(images_BCHW: Pixels, seed: int) -> Pixels:
     """Return the images, about every second one mirrored left to right, as a lot's 64-bit seed says."""
-    mirrored_B = below(words("flip", seed, len(images_BCHW)), 2) == 1
-    flipped: Pixels = np.where(mirrored_B[:, None, None, None], images_BCHW[..., ::-1], images_BCHW)
+    flipped: Pixels = np.where(mirrored(len(images_BCHW), seed)[:, None, None, None], images_BCHW[..., ::-1], images_BCHW)
     return flipped
+
+
+def mirrored(count: int, seed: int) -> npt.NDArray[np.bool_]:
+    """Return which of a lot's ``count`` images are mirrored."""
+    chosen: npt.NDArray[np.bool_] = below(words("flip", seed, count), 2) == 1
+    return chosen
 
 
 def jitter(images_BCHW: Pixels, white: int, seed: int) -> Pixels:
     """Return each image with a little more or less contrast and light, as a lot's 64-bit seed says."""
-    changes_B2 = around(words("jitter", seed, len(images_BCHW), 2), np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]))
-    return toned(images_BCHW, tone_tables(changes_B2[:, 0], changes_B2[:, 1], white))
+    return toned(images_BCHW, jitter_tables(len(images_BCHW), white, seed))
+
+
+def jitter_tables(count: int, white: int, seed: int) -> Pixels:
+    """Return the (count, white + 1) tables from old levels to new ones of a lot's images."""
+    changes_B2 = around(words("jitter", seed, count, 2), np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]))
+    return tone_tables(changes_B2[:, 0], changes_B2[:, 1], white)
 
 
 def tone_tables(contrast_T: Integers, brightness_T: Integers, white: int) -> Pixels:

@@ -3,6 +3,7 @@
 - ``digits``, ``layers``, ``motorcycle``: of a library, or made here; they need no folder.
 - a torchvision set by its name in lower case: ``cifar10``, ``fashionmnist``, ``emnist-letters``, ``kitti2015stereo``, ...
 - ``folder-NAME``: one's own labelled images in root/NAME; ``stereo-NAME``: one's own stereo pairs.
+- ``shards-NAME``: images or pairs in shards in root/NAME, read when they are asked for.
 
 A name of labelled images may end in a size, like ``food101-128px``: then no image is kept larger than that.
 """
@@ -16,7 +17,11 @@ import torch
 
 from automl.data.dataset import Dataset
 from automl.data.image_folder import image_folder
-from automl.data.names import BUNDLED, OWN_IMAGES, OWN_PAIRS, own_folder, root_of, unknown, without_size
+from automl.data.names import BUNDLED, OWN_IMAGES, OWN_PAIRS, SHARDS, own_folder, root_of, unknown, without_size
+from automl.data.shards.layout import IMAGES
+from automl.data.shards.reading import open_shards
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.sharded_pairs import sharded_pairs
 from automl.data.stereo_folder import stereo_folder
 from automl.data.views import StereoDataset
 from protocol.errors import UserError
@@ -37,6 +42,9 @@ def load_dataset(name: str, root: Path | None = None, *, download: bool = False)
         return replace(image_folder(kind, own_folder(kind, OWN_IMAGES, root), side), name=name)
     if name.startswith(OWN_PAIRS):
         return stereo_folder(name, own_folder(name, OWN_PAIRS, root))
+    if name.startswith(SHARDS):
+        shards = open_shards(own_folder(name, SHARDS, root))
+        return ShardedImages(name, shards) if shards.list.kind == IMAGES else sharded_pairs(name, shards)
     return _torchvision(name, kind, side, root, download)
 
 

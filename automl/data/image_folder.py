@@ -28,15 +28,9 @@ def image_folder(name: str, folder: Path, side: int = DEFAULT_SIDE) -> ImageData
     Raises:
         UserError: no folder, less than two classes, an empty one, one that is only in one part, or a file that is no image.
     """
-    if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: put the images there, in a folder for each class")
-    held_out_folder = next((folder / part for part in _HELD_OUT if (folder / part).is_dir()), None)
-    if (folder / _TRAIN).is_dir() and held_out_folder is not None:
-        return _from_parts(name, folder / _TRAIN, held_out_folder, side)
-    files = class_files(folder)
-    for label, paths in files.items():
-        if len(paths) < 2:
-            raise UserError(f"{folder / label} has one image: add a second one, to be held out, or remove the class")
+    files, held_out_files = folder_parts(folder)
+    if held_out_files is not None:
+        return _from_parts(name, files, held_out_files, side)
     pictures = squares(_pictures(files), _count(files), side, name)
     images = of_one_size(pictures, side_of(pictures), 3 if has_colours(pictures) else 1)
     labels = _labels(files)
@@ -45,12 +39,34 @@ def image_folder(name: str, folder: Path, side: int = DEFAULT_SIDE) -> ImageData
     return ImageDataset(name, _WHITE, len(files), *parts, flips=images.shape[1] == 3, names=tuple(files))
 
 
-def _from_parts(name: str, train_folder: Path, held_out_folder: Path, side: int) -> ImageDataset:
+def folder_parts(folder: Path) -> tuple[ClassFiles, ClassFiles | None]:
+    """Return the files to train with, and those held out; None: nobody has chosen, and each class has at least two.
+
+    Raises:
+        UserError: as ``image_folder``, before any image is read.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: put the images there, in a folder for each class")
+    held_out_folder = next((folder / part for part in _HELD_OUT if (folder / part).is_dir()), None)
+    if (folder / _TRAIN).is_dir() and held_out_folder is not None:
+        return _chosen_parts(folder / _TRAIN, held_out_folder)
+    files = class_files(folder)
+    for label, paths in files.items():
+        if len(paths) < 2:
+            raise UserError(f"{folder / label} has one image: add a second one, to be held out, or remove the class")
+    return files, None
+
+
+def _chosen_parts(train_folder: Path, held_out_folder: Path) -> tuple[ClassFiles, ClassFiles]:
     train, held_out = class_files(train_folder), class_files(held_out_folder)
     odd = sorted(set(train) ^ set(held_out))
     if odd:
         here, there = (train_folder, held_out_folder) if odd[0] in train else (held_out_folder, train_folder)
         raise UserError(f"class {odd[0]!r} is in {here} and not in {there}: both parts need the same classes")
+    return train, held_out
+
+
+def _from_parts(name: str, train: ClassFiles, held_out: ClassFiles, side: int) -> ImageDataset:
     train_pictures = squares(_pictures(train), _count(train), side, name)
     held_out_pictures = squares(_pictures(held_out), _count(held_out), side, name)
     channels = 3 if has_colours([*train_pictures, *held_out_pictures]) else 1

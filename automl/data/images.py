@@ -89,10 +89,10 @@ class ImageDataset:
         for chosen in calibration_indices(self.num_train, batch, limit):
             yield resize(self.train_images[chosen], self.white, resolution)
 
-    def held_out_batches(self, resolution: int, batch: int, part: str = ALL) -> Iterator[Batch]:
+    def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
         """Yield the held-out images of a part in their order; its halves have equally many of each class, give or take one."""
         chosen = part_indices(self.held_out_labels, part)
-        for start in range(0, len(chosen), batch):
+        for start in range(0, len(chosen), every * batch):
             some = chosen[start : start + batch]
             images_BCRR = resize(self.held_out_images[some], self.white, resolution)
             yield Batch(images_BCRR, torch.from_numpy(self.held_out_labels[some]))

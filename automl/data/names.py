@@ -15,7 +15,7 @@ from automl.data.dataset import CLASSIFICATION, STEREO
 from protocol.errors import UserError
 
 BUNDLED = {"digits": CLASSIFICATION, "layers": STEREO, "motorcycle": STEREO}  # by name their tasks; they need no folder
-OWN_IMAGES, OWN_PAIRS = "folder-", "stereo-"
+OWN_IMAGES, OWN_PAIRS, SHARDS = "folder-", "stereo-", "shards-"
 DEFAULT_SIDE = 256  # pixels: no image is kept larger, if its set's name says nothing else
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")  # as a manifest's: never a path out of the root
 _SIZED = re.compile(r"(.+)-([1-9]\d{0,3})px")
@@ -33,8 +33,8 @@ def check_name(name: str, root: Path | None, *, may_download: bool = False) -> N
     kind, _ = without_size(name)
     if kind.startswith(OWN_IMAGES):
         _check_folder(own_folder(kind, OWN_IMAGES, root))
-    elif name.startswith(OWN_PAIRS):
-        _check_folder(own_folder(name, OWN_PAIRS, root))
+    elif name.startswith((OWN_PAIRS, SHARDS)):
+        _check_folder(own_folder(name, OWN_PAIRS if name.startswith(OWN_PAIRS) else SHARDS, root))
     else:
         known = _torchvision_names()
         if known and not {kind, kind.partition("-")[0]} & known:
@@ -43,7 +43,7 @@ def check_name(name: str, root: Path | None, *, may_download: bool = False) -> N
 
 
 def task_of(name: str) -> str | None:
-    """Return the task of a data set whose name says it; None: the set does."""
+    """Return the task of a data set whose name says it; None: the set does, torchvision's and one in shards."""
     if name.startswith((OWN_IMAGES, OWN_PAIRS)):
         return CLASSIFICATION if name.startswith(OWN_IMAGES) else STEREO
     return BUNDLED.get(name)
@@ -77,6 +77,17 @@ def own_folder(name: str, prefix: str, root: Path | None) -> Path:
     return root_of(name, root) / inner
 
 
+def check_shards_name(out: Path) -> None:
+    """Refuse a folder for new shards that could not be named as a data set afterwards.
+
+    Raises:
+        UserError: so it is.
+    """
+    if _NAME.fullmatch(SHARDS + out.name) is None:
+        raise UserError(f"{out}: the set would be called {SHARDS}{out.name}: use lower-case letters, digits, dots, dashes and underscores")
+    own_folder(SHARDS + out.name, SHARDS, Path())
+
+
 def root_of(name: str, root: Path | None, *, may_be_made: bool = False) -> Path:
     """Return the folder that holds the files of a set that no library brings along.
 
@@ -102,7 +113,7 @@ def check_root(root: Path) -> None:
 
 def unknown(name: str, known: Iterable[str]) -> UserError:
     """Return what a person is told who names a set that is not ``known``, those of one's own and the bundled ones aside."""
-    own = ", ".join([*BUNDLED, f"{OWN_IMAGES}NAME", f"{OWN_PAIRS}NAME"])
+    own = ", ".join([*BUNDLED, f"{OWN_IMAGES}NAME", f"{OWN_PAIRS}NAME", f"{SHARDS}NAME"])
     like = " or ".join(get_close_matches(without_size(name)[0], sorted(known)) or ["cifar10"])
     return UserError(f"unknown data set {name!r}: this version knows {own} and torchvision's sets by their names, like {like}")
 

@@ -166,10 +166,12 @@ class StereoDataset:
         for chosen in calibration_indices(len(places), batch, limit):
             yield _stacked(_window_of(self.train[index], number, resolution) for index, number in (places[i] for i in chosen)).inputs
 
-    def held_out_batches(self, resolution: int, batch: int, part: str = ALL) -> Iterator[Batch]:
+    def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
         """Yield the largest windows of the held-out pairs of a part, so that they cover each picture; every second pair is of a half."""
         samples = []
-        for index in part_indices(np.zeros(len(self.held_out), dtype=np.int64), part):
+        for place, index in enumerate(part_indices(np.zeros(len(self.held_out), dtype=np.int64), part)):
+            if place // batch % every:
+                continue
             pair = self.held_out[index]
             for window in pair.windows:
                 samples.append(_sample(pair, window, resolution))

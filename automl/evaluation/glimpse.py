@@ -48,11 +48,9 @@ def glimpse(supernet: Supernet, dataset: Dataset, architecture: Architecture) ->
 
 
 def some_held_out(dataset: Dataset, resolution: int) -> Iterator[Batch]:
-    """Yield held-out batches, ``MAX_SAMPLES`` of the task in all or a few more: the same ones always, spread evenly over the set."""
+    """Return held-out batches, ``MAX_SAMPLES`` of the task in all or a few more: the same ones always, spread evenly over the set."""
     stride = max(1, dataset.num_held_out // MAX_SAMPLES[dataset.task])
-    for place, batch in enumerate(dataset.held_out_batches(resolution, _BATCH[dataset.task])):
-        if place % stride == 0:
-            yield batch
+    return dataset.held_out_batches(resolution, _BATCH[dataset.task], every=stride)
 
 
 @torch.no_grad()

@@ -1,0 +1,166 @@
+"""What a sharded data set is on the disk, as bytes: a small list of shards, and shards of many samples each. Reads and writes no file.
+
+A folder with ``shards.manta``, a packed ``ShardList``, and ``shard-00000.bin``, ``shard-00001.bin``, ... A shard begins with its
+*head*: 16 bytes that say what it is, the number of its samples (8 bytes, little-endian), and 104 bytes a sample (``ROW``). Then come
+the samples' parts, one right after the other, to the end of the file. So the SHA-256 of a head, which is in the list, pins down the
+whole shard: the head says where everything lies, and has two digests of each sample, one of its bytes and one of what they decode to.
+
+The set's digest is the RFC 9162 root over the list without its shards, and then over each shard in it.
+"""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from automl.data.pictures import MAX_PIXELS
+from protocol.encoding import pack, unpack
+from protocol.merkle import leaf_hash, root
+from protocol.signing import Digest
+
+LIST_NAME = "shards.manta"
+FORMAT = "manta/shards/v1"
+IMAGES, PAIRS = KINDS = ("images", "pairs")
+MAX_LIST_BYTES = 8 << 20
+MAX_SHARDS = 8_192
+MAX_CLASSES = 30_000
+MAX_SAMPLES = 65_536  # of a shard
+MAX_SHARD_BYTES = 1 << 30
+_MAX_NUM_SAMPLES = 1 << 40
+
+_MAGIC = b"manta/shard/v1\n\0"
+COUNT_BYTES = 8
+START_BYTES = len(_MAGIC) + COUNT_BYTES
+# ``sizes``: bytes of each part; of an image one, a picture file; of a pair three: left and right, picture files, and the disparities,
+# zlib. ``bytes``: SHA-256 of the parts, one after the other. ``pixels``: of what they decode to: levels, row by row, and of a pair
+# left, right, and the disparities as binary32, little-endian, every unknown one -1.
+ROW = np.dtype(
+    [
+        ("label", "<u4"),  # of a pair 0
+        ("rows", "<u4"),
+        ("columns", "<u4"),
+        ("channels", "<u4"),  # 1: grey
+        ("sizes", "<u8", (3,)),
+        ("bytes", "u1", (32,)),
+        ("pixels", "u1", (32,)),
+    ]
+)
+Rows = npt.NDArray[np.void]
+
+
+class LayoutError(Exception):
+    """Bytes are not what a shard's head has to be; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What the list says of a shard."""
+
+    head: bytes  # SHA-256 of its head
+    size_bytes: int  # of the file
+    samples: int
+
+    def __post_init__(self) -> None:
+        least = START_BYTES + (ROW.itemsize + 1) * self.samples
+        if len(self.head) != 32 or not 1 <= self.samples <= MAX_SAMPLES or not least <= self.size_bytes <= MAX_SHARD_BYTES:
+            raise ValueError(f"no shard: {self.samples} samples in {self.size_bytes} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardList:
+    """A data set, and its shards: first those of the samples to train with, then those held out. None has samples of both."""
+
+    format: str
+    kind: str
+    channels: int
+    classes: tuple[str, ...]  # their names, in the order of the labels; of pairs none
+    flips: int  # 1: a mirrored image is of the same class
+    num_train: int
+    shards: tuple[Shard, ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if self.format != FORMAT or self.kind not in KINDS or self.channels not in (1, 3) or self.flips not in (0, 1):
+            raise ValueError("a list of another version or kind")
+        least = 2 if self.kind == IMAGES else 0
+        if not least <= len(self.classes) <= (MAX_CLASSES if self.kind == IMAGES else 0) or len(set(self.classes)) != len(self.classes):
+            raise ValueError(f"{len(self.classes)} classes, or two of one name")
+        if self.kind == PAIRS and (self.channels, self.flips) != (3, 0):
+            raise ValueError("pairs are of three channels and not mirrored")
+        if not 2 <= len(self.shards) <= MAX_SHARDS or not 1 <= self.num_train <= _MAX_NUM_SAMPLES:
+            raise ValueError(f"{len(self.shards)} shards, {self.num_train} samples to train with")
+        if not 1 <= self.num_train_shards < len(self.shards):
+            raise ValueError("no shard ends with the last sample to train with, or none is held out")
+
+    @property
+    def num_train_shards(self) -> int:
+        """How many shards are of samples to train with; 0: none ends where these do."""
+        ends = np.cumsum([shard.samples for shard in self.shards])
+        return int(np.searchsorted(ends, self.num_train)) + 1 if self.num_train in ends else 0
+
+    @property
+    def num_held_out(self) -> int:
+        """How many samples are held out."""
+        return sum(shard.samples for shard in self.shards) - self.num_train
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all shards together."""
+        return sum(shard.size_bytes for shard in self.shards)
+
+    @property
+    def digest(self) -> Digest:
+        """What a manifest's ``data_digest`` is."""
+        alone = pack((self.format, self.kind, self.channels, self.classes, self.flips, self.num_train))
+        return Digest(root([leaf_hash(alone), *(leaf_hash(pack(shard)) for shard in self.shards)]))
+
+
+def parse_list(data: bytes) -> ShardList:
+    """Return the list that these bytes are.
+
+    Raises:
+        EncodingError: they are none.
+    """
+    return unpack(ShardList, data, max_bytes=MAX_LIST_BYTES)
+
+
+def shard_name(number: int) -> str:
+    """Return the name of a shard's file."""
+    return f"shard-{number:05}.bin"
+
+
+def head_bytes(samples: int) -> int:
+    """Return how long the head of a shard is."""
+    return START_BYTES + ROW.itemsize * samples
+
+
+def head_of(rows: Rows) -> bytes:
+    """Return the head of a shard with these samples."""
+    return _MAGIC + len(rows).to_bytes(COUNT_BYTES, "little") + rows.astype(ROW).tobytes()
+
+
+def parse_head(data: bytes, shard: Shard, of: ShardList) -> Rows:
+    """Return what the head of a shard says of its samples; ``data`` is known to be the head that ``shard`` names.
+
+    Raises:
+        LayoutError: no reader of this version wrote it.
+    """
+    if data[: len(_MAGIC)] != _MAGIC or len(data) != head_bytes(shard.samples):
+        raise LayoutError("it is no shard of this version")
+    if int.from_bytes(data[len(_MAGIC) : START_BYTES], "little") != shard.samples:
+        raise LayoutError("it has another number of samples than its list says")
+    rows = np.frombuffer(data, ROW, offset=START_BYTES)
+    area = rows["rows"].astype(np.uint64) * rows["columns"]
+    num_parts = 1 if of.kind == IMAGES else 3
+    is_good = (
+        area.min() >= 1
+        and area.max() <= MAX_PIXELS
+        and np.isin(rows["channels"], (1, 3) if of.channels == 3 and of.kind == IMAGES else (of.channels,)).all()
+        and rows["label"].max() < max(1, len(of.classes))
+        and rows["sizes"].max() <= MAX_SHARD_BYTES
+        and (rows["sizes"][:, :num_parts] > 0).all()
+        and not rows["sizes"][:, num_parts:].any()
+        and len(data) + int(rows["sizes"].sum()) == shard.size_bytes
+    )
+    if not is_good:
+        raise LayoutError("its head says what cannot be")
+    return rows

@@ -1,0 +1,154 @@
+"""Labelled images at their own sizes, in shards: windows of them, cut as a lot's seed says. A Dataset (automl.data.dataset).
+
+Shapes: B images of a batch, C channels, H and W of a picture as it is stored, R the resolution, h a window's side.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from automl.data.augmentation import below, jitter_tables, mirrored, words
+from automl.data.dataset import ALL, CLASSIFICATION, Batch, calibration_indices, part_indices
+from automl.data.images import Indices, resize
+from automl.data.scaling import Pixels
+from automl.data.shards.reading import Shards
+from automl.data.shards.threads import Recent, in_threads, one_ahead
+from protocol.signing import Digest
+
+KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
+_WHITE = 255
+_ALL_PLANES_BYTES = 4 << 20  # a larger window is resized plane by plane: that takes 8 bytes a pixel
+
+
+class _Cut(NamedTuple):
+    """What a lot makes of a picture."""
+
+    window: tuple[int, int, int]  # words: side, top, left
+    is_mirrored: bool
+    table: Pixels | None  # of levels
+
+
+class ShardedImages:
+    """A labelled set of which only what is asked for is read; see ``Shards`` for what is damaged or missing. For any number of threads."""
+
+    def __init__(self, name: str, shards: Shards, kept_bytes: int = KEPT_BYTES) -> None:
+        """Call ``shards`` ``name``, and keep so many bytes of the pictures asked for last."""
+        self.name = name
+        self.shards = shards
+        self.flips = bool(shards.list.flips)
+        self._kept: Recent[Pixels] = Recent(kept_bytes)
+
+    @property
+    def task(self) -> str:
+        """Classification."""
+        return CLASSIFICATION
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the classes are called, in the order of their labels."""
+        return self.shards.list.classes
+
+    @property
+    def num_classes(self) -> int:
+        """How many they are."""
+        return len(self.shards.list.classes)
+
+    @property
+    def image_channels(self) -> int:
+        """C: 1 (grey) or 3 (RGB)."""
+        return self.shards.list.channels
+
+    @property
+    def num_train(self) -> int:
+        """Images to train with."""
+        return self.shards.list.num_train
+
+    @property
+    def num_held_out(self) -> int:
+        """Images held out."""
+        return self.shards.list.num_held_out
+
+    @property
+    def digest(self) -> Digest:
+        """The root over the shards; see automl.data.shards.layout."""
+        return self.shards.list.digest
+
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+        """Return a random window of each of these training images; flipped where ``flips``; colours jittered.
+
+        Raises:
+            SamplesMissing: a shard with some of them is not as it should be.
+        """
+        self.shards.need(indices)
+        words_B3 = words("window", seed, len(indices), 3).tolist()
+        mirrored_B = mirrored(len(indices), seed) & self.flips
+        tables_B = jitter_tables(len(indices), _WHITE, seed) if self.image_channels == 3 else [None] * len(indices)
+        cuts = [_Cut(*cut) for cut in zip(words_B3, mirrored_B, tables_B, strict=True)]
+        pictures = in_threads(self._planes, indices)
+        images_BCRR = torch.stack([_augmented(planes, cut, resolution) for planes, cut in zip(pictures, cuts, strict=True)])
+        return Batch(images_BCRR, torch.tensor([self.shards.label(index) for index in indices], dtype=torch.int64))
+
+    def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
+        """Yield the centre squares (B, C, R, R) of training images, a fixed choice; see Dataset."""
+        chosen = calibration_indices(self.num_train, batch, limit)
+        return one_ahead(self._centres(places.tolist(), resolution) for places in chosen)
+
+    def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
+        """Yield the centre squares of the held-out images of a part; its halves have equally many of each class, give or take one."""
+        labels = self.shards.labels(range(self.num_train, self.num_train + self.num_held_out))
+        chosen = part_indices(labels, part)
+        starts = range(0, len(chosen), every * batch)
+        return one_ahead(self._held_out(chosen[start : start + batch], labels, resolution) for start in starts)
+
+    def _held_out(self, chosen: Indices, labels: Indices, resolution: int) -> Batch:
+        return Batch(self._centres((chosen + self.num_train).tolist(), resolution), torch.from_numpy(labels[chosen]))
+
+    def _centres(self, places: Sequence[int], resolution: int) -> Tensor:
+        return torch.stack([_centre(planes_CHW, resolution) for planes_CHW in in_threads(self._planes, places)])
+
+    def _planes(self, place: int) -> Pixels:
+        """Return a picture (C, H, W), read-only in effect: it is kept for others."""
+        picture = self._kept.get(place)
+        if picture is None:
+            found = self.shards.sample(place)
+            assert isinstance(found, np.ndarray)
+            picture = found
+            self._kept.put(place, picture, picture.nbytes)
+        if picture.ndim == 3:
+            return picture.transpose(2, 0, 1)
+        return np.broadcast_to(picture, (self.image_channels, *picture.shape))
+
+
+def _augmented(planes_CHW: Pixels, cut: _Cut, resolution: int) -> Tensor:
+    """Return a window of between half the shorter side and all of it, never enlarged where the picture is large enough."""
+    _, rows, columns = planes_CHW.shape
+    largest = min(rows, columns)
+    smallest = max(-(-largest // 2), min(resolution, largest))
+    of_side, of_top, of_left = cut.window
+    side = smallest + _below(of_side, largest - smallest + 1)
+    top, left = _below(of_top, rows - side + 1), _below(of_left, columns - side + 1)
+    window = planes_CHW[:, top : top + side, left : left + side]
+    if cut.is_mirrored:
+        window = window[:, :, ::-1]
+    return _resized(window if cut.table is None else cut.table[window], resolution)
+
+
+def _below(word: int, bound: int) -> int:
+    return int(below(np.array(word, np.int64), bound))
+
+
+def _centre(planes_CHW: Pixels, resolution: int) -> Tensor:
+    _, rows, columns = planes_CHW.shape
+    side = min(rows, columns)
+    top, left = (rows - side) // 2, (columns - side) // 2
+    return _resized(planes_CHW[:, top : top + side, left : left + side], resolution)
+
+
+def _resized(window_Chh: Pixels, resolution: int) -> Tensor:
+    """Return a window as fp32 (C, R, R)."""
+    if window_Chh.nbytes <= _ALL_PLANES_BYTES:
+        return resize(window_Chh[None], _WHITE, resolution)[0]
+    return torch.cat([resize(plane[None, None], _WHITE, resolution)[0] for plane in window_Chh])

@@ -1,0 +1,195 @@
+"""Shards are made: of a folder of labelled images, at their own sizes, or of the pairs of a stereo set. One pass, in bounded memory.
+
+Samples are ordered by the SHA-256 of their names, so that each shard is a fair share of the set, and so is the fifth that is held out where
+nobody has chosen.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from automl.data.image_folder import ClassFiles, folder_parts
+from automl.data.shards.coding import Coded, coded_pair, coded_picture
+from automl.data.shards.layout import (
+    FORMAT,
+    IMAGES,
+    LIST_NAME,
+    MAX_CLASSES,
+    MAX_SAMPLES,
+    MAX_SHARD_BYTES,
+    MAX_SHARDS,
+    PAIRS,
+    ROW,
+    Shard,
+    ShardList,
+    head_of,
+    shard_name,
+)
+from automl.data.shards.threads import in_threads
+from automl.data.views import Pair, StereoDataset
+from automl.files import read_bounded, write_whole
+from protocol.encoding import pack
+from protocol.errors import UserError
+
+SHARD_BYTES = 64 << 20
+_MAX_FILE_BYTES = 256 << 20
+_HELD_OUT = 5  # of so many images of a class one is held out where nobody has chosen
+
+Tell = Callable[[int, int], None]  # samples that are done, and of how many
+
+
+class _File(NamedTuple):
+    path: Path
+    label: int
+    place: bytes  # in its part
+
+
+def shard_images(folder: Path, out: Path, tell: Tell, *, shard_bytes: int = SHARD_BYTES, side: int | None = None) -> ShardList:
+    """Write the shards of a folder of labelled images to ``out``, which is new; return their list.
+
+    The folder is as ``automl.data.image_folder`` wants it. A picture's file goes into a shard as it is; with ``side``, pictures whose
+    shorter side is longer are scaled down to it. ``shard_bytes``: a shard is about as large; one sample may be larger.
+
+    Raises:
+        UserError: as ``image_folder``, too many classes or shards, or the disk refuses. ``out`` is not there then.
+    """
+    files, chosen = folder_parts(folder)
+    if len(files) > MAX_CLASSES:
+        raise UserError(f"{folder} has {len(files)} classes, more than {MAX_CLASSES}: leave some out")
+    for name in files:
+        if not name.isprintable():  # a name that is no text among them
+            raise UserError(f"{str(folder / name)!r}: a class needs a name that can be printed: rename the folder")
+    train, held_out = _parts(files, chosen)
+
+    def coded(file: _File) -> Coded:
+        return coded_picture(read_bounded(file.path, _MAX_FILE_BYTES), file.label, str(file.path), side)
+
+    with _Writer(out, shard_bytes, len(train) + len(held_out), tell) as writer:
+        for part in (train, held_out):
+            writer.write(in_threads(coded, part))
+        channels = writer.channels
+        return writer.finish(ShardList(FORMAT, IMAGES, channels, tuple(files), int(channels == 3), len(train), writer.shards))
+
+
+def shard_pairs(dataset: StereoDataset, out: Path, tell: Tell, *, shard_bytes: int = SHARD_BYTES) -> ShardList:
+    """Write the shards of a stereo set to ``out``, which is new; return their list.
+
+    Raises:
+        UserError: a pair cannot be read, too many shards, or the disk refuses. ``out`` is not there then.
+    """
+    with _Writer(out, shard_bytes, dataset.num_train + dataset.num_held_out, tell) as writer:
+        for pairs in (dataset.train, dataset.held_out):
+            writer.write(in_threads(coded_pair, _Shuffled(pairs)))
+        return writer.finish(ShardList(FORMAT, PAIRS, 3, (), 0, dataset.num_train, writer.shards))
+
+
+def _parts(files: ClassFiles, chosen: ClassFiles | None) -> tuple[list[_File], list[_File]]:
+    """Return the files to train with and those held out, each in the order of their places."""
+    if chosen is not None:
+        return _ordered(files), _ordered(chosen)
+    train, held_out = [], []
+    for label, name in enumerate(files):
+        own = sorted((_file(path, label, name) for path in files[name]), key=lambda file: file.place)
+        first = max(1, len(own) // _HELD_OUT)
+        held_out += own[:first]
+        train += own[first:]
+    return _spread(train), _spread(held_out)
+
+
+def _spread(files: list[_File]) -> list[_File]:
+    """Return the files of all classes mixed: the order of their places says already who is held out."""
+    return sorted(files, key=lambda file: hashlib.sha256(file.place).digest())
+
+
+def _ordered(files: ClassFiles) -> list[_File]:
+    every = [_file(path, label, name) for label, (name, paths) in enumerate(files.items()) for path in paths]
+    return sorted(every, key=lambda file: file.place)
+
+
+def _file(path: Path, label: int, name: str) -> _File:
+    return _File(path, label, hashlib.sha256(f"{name}/{path.name}".encode("utf-8", "surrogateescape")).digest())
+
+
+class _Shuffled(Sequence[Pair]):
+    """Pairs in the order of the SHA-256 of their numbers."""
+
+    def __init__(self, pairs: Sequence[Pair]) -> None:
+        self._pairs = pairs
+        self._order = sorted(range(len(pairs)), key=lambda index: hashlib.sha256(str(index).encode()).digest())
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, place: int) -> Pair:  # type: ignore[override]
+        return self._pairs[self._order[place]]
+
+
+class _Writer:
+    """Shards in a folder of their own, which gets its name when they are all there."""
+
+    def __init__(self, out: Path, shard_bytes: int, total: int, tell: Tell) -> None:
+        self._out = out
+        self._stage = out.with_name(f".{out.name}.part-{os.getpid()}")
+        self._shard_bytes = shard_bytes
+        self._total = total
+        self._tell = tell
+        self._done = 0
+        self._shards: list[Shard] = []
+        self._waiting: list[Coded] = []
+        self._waiting_bytes = 0
+        self.channels = 1
+
+    def __enter__(self) -> "_Writer":
+        if self._out.exists():
+            raise UserError(f"{self._out} is there already; it is left as it is: choose another name with --shard")
+        try:
+            self._stage.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {self._out.parent}: {error.strerror}; choose another place with --shard") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self._stage, ignore_errors=True)
+
+    @property
+    def shards(self) -> tuple[Shard, ...]:
+        """Those that are written."""
+        return tuple(self._shards)
+
+    def write(self, samples: Iterable[Coded]) -> None:
+        """Write the samples of a part; its last shard is ended."""
+        for sample in samples:
+            size_bytes = sample.size_bytes
+            if self._waiting and (self._waiting_bytes + size_bytes > self._shard_bytes or len(self._waiting) == MAX_SAMPLES):
+                self._end_shard()
+            self._waiting.append(sample)
+            self._waiting_bytes += size_bytes
+            self.channels = max(self.channels, int(sample.row["channels"]))
+            self._done += 1
+            self._tell(self._done, self._total)
+        self._end_shard()
+
+    def finish(self, list_: ShardList) -> ShardList:
+        """Write the list, and give the folder its name."""
+        write_whole(self._stage / LIST_NAME, pack(list_))
+        try:
+            os.rename(self._stage, self._out)
+        except OSError as error:
+            raise UserError(f"cannot write {self._out}: {error.strerror}; choose another name with --shard") from error
+        return list_
+
+    def _end_shard(self) -> None:
+        samples, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if len(self._shards) == MAX_SHARDS:
+            raise UserError(f"there would be more than {MAX_SHARDS} shards: make larger ones, with --shard-mib")
+        head = head_of(np.array([sample.row for sample in samples], ROW))
+        data = b"".join([head, *(part for sample in samples for part in sample.parts)])
+        if len(data) > MAX_SHARD_BYTES:
+            raise UserError(f"a sample has more than {MAX_SHARD_BYTES >> 20} MiB: scale it down, with --side")
+        write_whole(self._stage / shard_name(len(self._shards)), data)
+        self._shards.append(Shard(hashlib.sha256(head).digest(), len(data), len(samples)))
