@@ -220,7 +220,7 @@ class Dashboard(App[None]):
         self.notify(said.answer, markup=False, timeout=3)
 
     def _draw(self) -> None:
-        if self._seen is None:
+        if self._seen is None or not self.is_running:  # it closes, and its panels go one by one
             return
         picture, seen = self._picture, self._seen
         panel = self.query_one("#round", Static)
@@ -244,7 +244,7 @@ class Dashboard(App[None]):
             ("machine", text.machine_rows(picture, seen.machine)),
         ):
             panel = self.query_one(f"#{name}", Static)
-            panel.update(Content(text.lines_of(rows, panel.content_size.width)))
+            panel.update(Content(text.lines_of(rows, *panel.content_size)))
         self._write(picture.said)
 
     def _write(self, said: tuple[str, ...]) -> None:

@@ -1,5 +1,6 @@
 """What the dashboard says of a peer, as text: pure functions of pictures of it. Nothing here knows the terminal."""
 
+import re
 from collections import deque
 from dataclasses import dataclass
 
@@ -7,7 +8,7 @@ from peer.limits import listed
 from peer.picture import SEEKING, Picture
 from protocol.rounds import Phase
 
-Rows = list[tuple[str, str]]  # label and figure
+Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit
 
 _WINDOW_S = 60.0  # over which rates are taken
 _FULL, _EMPTY = "█", "░"
@@ -113,20 +114,27 @@ def _bar_line(label: str, done: float, what: str, ends: str, width: int) -> str:
 
 def own_rows(picture: Picture, rates: Rates | None) -> Rows:
     """Return what this peer gives, and what the log has of it."""
-    last = "none yet"
-    if picture.last_round:
-        of = f" of {picture.last_of:,}" if picture.last_of else ""
-        when = f" in round {picture.last_round}" if picture.last_round < picture.round - 1 else ""
-        last = f"{picture.last_samples:,}{of}{when}"
     return [
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
-        ("counted", f"{picture.samples_counted:,} samples"),
+        ("counted", f"{picture.samples_counted:,} samples", count(picture.samples_counted)),
         ("in rounds", f"{picture.rounds_counted:,}"),
         *_credit(picture),
-        ("newest", last),
-        ("lost", f"{picture.samples_lost:,} samples"),
+        ("newest", *_newest(picture)),
+        ("lost", f"{picture.samples_lost:,} samples", count(picture.samples_lost)),
         ("loss", "-" if picture.loss is None else f"{picture.loss:.3f}"),
     ]
+
+
+def _newest(picture: Picture) -> tuple[str, ...]:
+    """Return this peer's part of the newest round that has any of it, and in which that was, if rounds went by since."""
+    if not picture.last_round:
+        return ("none yet",)
+    of = f" of {picture.last_of:,}" if picture.last_of else ""
+    own = f"{picture.last_samples:,}"
+    if picture.last_round < picture.round - 1:
+        when = f"in round {picture.last_round}"
+        return f"{own}{of} {when}", f"{own} {when}", when
+    return f"{own}{of}", own, count(picture.last_samples)
 
 
 def _credit(picture: Picture) -> Rows:
@@ -141,7 +149,8 @@ def _credit(picture: Picture) -> Rows:
         checked = "all of it"
     else:
         checked = f"{100 * picture.credit_checked // picture.credit if picture.credit else 0}% of it"
-    return [("credit", f"{picture.credit:,}"), ("checked", checked), ("paid", f"+{picture.earned:,}" if picture.earned_round else "-")]
+    paid = (f"+{picture.earned:,}", f"+{count(picture.earned)}") if picture.earned_round else ("-",)
+    return [("credit", f"{picture.credit:,}", count(picture.credit)), ("checked", checked), ("paid", *paid)]
 
 
 def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:
@@ -151,8 +160,8 @@ def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:
         ("peers", f"about {picture.members:,}"),
         ("mates", f"{picture.mates:,} in its cohort"),
         ("cohort", picture.cohort or "-"),
-        ("out", f"{size(picture.sent_bytes)}, {size(sent)}/s"),
-        ("in", f"{size(picture.received_bytes)}, {size(received)}/s"),
+        ("out", f"{size(picture.sent_bytes)}, {size(sent)}/s", size(picture.sent_bytes)),
+        ("in", f"{size(picture.received_bytes)}, {size(received)}/s", size(picture.received_bytes)),
         ("reach", picture.reachable or "-"),
     ]
 
@@ -169,19 +178,46 @@ def machine_rows(picture: Picture, machine: Machine) -> Rows:
 
 
 def _power(machine: Machine) -> str:
-    parts = ((machine.watts, "GPUs"), (machine.processor_watts, "CPU"), (machine.whole_watts, "all, on battery"))
+    parts = ((machine.watts, "GPUs"), (machine.processor_watts, "CPU"), (machine.whole_watts, "battery"))
     return ", ".join(f"{watts:.0f} W ({what})" for watts, what in parts if watts is not None) or "not told"
 
 
-def lines_of(rows: Rows, width: int) -> str:
-    """Return rows as lines, none longer than ``width``."""
-    column = max(len(label) for label, _ in rows) + 1
-    return "\n".join(short(f"{label:<{column}}{figure}", width) for label, figure in rows)
+def lines_of(rows: Rows, width: int, height: int) -> str:
+    """Return rows as at most ``height`` lines, none longer than ``width``: a figure that does not fit goes on below while there is room."""
+    column = max(len(label) for label, *_ in rows) + 1
+    room, spare, lines = width - column, height - len(rows), list[str]()
+    for label, *figures in rows:
+        figure = next((each for each in figures if len(each) <= room), figures[-1])
+        first, *more = _in_lines(figure, room, most=1 + max(0, spare))
+        spare -= len(more)
+        lines += [short(f"{label:<{column}}{first}", width), *(short(" " * column + part, width) for part in more)]
+    return "\n".join(lines)
+
+
+def _in_lines(figure: str, width: int, *, most: int) -> list[str]:
+    """Return a figure in at most so many lines, broken at its commas, or where that is not enough at its spaces; the last may be long."""
+    parts = re.split("(?<=,) ", figure)
+    if max(map(len, parts)) > width:
+        parts = figure.split(" ")
+    lines = parts[:1]
+    for part in parts[1:]:
+        if len(lines) < most and len(lines[-1]) + 1 + len(part) > width:
+            lines.append(part)
+        else:
+            lines[-1] += f" {part}"
+    return lines
 
 
 def short(text: str, width: int) -> str:
     """Return a line that is cut to ``width`` characters, and says so."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
+
+
+def count(number: int) -> str:
+    """Return a number for a person in few letters."""
+    if number < 10**10:
+        return f"{number:,}"
+    return f"{number / 1e9:,.1f} bn" if number < 10**15 else f"{number:.1e}"
 
 
 def span(seconds: float) -> str:

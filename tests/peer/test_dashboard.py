@@ -10,6 +10,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Static
 
+from peer import dashboard
 from peer.control import Control
 from peer.dashboard import Dashboard, Help, new_lines
 from peer.limiter import Limiter
@@ -161,7 +162,16 @@ def test_without_colours_everything_is_there(tmp_path: Path, monkeypatch: pytest
     async def story(_scene: Scene, pilot: Pilot[None]) -> None:
         await until(pilot, "TRAINING", "round 3 of 9", "█", "░")
         assert pilot.app.no_color
-        assert pilot.app.query_one("#round", Static).has_class("is-training")
+        assert pilot.app.screen.query_one("#round", Static).has_class("is-training")
+
+    play(tmp_path, story)
+
+
+def test_what_is_seen_while_the_view_closes_is_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "_LOOK_S", 0.0)
+
+    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+        await until(pilot, "TRAINING")
 
     play(tmp_path, story)
 

@@ -5,8 +5,10 @@ import pytest
 from peer.dashboard_text import (
     Machine,
     Rates,
+    Rows,
     Window,
     bar,
+    count,
     headline,
     lines_of,
     machine_rows,
@@ -47,6 +49,15 @@ AT_WORK = Picture(
     workers=2,
     limits={"duty": "60 %"},
 )
+
+
+PANELS = [24, 31, 64]  # letters in the narrowest panel of 80, 100 and 200 columns
+HEIGHT = 9  # lines in it
+
+
+def full(rows: Rows) -> dict[str, str]:
+    """Return the figures by their labels, as where there is room."""
+    return {label: figure for label, figure, *_ in rows}
 
 
 def changed(**fields: object) -> Picture:
@@ -95,15 +106,15 @@ def test_a_round_that_nobody_has_begun_and_a_run_that_is_over() -> None:
 
 
 def test_figures_of_this_peer_the_run_and_the_computer() -> None:
-    own = dict(own_rows(AT_WORK, Rates(12.34, 0, 0)))
+    own = full(own_rows(AT_WORK, Rates(12.34, 0, 0)))
     assert (own["samples/s"], own["counted"], own["newest"], own["loss"]) == ("12.3", "1,536 samples", "128 of 2,048", "1.027")
-    assert dict(own_rows(changed(round=12), None))["newest"] == "128 of 2,048 in round 9"  # rounds went by without this peer
-    run = dict(swarm_rows(AT_WORK, Rates(0, 1000, 20)))
+    assert full(own_rows(changed(round=12), None))["newest"] == "128 of 2,048 in round 9"  # rounds went by without this peer
+    run = full(swarm_rows(AT_WORK, Rates(0, 1000, 20)))
     assert (run["out"], run["in"], run["peers"]) == ("1.5 MB, 1.0 kB/s", "999 B, 20 B/s", "about 8")
-    assert dict(machine_rows(AT_WORK, Machine()))["heat"] == "not told"
-    assert dict(machine_rows(AT_WORK, Machine()))["power"] == "not told"
-    assert dict(machine_rows(AT_WORK, Machine(processor_watts=35.4, whole_watts=60.5)))["power"] == "35 W (CPU), 60 W (all, on battery)"
-    hot = dict(machine_rows(AT_WORK, Machine(71.4, 250.2)))
+    assert full(machine_rows(AT_WORK, Machine()))["heat"] == "not told"
+    assert full(machine_rows(AT_WORK, Machine()))["power"] == "not told"
+    assert full(machine_rows(AT_WORK, Machine(processor_watts=35.4, whole_watts=60.5)))["power"] == "35 W (CPU), 60 W (battery)"
+    hot = full(machine_rows(AT_WORK, Machine(71.4, 250.2)))
     assert (hot["heat"], hot["power"], hot["limits"]) == ("71 °C", "250 W (GPUs)", "duty 60 %")
     assert (own["credit"], own["checked"], own["paid"]) == ("not told yet", "-", "-")
     earned = {"credit": 1_581, "earned": 527, "earned_round": 3}
@@ -114,16 +125,52 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
         ({"credit_checked": 1_581, "is_unaudited": True}, "unaudited", "+527"),
         ({"earned_round": 0}, "0% of it", "-"),
     ):
-        rows = dict(own_rows(changed(**{**earned, **told}), None))
+        rows = full(own_rows(changed(**{**earned, **told}), None))
         assert (rows["credit"], rows["checked"], rows["paid"]) == ("1,581", checked, paid)
-    nothing = dict(own_rows(Picture(pid=1, phase=SEEKING), None))
+    nothing = full(own_rows(Picture(pid=1, phase=SEEKING), None))
     assert (nothing["samples/s"], nothing["newest"], nothing["loss"]) == ("-", "none yet", "-")
 
 
 def test_no_line_is_longer_than_its_panel() -> None:
     rows = own_rows(changed(samples_counted=10**12, last_samples=10**9, last_of=10**12), Rates(1e9, 0, 0))
-    assert all(len(line) <= 23 for line in lines_of(rows, 23).splitlines())
+    assert all(len(line) <= 23 for line in lines_of(rows, 23, 9).splitlines())
     assert (short("abcdef", 6), short("abcdef", 4), short("abc", 0)) == ("abcdef", "abc…", "…")
+
+
+@pytest.mark.parametrize("width", PANELS)
+def test_every_figure_is_whole_at_the_sizes_that_terminals_have(width: int) -> None:
+    much = {"samples_counted": 87_654_321, "samples_lost": 7_654_321, "credit": 9_876_543_210, "credit_checked": 1, "earned": 1_000_000}
+    for picture in (
+        AT_WORK,
+        changed(**much, earned_round=9, sent_bytes=123_400_000_000, received_bytes=12_300_000_000, members=1000, mates=31),
+        changed(round=10_000, last_round=9_000, last_samples=65_536, last_of=1_048_576, credit=2**60, earned=2**48, earned_round=9),
+        changed(limits={"schedule": "22:00-07:00"}),
+    ):
+        machine, rates = Machine(71.4, 250.2, 35.4, 60.5), Rates(1234.5, 12_300_000, 999_000)
+        for rows in (own_rows(picture, rates), swarm_rows(picture, rates), machine_rows(picture, machine)):
+            text = lines_of(rows, width, HEIGHT)
+            assert "…" not in text
+            assert len(text.splitlines()) <= HEIGHT
+            assert max(map(len, text.splitlines())) <= width
+
+
+def test_what_does_not_fit_goes_on_below_where_there_is_room_and_is_cut_where_there_is_none() -> None:
+    rows = machine_rows(AT_WORK, Machine(71.4, 250.2, 35.4, 60.5))
+    wide = lines_of(rows, 64, HEIGHT).splitlines()
+    assert wide[3] == "power   250 W (GPUs), 35 W (CPU), 60 W (battery)"
+    narrow = lines_of(rows, 24, HEIGHT).splitlines()
+    assert narrow[3:] == ["power   250 W (GPUs),", "        35 W (CPU),", "        60 W (battery)", "limits  duty 60 %"]
+    limited = machine_rows(changed(limits={"duty": "60%", "schedule": "22:00-07:00"}), Machine())
+    assert lines_of(limited, 24, HEIGHT).splitlines()[4:] == ["limits  duty 60%,", "        schedule", "        22:00-07:00"]
+    assert lines_of(rows, 24, 5).splitlines()[3] == "power   250 W (GPUs), 3…"
+
+
+def test_figures_are_shortened_before_they_are_cut() -> None:
+    late = changed(round=12, samples_counted=87_654_321)
+    assert lines_of(own_rows(late, None), 40, HEIGHT).splitlines()[1] == "counted   87,654,321 samples"
+    narrow = lines_of(own_rows(late, None), 24, HEIGHT).splitlines()
+    assert (narrow[1], narrow[6]) == ("counted   87,654,321", "newest    128 in round 9")
+    assert (count(9_999_999_999), count(10**12), count(2**60)) == ("9,999,999,999", "1,000.0 bn", "1.2e+18")
 
 
 def test_rates_are_of_the_last_minute_and_of_one_process() -> None:
