@@ -124,7 +124,9 @@ def _programs() -> Finding:
         try:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
-            return Finding("programs", State.BAD, f"{name} is not installed", "install Manta with its extra: pip install '.[swarm]'")
+            return Finding(
+                "programs", State.BAD, f"{name} is not installed", "install Manta with its extra: pip install 'manta-swarm[swarm]'"
+            )
     try:
         import torchvision  # noqa: F401 - whether it fits torch is seen by importing it
     except (ImportError, RuntimeError, OSError) as error:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 
 from peer.terminal import MEND
-from peer.voice import Form, Voice
+from peer.voice import Form, Voice, printable
 from protocol.errors import UserError
 
 _OUT, _ERRORS = 1, 2
@@ -45,7 +45,7 @@ def check_can_be_lent() -> None:
         UserError: there is none, or nothing to draw on it with.
     """
     if not can_be_lent():
-        raise UserError("this needs a terminal, and Textual, which comes with the extra: pip install '.[swarm]'")
+        raise UserError("this needs a terminal, and Textual, which comes with the extra: pip install 'manta-swarm[swarm]'")
 
 
 class Remembering(logging.Handler):
@@ -113,7 +113,7 @@ class Screen:
             os.close(terminal)
         self._voice.form = Form.LINES
         for line in self._lines(code):
-            print(line, flush=True)
+            print(printable(line), flush=True)
 
     def _lines(self, code: int) -> Iterator[str]:
         """Yield what is to be seen where the dashboard was."""

@@ -74,7 +74,7 @@ class Voice:
 
     def _print(self, line: str) -> None:
         if self._thread is None:
-            print(_printable(line), flush=True)
+            print(printable(line), flush=True)
             return
         with contextlib.suppress(queue.Full):
             self._waiting.put_nowait(line)
@@ -82,12 +82,12 @@ class Voice:
     def _print_all(self) -> None:
         while (line := self._waiting.get()) is not None:
             try:
-                print(_printable(line), flush=True)
+                print(printable(line), flush=True)
             except OSError:  # who read is gone, the terminal closed: the peer goes on, and views may still ask
                 self.form = Form.SILENT
 
 
-def _printable(line: str) -> str:
+def printable(line: str) -> str:
     """Return a line with what the terminal has no letters for written in others: the words of an operator are in any."""
     encoding = sys.stdout.encoding or "ascii"
     return line.encode(encoding, "backslashreplace").decode(encoding)

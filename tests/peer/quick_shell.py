@@ -18,6 +18,7 @@ from peer.screen import Screen
 from peer.voice import Voice
 
 with Voice() as voice, Screen(Path(sys.argv[1]), voice):
+    voice.say("joined the run of \u0141\xf3d\u017a")
     signal.pause()
 """
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,18 @@ def terminal() -> Iterator[tuple[int, int]]:
         os.close(end)
 
 
+@contextmanager
+def started(used: int, directory: Path, how: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start the shell, and its command, on the terminal's end for programs; it is killed at the end."""
+    command = [sys.executable, "-P", str(SHELL), str(directory), how]
+    whole = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SHELL.parents[2]), **environment}
+    with subprocess.Popen(command, stdin=used, stdout=used, stderr=used, start_new_session=True, env=whole) as shell:
+        try:
+            yield shell
+        finally:
+            shell.kill()
+
+
 def read_until(shown: int, text: bytes) -> bytes:
     """Return what programs wrote, once ``text`` is in it."""
     seen = b""
@@ -45,21 +58,25 @@ def read_until(shown: int, text: bytes) -> bytes:
 def test_a_killed_peer_leaves_the_terminal_as_it_was_or_as_the_shell_set_it(tmp_path: Path, terminal: tuple[int, int], how: str) -> None:
     shown, used = terminal
     before = termios.tcgetattr(used)
-    command = [sys.executable, "-P", str(SHELL), str(tmp_path), how]
-    environment = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SHELL.parents[2])}
-    with subprocess.Popen(command, stdin=used, stdout=used, stderr=used, start_new_session=True, env=environment) as shell:
-        try:
-            drawing = read_until(shown, b"STARTING")
-            assert ALTERNATE_SCREEN in drawing
-            assert termios.tcgetattr(used) != before
-            shell.send_signal(signal.SIGUSR1)
-            left = read_until(shown, SAID)
-            assert left.rstrip().endswith(MEND + SAID)  # in this order, and nothing is drawn after it
-            after = termios.tcgetattr(used)
-            if how == "editing":
-                assert after[0] & termios.INLCR
-                assert after[3] & (termios.ICANON | termios.ISIG) == termios.ISIG
-            else:
-                assert after == before
-        finally:
-            shell.kill()
+    with started(used, tmp_path, how) as shell:
+        drawing = read_until(shown, b"STARTING")
+        assert ALTERNATE_SCREEN in drawing
+        assert termios.tcgetattr(used) != before
+        shell.send_signal(signal.SIGUSR1)
+        left = read_until(shown, SAID)
+        assert left.rstrip().endswith(MEND + SAID)  # in this order, and nothing is drawn after it
+        after = termios.tcgetattr(used)
+        if how == "editing":
+            assert after[0] & termios.INLCR
+            assert after[3] & (termios.ICANON | termios.ISIG) == termios.ISIG
+        else:
+            assert after == before
+
+
+def test_after_the_dashboard_a_terminal_without_all_letters_is_told_in_others(tmp_path: Path, terminal: tuple[int, int]) -> None:
+    shown, used = terminal
+    with started(used, tmp_path, "late", PYTHONIOENCODING="ascii"):
+        read_until(shown, b"STARTING")
+        os.write(shown, b"q")
+        told = read_until(shown, b"the dashboard is closed")
+        assert rb"joined the run of \u0141\xf3d\u017a" in told
