@@ -61,6 +61,8 @@ class ControlSocket:
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a caller that does not go on
+        except asyncio.CancelledError:
+            pass  # the program ends in the middle of it; nobody waits for this task, and asyncio would log that it was cancelled
         finally:
             writer.close()
 

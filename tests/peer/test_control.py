@@ -13,6 +13,7 @@ from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, STOP, Cont
 from peer.limiter import Limiter
 from peer.limits import Limits
 from protocol.errors import UserError
+from swarm.control import ControlSocket
 from tests.memory_log import DEADLINE_S
 from tests.peer.computer import Computer, Peer
 
@@ -151,3 +152,22 @@ def test_what_is_no_word_changes_nothing(tmp_path: Path, word: bytes) -> None:
         assert (peer.told, peer.why, peer.limits) == ([], {}, Limits())
 
     play(tmp_path, story)
+
+
+def test_who_waits_for_an_answer_as_the_program_ends_is_no_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def whole() -> None:
+        asked = asyncio.Event()
+
+        async def answer(_words: str) -> str:
+            asked.set()
+            await asyncio.Event().wait()
+            return ""
+
+        async with asyncio.timeout(DEADLINE_S), ControlSocket(tmp_path, answer):
+            await asyncio.to_thread(caller.connect, str(tmp_path / "control"))
+            caller.sendall(b"picture\n")
+            await asked.wait()
+
+    with socket.socket(socket.AF_UNIX) as caller:
+        asyncio.run(whole())
+    assert caplog.records == []
