@@ -6,7 +6,7 @@ files, so that the same command goes on where it was.
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,13 +104,28 @@ async def newest_state(config: PeerConfig, folder: Path, say: Callable[[str], No
             raise UserError("this run's data stay with their owners: get a snapshot of its operator's, and give --snapshot FILE")
         round_ = 0 if newest is None else newest.round
         path = folder / f"{visit.signed.run.hex()[:8]}-round-{round_:08d}.safetensors"
-        if not path.exists():
-            say(f"getting the state of round {round_} of {manifest.name} ({visit.signed.run.hex()[:16]})")
-            state = await visit.state(newest)
-            digest = manifest.initial_state if newest is None else newest.state
-            metadata = {"run": visit.signed.run.hex(), "supernet": manifest.supernet, "dataset": manifest.dataset}
-            save_snapshot(path, state, {**metadata, "schedule": manifest.schedule, "state": digest.hex()})
+        digest = manifest.initial_state if newest is None else newest.state
+        metadata = {"run": visit.signed.run.hex(), "supernet": manifest.supernet, "dataset": manifest.dataset}
+        metadata |= {"schedule": manifest.schedule, "state": digest.hex()}
+        if not holds_state(path, digest, metadata):
+            again = ", for the file that is there is not it" if path.exists() else ""
+            say(f"getting the state of round {round_} of {manifest.name} ({visit.signed.run.hex()[:16]}){again}")
+            save_snapshot(path, await visit.state(newest), metadata)
         return path
+
+
+def holds_state(path: Path, digest: bytes, metadata: Mapping[str, str]) -> bool:
+    """Return whether a file is there that has the state of this digest, computed again, and says all of that of itself."""
+    from automl.training.snapshot import load_snapshot
+    from automl.training.update import state_digest
+
+    if not path.exists():
+        return False
+    try:
+        state, found = load_snapshot(path)
+    except UserError:
+        return False
+    return state_digest(state) == digest and metadata.items() <= found.items()
 
 
 def _is_of(table: Path, supernet: str, device: str) -> bool:

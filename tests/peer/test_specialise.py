@@ -11,7 +11,7 @@ from automl.latency.table import LatencyTable
 from automl.models.networks import build
 from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
-from automl.training.update import State
+from automl.training.update import State, state_digest
 from peer import specialise
 from peer.config import load_config
 from peer.specialise import Wish
@@ -51,6 +51,21 @@ def test_a_state_is_profiled_searched_exported_and_evaluated(tmp_path: Path, sna
     assert (export["architecture"], export["name"]) == (str(find["out"] / "best.json"), "best-2.5ms-cpu")
     assert evaluate["path"] == export["out"] / export["name"]
     assert find["data_root"] == export["data_root"] == evaluate["data_root"] == tmp_path
+
+
+def test_a_state_that_lies_there_is_taken_only_where_it_is_the_one_that_the_log_has(tmp_path: Path) -> None:
+    path, says = tmp_path / "state.safetensors", {"run": "aa", "supernet": TINY.name}
+    weights = torch.zeros(build(TINY, "meta").num_weights)
+    of_log = State(7, weights, (weights.clone(),))
+    digest = state_digest(of_log)
+    assert not specialise.holds_state(path, digest, says)  # nothing is there
+    save_snapshot(path, of_log, {**says, "state": digest.hex()})
+    assert specialise.holds_state(path, digest, says)
+    assert not specialise.holds_state(path, digest, {**says, "run": "bb"})
+    save_snapshot(path, State(7, weights + 1, (weights,)), {**says, "state": digest.hex()})  # it says that it is, and is not
+    assert not specialise.holds_state(path, digest, says)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert not specialise.holds_state(path, digest, says)
 
 
 def test_a_table_of_this_machine_is_measured_once(tmp_path: Path, snapshot: Path, typed: list[tuple[str, Any]]) -> None:
