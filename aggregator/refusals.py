@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from protocol.closing import NotTaken
+from protocol.closing import GONE, NotTaken
 from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.signing import PublicKey
 from swarm.budget import Faults
@@ -19,6 +19,8 @@ _REASONS: tuple[tuple[type[RemoteFault], str], ...] = (
     (LedgerError, "not for this log"),
     (NotTheirs, "another's identity"),
 )
+_OTHER = "other"
+REASONS = (*(reason for _, reason in _REASONS), _OTHER, *GONE)  # all that there are
 
 
 @contextmanager
@@ -29,5 +31,5 @@ def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
     except NotTaken:
         raise
     except RemoteFault as error:
-        faults.note(caller, next((reason for kind, reason in _REASONS if isinstance(error, kind)), "other"))
+        faults.note(caller, next((reason for kind, reason in _REASONS if isinstance(error, kind)), _OTHER))
         raise

@@ -40,9 +40,14 @@ class Tally:
         now = self._clock()
         return {key: now if self._waiting[key] else at for key, at in self._heard.items()}
 
+    def serves(self, method: str) -> None:
+        """Count this method from zero."""
+        self.by_method.setdefault(method, Calls())  # methods are those that are served: a few
+
     def begin(self, method: str, caller: PublicKey, in_bytes: int) -> None:
         """A call came."""
-        calls = self.by_method.setdefault(method, Calls())  # methods are those that are served: a few
+        self.serves(method)
+        calls = self.by_method[method]
         calls.calls += 1
         calls.in_bytes += in_bytes
         self._waiting[caller] += 1
@@ -92,6 +97,7 @@ class Watched:
             finally:
                 self._tally.end(method, caller, out_bytes)
 
+        self._tally.serves(method)
         await self._endpoint.serve(method, counted)
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:

@@ -25,6 +25,10 @@ from enum import Enum
 from protocol.errors import RemoteFault
 from protocol.exchange import grace_ms
 
+BAD_BODY, NO_BODY, LATE_BODY = "bad body", "no body", "no body by the deadline"
+CROWDED_OUT = "no body while others wait"
+GONE = (BAD_BODY, NO_BODY, LATE_BODY, CROWDED_OUT)  # why a header came to nothing
+
 
 class NotTaken(RemoteFault):
     """A header or a body that this round has no place for; it may be handed in again.
@@ -245,7 +249,7 @@ class Closing:
 
     def bad(self, contribution: bytes) -> None:
         """The body that arrived is not what its header says: contribution and header are out."""
-        self._drop([self._handed[contribution]], "bad body")
+        self._drop([self._handed[contribution]], BAD_BODY)
 
     def tick(self, now: int) -> tuple[bytes, ...] | None:
         """Return the contributions that make the round, once; None: it is not closed, or was before.
@@ -255,7 +259,7 @@ class Closing:
         self._pass_deadline(now)
         if self._stage is not Stage.WAITING or not self._may_close(now):
             return None
-        self._drop(self._in_round(_Body.MISSING), "no body")
+        self._drop(self._in_round(_Body.MISSING), NO_BODY)
         self._stage = Stage.CLOSED
         table = [one for one in self._in_round(_Body.GOOD) if not one.is_superseded]
         return tuple(one.contribution for one in sorted(table, key=lambda one: one.founder))
@@ -280,7 +284,7 @@ class Closing:
         else:
             self._start(now)
         strangers = [one for one in self._in_round(_Body.MISSING) if one.keys.isdisjoint(self._expected)]
-        self._drop(strangers, "no body by the deadline")
+        self._drop(strangers, LATE_BODY)
 
     def _outdone_by(self, new: _Handed) -> list[_Handed]:
         """Return what is out once ``new`` is in: what its founder handed in before, itself among it if it was late.
@@ -361,4 +365,4 @@ class Closing:
         idle = [one for one in newcomers if one.body is _Body.MISSING and now - one.since >= grace_ms(self._open_ms)]
         if not idle:
             raise NotTaken("the round's table is full" if is_full else "the round's places for newcomers are taken")
-        self._drop([min(idle, key=lambda one: one.since)], "no body while others wait")
+        self._drop([min(idle, key=lambda one: one.since)], CROWDED_OUT)

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from aggregator.monitor.people import STATES
 from aggregator.monitor.present import Present
 from aggregator.monitor.sight import Sight
+from aggregator.refusals import REASONS
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")
@@ -79,7 +80,8 @@ def _of_aggregator(sight: Sight, present: Present, now: int) -> list[_Metric]:
         return metrics
     both = [({"direction": "in"}, float(live.received_bytes)), ({"direction": "out"}, float(live.sent_bytes))]
     calls = [({"method": method}, float(one.calls)) for method, one in sorted(live.calls.items())]
-    refused = [({"reason": reason}, float(count)) for reason, count in sorted(live.refused.items())]
+    by_reason = {**dict.fromkeys(REASONS, 0), **live.refused}  # all from the start on: of a counter's first sample no rise is seen
+    refused = [({"reason": reason}, float(count)) for reason, count in sorted(by_reason.items())]
     age_s = max(0, now - live.written_at) / 1000
     return [
         *metrics,

@@ -39,6 +39,7 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
 
         await watched.serve("echo", echo)
         await watched.serve("refuse", refuse)
+        assert {method: calls.calls for method, calls in tally.by_method.items()} == {"echo": 0, "refuse": 0}
         peer = network.endpoint(PEER)
         assert await peer.call(LOG, "echo", b"abc", timeout_s=10) == b"abcabc"
         now.ms = 2_000

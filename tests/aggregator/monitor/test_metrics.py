@@ -12,6 +12,7 @@ from aggregator.monitor.alarms import Wrong
 from aggregator.monitor.metrics import KINDS, metrics_text
 from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.opening import OpenRun
+from protocol.closing import GONE
 from tests.aggregator.monitor.asgi import Shown
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
@@ -69,6 +70,16 @@ def test_each_metric_has_one_help_one_type_and_a_name_that_fits_it(full: Shown) 
         assert family.documentation
         assert family.samples
         assert (family.type == "counter") == all(sample.name.endswith("_total") for sample in family.samples)
+
+
+def test_what_is_counted_is_there_before_the_first_one(shown: Shown) -> None:
+    assert shown.sight.live is not None
+    shown.sight.live = shown.sight.live.model_copy(update={"refused": {}})
+    found = values(text_of(shown))
+    assert {name: value for name, value in found.items() if name[0] == "manta_refused_total"} == {
+        ("manta_refused_total", (("reason", reason),)): 0
+        for reason in ("malformed", "signature", "not for this log", "another's identity", "other", *GONE)
+    }
 
 
 def test_what_nobody_knows_is_left_out(shown: Shown) -> None:
