@@ -100,18 +100,20 @@ class View:
         """Take the next entries.
 
         Raises:
-            EncodingError, LedgerError: they are none of a log's; what was taken before them stays.
+            EncodingError, LedgerError: one is none of a log's; what was taken before it stays, and it may come again.
         """
         for entry in entries:
             one = opened(entry)
-            self._pending.append(one)
-            if isinstance(one.said, Round):
-                first = self.size - len(self._pending) + 1
-                self._take_round(table_seen(first, self._pending, self.manifest, self._course))
-                self._pending = []
+            if not isinstance(one.said, Round):
+                self._pending.append(one)
+                self._frontier.append(leaf_hash(entry))
+                continue
+            first = self.size - len(self._pending)
+            table = table_seen(first, [*self._pending, one], self.manifest, self._course)
+            self._take_round(table)  # from here on nothing is refused
+            self._pending = []
             self._frontier.append(leaf_hash(entry))
-            if isinstance(one.said, Round):
-                self.settled = (self.size, self.root())
+            self.settled = (self.size, self.root())
 
     def table(self, round_: int, entries: Sequence[bytes]) -> TableSeen:
         """Return the table of a round that is here; ``entries`` are those after the round before it, its own the last.

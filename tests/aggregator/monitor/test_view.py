@@ -74,6 +74,22 @@ def test_what_is_no_log_is_refused(log: Log) -> None:
         view.take([entries[0], entries[ENTRIES - 1]])
 
 
+def test_an_entry_that_does_not_fit_is_not_kept_and_may_come_again(log: Log) -> None:
+    """A look that fails is followed by another one, of the same entries."""
+    grow(log, 2)
+    entries = log.entries(0, log.head.size)
+    view = View(log.ledger.manifest, course_of(log.ledger.manifest))
+    view.take(entries[: ENTRIES - 2])  # its newest contribution and the round's entry are to come
+    for _ in range(3):
+        with pytest.raises(LedgerError):
+            view.take([entries[ENTRIES - 1]])  # a claim that none lists
+        assert (view.size, view.round, len(view.peers)) == (ENTRIES - 2, 0, 0)
+    view.take(entries[ENTRIES - 2 :])
+    assert view.root() == log.head.root
+    assert view.peers == view_of(log).peers
+    assert view.rounds.index_of(2) == 2 * ENTRIES - 1
+
+
 def rounds_of(count: int, table: TableSeen) -> Rounds:
     """Return as many rounds, all like the one of ``table``."""
     rounds = Rounds()
