@@ -4,7 +4,6 @@ A client's place is bounded: one event of each kind waits for it. Who takes noth
 """
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Callable
 
@@ -84,8 +83,9 @@ class Streams:
         finally:
             self._clients.discard(client)
             leaving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await leaving
+            await asyncio.wait((leaving,))  # not "await leaving": its cancellation and that of this task would look alike
+            if not leaving.cancelled():
+                leaving.result()  # a fault in it is one of this stream
 
 
 async def _wait_for_end(client: _Client, receive: Receive) -> None:

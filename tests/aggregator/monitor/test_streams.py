@@ -112,6 +112,37 @@ def test_a_place_is_free_again_once_its_client_has_gone() -> None:
     play(story, limit=3)
 
 
+def test_a_stream_that_is_cancelled_in_its_last_moment_is_cancelled() -> None:
+    """Its end waits for the task that waits for its client's: being cancelled just then is not taken for that task's cancellation."""
+
+    async def story(streams: Streams) -> None:
+        waits, ends, may_end, has_ended = (asyncio.Event() for _ in range(4))
+
+        async def receive() -> Any:
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.set()
+                await may_end.wait()
+                has_ended.set()
+
+        async def send(_: Any) -> None:
+            await waits.wait()
+            streams.close()
+
+        serving = asyncio.create_task(streams.serve({"type": "http"}, receive, send, []))
+        async with asyncio.timeout(30):
+            await ends.wait()
+            serving.cancel()
+            await asyncio.wait((serving,))
+            assert serving.cancelled()
+            may_end.set()
+            await has_ended.wait()
+
+    play(story)
+
+
 def test_all_streams_end_with_the_monitor() -> None:
     async def story(streams: Streams) -> None:
         clients = [Client(streams) for _ in range(3)]
