@@ -4,7 +4,6 @@ A process of its own at the lowest priority, with one thread, that works at most
 or not there, and writes what it finds beside them; nobody waits for it.
 """
 
-import json
 import logging
 import os
 import random
@@ -18,7 +17,7 @@ import torch
 from aggregator.attendants import CANNOT, attend, keep_beating
 from aggregator.live import DIRECTORY, unix_ms
 from aggregator.monitor.pictures import INDEX, PICTURES
-from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point
+from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
 from aggregator.monitor.scenes import Drawn, draw
 from aggregator.storage import read_manifest
 from automl.data.catalog import load_dataset
@@ -33,7 +32,7 @@ from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
 from protocol.records import Manifest
 from protocol.rewards import architecture_cost
-from swarm.disk import make_directory, replace_file
+from swarm.disk import disk_errors, replace_file
 
 _NICENESS = 19
 _RANDOM = 6  # subnets, the same ones in every evaluation
@@ -94,7 +93,8 @@ class Evaluator:
             points=tuple(points),
         )
         self._write_pictures(drawn["largest"], drawn["smallest"], state.round)
-        with (self._directory / QUALITY).open("ab") as file:
+        path = self._directory / QUALITY
+        with disk_errors(path), path.open("ab") as file:
             file.write(seen.model_dump_json().encode() + b"\n")
 
     def _measured(self) -> list[float]:
@@ -108,15 +108,16 @@ class Evaluator:
     def _write_pictures(self, largest: Drawn, smallest: Drawn, round_: int) -> None:
         """Write the pictures, then the index that names them; then remove those of before."""
         folder = self._directory / PICTURES
-        make_directory(folder)
         index, pictures = largest.beside(smallest, round_)
-        for name, data in pictures.items():
-            if not (folder / f"{name}.png").exists():
-                replace_file(folder / f"{name}.png", data)
-        replace_file(folder / INDEX, index.model_dump_json().encode())
-        for path in folder.glob("*.png"):
-            if path.stem not in pictures:
-                path.unlink(missing_ok=True)
+        with disk_errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name, data in pictures.items():
+                if not (folder / f"{name}.png").exists():
+                    replace_file(folder / f"{name}.png", data)
+            replace_file(folder / INDEX, index.model_dump_json().encode())
+            for path in folder.glob("*.png"):
+                if path.stem not in pictures:
+                    path.unlink(missing_ok=True)
 
 
 def newest_snapshot(directory: Path) -> tuple[int, Path] | None:
@@ -130,20 +131,29 @@ def newest_snapshot(directory: Path) -> tuple[int, Path] | None:
 
 
 def last_evaluated(path: Path) -> int:
-    """Return the round that was evaluated last, -1 if none was; what a kill left of a line is cut off."""
-    try:
+    """Return the round that was evaluated last, -1 if none was. What a kill or a full disk left of a line is cut off; a line that is
+    whole and damaged is passed over, as readers do.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    with disk_errors(path):
+        if not path.exists():
+            return -1
         data = path.read_bytes()
-    except FileNotFoundError:
-        return -1
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) < len(data):
-        os.truncate(path, len(whole))
-    lines = whole.splitlines()
-    return int(json.loads(lines[-1])["round"]) if lines else -1
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(path, len(whole))
+    found = (evaluation_of(line) for line in reversed(whole.splitlines()))
+    return next((one.round for one in found if one is not None), -1)
 
 
 def work(evaluator: Evaluator, directory: Path, share: float) -> None:
-    """Evaluate the newest snapshot, rest, and so on for ever."""
+    """Evaluate the newest snapshot, rest, and so on for ever.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
     done = last_evaluated(directory / DIRECTORY / QUALITY)
     while True:
         newest = newest_snapshot(directory)

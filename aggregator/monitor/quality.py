@@ -67,6 +67,16 @@ class EvaluationSeen(BaseModel):
         return shown
 
 
+def evaluation_of(line: bytes) -> EvaluationSeen | None:
+    """Return what a line of the file says; None: it is damaged."""
+    if len(line) > MAX_LINE_BYTES:
+        return None
+    try:
+        return EvaluationSeen.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
 class Evaluations:
     """Those that are in the file, in the order of their rounds."""
 
@@ -106,14 +116,8 @@ class Evaluations:
         return bool(whole)
 
     def _take(self, line: bytes) -> None:
-        try:
-            if len(line) > MAX_LINE_BYTES:
-                raise ValueError("too long")
-            one = EvaluationSeen.model_validate_json(line)
-        except (ValueError, ValidationError):
-            self.passed_over += 1
-            return
-        if self.seen and one.round < self.seen[-1].round:
+        one = evaluation_of(line)
+        if one is None or (self.seen and one.round < self.seen[-1].round):
             self.passed_over += 1
         elif self.seen and one.round == self.seen[-1].round:
             self.seen[-1] = one

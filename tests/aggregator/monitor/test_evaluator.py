@@ -21,7 +21,9 @@ from automl.evaluation.held_out import evaluate
 from automl.models.networks import build
 from automl.spaces.space import space_named
 from automl.training.snapshot import load_snapshot
+from protocol.errors import StorageError
 from protocol.rewards import architecture_cost
+from tests.aggregator.full_disk import file_size_limit
 from tests.aggregator.real_run import DATASET, STATE
 
 
@@ -121,6 +123,45 @@ def test_a_line_that_a_kill_left_unfinished_is_cut_off_and_the_round_done_again(
     evaluations.read_on()
     assert [one.round for one in evaluations.seen] == [3, 5]
     assert evaluations.passed_over == 1
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 40 + b"\n", b"{\n", b"7\n", b'{"round":"four"}\n', b"\xff\xfe\n\n", b"x" * 70_000 + b"\n"])
+def test_a_damaged_last_line_ends_nothing_and_costs_no_other(evaluated: Path, tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / QUALITY
+    whole = (evaluated / QUALITY).read_bytes()
+    for torn in (b"", whole[:100], b"\0" * 40):
+        path.write_bytes(whole + damage + torn)
+        assert last_evaluated(path) == 3
+        assert path.read_bytes() == whole + damage
+    with path.open("ab") as file:
+        file.write(whole.replace(b'"round":3', b'"round":5'))
+    evaluations = Evaluations(tmp_path)
+    evaluations.read_on()
+    assert [one.round for one in evaluations.seen] == [3, 5]
+    assert last_evaluated(path) == 5
+    path.write_bytes(damage)
+    assert last_evaluated(path) == -1
+
+
+def test_a_full_disk_is_a_storage_error_and_what_was_written_is_read_again(played: tuple[Path, OpenRun], tmp_path: Path) -> None:
+    (tmp_path / DIRECTORY).mkdir()
+    path = tmp_path / DIRECTORY / QUALITY
+    evaluator = Evaluator(played[1].signed.open(), DATASET, tmp_path)
+    newest = newest_snapshot(played[0])
+    assert newest is not None
+    state = load_snapshot(newest[1])[0]
+    evaluator.evaluate(state)
+    whole = path.read_bytes()
+    size = 256 * 1024  # more than its pictures
+    path.write_bytes(whole * (size // len(whole)))
+    with file_size_limit(size), pytest.raises(StorageError, match=r"quality\.jsonl: .*make room"):
+        evaluator.evaluate(state)
+    assert last_evaluated(path) == 3
+    assert path.read_bytes() == whole * (size // len(whole))
+    with file_size_limit(512):
+        (tmp_path / DIRECTORY / PICTURES / INDEX).unlink()
+        with pytest.raises(StorageError, match=r"make room"):
+            evaluator.evaluate(state)
 
 
 def test_of_many_the_first_and_the_newest_are_always_chosen() -> None:
