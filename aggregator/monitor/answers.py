@@ -130,7 +130,7 @@ class Answers:
 
     async def quality(self, asked: Asked) -> Json:
         """``/api/quality``"""
-        first, last = asked.number("from", 0, _MOST, 0), asked.number("to", 0, _MOST, _MOST)
+        first, last = _span(asked, 0)
         evaluations = self._sight.evaluations
         chosen = evaluations.chosen(first, last, asked.number("points", 2, MAX_POINTS, 400))
         each = [(shown_quality(one), spread(one.of_kind("random"))) for one in chosen]
@@ -339,9 +339,8 @@ class Answers:
         return "epe" if self._sight.manifest.task == "stereo" else "accuracy"
 
     def _span(self, asked: Asked) -> tuple[int, int]:
-        newest = self._sight.view.round
-        first, last = asked.number("from", 1, _MOST, 1), min(asked.number("to", 1, _MOST, _MOST), newest)
-        return first, max(last, first - 1)
+        first, last = _span(asked, 1)
+        return first, max(min(last, self._sight.view.round), first - 1)
 
     def _index(self, index: int, size: int) -> int:
         if index >= size:
@@ -353,6 +352,14 @@ class Answers:
             return number_of(text, what, 0, _MOST)
         except NotAnswered as error:
             raise NotAnswered(404, error.reason) from error
+
+
+def _span(asked: Asked, least: int) -> tuple[int, int]:
+    """Return the first and the last round that are asked for."""
+    first, last = asked.number("from", least, _MOST, least), asked.number("to", least, _MOST, _MOST)
+    if first > last:
+        raise NotAnswered(400, f"from is {first} and to is {last}: rounds go from the earlier to the later one")
+    return first, last
 
 
 def _purpose(manifest: Manifest) -> str:

@@ -72,6 +72,8 @@ def test_an_unknown_doubled_or_malformed_parameter_is_refused(shown: Shown, targ
         ("/api/rounds?before=%FF", 400),
         ("/api/series?points=1", 400),
         ("/api/series?points=2001", 400),
+        ("/api/series?from=5&to=2", 400),
+        ("/api/quality?from=5&to=2", 400),
         ("/api/peers?sort=secret", 400),
         ("/api/peers?state=gone", 400),
         ("/api/peers?query=" + "x" * 129, 400),
