@@ -33,6 +33,7 @@ from protocol.errors import MantaError
 MAX_TARGET_BYTES = 2048
 _CACHED, _CACHED_BYTES = 256, 16 * 1024 * 1024
 _WORTH_PACKING = 1024
+_FAULTS_TOLD = 100  # different ones: strangers choose what they ask for
 _FOR_EVER = "public, max-age=31536000, immutable"
 _OF_PAGE = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -74,7 +75,7 @@ class MonitorApp:
         self._streams = streams
         self._files = files
         self._host_names = None if host_names is None else {name.lower() for name in host_names}
-        self._moment = 0
+        self._faults_told: set[str] = set()
         self._cache: OrderedDict[str, _Made] = OrderedDict()
         self._routed = Starlette(
             routes=[
@@ -84,7 +85,7 @@ class MonitorApp:
                 Route("/api/pictures/{name}.png", self._picture),
                 *self._api_routes(answers),
             ],
-            exception_handlers={HTTPException: _http_error, NotAnswered: _not_answered, MantaError: _fault, 500: _crash},
+            exception_handlers={HTTPException: _http_error, NotAnswered: _not_answered, MantaError: self._fault, 500: _crash},
         )
         self._routed.router.redirect_slashes = False
 
@@ -201,6 +202,14 @@ class MonitorApp:
             raise NotAnswered(404, "there is no such picture; the newest are in /api/pictures")
         return Response(data, media_type="image/png", headers={"cache-control": _FOR_EVER})
 
+    async def _fault(self, _: Request, error: Exception) -> Response:
+        """What it is exactly has paths and names in it, which are the operator's: the log has that, each once and not without end."""
+        told = str(error)
+        if told not in self._faults_told and len(self._faults_told) < _FAULTS_TOLD:
+            self._faults_told.add(told)
+            logger.warning("the run's files cannot be read reason=%s", told)
+        return _error(503, "the run's files cannot be read now; the monitor's log says why", {"retry-after": "2"})
+
     async def _metrics(self, request: Request) -> Response:
         streams = self._streams
         text = metrics_text(self._sight, self._present, streams=len(streams), streams_refused=streams.refused, now=unix_ms())
@@ -259,10 +268,6 @@ async def _http_error(_: Request, error: Exception) -> Response:
 async def _not_answered(_: Request, error: Exception) -> Response:
     assert isinstance(error, NotAnswered)
     return _error(error.status, error.reason, {"retry-after": "2"} if error.status == 503 else None, **error.more)
-
-
-async def _fault(_: Request, error: Exception) -> Response:
-    return _error(503, f"the run's files cannot be read now: {error}"[:500], {"retry-after": "2"})
 
 
 async def _crash(request: Request, error: Exception) -> Response:

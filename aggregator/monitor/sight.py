@@ -114,7 +114,7 @@ class Sight:
                 found.append(await look())
             except (OSError, ValueError, StorageError, EncodingError, LedgerError) as error:
                 found.append(False)
-                wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {error}"[:500]))
+                wrongs.append(Wrong("unreadable", "warning", f"something of the run cannot be read: {self._told(error)}"))
         self.looked_at = now = unix_ms()
         self._judge_evaluation(now)
         wrongs += of_the_aggregator(self.live, self.started_at, now, is_finished=self.view.is_finished)
@@ -211,10 +211,14 @@ class Sight:
             if head.size <= self.size and await asyncio.to_thread(self.log.root, head.size) == head.root:
                 return
         except StorageError as error:
-            self.alarms.keep(Wrong("unreadable", "alarm", str(error)), unix_ms())
+            self.alarms.keep(Wrong("unreadable", "alarm", self._told(error)), unix_ms())
             return
         text = f"the log signed for {head.size} entries of root {head.root.hex()[:16]}, which it does not hold any more"
         self.alarms.keep(Wrong("fork", "alarm", text), unix_ms())
+
+    def _told(self, error: Exception) -> str:
+        """Return what is wrong, as everybody may read it: where on this computer the run lies is not for strangers."""
+        return str(error).replace(str(self._directory), "DIR")[:500]
 
     def _certificates(self) -> list[TreeHead]:
         found = []

@@ -161,3 +161,20 @@ def test_evidence_is_kept_in_bounded_number() -> None:
     alarms.look([Wrong("stalled", "alarm", "now")], 5_000)
     assert len(alarms.on) == 20
     assert alarms.on[0].wrong.kind == "stalled"
+
+
+def test_where_the_run_lies_is_not_told_to_strangers(log: Log, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shown = looked(directory)
+    (directory / DIRECTORY / LIVE).unlink(missing_ok=True)
+    (directory / DIRECTORY / LIVE).mkdir()
+    shown.look()
+    (alarm,) = shown.get("/api/now").json["alarms"]
+    assert "DIR/monitor/live.json" in alarm["text"]
+    (directory / "log.sqlite3").rename(directory / "elsewhere.sqlite3")
+    for _ in range(3):
+        got = shown.get("/api/ledger/entries")
+        assert got.status == 503
+        assert got.headers["retry-after"] == "2"
+        assert "cannot be read now" in got.reason
+        assert str(directory) not in got.body.decode() + alarm["text"]
+    assert len([record for record in caplog.records if "log.sqlite3" in record.getMessage()]) == 1, "the operator's log has it, once"
