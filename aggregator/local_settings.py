@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aggregator.config import RunConfig
 from aggregator.local_report import Limits
-from aggregator.monitor.settings import address_of
+from aggregator.monitor.door import check_address
 from automl.data.names import BUNDLED, check_name
 from automl.spaces.space import fitted_name, space_named
 from automl.training.settings import usual
@@ -112,7 +112,7 @@ def _of_monitor(wishes: Wishes) -> tuple[str, ...]:
     if wishes.no_monitor and wishes.monitor is not None:
         raise UserError("--monitor and --no-monitor do not go together")
     if wishes.monitor is not None:
-        address_of(wishes.monitor)  # refuses what is none
+        check_address(wishes.monitor)
         return ("--monitor", wishes.monitor)
     return ("--no-monitor",) if wishes.no_monitor else ()
 

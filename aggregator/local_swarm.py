@@ -29,6 +29,7 @@ from aggregator.local_report import (
     read_status,
 )
 from aggregator.local_settings import Settings
+from aggregator.monitor.door import address_to_show
 from aggregator.verify import verify_directory
 from protocol.errors import MantaError, OwnFault
 
@@ -115,7 +116,8 @@ class LocalSwarm:
             self._tick()
             if self._status is not None and self._status.addresses:
                 if self._status.monitor is not None:
-                    self._console.print(f"watch it at {self._status.monitor}", highlight=False, soft_wrap=True)
+                    address = address_to_show(self._status.monitor, self._status.run)
+                    self._console.print(f"watch it at {address}", highlight=False, soft_wrap=True)
                 return self._status
         raise OwnFault(f"the aggregator did not listen within {_START_S:.0f} s; its last lines:\n{self._last_lines('aggregator')}")
 

@@ -34,7 +34,7 @@ from aggregator.heads import HeadsDesk
 from aggregator.intake import Intake
 from aggregator.live import FinalQuality
 from aggregator.measures import Measures, OwnQuality, own_quality_in_words
-from aggregator.monitor.door import open_door
+from aggregator.monitor.door import address_to_show, open_door
 from aggregator.news import NewsDesk
 from aggregator.onlookers import Onlookers
 from aggregator.opening import OpenRun, filled_shelf, open_run
@@ -235,7 +235,7 @@ class Operator:
         for line in self._onlookers.join:
             self._say(f"  {line}")
         if self.status.monitor is not None:
-            self._say(f"monitor: {self.status.monitor}")
+            self._say(f"monitor: {address_to_show(self.status.monitor, self.status.run)}")
 
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
         try:

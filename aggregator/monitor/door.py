@@ -9,6 +9,7 @@ from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection, address
 from protocol.errors import UserError
 
 _BACKLOG = 1024
+_SHOWN_DIGITS = 16  # of the run's id, as manta-peer status prints them: the line stays one that people read
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,10 @@ def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None
     except OSError as error:
         if asked is None and address == DEFAULT_ADDRESS:
             return MonitorDoor(_listen(host, 0), host)
-        reason = os.strerror(error.errno) if error.errno is not None and error.errno > 0 else error.strerror or error
-        raise UserError(f"cannot listen on {address} ({reason}): give another --monitor HOST:PORT, or --no-monitor") from error
+        reason = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
+        raise _refused(address, reason or "it cannot be looked up") from error
+    except ValueError as error:  # an empty label, one of more than 63 bytes, a byte of no letter
+        raise _refused(address, f"{host!a} is no name of a computer") from error
 
 
 def check_address(address: str) -> None:
@@ -64,6 +67,16 @@ def check_address(address: str) -> None:
         door.socket.close()
 
 
+def address_to_show(url: str, run: str) -> str:
+    """Return the page's address as people are told it: the page then compares the run that it shows with what their terminal says."""
+    return f"{url}#run={run[:_SHOWN_DIGITS]}"
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG)
+    family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(found, family=family, backlog=_BACKLOG)
+
+
+def _refused(address: str, reason: str) -> UserError:
+    shown = address if address.isprintable() else ascii(address)
+    return UserError(f"cannot listen on {shown} ({reason}): give another --monitor HOST:PORT, or --no-monitor")

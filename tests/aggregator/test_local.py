@@ -398,9 +398,12 @@ def test_on_a_terminal_progress_is_a_bar() -> None:
 def test_the_aggregator_is_told_where_its_monitor_is_to_be(tmp_path: Path) -> None:
     assert make_settings(Wishes(directory=tmp_path / "a")).monitor == ()
     assert make_settings(Wishes(directory=tmp_path / "b", no_monitor=True)).monitor == ("--no-monitor",)
-    assert make_settings(Wishes(directory=tmp_path / "c", monitor="[::1]:0")).monitor == ("--monitor", "[::1]:0")
+    assert make_settings(Wishes(directory=tmp_path / "c", monitor="localhost:0")).monitor == ("--monitor", "localhost:0")
     with pytest.raises(UserError, match="do not go together"):
         make_settings(Wishes(directory=tmp_path / "d", monitor="127.0.0.1:0", no_monitor=True))
     for wrong in ("8787", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:-1", "http://127.0.0.1:80"):
         with pytest.raises(UserError, match=r"--monitor .*HOST:PORT"):
             make_settings(Wishes(directory=tmp_path / "d", monitor=wrong))
+    with pytest.raises(UserError, match=r"cannot listen on a\.\.b:80"):
+        make_settings(Wishes(directory=tmp_path / "d", monitor="a..b:80"))
+    assert not (tmp_path / "d").exists()
