@@ -126,8 +126,10 @@ class Sight:
 
     async def look_back(self) -> None:
         """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""
-        for head in await asyncio.to_thread(self._certificates):
-            await self._compare(head)
+        heads = await asyncio.to_thread(self._certificates)
+        signed = await asyncio.to_thread(self._signed_size)  # read after them: the run goes on meanwhile
+        for head in heads:
+            await self._compare(head, signed)
 
     async def _look_at_log(self) -> bool:
         if not self._is_new(self._directory / TREE_HEAD):
@@ -206,9 +208,15 @@ class Sight:
             text = f"the snapshot of round {newest.round} is not the state that the log names: {newest.state[:16]}, not {named.hex()[:16]}"
             self.alarms.keep(Wrong("divergence", "alarm", text, newest.round), now)
 
-    async def _compare(self, head: TreeHead) -> None:
+    def _signed_size(self) -> int:
+        """Return how many entries the log signs for at this moment, which may be more than were looked at."""
+        with contextlib.suppress(StorageError, RemoteFault):  # the next look says so
+            return max(self.size, open_tree_head(self.log.tree_head(), self.origin, self.operator).size)
+        return self.size
+
+    async def _compare(self, head: TreeHead, signed: int) -> None:
         try:
-            if head.size <= self.size and await asyncio.to_thread(self.log.root, head.size) == head.root:
+            if head.size <= signed and await asyncio.to_thread(self.log.root, head.size) == head.root:
                 return
         except StorageError as error:
             self.alarms.keep(Wrong("unreadable", "alarm", self._told(error)), unix_ms())

@@ -88,6 +88,21 @@ def test_a_tree_head_that_the_log_once_signed_and_does_not_hold_is_a_fork(log: L
     assert "14 entries" in alarm["text"]
 
 
+def test_a_log_that_grows_while_it_is_looked_back_on_is_no_fork(log: Log, directory: Path) -> None:
+    (directory / "snapshots").mkdir()
+    shown = looked(directory)
+    grow(log, 1)
+    certificate = directory / "snapshots" / "round-00000003.json"
+    certificate.write_text(json.dumps({"tree_head": log.tree_head}))
+    asyncio.run(shown.sight.look_back())
+    assert kinds(shown) == []
+    name = origin(log.ledger.run, OPERATOR.public_key)
+    certificate.write_text(json.dumps({"tree_head": sign_tree_head(TreeHead(name, 22, bytes(32)), name, OPERATOR)}))
+    asyncio.run(shown.sight.look_back())
+    shown.look()
+    assert kinds(shown) == [("fork", "alarm")], "it signed for more than it has now"
+
+
 def test_a_tree_head_by_another_key_is_not_believed(log: Log, directory: Path) -> None:
     name = origin(log.ledger.run, OPERATOR.public_key)
     shown = looked(directory)
