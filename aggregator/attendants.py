@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.children import last_lines, open_log
+from aggregator.priority import lower
 from aggregator.storage import BUSY_TIMEOUT_S
-from swarm.tether import end_with_parent
+from swarm.tether import tethered
 
 BEAT_S = 1.0
 CANNOT = 2  # a child's exit code: it could never do its work, and is not started again
@@ -44,12 +45,22 @@ class Attendant:
     """One such process, for as long as ``keep`` runs."""
 
     def __init__(
-        self, name: str, arguments: Sequence[str], log_path: Path, *, pass_fds: Sequence[int] = (), patience: Patience | None = None
+        self,
+        name: str,
+        arguments: Sequence[str],
+        log_path: Path,
+        *,
+        niceness: int,
+        pass_fds: Sequence[int] = (),
+        patience: Patience | None = None,
     ) -> None:
-        """Prepare; ``arguments`` are those of this Python, ``log_path`` gets what the child writes to its standard error."""
+        """Prepare; ``arguments`` are those of this Python, ``log_path`` gets what the child writes to its standard error, which is so much
+        nicer than this process.
+        """
         self._name = name
         self._arguments = arguments
         self._log_path = log_path
+        self._niceness = niceness
         self._pass_fds = pass_fds
         self._patience = patience or Patience()
         self.pid: int | None = None  # None: it does not run
@@ -78,9 +89,7 @@ class Attendant:
         self._log_path.parent.mkdir(mode=0o700, exist_ok=True)
         with open_log(self._log_path) as log:
             process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",
-                *self._arguments,
+                *tethered([sys.executable, "-P", *self._arguments]),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -89,10 +98,18 @@ class Attendant:
             )
         self.pid = process.pid
         try:
+            await self._make_way(process.pid)
             return await self._watch(process)
         finally:
             self.pid = None
             await _end(process)
+
+    async def _make_way(self, pid: int) -> None:
+        """Now, and not when the child can do it itself: by then it has loaded its libraries, at everybody's cost."""
+        try:
+            await lower(pid, self._niceness)
+        except OSError as error:  # it works at most a share of the time all the same
+            logger.warning("its priority stays name=%s reason=%s", self._name, error)
 
     async def _watch(self, process: asyncio.subprocess.Process) -> int:
         assert process.stdout is not None
@@ -131,10 +148,8 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 # What a child does, at its own start.
 
 
-def attend(niceness: int, on_end: Callable[[], None]) -> None:
-    """Be an attendant: at low priority, with signs of life, and until the parent is gone; then ``on_end`` is called in another thread."""
-    os.nice(niceness)
-    end_with_parent(os.getppid())
+def attend(on_end: Callable[[], None]) -> None:
+    """Be an attendant: one with signs of life, and until the parent is gone; then ``on_end`` is called in another thread."""
     threading.Thread(target=_wait_for_end, args=(on_end,), name="parent", daemon=True).start()
 
 

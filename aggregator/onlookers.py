@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from aggregator.attendants import Attendant
+from aggregator.attendants import Attendant, Patience
 from aggregator.intake import now_ms
 from aggregator.live import DIRECTORY, FinalQuality, Handed, Live, LiveFile, MethodTraffic, OpenRound, RoundTimes, unix_ms
 from aggregator.monitor.door import MonitorDoor
@@ -21,6 +21,10 @@ from swarm.budget import Faults
 from swarm.traffic import Traffic
 
 _PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
+_NICENESS = 10  # a tenth of what others have who want the same core; it has to answer people, and holds locks of the database
+_LEAST = 19  # a seventieth
+# Where others keep all cores busy the evaluator may need minutes for its libraries. It can be waited for: the database it never opens.
+_PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)
 logger = logging.getLogger("manta.onlookers")
 
 
@@ -121,6 +125,7 @@ class Onlookers:
             "monitor",
             ("-m", _PROGRAM, str(self._directory.absolute()), settings, where),
             beside / "monitor.log",
+            niceness=_NICENESS,
             pass_fds=(descriptor,),
         )
         if not self._settings.evaluate_share:
@@ -130,6 +135,8 @@ class Onlookers:
             "evaluator",
             ("-m", _EVALUATOR, str(self._directory.absolute()), str(self._settings.evaluate_share), *root),
             beside / "evaluator.log",
+            niceness=_LEAST,
+            patience=_PATIENCE,
         )
         return monitor, evaluator
 

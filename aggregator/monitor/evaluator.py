@@ -34,7 +34,6 @@ from protocol.records import Manifest
 from protocol.rewards import architecture_cost
 from swarm.disk import disk_errors, replace_file
 
-_NICENESS = 19
 _RANDOM = 6  # subnets, the same ones in every evaluation
 _LOOK_S = 1.0
 _SNAPSHOTS = "snapshots"
@@ -177,7 +176,7 @@ def work(evaluator: Evaluator, directory: Path, share: float) -> None:
 def main() -> None:
     """Be the program."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    attend(_NICENESS, lambda: os._exit(0))
+    attend(lambda: os._exit(0))
     keep_beating()
     torch.set_num_threads(1)
     directory, share = Path(sys.argv[1]), float(sys.argv[2])

@@ -30,7 +30,6 @@ from aggregator.monitor.sight import News, Sight
 from aggregator.monitor.streams import Streams
 from protocol.errors import StorageError, UserError
 
-_NICENESS = 10
 _LOOK_S = 0.25
 _NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0
 _LAST_S = 5.0  # for an orderly end
@@ -152,7 +151,7 @@ def main() -> None:
         ending.set()
         threading.Timer(_LAST_S, os._exit, (1,)).start()
 
-    attend(_NICENESS, end)
+    attend(end)
     directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     settings = MonitorSection.model_validate_json(settings_text)
     _allow_files(settings.streams + BESIDE_STREAMS + _FILES_BESIDE)

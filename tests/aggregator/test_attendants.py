@@ -11,20 +11,21 @@ import psutil
 import pytest
 
 from aggregator.attendants import CANNOT, Attendant, Patience
+from aggregator.priority import group_niceness
 from tests.swarm.processes import are_gone, wait_for
 
 pytestmark = pytest.mark.swarm
 
+NICENESS = 7
 QUICK = Patience(start_s=60.0, quiet_s=5.0, again_s=(0.1, 0.2))
-BEATING = "import sys, threading\nfrom aggregator.attendants import attend, keep_beating\nattend(1, lambda: None)\nkeep_beating()\n"
-WORKING = BEATING + "threading.Event().wait()\n"
+BEATING = "import os, sys, threading\nfrom aggregator.attendants import attend, keep_beating\nattend(lambda: None)\nkeep_beating()\n"
+WORKING = BEATING + "print('at work', os.getpid(), file=sys.stderr, flush=True)\nthreading.Event().wait()\n"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WORKING
 
 
 def attendant(tmp_path: Path, code: str, patience: Patience = QUICK) -> Attendant:
-    return Attendant(
-        "child", ("-c", f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[2])!r})\n{code}"), tmp_path / "log", patience=patience
-    )
+    arguments = ("-c", f"import sys\nsys.path.insert(0, {str(Path(__file__).parents[2])!r})\n{code}")
+    return Attendant("child", arguments, tmp_path / "log", niceness=NICENESS, patience=patience)
 
 
 def kept(one: Attendant, story: Callable[[], Awaitable[None]]) -> None:
@@ -45,42 +46,49 @@ def kept(one: Attendant, story: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(play())
 
 
-async def another(one: Attendant, than: int | None) -> int:
-    """Return the id of the process once it is another than that one, and at work: its priority is low."""
+async def another(one: Attendant, than: int | None, tmp_path: Path) -> int:
+    """Return the id of the process once it is another than that one, and at work."""
     while True:
         pid = one.pid
-        if pid is not None and pid != than and _niceness(pid):
+        if pid is not None and pid != than and f"at work {pid}\n" in (tmp_path / "log").read_text():
             return pid
         await asyncio.sleep(0.02)
-
-
-def _niceness(pid: int) -> int:
-    try:
-        return psutil.Process(pid).nice() - psutil.Process().nice()
-    except psutil.NoSuchProcess:
-        return 0
 
 
 def test_one_that_is_killed_and_one_that_stands_still_are_started_again(tmp_path: Path) -> None:
     one = attendant(tmp_path, WORKING)
 
     async def story() -> None:
-        first = await another(one, None)
+        first = await another(one, None, tmp_path)
         os.kill(first, signal.SIGKILL)
-        second = await another(one, first)
+        second = await another(one, first, tmp_path)
         os.kill(second, signal.SIGSTOP)
-        third = await another(one, second)
+        third = await another(one, second, tmp_path)
         assert not psutil.pid_exists(second), "it is not only replaced but gone"
         assert third not in (first, second)
 
     kept(one, story)
 
 
+def test_it_makes_way_for_all_others_and_they_keep_what_they_had(tmp_path: Path) -> None:
+    one = attendant(tmp_path, WORKING)
+    mine, group = os.getpriority(os.PRIO_PROCESS, 0), group_niceness(os.getpid())
+
+    async def story() -> None:
+        pid = await another(one, None, tmp_path)
+        assert os.getsid(pid) == pid
+        assert os.getpriority(os.PRIO_PROCESS, pid) == mine + NICENESS
+        assert group_niceness(pid) in (mine + NICENESS, None), "where sessions share the processors its session makes way"
+
+    kept(one, story)
+    assert (os.getpriority(os.PRIO_PROCESS, 0), group_niceness(os.getpid())) == (mine, group)
+
+
 def test_one_that_does_not_listen_is_ended_all_the_same(tmp_path: Path) -> None:
     one = attendant(tmp_path, STUBBORN)
 
     async def story() -> None:
-        await another(one, None)
+        await another(one, None, tmp_path)
 
     kept(one, story)
 
@@ -105,9 +113,10 @@ from pathlib import Path
 from aggregator.attendants import Attendant
 from tests.aggregator.test_attendants import WORKING, another, attendant
 async def play():
-    one = attendant(Path({str(tmp_path)!r}), WORKING)
+    tmp_path = Path({str(tmp_path)!r})
+    one = attendant(tmp_path, WORKING)
     keeping = asyncio.create_task(one.keep())
-    print(await another(one, None), flush=True)
+    print(await another(one, None, tmp_path), flush=True)
     await keeping
 asyncio.run(play())
 """
