@@ -1,3 +1,5 @@
+import hashlib
+import math
 import random
 from dataclasses import replace
 
@@ -86,6 +88,21 @@ def test_the_projection_is_eight_signed_sums_and_shows_a_change() -> None:
     np.testing.assert_allclose(np.frombuffer(project(moved), dtype="<f4") - base, first, atol=1e-3)
     np.testing.assert_allclose(np.frombuffer(project(gradient * 2), dtype="<f4"), base * 2, rtol=1e-6)
     assert 20 < np.linalg.norm(base) / np.sqrt(NUM_PROJECTIONS) < 500  # about the gradient's own norm, 141
+
+
+@pytest.mark.parametrize("count", [1, 255, 1 << 14, (1 << 14) + 1, 40_000])
+def test_a_projection_is_what_its_definition_says(count: int) -> None:
+    gradient = torch.randn(count, generator=torch.Generator().manual_seed(count))
+    stream = hashlib.shake_256(b"manta/projection/v1").digest(count)
+    sums = [math.fsum(v if byte >> 7 - p & 1 else -v for byte, v in zip(stream, gradient.tolist(), strict=True)) for p in range(8)]
+    np.testing.assert_allclose(np.frombuffer(project(gradient), "<f4"), np.array(sums, "<f4"), rtol=1e-6, atol=1e-6)
+
+
+def test_a_gradient_that_is_not_finite_has_a_projection_that_is_not() -> None:
+    for value in (np.inf, -np.inf, np.nan):
+        gradient = torch.ones(100)
+        gradient[50:] = value
+        assert not np.isfinite(np.frombuffer(project(gradient), "<f4")).any()
 
 
 def test_a_lot_of_one_sample_is_refused() -> None:
