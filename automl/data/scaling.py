@@ -1,11 +1,15 @@
-"""Pixels brought to another size, exactly: integer weights, sums that are exact in fp64 in whatever order, the one division last.
+"""Pixels brought to another size, exactly: integer weights, integer sums that are the same in whatever order, the one division last.
 
-An axis that shrinks is averaged over boxes (an area filter), one that grows is interpolated (bilinear, half-pixel centres).
+An axis that shrinks is averaged over boxes (an area filter), one that grows is interpolated (bilinear, half-pixel centres). Each new pixel
+is made of few old ones, its taps; nothing else is multiplied. All of it is numpy in the calling thread.
 
-Shapes: N images, C channels, H and W before, R and S rows and columns after.
+Shapes: N images, C channels, H and W before, R and S rows and columns after, T taps of each new row or column,
+M some of the planes, which are the channels of all images.
 """
 
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,40 +17,76 @@ import torch
 from torch import Tensor
 
 Pixels = npt.NDArray[np.uint8]
+Integers = npt.NDArray[np.int32 | np.int64]
+Value = TypeVar("Value", bound=np.generic)
+
+_MAX_LEVEL = 255
+_PIXELS = 1 << 16  # at a time: their sums stay in the cache
+
+
+class _Axis(NamedTuple):
+    """How an axis is brought to another size."""
+
+    places: npt.NDArray[np.intp]  # (T, R): which old pixels a new one is made of
+    weights: npt.NDArray[np.int64]  # (T, R): how much of each; 0 where a new pixel has fewer taps than others
+    total: int  # what the weights of each new pixel add up to
 
 
 def rescale(images_NCHW: Pixels, white: int, height: int, width: int) -> Tensor:
     """Return the images as fp32 (N, C, R, S) from 0 to 1; ``white`` is the largest value of a pixel."""
-    sums_NCRS, weight = _weighted_sums(images_NCHW, height, width)
-    return (sums_NCRS / (white * weight)).float()
+    scaled = np.empty((*images_NCHW.shape[:2], height, width), np.float32)
+    for part, sums, weight in _weighted_sums(images_NCHW, height, width):
+        np.divide(sums, white * weight, out=_planes(scaled)[part], dtype=np.float64, casting="same_kind")
+    return torch.from_numpy(scaled)
 
 
 def rescale_pixels(images_NCHW: Pixels, height: int, width: int) -> Pixels:
     """Return the images as uint8 (N, C, R, S), rounded half up."""
-    sums_NCRS, weight = _weighted_sums(images_NCHW, height, width)
-    rounded: Pixels = ((2 * sums_NCRS.numpy().astype(np.int64) + weight) // (2 * weight)).astype(np.uint8)
-    return rounded
+    scaled = np.empty((*images_NCHW.shape[:2], height, width), np.uint8)
+    for part, sums, weight in _weighted_sums(images_NCHW, height, width):
+        _planes(scaled)[part] = (2 * sums.astype(np.int64) + weight) // (2 * weight)
+    return scaled
 
 
-def _weighted_sums(images_NCHW: Pixels, height: int, width: int) -> tuple[Tensor, int]:
-    """Return the fp64 sums (N, C, R, S), all integers below 2^53, and the sum of each one's weights."""
-    rows_RH, row_weight = _weights(images_NCHW.shape[2], height)
-    columns_SW, column_weight = _weights(images_NCHW.shape[3], width)
-    images = torch.from_numpy(np.ascontiguousarray(images_NCHW)).double()
-    return rows_RH @ images @ columns_SW.T, row_weight * column_weight
+def _planes(images_NCHW: npt.NDArray[Value]) -> npt.NDArray[Value]:
+    """Return the channels of all images, one after the other."""
+    return images_NCHW.reshape(-1, *images_NCHW.shape[2:])
+
+
+def _weighted_sums(images_NCHW: Pixels, height: int, width: int) -> Iterator[tuple[slice, Integers, int]]:
+    """Yield the sums (M, R, S) of some of the planes, which ones these are, and the sum of each one's weights."""
+    rows, columns = _axis(images_NCHW.shape[2], height), _axis(images_NCHW.shape[3], width)
+    weight, planes_PHW = rows.total * columns.total, _planes(images_NCHW)
+    integer: type[np.int32 | np.int64] = np.int32 if _MAX_LEVEL * weight < 2**31 else np.int64
+    count = max(1, _PIXELS // (planes_PHW.shape[1] * planes_PHW.shape[2]))
+    for start in range(0, len(planes_PHW), count):
+        part = slice(start, start + count)
+        sums_MRW = _summed(planes_PHW[part].astype(integer), rows)
+        sums_MSR = _summed(np.ascontiguousarray(sums_MRW.transpose(0, 2, 1)), columns)  # whole rows are copied faster than single values
+        yield part, sums_MSR.transpose(0, 2, 1), weight
+
+
+def _summed(values: Integers, axis: _Axis) -> Integers:
+    """Return (M, R, K) the sums over the taps of the second axis of values (M, H, K)."""
+    sums: Integers = np.zeros((1, 1, 1), values.dtype)
+    for tap, (places_R, weights_R) in enumerate(zip(axis.places, axis.weights, strict=True)):
+        part = values.take(places_R, axis=1)
+        np.multiply(part, weights_R[:, None].astype(values.dtype), out=part)
+        sums = np.add(sums, part, out=sums) if tap else part
+    return sums
 
 
 @lru_cache(maxsize=256)
-def _weights(size: int, target: int) -> tuple[Tensor, int]:
-    """Return the (target, size) weights of one axis, integers in fp64, and what each row of them sums to."""
-    weights = np.zeros((target, size))
+def _axis(size: int, target: int) -> _Axis:
+    """Return the taps of an axis of ``size`` pixels that is brought to ``target``."""
+    new = np.arange(target, dtype=np.int64)
     if target < size:
-        starts, edges = np.arange(target)[:, None] * size, np.arange(size)[None, :] * target  # in parts of a pixel: 1 / target
-        weights += np.clip(np.minimum(starts + size, edges + target) - np.maximum(starts, edges), 0, None)
-        return torch.from_numpy(weights), size
+        starts = new * size  # in parts of an old pixel: 1 / target
+        places = starts // target + np.arange(-(-size // target) + 1)[:, None]
+        weights = np.maximum(np.minimum(starts + size, (places + 1) * target) - np.maximum(starts, places * target), 0)
+        is_used = weights.any(axis=1)
+        return _Axis(np.minimum(places, size - 1).astype(np.intp)[is_used], weights[is_used], size)
     unit = 2 * target
-    for row in range(target):
-        low, part = divmod(max((2 * row + 1) * size - target, 0), unit)  # the position in the source, in parts of ``unit``
-        weights[row, min(low, size - 1)] += unit - part
-        weights[row, min(low + 1, size - 1)] += part
-    return torch.from_numpy(weights), unit
+    low, part = np.divmod(np.maximum((2 * new + 1) * size - target, 0), unit)  # the position in the source, in parts of ``unit``
+    places = np.minimum(np.stack([low, low + 1]), size - 1)
+    return _Axis(places.astype(np.intp), np.stack([unit - part, part]), unit)

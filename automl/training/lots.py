@@ -153,7 +153,8 @@ def project(gradient_N: Tensor) -> bytes:
         chunk = slice(start, start + _PROJECTION_CHUNK)
         sums_K += np.bincount(kinds_N[chunk], weights=values_N[chunk], minlength=_NUM_KINDS)
     with np.errstate(invalid="ignore", over="ignore"):  # of a gradient that is not finite, which is dropped
-        return (sums_K[:, None] * _SIGNS_KP).sum(axis=0).astype("<f4").tobytes()
+        sums_P: NDArray[np.float64] = (sums_K[:, None] * _SIGNS_KP).sum(axis=0)
+        return sums_P.astype("<f4").tobytes()
 
 
 @cache

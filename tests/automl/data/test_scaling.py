@@ -33,6 +33,51 @@ def test_enlarging_is_bilinear(height: int, width: int) -> None:
     torch.testing.assert_close(rescale(images, 255, height, width), expected.float())
 
 
+def weights_by_definition(size: int, target: int) -> tuple[list[list[int]], int]:
+    """Of each new pixel how much of each old one, as a dense matrix of integers, and what its rows sum to."""
+    if target < size:
+        overlap = [[min((r + 1) * size, (h + 1) * target) - max(r * size, h * target) for h in range(size)] for r in range(target)]
+        return [[max(each, 0) for each in row] for row in overlap], size
+    rows = [[0] * size for _ in range(target)]
+    for place, row in enumerate(rows):
+        low, part = divmod(max((2 * place + 1) * size - target, 0), 2 * target)
+        row[min(low, size - 1)] += 2 * target - part
+        row[min(low + 1, size - 1)] += part
+    return rows, 2 * target
+
+
+SIZES = [(1, 1), (1, 5), (2, 1), (3, 2), (7, 7), (8, 32), (28, 32), (31, 24), (33, 32), (64, 64), (65, 64), (97, 64), (127, 128), (150, 37)]
+
+
+@pytest.mark.parametrize(("rows", "height"), SIZES)
+@pytest.mark.parametrize(("columns", "width"), [(4, 9), (9, 4), (131, 128)])
+def test_the_pixels_are_those_of_the_definition_to_the_bit(rows: int, height: int, columns: int, width: int) -> None:
+    images = noise(2, 3, rows, columns)
+    (down, down_total), (across, across_total) = weights_by_definition(rows, height), weights_by_definition(columns, width)
+    sums = np.array(down) @ images.astype(np.int64) @ np.array(across).T
+    total = down_total * across_total
+    expected = torch.from_numpy((sums.astype(np.float64) / (255 * total)).astype(np.float32))
+    assert torch.equal(rescale(images, 255, height, width), expected)
+    assert np.array_equal(rescale_pixels(images, height, width), (2 * sums + total) // (2 * total))
+
+
+def test_sums_that_need_more_than_32_bits_are_exact() -> None:
+    images = np.full((1, 1, 4200, 2100), 255, np.uint8)
+    images[..., ::2] = 254
+    assert rescale(images, 255, 3, 1).unique().tolist() == [np.float32(254.5 / 255)]
+    assert rescale_pixels(images, 3, 1).ravel().tolist() == [255] * 3
+
+
+def test_pixels_that_nobody_may_write_to_and_those_in_any_order_are_taken() -> None:
+    images = noise(2, 3, 12, 16)
+    kept = images.copy()
+    kept.setflags(write=False)
+    backwards = images.transpose(3, 2, 1, 0).copy().transpose(3, 2, 1, 0)
+    assert torch.equal(rescale(kept, 255, 5, 20), rescale(images, 255, 5, 20))
+    assert torch.equal(rescale(backwards, 255, 5, 20), rescale(images, 255, 5, 20))
+    assert rescale(images[:0], 255, 5, 20).shape == (0, 3, 5, 20)
+
+
 def test_one_axis_may_shrink_while_the_other_grows() -> None:
     images = noise(1, 1, 12, 5)
     narrow = torch.from_numpy(mean_of_boxes(images, 4, 5) / 255)
