@@ -50,16 +50,34 @@ class TrainingSet(Protocol):
         """
 
 
-class Dataset(TrainingSet, Protocol):
+class EvaluationSet(Protocol):
+    """What a subnet is calibrated and measured with."""
+
+    @property
+    def task(self) -> str:
+        """``classification`` or ``stereo``."""
+
+    def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
+        """Yield training inputs (B, C, H, W) without augmentation: a fixed choice spread over the set.
+
+        At most ``limit`` samples, in batches of equal size: ``batch``, or all there are where that is less.
+        """
+
+    def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
+        """Yield the held-out samples in a fixed order; the last batch may be smaller.
+
+        ``every``: of the samples in groups of ``batch`` only each so manieth group, from the first; the others are not even read.
+
+        ``search`` and ``test`` are two fixed halves: a search selects on the one, the figures that are reported are of the other.
+        """
+
+
+class Dataset(TrainingSet, EvaluationSet, Protocol):
     """A data set for one task, with a fixed held-out part that no training batch touches."""
 
     @property
     def name(self) -> str:
         """What a manifest's ``dataset`` says."""
-
-    @property
-    def task(self) -> str:
-        """``classification`` or ``stereo``."""
 
     @property
     def image_channels(self) -> int:
@@ -76,20 +94,6 @@ class Dataset(TrainingSet, Protocol):
     @property
     def digest(self) -> Digest:
         """SHA-256 over name, shapes and raw samples: equal on every machine that has the same data."""
-
-    def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
-        """Yield training inputs (B, C, H, W) without augmentation: a fixed choice spread over the set.
-
-        At most ``limit`` samples, in batches of equal size: ``batch``, or all there are where that is less.
-        """
-
-    def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
-        """Yield the held-out samples in a fixed order; the last batch may be smaller.
-
-        ``every``: of the samples in groups of ``batch`` only each so manieth group, from the first; the others are not even read.
-
-        ``search`` and ``test`` are two fixed halves: a search selects on the one, the figures that are reported are of the other.
-        """
 
 
 def calibration_indices(num_train: int, batch: int, limit: int) -> list[npt.NDArray[np.int64]]:

@@ -10,7 +10,7 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset
+from automl.data.dataset import ALL, CLASSIFICATION, STEREO, Dataset, EvaluationSet
 from automl.evaluation.calibration import recalibrate
 from automl.evaluation.metrics import disparity_metrics, median_disparity
 from automl.models.networks import build
@@ -69,7 +69,7 @@ def evaluate(
     return qualities
 
 
-def calibrate(supernet: Supernet, dataset: Dataset, architecture: Architecture, samples: int | None = None) -> None:
+def calibrate(supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, samples: int | None = None) -> None:
     """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples.
 
     ``samples``: at most so many; None: as many as the task needs (``CALIBRATION_SAMPLES``).

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.data.dataset import STEREO, Dataset
+from automl.data.dataset import STEREO, EvaluationSet
 from automl.evaluation.held_out import Quality, calibrate
 from automl.evaluation.metrics import DisparityErrors, disparity_errors
 from automl.models.supernet import Supernet
@@ -40,7 +40,7 @@ class Measured:
 
 
 @torch.no_grad()
-def evaluate_samples(supernet: Supernet, dataset: Dataset, architecture: Architecture, part: str) -> Measured:
+def evaluate_samples(supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, part: str) -> Measured:
     """Return how good a subnet is on a part of the held-out data, its BatchNorm recalibrated first.
 
     A stereo window none of whose disparities is known is no sample.

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from automl.data.dataset import Dataset
+from automl.data.dataset import EvaluationSet
+from automl.data.kept_batches import KeptBatches
 from automl.evaluation.samples import Measured, evaluate_samples
 from automl.models.supernet import Supernet
 from automl.spaces.space import Architecture
@@ -22,10 +23,10 @@ class Evaluator(Protocol):
 class LocalEvaluator:
     """Measures in this process, with torch's threads."""
 
-    def __init__(self, supernet: Supernet, dataset: Dataset) -> None:
-        """Take a supernet with its weights loaded, and data that fits it."""
+    def __init__(self, supernet: Supernet, dataset: EvaluationSet) -> None:
+        """Take a supernet with its weights loaded, and data that fits it; the samples are resized once for all architectures."""
         self._supernet = supernet
-        self._dataset = dataset
+        self._dataset = KeptBatches(dataset)
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> Iterator[Measured]:
         """Yield how good each architecture is, its BatchNorm recalibrated first; see Evaluator."""

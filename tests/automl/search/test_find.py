@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from matplotlib.image import imread
 
 from automl.cli import main
-from automl.data.dataset import Dataset
+from automl.data.dataset import EvaluationSet
 from automl.evaluation.samples import Measured
 from automl.latency.table import Accuracy, Conditions, LatencyTable
 from automl.models.supernet import Supernet
@@ -43,7 +43,7 @@ class Measuring:
         self.architectures: list[Architecture] = []
         self.interrupted_at: int | None = None
 
-    def evaluate(self, supernet: Supernet, dataset: Dataset, architecture: Architecture, part: str) -> Measured:
+    def evaluate(self, supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, part: str) -> Measured:
         if len(self.architectures) == self.interrupted_at:
             raise KeyboardInterrupt
         self.architectures.append(architecture)
