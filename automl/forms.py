@@ -1,5 +1,6 @@
 """The forms in which a subnet is exported, by their names, and what the files are called. No torch."""
 
+import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,6 +11,7 @@ PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
 FORMATS = (PT2, ONNX, FOLDER)
 SUFFIXES = (f".{PT2}", f".{ONNX}")
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of a folder
+_LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,49}")
 _FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
 
 
@@ -25,6 +27,17 @@ def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool
     for target in targets.values():
         _check_target(folder / target, replace)
     return targets
+
+
+def check_licence(licence: str) -> str:
+    """Return the short name of a licence, as model hubs have them.
+
+    Raises:
+        UserError: it is no such name.
+    """
+    if not isinstance(licence, str) or _LICENCE.fullmatch(licence) is None:
+        raise UserError(f"{str(licence)[:60]!r} is no short name of a licence: write it like mit, apache-2.0 or cc-by-4.0")
+    return licence
 
 
 def _check_target(path: Path, replace: bool) -> None:

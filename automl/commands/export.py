@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.commands import check_data, clear_errors, described, loading
-from automl.forms import FORMATS, check_targets
+from automl.forms import FORMATS, check_licence, check_targets
 from automl.spaces.choice import chosen
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
@@ -28,6 +28,8 @@ class Wishes:
     name: str | None
     data: str | None
     data_root: Path | None
+    licence: str
+    data_licence: str | None
     force: bool
     threads: int | None
 
@@ -47,6 +49,8 @@ class Wishes:
 @click.option("--name", metavar="NAME", help="What to call it.  [default: of supernet and architecture]")
 @click.option("--data", metavar="NAME", help="Data set to calibrate and measure with.  [default: what the snapshot was trained on]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
+@click.option("--licence", default="unknown", show_default=True, metavar="NAME", help="The network's, for its card: like mit.")
+@click.option("--data-licence", metavar="NAME", help="The data set's.  [default: what the set tells, else unknown]")
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def export(**options: Any) -> None:
@@ -54,6 +58,8 @@ def export(**options: Any) -> None:
     with clear_errors():
         wishes = Wishes(**options)
         forms = _forms(wishes.formats)
+        for licence in (wishes.licence, wishes.data_licence or wishes.licence):
+            check_licence(licence)
         space, metadata = described(wishes.snapshot)
         picked = chosen(wishes.architecture, space, wishes.search)
         name = _name(wishes, space, picked)

@@ -28,6 +28,23 @@ TEST = "test"
 PARTS = (ALL, SEARCH, TEST)
 
 
+CENTRE_SQUARE = "centre square"
+WINDOWS = "largest windows twice as wide as high that cover the picture"
+CROPS = {CLASSIFICATION: CENTRE_SQUARE, STEREO: WINDOWS}
+
+
+@dataclass(frozen=True, slots=True)
+class Preparation:
+    """How a picture becomes an input that is not augmented: cut, brought to the input's size (automl.data.scaling), from 0 to 1.
+
+    A side that shrinks is averaged over boxes, one that grows is interpolated.
+    """
+
+    crop: str  # of CROPS
+    white: int  # the level of a pixel that becomes 1; 0 becomes 0
+    kept_side: int | None  # pixels: first every picture is brought to this, in whole levels; None: it is not
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a network is fed, and what it should make of it."""
@@ -86,6 +103,14 @@ class Dataset(TrainingSet, EvaluationSet, Protocol):
     @property
     def num_classes(self) -> int:
         """Classification: labels run from 0 to below it; stereo: 0."""
+
+    @property
+    def class_titles(self) -> tuple[str, ...]:
+        """Classification: what people call the classes, in the order of their labels; stereo: none."""
+
+    @property
+    def preparation(self) -> Preparation:
+        """How held-out pictures become inputs."""
 
     @property
     def num_held_out(self) -> int:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from automl.data.augmentation import augment, flip, jitter
-from automl.data.dataset import ALL, CLASSIFICATION, Batch, calibration_indices, part_indices
+from automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
 from automl.data.scaling import Pixels, rescale
 from protocol.encoding import encode
 from protocol.signing import Digest
@@ -36,6 +36,7 @@ class ImageDataset:
     held_out_labels: Indices = field(repr=False)
     flips: bool = False  # a mirrored image is of the same class: true of most photographs, not of digits and letters
     names: tuple[str, ...] = ()  # of the classes, where the set has them; no part of the digest
+    titles: tuple[str, ...] = ()  # of the classes, where people call them something that is no folder's name; no part of the digest
 
     @property
     def task(self) -> str:
@@ -46,6 +47,16 @@ class ImageDataset:
     def class_names(self) -> tuple[str, ...]:
         """What the classes are called, in the order of their labels; their numbers where the set has no names for them."""
         return self.names or tuple(map(str, range(self.num_classes)))
+
+    @property
+    def class_titles(self) -> tuple[str, ...]:
+        """What people call the classes, in the order of their labels."""
+        return self.titles or self.class_names
+
+    @property
+    def preparation(self) -> Preparation:
+        """The centre square, brought to the side of the set's images, and from there to the resolution."""
+        return Preparation(CENTRE_SQUARE, self.white, int(self.train_images.shape[2]))
 
     @property
     def image_channels(self) -> int:

@@ -17,7 +17,7 @@ import struct
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -98,9 +98,9 @@ def torchvision_images(name: str, root: Path, *, download: bool = False, side: i
     """
     source = _source(name, root)
     parts = [_labelled(source, arguments, download, side) for arguments in source.parts]
-    channels = 3 if any(has_colours(pictures) for pictures, _ in parts) else 1
+    channels = 3 if any(has_colours(pictures) for pictures, _, _ in parts) else 1
     stored = side_of(parts[0][0])
-    arrays = [(of_one_size(pictures, stored, channels), labels) for pictures, labels in parts]
+    arrays = [(of_one_size(pictures, stored, channels), labels) for pictures, labels, _ in parts]
     classes = np.unique(arrays[0][1])
     train_images, train_labels = arrays[0][0], np.searchsorted(classes, arrays[0][1])
     if len(arrays) == 1:
@@ -113,7 +113,10 @@ def torchvision_images(name: str, root: Path, *, download: bool = False, side: i
             raise UserError(f"{name} has label {unknown[0]} in its held-out part only: {source.remedy}")
         held_out_images, held_out_labels = arrays[1][0], np.searchsorted(classes, arrays[1][1])
     flips = source.reader.__name__ not in _NOT_MIRRORED
-    return ImageDataset(name, _WHITE, len(classes), train_images, train_labels, held_out_images, held_out_labels, flips=flips)
+    both = (train_images, train_labels, held_out_images, held_out_labels)
+    titles = parts[0][2]
+    named = tuple(titles[label] for label in classes) if classes[0] >= 0 and classes[-1] < len(titles) else ()
+    return ImageDataset(name, _WHITE, len(classes), *both, flips=flips, titles=named)
 
 
 @cache
@@ -162,8 +165,8 @@ def _source(name: str, root: Path) -> _Source:
     return _Source(name, reader, tuple(extra | part for part in parts), root)
 
 
-def _labelled(source: _Source, arguments: dict[str, object], download: bool, side: int) -> tuple[list[Pixels], Indices]:
-    """Return the squares of one part's images, and their labels as torchvision has them."""
+def _labelled(source: _Source, arguments: dict[str, object], download: bool, side: int) -> tuple[list[Pixels], Indices, Sequence[str]]:
+    """Return the squares of one part's images, their labels as torchvision has them, and what those are called, if it says so."""
     dataset = _opened(source, arguments, download)
     labels: list[int] = []
 
@@ -175,7 +178,14 @@ def _labelled(source: _Source, arguments: dict[str, object], download: bool, sid
     kept = squares(pictures(), len(dataset), side, source.name)
     if not kept:
         raise UserError(f"{source.name} holds no images in {source.root}: {source.remedy}")
-    return kept, np.array(labels, dtype=np.int64)
+    return kept, np.array(labels, dtype=np.int64), _titles(dataset)
+
+
+def _titles(dataset: Any) -> Sequence[str]:
+    """Return what a set calls its labels, from 0 on; nothing where it does not say so in words."""
+    listed = getattr(dataset, "classes", None) or getattr(dataset, "categories", None) or ()
+    titles = [", ".join(one) if isinstance(one, tuple) else one for one in listed]  # ImageNet has several words for each
+    return titles if all(isinstance(title, str) for title in titles) else ()
 
 
 def _opened(source: _Source, arguments: dict[str, object], download: bool) -> Any:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from automl.data.augmentation import Integers, around, below, tone_tables, toned, words
-from automl.data.dataset import ALL, STEREO, Batch, calibration_indices, part_indices
+from automl.data.dataset import ALL, STEREO, WINDOWS, Batch, Preparation, calibration_indices, part_indices
 from automl.data.scaling import Pixels, rescale
 from protocol.encoding import Value, encode
 from protocol.signing import Digest, sha256
@@ -119,6 +119,16 @@ class StereoDataset:
     def num_classes(self) -> int:
         """None."""
         return 0
+
+    @property
+    def class_titles(self) -> tuple[str, ...]:
+        """None."""
+        return ()
+
+    @property
+    def preparation(self) -> Preparation:
+        """Windows, each brought to the resolution at once."""
+        return Preparation(WINDOWS, WHITE, None)
 
     @property
     def num_train(self) -> int:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 
 from automl.data.dataset import STEREO
+from automl.data.names import OWN_IMAGES, OWN_PAIRS, SHARDS
 from automl.export.description import LOCAL, UNKNOWN, Description
 
 _PIPELINES = {"classification": "image-classification", "stereo": "depth-estimation"}
@@ -26,7 +27,7 @@ _CARD = """\
 - Input: {inputs}.
 - Output: {output}.
 - {macs:,.2f} M multiply-accumulates a sample, {num_weights:,} weights.
-- Architecture `{identity}`: `{text}`
+{presentation}- Architecture `{identity}`: `{text}`
 
 ## How good it is
 
@@ -63,6 +64,7 @@ fine-tuned: the statistics of the normalisations were measured anew, on up to {c
 | state after round {round}, SHA-256 | `{state}` |
 | {ledger} | `{ledger_root}` |
 | data set, digest | `{dataset_digest}` |
+| licence of the network, of the data set | {licences} |
 | made with | {made_with} |
 {ledger_note}"""
 
@@ -92,6 +94,7 @@ def card(description: Description) -> str:
         ),
         macs=value["macs"] / 1e6,
         num_weights=value["num_weights"],
+        presentation=_presentation_lines(description),
         identity=description.architecture.id,
         text=description.architecture.text,
         samples=description.test_samples,
@@ -111,6 +114,7 @@ def card(description: Description) -> str:
         ledger=f"public log, root at {provenance.ledger_size} entries" if log_is_known else "public log, root",
         ledger_root=provenance.ledger_root,
         dataset_digest=description.dataset_digest,
+        licences=", ".join(_licences(description)),
         made_with=description.made_with,
         ledger_note="" if log_is_known else _NO_LEDGER,
     )
@@ -119,6 +123,26 @@ def card(description: Description) -> str:
 def metric_texts(metrics: Mapping[str, float]) -> str:
     """Return figures as one line of text, like "EPE 1.250 px, D1 12.00%, bad-3 13.00%"."""
     return ", ".join(f"{_METRICS[name][0]} {_METRICS[name][1].format(figure)}" for name, figure in metrics.items())
+
+
+def _licences(description: Description) -> tuple[str, str]:
+    """Return the licences of the network and of the data set; unknown where nobody said."""
+    told = description.presentation
+    return (UNKNOWN, UNKNOWN) if told is None else (told.licence, told.dataset_licence)
+
+
+def _presentation_lines(description: Description) -> str:
+    """Return how a picture becomes an input, and where the names of the classes are."""
+    told = description.presentation
+    if told is None:
+        return ""
+    side = told.preparation.kept_side
+    first = "" if side is None else f"{side} x {side} pixels of whole levels, then\n  "
+    crop = f"{told.preparation.crop}, {first}brought to the size of the input"
+    how = f"{crop},\n  averaged over boxes where it shrinks, bilinear where it grows"
+    scale = f"levels divided by {told.preparation.white}, nothing subtracted"
+    names = "- Classes: `id2label` in `config.json` has their names, in the order of the output.\n" if told.class_titles else ""
+    return f"- How a picture becomes an input: {how};\n  {scale}.\n{names}"
 
 
 def _metric_rows(metrics: Mapping[str, float]) -> str:
@@ -132,8 +156,11 @@ _NO_LEDGER = "\nNo tree head of a public log lay beside the snapshot, so its roo
 def _front_matter(description: Description) -> str:
     """Return YAML; every text in it is written as a JSON string, which YAML reads as it is."""
     metrics = [{"type": name, "value": figure} for name, figure in description.metrics.items()]
+    licence, _ = _licences(description)
     lines = {
         "library_name": "manta-swarm",
+        "license": licence,
+        **({} if description.dataset.startswith((OWN_IMAGES, OWN_PAIRS, SHARDS)) else {"datasets": [description.dataset]}),
         "pipeline_tag": _PIPELINES[description.space.task],
         "tags": ["once-for-all", "manta", description.space.task, description.supernet],
         "model-index": [

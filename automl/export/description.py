@@ -12,12 +12,13 @@ from dataclasses import asdict, dataclass, field
 from typing import cast
 
 from automl.data.dataset import TEST
+from automl.export.presentation import Presentation
 from automl.spaces.cost import macs, num_weights
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from protocol.errors import UserError
 
 FORMAT = "manta/network/v1"
-MAX_BYTES = 64 << 10
+MAX_BYTES = 512 << 10  # most of it names of classes, where there are thousands
 UNKNOWN = "unknown"
 LOCAL = "local"  # the run of a training without a swarm
 
@@ -50,6 +51,7 @@ class Description:
     test_samples: int  # held-out samples that the metrics are of; none of them had a part in the search
     metrics: Mapping[str, float]  # accuracy (0..1); or epe in pixels, d1 and bad3 (0..1)
     made_with: str  # versions of this project and of torch
+    presentation: Presentation | None = None  # None: it is an export of the first version, which tells nothing of it
     weights: Mapping[str, str] = field(default_factory=dict)  # a folder's: SHA-256 in hex of each file of weights, by its name
 
     @property
@@ -112,6 +114,7 @@ class Description:
             "metrics": {"part": TEST, "samples": self.test_samples, **self.metrics},
             "provenance": asdict(self.provenance),
             "made_with": self.made_with,
+            **({} if self.presentation is None else self.presentation.value(channels)),
         }
         return {**value, "weights": dict(self.weights)} if self.weights else value
 
@@ -163,6 +166,7 @@ def _parsed(value: object) -> Description:
         test_samples=_count(metrics["samples"]),
         metrics={name: _finite(metrics[name]) for name in _METRICS[space.task]},
         made_with=_printable(fields["made_with"]),
+        presentation=Presentation.parse(fields, space.task, space.num_classes),
         weights={_printable(name): _printable(digest) for name, digest in fields.get("weights", {}).items()},
     )
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from automl.data.dataset import TEST, Dataset
 from automl.evaluation.held_out import CALIBRATION_SAMPLES, calibrate, check_fit, measure
 from automl.export.description import UNKNOWN, Description, Provenance
+from automl.export.presentation import Presentation, presentation_of
 from automl.files import read_bounded
 from automl.models.supernet import Supernet
 from automl.spaces.space import Architecture
@@ -31,8 +32,12 @@ class Subnet:
     description: Description
 
 
-def cut(supernet: Supernet, architecture: Architecture, dataset: Dataset, provenance: Provenance) -> Subnet:
+def cut(
+    supernet: Supernet, architecture: Architecture, dataset: Dataset, provenance: Provenance, presentation: Presentation | None = None
+) -> Subnet:
     """Return the subnet of a loaded supernet; its running statistics are of ``dataset``'s training samples, its metrics of the part "test".
+
+    ``presentation``: how it is presented, where more is known than the data set tells by itself.
 
     Raises:
         UserError: the data is for another network.
@@ -58,6 +63,7 @@ def cut(supernet: Supernet, architecture: Architecture, dataset: Dataset, proven
         test_samples=samples,
         metrics=metrics,
         made_with=f"manta-swarm {importlib.metadata.version('manta-swarm')}, torch {torch.__version__}",
+        presentation=presentation or presentation_of(dataset),
     )
     return Subnet(network, description)
 

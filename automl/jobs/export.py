@@ -8,6 +8,7 @@ import torch
 from automl.commands.export import Wishes
 from automl.export.card import metric_texts
 from automl.export.description import UNKNOWN
+from automl.export.presentation import presentation_of
 from automl.export.subnet import Subnet, cut, provenance_of
 from automl.export.writer import write
 from automl.opening import dataset_of, opened_snapshot
@@ -25,7 +26,8 @@ def export(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]
         torch.set_num_threads(wishes.threads)
     supernet, state, metadata = opened_snapshot(wishes.snapshot)
     provenance = provenance_of(wishes.snapshot, state, metadata)
-    subnet = cut(supernet, picked, dataset_of(metadata, wishes.data, wishes.data_root), provenance)
+    dataset = dataset_of(metadata, wishes.data, wishes.data_root)
+    subnet = cut(supernet, picked, dataset, provenance, presentation_of(dataset, wishes.licence, wishes.data_licence))
     written = write(subnet, wishes.out, name, forms, replace=wishes.force)
     _print(subnet)
     for each in written:

@@ -5,13 +5,16 @@ most of it, the weights, repeats.
 """
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from automl.data.dataset import CENTRE_SQUARE, Preparation
 from automl.export.description import UNKNOWN, Description, Provenance
 from automl.export.opened import ExportedNetwork
+from automl.export.presentation import Presentation
 from automl.export.pt2 import read_pt2
 from automl.export.subnet import Subnet
 from automl.export.writer import exported_files
@@ -19,6 +22,7 @@ from automl.forms import FORMATS, PT2
 from automl.models.plain import plain_network
 from automl.spaces.space import STEREO_TINY, TINY, SearchSpace
 
+PRESENTED = "presented.json"
 PACKED = "stereo.pt2.gz"
 _METRICS = {"classification": {"accuracy": 0.9375}, "stereo": {"epe": 2.5, "d1": 0.25, "bad3": 0.375}}
 _SHOWN = {"classification": 10, "stereo": 8}  # values of the output
@@ -26,9 +30,13 @@ _DIGITS = 3
 
 
 def write_networks(folder: Path, made_with: str) -> None:
-    """Write the networks as ``manta-search export`` does, from which a later program has to read them."""
+    """Write the networks as ``manta-search export`` does, from which a later program has to read them.
+
+    These tell nothing of pictures, classes and licences, as the first ones did; a description that does stands by itself.
+    """
     forms = {form: "network" if form == "folder" else f"network.{form}" for form in FORMATS}
     files, _ = exported_files(_subnet(TINY, made_with), forms)
+    (folder / PRESENTED).write_text(_presented(made_with).to_json(indent=1) + "\n")
     packed, _ = exported_files(_subnet(STEREO_TINY, made_with), {PT2: "stereo.pt2"})
     for name, data in {**files, PACKED: gzip.compress(packed["stereo.pt2"], mtime=0)}.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -64,6 +72,12 @@ def _subnet(space: SearchSpace, made_with: str) -> Subnet:
         made_with=made_with,
     )
     return Subnet(_with_placed_weights(plain_network(space, architecture)), description)
+
+
+def _presented(made_with: str) -> Description:
+    preparation = Preparation(CENTRE_SQUARE, 255, 28)
+    titles = ("T-shirt/top", *"123456789")
+    return replace(_subnet(TINY, made_with).description, presentation=Presentation(preparation, titles, "mit", "unknown"))
 
 
 def _with_placed_weights(network: nn.Module) -> nn.Module:

@@ -14,6 +14,7 @@ import pytest
 from aggregator.config import RunConfig, load_run_file
 from aggregator.log import Log
 from aggregator.verify import verify_directory
+from automl.export.description import Description
 from automl.export.opened import ExportedNetwork, open_exported
 from automl.latency.table import LatencyTable
 from automl.search.journal import FileJournal
@@ -32,7 +33,7 @@ from protocol.versions import PROTOCOL
 from swarm.disk import load_identity
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats import make
-from tests.formats.networks import PACKED, open_packed, shown
+from tests.formats.networks import PACKED, PRESENTED, open_packed, shown
 
 NETWORKS = ("network", "network.pt2", "network.onnx", PACKED)
 VERSIONS = sorted(path.name for path in make.ROOT.iterdir() if (path / "expected.json").exists())
@@ -123,6 +124,12 @@ def test_exported_networks_are_read_and_make_what_they_made(kept: Kept, form: st
     network = _network(kept.folder, form)
     assert shown(network) == pytest.approx(kept.expected["stereo" if form == PACKED else "classifier"], abs=0.002)
     assert (network.description.provenance.round, network.description.test_samples) == (7, 177)
+
+
+def test_what_a_network_tells_of_pictures_and_classes_is_read(kept: Kept) -> None:
+    told = Description.from_json((kept.folder / "exported" / PRESENTED).read_bytes()).presentation
+    assert told is not None
+    assert (told.preparation.kept_side, told.class_titles[0], told.licence) == (28, "T-shirt/top", "mit")
 
 
 def test_a_search_goes_on_with_what_was_measured(kept: Kept) -> None:

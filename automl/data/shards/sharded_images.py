@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from automl.data.augmentation import below, jitter_tables, mirrored, words
-from automl.data.dataset import ALL, CLASSIFICATION, Batch, calibration_indices, part_indices
+from automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
 from automl.data.images import Indices, resize
 from automl.data.scaling import Pixels
 from automl.data.shards.reading import Shards
@@ -50,6 +50,16 @@ class ShardedImages:
     def class_names(self) -> tuple[str, ...]:
         """What the classes are called, in the order of their labels."""
         return self.shards.list.classes
+
+    @property
+    def class_titles(self) -> tuple[str, ...]:
+        """What people call them: the same."""
+        return self.class_names
+
+    @property
+    def preparation(self) -> Preparation:
+        """The centre square, brought to the resolution at once."""
+        return Preparation(CENTRE_SQUARE, _WHITE, None)
 
     @property
     def num_classes(self) -> int:

@@ -49,6 +49,7 @@ def _sharded(tmp_path: Path, channels: int = 3, **options: int) -> ShardedImages
 def test_every_picture_of_a_folder_comes_back_with_its_own_pixels_and_class(tmp_path: Path) -> None:
     dataset = _sharded(tmp_path)
     assert (dataset.num_train, dataset.num_held_out, dataset.class_names) == (24, 6, ("cat", "dog", "emu"))
+    assert (dataset.class_titles, dataset.preparation.kept_side) == (dataset.class_names, None)
     found = {(dataset.shards.label(place), _bytes(dataset.shards, place)) for place in range(30)}
     assert found == {
         (label, read_picture(path).tobytes())

@@ -55,6 +55,7 @@ def test_files_of_the_mnist_format_are_read_as_they_are(tmp_path: Path) -> None:
     assert np.array_equal(dataset.held_out_images[:, 0], noise(12, 28, 28, seed=1))
     assert dataset.held_out_labels.tolist() == [*range(10), 0, 1]
     assert dataset.digest == load("mnist", tmp_path).digest
+    assert dataset.class_titles[:2] == ("0 - zero", "1 - one")
 
 
 def test_a_smaller_size_is_part_of_the_name(tmp_path: Path) -> None:
@@ -71,6 +72,8 @@ def test_labels_are_numbered_from_zero(tmp_path: Path) -> None:
         write_idx(tmp_path / "EMNIST" / "raw" / f"emnist-letters-{part}-labels-idx1-ubyte", np.arange(1, 27, dtype=np.uint8))
     dataset = load("emnist-letters", tmp_path)
     assert dataset.num_classes == 26
+    assert dataset.class_titles == tuple("abcdefghijklmnopqrstuvwxyz")
+    assert dataset.class_names == tuple(map(str, range(26)))  # what a folder for each is called
     assert dataset.train_labels.tolist() == list(range(26))
 
 

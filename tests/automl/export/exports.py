@@ -4,8 +4,10 @@ from functools import cache
 
 import torch
 
+from automl.data.dataset import CROPS, Preparation
 from automl.evaluation.calibration import recalibrate
 from automl.export.description import UNKNOWN, Description, Provenance
+from automl.export.presentation import Presentation
 from automl.export.subnet import Subnet
 from automl.export.writer import exported_files
 from automl.forms import FORMATS
@@ -33,6 +35,12 @@ def random_subnet(task: str) -> Subnet:
         test_samples=177,
         metrics=_METRICS[task],
         made_with="a test",
+        presentation=Presentation(
+            preparation=Preparation(CROPS[task], 255, None if task == "stereo" else 28),
+            class_titles=tuple(f"T-shirt/top {label}" for label in range(space.num_classes)),
+            licence="apache-2.0",
+            dataset_licence="unknown",
+        ),
     )
     channels, height, width = description.input_shape
     shape = (4, channels * len(description.input_names), height, width)

@@ -13,6 +13,7 @@ import torch
 
 from automl.data.images import ImageDataset
 from automl.export import load_folder
+from automl.export.card import card
 from automl.export.description import Description, Provenance
 from automl.export.opened import open_exported
 from automl.export.subnet import cut, provenance_of
@@ -86,6 +87,45 @@ def test_the_files_name_no_folder_of_the_machine_that_made_them(task: str) -> No
         assert b"site-packages" not in data, name
 
 
+def test_a_config_says_how_a_picture_becomes_an_input_and_what_the_classes_are(supernet: Supernet, digits: ImageDataset) -> None:
+    named = replace(digits, titles=("zero", "a\nb", "x" * 200, *"3456789"))
+    value = json.loads(cut(supernet, supernet.space.smallest(), named, NOWHERE).description.to_json())
+    assert value["id2label"] == dict(enumerate_text("zero", "a?b", "x" * 100, *"3456789"))
+    told = value["preprocessing"]
+    assert told["crop"] == "centre square"
+    assert (told["kept_side"], told["divide_by"], told["image_mean"], told["image_std"]) == (8, 16, [0.0], [1.0])
+    # What it tells is what is done: with it alone a picture becomes the input that the data set makes of it.
+    levels = torch.from_numpy(digits.held_out_images[:5]).double()
+    wanted = torch.nn.functional.interpolate(levels, size=24, mode="bilinear", align_corners=False) / told["divide_by"]
+    made = next(digits.held_out_batches(24, 5)).inputs
+    assert torch.allclose(made.double(), wanted, atol=1e-6)
+    assert value["licences"] == {"network": "unknown", "dataset": "cc-by-4.0"}
+
+
+def enumerate_text(*texts: str) -> list[tuple[str, str]]:
+    return [(str(place), text) for place, text in enumerate(texts)]
+
+
+def test_an_export_of_the_first_version_is_read_though_it_tells_less(tmp_path: Path) -> None:
+    description = replace(random_subnet("classification").description, presentation=None)
+    again = Description.from_json(description.to_json())
+    assert again == description
+    text = card(again)
+    assert 'license: "unknown"' in text
+    assert "id2label" not in text
+
+
+def test_a_card_says_how_pictures_become_inputs_and_under_which_licence() -> None:
+    text = random_files("classification")["net/README.md"].decode()
+    assert 'license: "apache-2.0"' in text
+    assert 'datasets: ["digits"]' in text
+    assert "centre square, 28 x 28 pixels of whole levels" in text
+    assert "levels divided by 255" in text
+    assert "| licence of the network, of the data set | apache-2.0, unknown |" in text
+    own = replace(random_subnet("classification").description, dataset="folder-mine")
+    assert "datasets:" not in card(own)
+
+
 def test_a_card_says_what_the_network_is_and_where_it_comes_from() -> None:
     text = random_files("stereo")["net/README.md"].decode()
     description = random_subnet("stereo").description
@@ -136,6 +176,25 @@ Change = Callable[[dict], object]  # type: ignore[type-arg]
         lambda value: value.update(provenance=[]),
         lambda value: value.update(made_with="x" * 1000),
         lambda value: value["dataset"].update(name="../../etc/passwd\n"),
+        lambda value: value["preprocessing"].update(crop="five crops"),
+        lambda value: value["preprocessing"].update(kept_side=True),
+        lambda value: value["preprocessing"].update(kept_side=28.0),
+        lambda value: value["preprocessing"].update(kept_side=1 << 40),
+        lambda value: value["preprocessing"].update(divide_by=0),
+        lambda value: value["preprocessing"].update(image_mean=[0.5]),
+        lambda value: value["preprocessing"].update(more=1),
+        lambda value: value["preprocessing"]["resampling"].update(smaller="nearest"),
+        lambda value: value.pop("preprocessing"),
+        lambda value: value.pop("licences"),
+        lambda value: value["licences"].update(network="MIT or so\n"),
+        lambda value: value["licences"].update(dataset=None),
+        lambda value: value.pop("id2label"),
+        lambda value: value["id2label"].pop("9"),
+        lambda value: value["id2label"].update({"10": "one more"}),
+        lambda value: value["id2label"].update({"3": "\x1b[31m"}),
+        lambda value: value["id2label"].update({"3": "x" * 101}),
+        lambda value: value["id2label"].update({"3": 3}),
+        lambda value: value.update(id2label={str(9 - label): title for label, title in enumerate(value["id2label"].values())}),
     ],
 )
 def test_a_description_that_says_something_else_is_refused(change: Change, tmp_path: Path) -> None:
@@ -271,7 +330,10 @@ def test_a_missing_package_is_one_clear_line(tmp_path: Path, monkeypatch: pytest
 
 def test_a_supernet_with_other_channels_and_classes_is_described_by_its_name() -> None:
     space = space_named("classifier-tiny-3x100")
-    description = replace(random_subnet("classification").description, supernet=space.name)
+    description = random_subnet("classification").description
+    assert description.presentation is not None
+    presentation = replace(description.presentation, class_titles=tuple(map(str, range(100))))
+    description = replace(description, supernet=space.name, presentation=presentation)
     assert description.input_shape == (3, 24, 24)
     assert description.output_shape == (100,)
     assert Description.from_json(description.to_json()) == description
