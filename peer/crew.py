@@ -63,6 +63,7 @@ class Crew(Protocol):
 
         Raises:
             WorkerLost: nothing; the lot may be started again.
+            SamplesMissing: nothing; this computer has not got the lot's samples as they should be, the worker can take another lot.
         """
 
     async def pause(self) -> None:

@@ -24,6 +24,7 @@ from peer.work import now_ms
 from peer.worker_data import WorkerData
 from peer.worker_handle import WorkerHandle, end_all
 from peer.worker_messages import Answer, Setup, Task
+from protocol.errors import SamplesMissing
 from swarm.tasks import within
 
 _SLOTS = 32  # gradients under way for each worker: as many lots a fast one may be ahead of the slowest
@@ -177,6 +178,10 @@ class ProcessCrew:
         started_ms = now_ms()
         try:
             answer = await handle.train(task, post.patience_s(self._patience))
+        except SamplesMissing:
+            post.slot = None
+            self._give_back(slot)
+            raise
         except BaseException:
             post.is_ready = False
             await asyncio.shield(handle.end("given up"))
@@ -259,7 +264,7 @@ class ProcessCrew:
         """Start a worker, and return when it has ended: why it did."""
         data = self._data
         device, memory = post.device, self._gpu_memory or 0
-        setup = Setup(self._supernet, device.name, device.threads, memory, self._num_slots, data.images, data.pairs)
+        setup = Setup(self._supernet, device.name, device.threads, memory, self._num_slots, data.images, data.pairs, data.shards)
         try:
             handle = post.handle = await WorkerHandle.start(setup, self._state, self._gradients, data.region)
         except OSError as error:

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from automl.data.dataset import Dataset
+from automl.data.shards.sharded_images import ShardedImages
 from automl.training.course import RunCourse
 from peer.config import PeerConfig
 from peer.gateway_desk import GatewayDesk
@@ -31,9 +32,15 @@ def check_run(config: PeerConfig, manifest: Manifest) -> None:
 
 
 def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int) -> GatewayDesk | None:
-    """Return the desk of a peer that is to be a gateway; None: it is not."""
+    """Return the desk of a peer that is to be a gateway; None: it is not.
+
+    Raises:
+        UserError: it cannot hand out samples of this data set.
+    """
     if not config.gateway:
         return None
+    if isinstance(dataset, ShardedImages):
+        raise UserError(f"samples of {dataset.name} are of many sizes and cannot be handed out: leave --gateway out")
     return GatewayDesk(identity, signed, RunCourse(signed.open()), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
 
 

@@ -13,6 +13,8 @@ import torch
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.data.views import StereoDataset
 from automl.latency.table import LatencyTable
 from automl.spaces.space import space_named
@@ -253,6 +255,8 @@ async def _take_part(
     with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
+        if isinstance(dataset, ShardedImages | ShardedPairs) and (missing := dataset.shards.missing()):
+            board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
         measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
             board.say(f"trains on images of its own, which stay here: {described(dataset)}")

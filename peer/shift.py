@@ -1,7 +1,8 @@
 """The lots of one local step, side by side: started one after the other, by whoever is free, and added in the order of their indices.
 
 So the sum is the same whoever was faster. A lot whose worker was lost is done again, under the same index, as long as there is time; where
-there is none, or if it takes worker after worker with it, it is dropped, and the others count without it.
+there is none, or if it takes worker after worker with it, it is dropped, and the others count without it. So
+is a lot that needs samples which this computer has not got.
 """
 
 import asyncio
@@ -17,12 +18,14 @@ from automl.training.lots import Lot
 from peer.cohort import Seat
 from peer.crew import Crew, Done, WorkerLost
 from peer.work import Pile
+from protocol.errors import SamplesMissing
 from protocol.pace import Pace
 from protocol.rounds import RoundMachine
 
 MayStart = Callable[[int, int, float | None, int], bool]  # local step, its lots so far, when it ends as its cohort says, the worker
 
 _FAILURES = 3  # lots in a row whose gradient is not finite, or that nobody could train, before a step is given up
+_MISSES = 64  # lots in a row that need samples which are not here, before it is no use to go on
 _LOSSES = 3  # workers that were lost with a lot, before it is dropped: it may be what ends them
 _LOOK_AGAIN_S = 0.25  # while no worker is there: whether there is still time for a lot
 
@@ -69,6 +72,8 @@ class Shift:
         self._under_way: dict[asyncio.Task[Done], tuple[int, int]] = {}  # index and worker
         self._ready: dict[int, Done | None] = {}  # by index; None: dropped
         self._failures = 0
+        self._missed: set[int] = set()  # indices of lots that need samples which are not here
+        self._misses = 0  # of them in a row
         self._has_first = len(pile) > 0
         self._changed = asyncio.Event()
         self.samples_dropped = 0  # trained, and of no use since
@@ -83,7 +88,11 @@ class Shift:
         self._changed.set()
 
     async def run(self) -> None:
-        """Train lots until no more is to be started and all that were have come back."""
+        """Train lots until no more is to be started and all that were have come back.
+
+        Raises:
+            SamplesMissing: of many lots in a row samples are not here.
+        """
         try:
             while True:
                 self._changed.clear()
@@ -157,6 +166,10 @@ class Shift:
                 self._machine.lot_trained(0)
                 self._lose(index)
                 continue
+            except SamplesMissing as error:
+                self._miss(index, error)
+                continue
+            self._misses = 0
             self._pace.lot_took(done.took_ms, worker)
             self._ready[index] = done
             self._has_first = True
@@ -171,11 +184,22 @@ class Shift:
         logger.error("lot dropped: %d workers were lost with it index=%d", _LOSSES, index)
         self._ready[index] = None
 
+    def _miss(self, index: int, error: SamplesMissing) -> None:
+        """A lot needs samples that this computer has not got."""
+        self._machine.lot_trained(0)
+        self._misses += 1
+        if self._misses == _MISSES:
+            raise SamplesMissing(f"{_MISSES} lots in a row need samples that are not here, of the last one: {error}") from error
+        logger.warning("lot dropped: %s index=%d", str(error), index)  # no frames, and no memory, are to hang on a line
+        self._missed.add(index)
+        self._ready[index] = None
+
     def _add_ready(self) -> None:
         while self._to_add in self._ready:
             done = self._ready.pop(self._to_add)
             is_good = done is not None and self._add(self._to_add, done)
-            self._failures = 0 if is_good else self._failures + 1
+            if self._to_add not in self._missed:
+                self._failures = 0 if is_good else self._failures + 1
             if done is not None:
                 done.release()
             self._to_add += 1

@@ -1,15 +1,16 @@
-"""What the worker processes of a peer share of its data set: images, or what they read or make of a set of stereo pairs."""
+"""What the worker processes of a peer share of its data set: images, what they read or make of stereo pairs, or where shards are."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
+from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shared import ImagesIn, share_images, shared_images
 from automl.data.shared_pairs import region_for
 from automl.data.views import StereoDataset
 from automl.shared_memory import Region
-from peer.worker_messages import PairsOf
+from peer.worker_messages import PairsOf, ShardsOf
 from protocol.errors import UserError
 
 
@@ -19,6 +20,7 @@ class WorkerData:
 
     images: tuple[ImagesIn, ...]  # one, which lies in ``region``, or none
     pairs: tuple[PairsOf, ...]  # one, whose pairs are kept in ``region``, or none
+    shards: tuple[ShardsOf, ...]  # one, which needs nothing in ``region``, or none
     region: Region
 
     @classmethod
@@ -31,10 +33,12 @@ class WorkerData:
         """
         if isinstance(dataset, ImageDataset):
             images, region = share_images(dataset)
-            return cls((images,), (), region)
+            return cls((images,), (), (), region)
         if isinstance(dataset, StereoDataset):
             region, place_bytes = region_for(dataset.train)
-            return cls((), (PairsOf(dataset.name, "" if root is None else str(root), place_bytes),), region)
+            return cls((), (PairsOf(dataset.name, "" if root is None else str(root), place_bytes),), (), region)
+        if isinstance(dataset, ShardedImages):
+            return cls((), (), (ShardsOf(dataset.name, str(root), dataset.digest),), Region.make(0))
         raise UserError(f"the data set {dataset.name} cannot be shared among workers: give --workers 1 and --gpus none")
 
     def here(self, dataset: Dataset) -> Dataset:

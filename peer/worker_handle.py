@@ -7,17 +7,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import TypeVar
 
 from automl.shared_memory import Region
 from peer.crew import WorkerLost
-from peer.worker_messages import HEAD_BYTES, Answer, Failed, Message, Ready, Setup, Task, framed, head, message_of
-from protocol.errors import EncodingError
+from peer.worker_messages import HEAD_BYTES, Answer, Failed, Message, Missing, Ready, Setup, Task, framed, head, message_of
+from protocol.errors import EncodingError, SamplesMissing
 
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read once, when a process loads its libraries
 _LOOKS = 4  # at a deadline: this process may have stood still itself, and the answer be here
-
-Said = TypeVar("Said", Ready, Answer)
 
 
 class WorkerHandle:
@@ -70,22 +67,28 @@ class WorkerHandle:
         Raises:
             WorkerLost: it ended, or said nothing for so long.
         """
-        return await self._said(Ready, patience_s)
+        ready = await self._said((Ready,), patience_s)
+        assert isinstance(ready, Ready)
+        return ready
 
     async def train(self, task: Task, patience_s: float) -> Answer:
         """Return its answer to a task.
 
         Raises:
             WorkerLost: it ended, or said nothing for so long.
+            SamplesMissing: the lot needs what is not here; the worker goes on.
         """
         if self.gone.is_set():
             raise WorkerLost(self.reason)
         self._answer = asyncio.get_running_loop().create_future()
         self._writer.write(framed(task))
-        answer = await self._said(Answer, patience_s)
+        answer = await self._said((Answer, Missing), patience_s)
+        assert isinstance(answer, Answer | Missing)
         if (answer.slot, answer.index) != (task.slot, task.index):
             await self.end("it answered something else than it was asked")
             raise WorkerLost(self.reason)
+        if isinstance(answer, Missing):
+            raise SamplesMissing(answer.reason)
         return answer
 
     async def end(self, reason: str = "") -> None:
@@ -95,7 +98,7 @@ class WorkerHandle:
             self._process.kill()
             await self.gone.wait()
 
-    async def _said(self, kind: type[Said], patience_s: float) -> Said:
+    async def _said(self, kinds: tuple[type[Message], ...], patience_s: float) -> Message:
         for _ in range(_LOOKS):
             await asyncio.wait((self._answer,), timeout=patience_s / _LOOKS)
             if self._answer.done():
@@ -106,7 +109,7 @@ class WorkerHandle:
         if self._answer.cancelled():
             raise WorkerLost(self.reason)
         said = self._answer.result()
-        if not isinstance(said, kind):
+        if not isinstance(said, kinds):
             await self.end("it said something that was not asked for")
             raise WorkerLost(self.reason)
         return said

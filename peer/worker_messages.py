@@ -28,6 +28,19 @@ class PairsOf:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardsOf:
+    """A set of images in shards, which each worker reads itself: the system keeps what is read of a file once for all."""
+
+    name: str
+    root: str  # folder
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.digest) != 32:
+            raise ValueError("no digest")
+
+
+@dataclass(frozen=True, slots=True)
 class Setup:
     """To a worker, first of all: what it is."""
 
@@ -38,6 +51,7 @@ class Setup:
     slots: int  # gradients that have a place in shared memory
     images: tuple[ImagesIn, ...]  # one, in shared memory, or none
     pairs: tuple[PairsOf, ...]  # one, kept in shared memory, or none
+    shards: tuple[ShardsOf, ...]  # one, or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Missing:
+    """From a worker: a lot needs samples that this computer has not got as they should be; it waits for another one."""
+
+    slot: int
+    index: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        if len(self.reason) > MAX_REASON:
+            raise ValueError("a reason that is too long")
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """From a worker, last of all: why it ends."""
 
@@ -99,9 +126,9 @@ class Failed:
             raise ValueError("a reason that is too long")
 
 
-Message: TypeAlias = Setup | Ready | Task | Answer | Failed
+Message: TypeAlias = Setup | Ready | Task | Answer | Failed | Missing
 
-_KINDS: tuple[type[Message], ...] = (Setup, Ready, Task, Answer, Failed)
+_KINDS: tuple[type[Message], ...] = (Setup, Ready, Task, Answer, Failed, Missing)
 
 
 def framed(message: Message) -> bytes:

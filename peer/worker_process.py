@@ -28,8 +28,23 @@ from automl.data.views import StereoDataset
 from automl.shared_memory import Region
 from automl.spaces.space import Architecture, space_named
 from automl.training.lots import Lot, Worker
-from peer.worker_messages import HEAD_BYTES, MAX_REASON, Answer, Failed, Message, PairsOf, Ready, Setup, Task, framed, head, message_of
-from protocol.errors import MantaError, OwnFault
+from peer.worker_messages import (
+    HEAD_BYTES,
+    MAX_REASON,
+    Answer,
+    Failed,
+    Message,
+    Missing,
+    PairsOf,
+    Ready,
+    Setup,
+    ShardsOf,
+    Task,
+    framed,
+    head,
+    message_of,
+)
+from protocol.errors import MantaError, OwnFault, SamplesMissing
 from swarm.tether import end_with_parent
 
 
@@ -86,7 +101,18 @@ def _dataset(setup: Setup, data: Region) -> Dataset:
         return shared_images(setup.images[0], data)
     if setup.pairs:
         return _opened(setup.pairs[0], data)
+    if setup.shards:
+        return _sharded(setup.shards[0])
     raise OwnFault("a worker was given no data")
+
+
+def _sharded(shards: ShardsOf) -> Dataset:
+    from automl.data.catalog import load_dataset  # as below
+
+    dataset = load_dataset(shards.name, Path(shards.root))
+    if dataset.digest != shards.digest:
+        raise OwnFault(f"the list of {shards.name} was changed meanwhile")
+    return dataset
 
 
 def _opened(pairs: PairsOf, data: Region) -> Dataset:
@@ -152,7 +178,10 @@ def serve(line: Line, state: Region, gradients: Region, data: Region) -> None:
         task = line.next()
         if not isinstance(task, Task):
             raise OwnFault("a worker was given something else than a lot")
-        line.send(computer.train(task))
+        try:
+            line.send(computer.train(task))
+        except SamplesMissing as error:
+            line.send(Missing(task.slot, task.index, str(error)[:MAX_REASON]))
 
 
 def main() -> None:

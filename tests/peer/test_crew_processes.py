@@ -14,7 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
 from automl.data.digits import digits
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.writing import shard_images
 from automl.models.networks import build
 from automl.spaces.space import TINY
 from automl.training.lots import Lot, Worker
@@ -26,9 +30,11 @@ from peer.devices import Device
 from peer.shift import Shift, Task
 from peer.work import ComputeThread, Pile
 from peer.worker_data import WorkerData
+from protocol.lots import sample_indices
 from protocol.pace import Pace
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity
+from tests.automl.data.files import noise, write_picture
 from tests.memory_log import LOT, signed_manifest, until
 from tests.runs import FixedCourse
 from tests.swarm.processes import DEADLINE_S, are_gone, wait_for
@@ -72,12 +78,12 @@ async def trained(crew: Crew, lots: int, beside: Callable[[], Awaitable[None]] |
 lines: list[str] = []  # what a person would have read
 
 
-def alone(weights: Tensor, teacher: Tensor | None, lots: int) -> Pile:
+def alone(weights: Tensor, teacher: Tensor | None, lots: int, dataset: Dataset | None = None) -> Pile:
     """What one worker makes of as many lots, in this process, on one thread."""
 
     async def whole() -> Pile:
         compute = ComputeThread()
-        crew = InProcess(Worker(TINY.name, digits()), compute)
+        crew = InProcess(Worker(TINY.name, dataset or digits()), compute)
         try:
             await crew.load(weights, teacher)
             return await trained(crew, lots)
@@ -97,13 +103,19 @@ def same(one: Pile, other: Pile) -> bool:
     return bool((one.gradient() == other.gradient()).all()) and one.lots_root() == other.lots_root() and one.loss == other.loss
 
 
-def play(story: Callable[[ProcessCrew], Awaitable[None]], *, devices: tuple[Device, ...] = (CPU, CPU), patience: Patience = QUICK) -> None:
+def play(
+    story: Callable[[ProcessCrew], Awaitable[None]],
+    *,
+    devices: tuple[Device, ...] = (CPU, CPU),
+    patience: Patience = QUICK,
+    data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
+) -> None:
     """Run ``story`` with a crew; at its end nothing of it is left."""
     lines.clear()
     descriptors = set(os.listdir("/proc/self/fd"))
 
     async def whole() -> set[int]:
-        crew = ProcessCrew(TINY.name, WorkerData.of(digits(), None), devices, patience)
+        crew = ProcessCrew(TINY.name, data(), devices, patience)
         crew.watch(lambda: None, lines.append)
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -136,6 +148,27 @@ def test_two_workers_train_the_same_lots_as_one_to_the_bit_on_each_state_and_tea
     expected = [alone(weights, teacher, 6) for weights, teacher in zip(states, teachers, strict=True)]
     assert not same(expected[0], expected[1])
     play(story)
+
+
+def test_workers_read_shards_themselves_and_leave_out_the_lots_whose_samples_are_missing(tmp_path: Path) -> None:
+    for number in range(300):
+        write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
+    shard_images(tmp_path / "own", tmp_path / "some", lambda *_: None, shard_bytes=4 << 10)
+    dataset = load_dataset("shards-some", tmp_path)
+    assert isinstance(dataset, ShardedImages)
+    whole = alone(weights_of(1), None, 4, dataset)
+    needed = sample_indices(7, START.commit, 0, PEER.public_key, 2, dataset.num_train, LOT)[0]  # by the lot of index 2
+    dataset.shards.path(dataset.shards.number_of(needed)).unlink()
+    dataset = load_dataset("shards-some", tmp_path)
+    expected = alone(weights_of(1), None, 4, dataset)
+    assert not same(expected, whole)
+
+    async def story(crew: ProcessCrew) -> None:
+        await crew.load(weights_of(1), None)
+        assert same(await trained(crew, 4), expected)
+        assert lines == []  # no worker ended
+
+    play(story, data=lambda: WorkerData.of(dataset, tmp_path))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])

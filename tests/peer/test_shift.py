@@ -15,6 +15,7 @@ from peer.cohort import Seat
 from peer.crew import Done, WorkerLost
 from peer.shift import Shift, Task
 from peer.work import Pile
+from protocol.errors import SamplesMissing
 from protocol.pace import Pace
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity, sha256
@@ -84,6 +85,9 @@ class HeldCrew:
     def dies(self, worker: int) -> None:
         self.gone.add(worker)
         self.busy[worker][1].set_exception(WorkerLost("signal 9"))
+
+    def misses(self, worker: int) -> None:
+        self.busy[worker][1].set_exception(SamplesMissing("the shard x is missing"))
 
     def comes_back(self, worker: int) -> None:
         self.gone.discard(worker)
@@ -188,6 +192,31 @@ def test_a_lot_whose_worker_was_lost_is_done_again_by_whoever_is_free() -> None:
     assert scene.crew.released == [0, 1, 2]
     assert scene.pile.lots_root() == one_after_the_other(3).lots_root()
     assert scene.machine.samples == 3 * LOT
+
+
+def test_lots_that_need_samples_which_are_not_here_are_left_out_however_many_there_are() -> None:
+    async def story(scene: Scene) -> None:
+        for index in range(5):
+            await scene.at(w0=index)
+            scene.crew.misses(0)
+        for index in (5, 6):
+            await scene.at(w0=index)
+            scene.crew.ends(0)
+
+    scene = play(story, workers=1, lots=2)
+    assert scene.crew.released == [5, 6]
+    assert scene.machine.samples == scene.pile.samples == 2 * LOT
+    assert scene.shift.next_index == 7
+
+
+def test_it_is_given_up_where_lot_after_lot_needs_samples_that_are_not_here() -> None:
+    async def story(scene: Scene) -> None:
+        for index in range(64):
+            await scene.at(w0=index)
+            scene.crew.misses(0)
+
+    with pytest.raises(SamplesMissing, match="64 lots in a row need samples that are not here, of the last one: the shard x is missing"):
+        play(story, workers=1)
 
 
 def test_a_lot_that_was_lost_when_there_is_no_time_any_more_is_dropped_and_the_others_count() -> None:

@@ -85,7 +85,7 @@ class Shards:
         Raises:
             SamplesMissing: a shard with some of them is not as it should be.
         """
-        numbers = range(self._number(places.start), self._number(places.stop - 1) + 1)
+        numbers = range(self.number_of(places.start), self.number_of(places.stop - 1) + 1)
         labels = np.concatenate([self._head(number)["label"] for number in numbers]).astype(np.int64)
         first = self._first(numbers.start)
         return labels[places.start - first : places.stop - first]
@@ -96,7 +96,7 @@ class Shards:
         Raises:
             SamplesMissing: a shard with some of them is not as it should be.
         """
-        for number in sorted(set(map(self._number, places))):
+        for number in sorted(set(map(self.number_of, places))):
             self._head(number)
 
     def sample(self, place: int) -> Pixels | Pair:
@@ -105,7 +105,7 @@ class Shards:
         Raises:
             SamplesMissing: its shard is not as it should be.
         """
-        number = self._number(place)
+        number = self.number_of(place)
         rows, within = self._head(number), place - self._first(number)
         row = rows[within]
         start = head_bytes(len(rows)) + int(rows["sizes"][:within].sum())
@@ -120,10 +120,10 @@ class Shards:
 
     def label(self, place: int) -> int:
         """Return a sample's label; raises as ``labels``."""
-        number = self._number(place)
+        number = self.number_of(place)
         return int(self._head(number)["label"][place - self._first(number)])
 
-    def _number(self, place: int) -> int:
+    def number_of(self, place: int) -> int:
         """Return the shard that has the sample at a place."""
         return int(np.searchsorted(self._ends, place, "right"))
 

@@ -129,7 +129,7 @@ class ShardedImages:
             self._kept.put(place, picture, picture.nbytes)
         if picture.ndim == 3:
             return picture.transpose(2, 0, 1)
-        return np.broadcast_to(picture, (self.image_channels, *picture.shape))
+        return np.broadcast_to(picture, (3, *picture.shape)) if self.image_channels == 3 else picture[None]
 
 
 def _augmented(planes_CHW: Pixels, cut: _Cut, resolution: int) -> Tensor:

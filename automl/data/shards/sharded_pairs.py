@@ -13,12 +13,12 @@ from protocol.signing import Digest
 class ShardedPairs(StereoDataset):
     """A stereo set whose digest is the root over its shards."""
 
-    root: Digest = field(kw_only=True)
+    shards: Shards = field(kw_only=True, repr=False)
 
     @cached_property
     def digest(self) -> Digest:
         """See automl.data.shards.layout."""
-        return self.root
+        return self.shards.list.digest
 
 
 def sharded_pairs(name: str, shards: Shards) -> ShardedPairs:
@@ -32,4 +32,4 @@ def sharded_pairs(name: str, shards: Shards) -> ShardedPairs:
 
     train = LazyPairs(pair_at, first)
     held_out = LazyPairs(lambda place: pair_at(first + place), shards.list.num_held_out)
-    return ShardedPairs(name, train, held_out, root=shards.list.digest)
+    return ShardedPairs(name, train, held_out, shards=shards)
