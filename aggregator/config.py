@@ -18,6 +18,7 @@ from aggregator.config_sections import (
     ExchangeSection,
     FollowerSection,
     OptimizerSection,
+    RecipeSection,
     RewardsSection,
     RoundSection,
     RunSection,
@@ -46,6 +47,7 @@ class RunConfig(Section):
     data: DataSection = DataSection()
     round: RoundSection = RoundSection()
     optimizer: OptimizerSection = OptimizerSection()
+    recipe: RecipeSection = RecipeSection()
     exchange: ExchangeSection = ExchangeSection()
     rewards: RewardsSection = RewardsSection()
     follower: FollowerSection = FollowerSection()
@@ -99,7 +101,7 @@ class RunConfig(Section):
             raise _not_images(name, space.task)
         private = (_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else ()
         nothing = sha256(b"")  # what only the data and the start can say
-        plan = self._plan(space.name)
+        plan = self._plan(space.name, 1)
         self._manifest(plan, name, space.task, nothing, private, initial_state=nothing, operator=Identity(bytes(32)).public_key)
 
     def supernet_for(self, dataset: Dataset) -> str:
@@ -125,11 +127,12 @@ class RunConfig(Section):
         Raises:
             UserError: values that do not go together.
         """
-        return self._plan(self.supernet_for(dataset))
+        return self._plan(self.supernet_for(dataset), dataset.num_train)
 
-    def _plan(self, supernet: str) -> Plan:
+    def _plan(self, supernet: str, num_train: int) -> Plan:
         run, optimizer = self.run, self.optimizer_settings()
-        return Plan(supernet, run.schedule, run.algorithm, optimizer, run.rounds, run.seed, local_steps=self.exchange.local_steps)
+        recipe = self.recipe.recipe(space_named(supernet).task, num_train, run.rounds * self.round.target_batch)
+        return Plan(supernet, run.schedule, run.algorithm, optimizer, run.rounds, run.seed, self.exchange.local_steps, recipe)
 
     def private_data(self, dataset: Dataset) -> tuple[PrivateData, ...]:
         """Return what the images of the peers have to be, none where data are shared; ``dataset`` is the operator's, of the same kind.
@@ -184,6 +187,7 @@ class RunConfig(Section):
                 cohorts=self.run.cohorts,
                 data=self.run.data,
                 private=private,
+                recipe=plan.recipe,
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error

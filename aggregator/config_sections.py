@@ -1,13 +1,15 @@
 """The sections of a run file: each field with its unit and reason, refused alone; the defaults are those of classification, dense."""
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from automl.spaces.space import fitted_name
-from automl.training.settings import usual
+from automl.training.settings import recipe_for, usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
+from protocol.recipe import MAX_PERCENT, USUAL, Recipe
 from protocol.records import check_name
 
 _USUAL = usual("classification")
@@ -29,7 +31,7 @@ class RunSection(Section):
     )
     schedule: Literal["sandwich", "shrinking"] = Field(
         default="sandwich",
-        description="sandwich: all sizes at once; shrinking: first the full network, then smaller ones join and learn from it too",
+        description="sandwich: all sizes at once; shrinking (experimental): first the full network, then smaller ones join",
     )
     cohorts: Literal["consent", "affinity"] = Field(
         default="consent",
@@ -146,6 +148,35 @@ class OptimizerSection(Section):
     outer_momentum: str = Field(
         default=_USUAL.optimizer.outer_momentum, description="decimal text; with several local steps: Nesterov's, of these mean changes"
     )
+
+
+class RecipeSection(Section):
+    """[recipe]"""
+
+    augmentation: Literal["auto"] | tuple[int, int] = Field(
+        default="auto",
+        description='how strongly images are changed, in percent in the first and in the last round, as in [100, 0]; "auto": 100 '
+        "where the data are seen more than 50 times in all, and for stereo, else 0",
+    )
+    smaller_percent: int = Field(
+        default=USUAL.smaller_percent, ge=0, le=MAX_PERCENT, description="of that strength: what all architectures have but the largest"
+    )
+    decay: Literal["matrices", "all"] = Field(
+        default="matrices", description="which weights [optimizer] weight_decay is for: matrices, not those of norms, biases and transforms"
+    )
+
+    @field_validator("augmentation")
+    @classmethod
+    def _check_augmentation(cls, augmentation: Literal["auto"] | tuple[int, int]) -> Literal["auto"] | tuple[int, int]:
+        if augmentation != "auto":
+            Recipe(*augmentation)
+        return augmentation
+
+    def recipe(self, task: str, num_train: int, samples: int) -> Recipe:
+        """Return the manifest's part: of a training of so many samples, drawn from ``num_train``."""
+        if self.augmentation == "auto":
+            return replace(recipe_for(task, num_train, samples), smaller_percent=self.smaller_percent, decay=self.decay)
+        return Recipe(*self.augmentation, self.smaller_percent, self.decay)
 
 
 class RewardsSection(Section):

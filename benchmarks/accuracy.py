@@ -1,12 +1,17 @@
 """How good subnets are: supernets trained by each schedule, and beside each subnet the same architecture trained alone from scratch.
 
-    .venv/bin/python benchmarks/accuracy.py --data DIR [--task classification|stereo] [--rounds N] [--out FILE]
+    .venv/bin/python benchmarks/accuracy.py --data DIR [--task classification|stereo] [--seeds N] [--device cuda] [--out FILE]
 
 DIR holds FashionMNIST/raw (the official files) and middlebury (stereo pairs, manifest.json). Classification: the first 10,000 training
-images of FashionMNIST, all 10,000 test images. Stereo: Middlebury pairs; scenes that occur in several sets, and Teddy and Art, are all on
-one side of the split. A supernet and each stand-alone twin see the same number of samples; the twins' optimiser and rates are those of
-the sandwich. Nothing is fine-tuned. BatchNorm statistics of all come from the same training images. Prints a table; --out keeps the
-figures as JSON.
+images of FashionMNIST; figures are of the 10,000 test images, or with --choose of the last 10,000 training images, by which settings are
+chosen. Stereo: Middlebury pairs; scenes that occur in several sets, and Teddy and Art, are all on one side of the split. Twins have the
+sandwich's recipe, optimiser and rates, and are trained at two lengths:
+
+- equal samples: each twin sees as many samples as the supernet did, all of them through its one architecture;
+- equal MACs: each twin is trained for as many multiply-accumulates as all of the supernet's training took.
+
+Nothing is fine-tuned. BatchNorm statistics of all come from the same training images. With several seeds (first weights, samples,
+architectures) figures are means over them, with the range. Prints a table; --out keeps the figures as JSON.
 
 One process a core, one thread each; how fast the machine is changes the time and nothing else.
 """
@@ -19,8 +24,8 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from multiprocessing import get_context
@@ -38,18 +43,23 @@ from automl.evaluation.held_out import CALIBRATION_BATCH, CALIBRATION_SAMPLES, Q
 from automl.models.networks import build
 from automl.models.stereo import PlainStereo
 from automl.models.supernet import draw
+from automl.spaces.cost import macs
 from automl.spaces.space import Architecture, SearchSpace
+from automl.training.decay import is_matrix
 from automl.training.objective import classification_loss, stereo_loss
 from automl.training.schedule import Plan
-from automl.training.settings import usual
+from automl.training.settings import recipe_for, usual
 from automl.training.trainer import Trainer
 from protocol.lots import lot_seed, sample_indices
+from protocol.recipe import Recipe
 from protocol.records import SCHEDULES
 from protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000
+_CHOOSE_IMAGES = slice(50_000, 60_000)
 _NUM_RANDOM_TWINS = 4
 _NUM_SPREAD = 20
+_NUM_MACS_TWINS = 3  # largest, smallest and one random: the small ones take several times as long as at equal samples
 _TWIN_KEY = bytes([1]) * 32
 
 
@@ -62,21 +72,29 @@ class Setting:
     batch: int
     lot: int
     rate: str
+    weight_decay: str
+    folder: str = ""
+    device: str = "cpu"
+    chooses: bool = False
+    augmentation: int | None = None  # percent; None: the default for so many passes over the data
 
-    def plan(self, schedule: str) -> Plan:
+    def plan(self, schedule: str, seed: int, rounds: int | None = None) -> Plan:
         usually = usual(self.task)
-        optimizer = replace(usually.optimizer, learning_rate=self.rate, warmup_percent=10)
-        return Plan(usually.supernet, schedule, "data-parallel", optimizer, self.rounds, seed=0)
+        optimizer = replace(usually.optimizer, learning_rate=self.rate, warmup_percent=10, weight_decay=self.weight_decay)
+        recipe = recipe_for(self.task, load(self).num_train, self.rounds * self.batch)
+        if self.augmentation is not None:
+            recipe = Recipe(self.augmentation, self.augmentation)
+        return Plan(usually.supernet, schedule, "data-parallel", optimizer, rounds or self.rounds, seed, recipe=recipe)
 
 
 _SETTINGS = {
-    "classification": Setting("classification", 3000, 128, 32, "0.02"),
-    "stereo": Setting("stereo", 300, 32, 8, "0.01"),
+    "classification": Setting("classification", 3000, 128, 64, "0.02", "0.05"),
+    "stereo": Setting("stereo", 300, 32, 8, "0.01", "0.05"),
 }
 
 
-def fashion_mnist(folder: Path) -> ImageDataset:
-    """Return the official files' images, the first 10,000 of the training ones; the files stay as they are."""
+def fashion_mnist(folder: Path, *, chooses: bool) -> ImageDataset:
+    """Return the official files' images, the first 10,000 of the training ones; ``chooses``: the last ones of these held out."""
     parts = []
     for name in ("train", "t10k"):
         images = gzip.decompress((folder / f"{name}-images-idx3-ubyte.gz").read_bytes())
@@ -85,7 +103,8 @@ def fashion_mnist(folder: Path) -> ImageDataset:
         parts.append((pixels, np.frombuffer(labels, dtype=np.uint8, offset=8).astype(np.int64)))
     (train_images, train_labels), (test_images, test_labels) = parts
     few = slice(_TRAIN_IMAGES)
-    return ImageDataset("fashionmnist", 255, 10, train_images[few], train_labels[few], test_images, test_labels, flips=True)
+    held_out = (train_images[_CHOOSE_IMAGES], train_labels[_CHOOSE_IMAGES]) if chooses else (test_images, test_labels)
+    return ImageDataset("fashionmnist", 255, 10, train_images[few], train_labels[few], *held_out, flips=True)
 
 
 # One side of the split: Teddy and Art, whose like is in no other set, and both pictures of what was taken twice.
@@ -104,9 +123,15 @@ def middlebury(folder: Path) -> StereoDataset:
 
 
 @cache
-def load(task: str, folder: str) -> Dataset:
+def _loaded(task: str, folder: str, chooses: bool) -> Dataset:
+    if task == "classification":
+        return fashion_mnist(Path(folder) / "FashionMNIST" / "raw", chooses=chooses)
+    return middlebury(Path(folder) / "middlebury")
+
+
+def load(setting: Setting) -> Dataset:
     """Return the task's data in this process."""
-    return fashion_mnist(Path(folder) / "FashionMNIST" / "raw") if task == "classification" else middlebury(Path(folder) / "middlebury")
+    return _loaded(setting.task, setting.folder, setting.chooses)
 
 
 def twins(space: SearchSpace) -> list[Architecture]:
@@ -119,48 +144,66 @@ def spread(space: SearchSpace) -> list[Architecture]:
     return [space.sample(random.Random(f"spread:{index}")) for index in range(_NUM_SPREAD)]
 
 
-def train_supernet(setting: Setting, schedule: str, folder: str) -> tuple[list[Quality], float]:
+def rounds_at_equal_macs(setting: Setting, architecture: Architecture) -> int:
+    """Return for how many rounds a twin is trained until it has taken the multiply-accumulates of the sandwich's training, on average."""
+    space = setting.plan("sandwich", 0).space
+    drawn = [macs(space.sample(random.Random(f"cost:{index}")), space) for index in range(1000)]
+    a_sample = (macs(space.largest(), space) + macs(space.smallest(), space) + 2 * statistics.mean(drawn)) / 4
+    return round(setting.rounds * a_sample / macs(architecture, space))
+
+
+def train_supernet(setting: Setting, schedule: str, seed: int) -> tuple[list[Quality], float]:
     """Return the held-out qualities of the subnets of ``twins`` and ``spread``, and the seconds of training."""
     torch.set_num_threads(1)
-    dataset, plan = load(setting.task, folder), setting.plan(schedule)
+    dataset, plan = load(setting), setting.plan(schedule, seed)
     started_s = time.monotonic()
-    trainer = Trainer(plan, dataset, lot_samples=setting.lot, target_batch=setting.batch)
+    trainer = Trainer(plan, dataset, lot_samples=setting.lot, target_batch=setting.batch, device=setting.device)
     while not trainer.finished:
         trainer.step()
     elapsed_s = time.monotonic() - started_s
-    supernet = build(plan.space)
+    supernet = build(plan.space, setting.device)
     supernet.load(trainer.state.parameters)
     return evaluate(supernet, dataset, [*twins(plan.space), *spread(plan.space)]), elapsed_s
 
 
-def train_alone(setting: Setting, index: int, folder: str) -> tuple[Quality, float]:
+def train_alone(setting: Setting, index: int, rounds: int, seed: int) -> tuple[list[Quality], float]:
     """Return the held-out quality of one architecture's plain network, trained from scratch, and the seconds of training."""
     torch.set_num_threads(1)
-    dataset, plan = load(setting.task, folder), setting.plan("sandwich")
+    dataset, plan = load(setting), setting.plan("sandwich", seed, rounds)
     architecture = twins(plan.space)[index]
     started_s = time.monotonic()
-    network = first_network(plan, architecture)
-    settings = plan.optimizer
-    betas = (float(settings.beta1), float(settings.beta2))
-    optimizer = torch.optim.AdamW(network.parameters(), betas=betas, eps=float(settings.epsilon), weight_decay=float(settings.weight_decay))
+    network = first_network(plan, architecture).to(setting.device)
+    optimizer = optimizer_of(network, plan)
     num_lots = setting.batch // setting.lot
     for round_ in range(1, plan.num_rounds + 1):
-        optimizer.param_groups[0]["lr"] = plan.learning_rate(round_)
+        for group in optimizer.param_groups:
+            group["lr"] = plan.learning_rate(round_)
         optimizer.zero_grad(set_to_none=False)
         base = sha256(b"twin round %d" % round_)
         for lot in range(num_lots):
             identity = (plan.seed, base, 0, _TWIN_KEY, lot)
             indices = sample_indices(*identity, dataset.num_train, setting.lot)
-            batch = dataset.training_batch(indices, lot_seed(*identity), architecture.resolution)
-            (loss_of(network, batch.inputs, batch.targets) / num_lots).backward()
+            strength = plan.augmentation(round_, architecture)
+            batch = dataset.training_batch(indices, lot_seed(*identity), architecture.resolution, strength)
+            inputs, targets = batch.inputs.to(setting.device), batch.targets.to(setting.device)
+            (loss_of(network, inputs, targets) / num_lots).backward()
         optimizer.step()
     elapsed_s = time.monotonic() - started_s
-    recalibrate(network, dataset, architecture.resolution)
-    return measure(network, dataset, architecture.resolution), elapsed_s
+    recalibrate(network, dataset, architecture.resolution, setting.device)
+    return [measure(lambda inputs: network(inputs.to(setting.device)), dataset, architecture.resolution)], elapsed_s
+
+
+def optimizer_of(network: nn.Module, plan: Plan) -> torch.optim.Optimizer:
+    """Return AdamW with the plan's settings; what decays is what decays in the supernet."""
+    settings, everything = plan.optimizer, plan.recipe.decay == "all"
+    decays = [one for one in network.parameters() if everything or is_matrix(one)]
+    others = [one for one in network.parameters() if not (everything or is_matrix(one))]
+    groups = [{"params": decays, "weight_decay": float(settings.weight_decay)}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, betas=(float(settings.beta1), float(settings.beta2)), eps=float(settings.epsilon))
 
 
 def first_network(plan: Plan, architecture: Architecture) -> nn.Module:
-    """Return a plain network with first weights of its own."""
+    """Return a plain network with first weights of its own, by the rules of the supernet's."""
     supernet = build(plan.space)
     generator = torch.Generator().manual_seed(plan.seed)
     supernet.initialise(generator)
@@ -181,7 +224,7 @@ def loss_of(network: nn.Module, inputs: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def recalibrate(network: nn.Module, dataset: Dataset, resolution: int) -> None:
+def recalibrate(network: nn.Module, dataset: Dataset, resolution: int, device: str) -> None:
     """Take BatchNorm's statistics from the training images that automl.evaluation.held_out uses."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -189,33 +232,48 @@ def recalibrate(network: nn.Module, dataset: Dataset, resolution: int) -> None:
             module.momentum = None  # the plain mean over all batches
     network.train()
     for inputs in dataset.calibration_batches(resolution, CALIBRATION_BATCH[dataset.task], CALIBRATION_SAMPLES[dataset.task]):
-        network(inputs.contiguous(memory_format=torch.channels_last))
+        network(inputs.to(device).contiguous(memory_format=torch.channels_last))
     network.eval()
 
 
-def run(setting: Setting, folder: str, workers: int) -> dict[str, object]:
+Job = tuple[str, int, Callable[..., tuple[list[Quality], float]], tuple[object, ...]]
+
+
+def jobs(setting: Setting, schedules: Sequence[str], seeds: int, *, with_twins: bool) -> list[Job]:
+    """Return what there is to train, the longest first: a name, its rounds, what trains it, and the arguments after the setting."""
+    space = setting.plan("sandwich", 0).space
+    found: list[Job] = [(f"{name} {seed}", 2 * setting.rounds, train_supernet, (name, seed)) for name in schedules for seed in range(seeds)]
+    for index, architecture in enumerate(twins(space) if with_twins else []):
+        lengths = {"samples": setting.rounds}
+        if index < _NUM_MACS_TWINS:
+            lengths["macs"] = rounds_at_equal_macs(setting, architecture)
+        for length, rounds in lengths.items():
+            found += [(f"{length} {index} {seed}", rounds, train_alone, (index, rounds, seed)) for seed in range(seeds)]
+    return sorted(found, key=lambda job: -job[1])
+
+
+def run(setting: Setting, schedules: Sequence[str], seeds: int, workers: int, *, with_twins: bool) -> dict[str, object]:
     """Train everything, ``workers`` processes at a time, and return the figures."""
-    space = setting.plan("sandwich").space
-    started_s = time.monotonic()
+    space, started_s = setting.plan("sandwich", 0).space, time.monotonic()
+    found: dict[str, list[Quality]] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        supernets = {schedule: pool.submit(train_supernet, setting, schedule, folder) for schedule in SCHEDULES}
-        alone: list[Future[tuple[Quality, float]]] = [
-            pool.submit(train_alone, setting, index, folder) for index in range(2 + _NUM_RANDOM_TWINS)
-        ]
-        for name, future in [*supernets.items(), *((f"alone {index}", one) for index, one in enumerate(alone))]:
-            print(f"  {name}: trained in {future.result()[1]:.0f} s", file=sys.stderr, flush=True)
-        qualities = {schedule: future.result()[0] for schedule, future in supernets.items()}
-        twins_alone = [future.result()[0] for future in alone]
-    dataset = load(setting.task, folder)
+        asked = jobs(setting, schedules, seeds, with_twins=with_twins)
+        futures = {name: pool.submit(train, setting, *arguments) for name, _, train, arguments in asked}
+        for name, future in futures.items():
+            found[name], seconds = future.result()
+            print(f"  {name}: trained in {seconds:.0f} s: {found[name][0]}", file=sys.stderr, flush=True)
+    dataset = load(setting)
     return {
         "task": setting.task,
         "rounds": setting.rounds,
         "samples": setting.rounds * setting.batch,
+        "seeds": seeds,
+        "recipe": str(setting.plan("sandwich", 0).recipe),
         "held_out": sum(len(batch.targets) for batch in dataset.held_out_batches(space.resolutions[-1], 256)),
         "baseline": baseline(dataset, space.resolutions[-1]) if setting.task == "stereo" else None,
         "architectures": [one.text for one in twins(space)],
-        "alone": twins_alone,
-        **{schedule: {"twins": found[: len(twins_alone)], "spread": found[len(twins_alone) :]} for schedule, found in qualities.items()},
+        "macs_rounds": [rounds_at_equal_macs(setting, one) for one in twins(space)],
+        "found": found,
         "wall_time_s": round(time.monotonic() - started_s),
     }
 
@@ -223,33 +281,41 @@ def run(setting: Setting, folder: str, workers: int) -> dict[str, object]:
 def show(figures: dict[str, object]) -> None:
     """Print the figures for a person."""
     task = str(figures["task"])
-    metrics = ["accuracy"] if task == "classification" else ["epe", "bad3"]
-    print(f"\n{task}: {figures['samples']} samples each, {figures['held_out']} held out, {figures['wall_time_s']} s in all")
+    counted = f"{figures['samples']} samples each, {figures['seeds']} seeds, {figures['held_out']} held out"
+    print(f"\n{task}: {counted}, {figures['wall_time_s']} s in all")
+    print(figures["recipe"])
     if figures["baseline"] is not None:
         print(f"constant median: EPE {figures['baseline']:.2f} px")
-    for metric in metrics:
+    for metric in ["accuracy"] if task == "classification" else ["epe", "bad3"]:
         show_metric(figures, metric)
 
 
 def show_metric(figures: dict[str, object], metric: str) -> None:
     """Print one metric's table."""
+    found: dict[str, list[Quality]] = figures["found"]  # type: ignore[assignment]
+    seeds = range(int(str(figures["seeds"])))
+    schedules = [name for name in SCHEDULES if f"{name} 0" in found]
+    lengths = [length for length in ("samples", "macs") if f"{length} 0 0" in found]
     names = ["largest", "smallest", *(f"random {index + 1}" for index in range(_NUM_RANDOM_TWINS))]
-    print(
-        f"\n{metric:<10} {'alone':>8} "
-        + " ".join(f"{schedule:>10} {'less' if metric == 'accuracy' else 'more':>6}" for schedule in SCHEDULES)
-    )
-    alone: Sequence[Quality] = figures["alone"]  # type: ignore[assignment]
+    print(f"\n{metric:<10} " + " ".join(f"{title:>22}" for title in [*(f"alone, equal {length}" for length in lengths), *schedules]))
     for index, name in enumerate(names):
-        row = [f"{name:<10} {written(alone[index][metric], metric):>8}"]
-        for schedule in SCHEDULES:
-            found: Quality = figures[schedule]["twins"][index]  # type: ignore[index]
-            worse = (alone[index][metric] - found[metric]) * (1 if metric == "accuracy" else -1)
-            row.append(f"{written(found[metric], metric):>10} {written(worse, metric):>6}")
-        print(" ".join(row))
-    for schedule in SCHEDULES:
-        values = [quality[metric] for quality in figures[schedule]["spread"]]  # type: ignore[index]
-        low, middle, high = (written(value, metric) for value in (min(values), statistics.median(values), max(values)))
-        print(f"{schedule}: {len(values)} random subnets from {low} to {high}, median {middle}")
+        alone = [[found.get(f"{length} {index} {seed}") for seed in seeds] for length in lengths]
+        columns = [[one[0][metric] for one in of_seeds if one is not None] for of_seeds in alone]
+        columns += [[found[f"{schedule} {seed}"][index][metric] for seed in seeds] for schedule in schedules]
+        print(f"{name:<10} " + " ".join(f"{with_range(values, metric):>22}" for values in columns))
+    for schedule in schedules:
+        medians = [statistics.median(quality[metric] for quality in found[f"{schedule} {seed}"][len(names) :]) for seed in seeds]
+        ends = [quality[metric] for seed in seeds for quality in found[f"{schedule} {seed}"][len(names) :]]
+        extent = f"all from {written(min(ends), metric)} to {written(max(ends), metric)}"
+        print(f"{schedule}: median of {_NUM_SPREAD} random subnets {with_range(medians, metric)}; {extent}")
+
+
+def with_range(values: Sequence[float], metric: str) -> str:
+    """Return the mean, and the range where there are several."""
+    if not values:
+        return "-"
+    mean = written(statistics.mean(values), metric)
+    return mean if len(values) == 1 else f"{mean} ({written(min(values), metric)}-{written(max(values), metric)})"
 
 
 def written(value: float, metric: str) -> str:
@@ -262,19 +328,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, type=Path, metavar="DIR")
     parser.add_argument("--task", choices=sorted(_SETTINGS), action="append", help="both, where it is not given")
+    parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="both, where it is not given")
+    parser.add_argument("--seeds", type=int, default=1, metavar="N")
     parser.add_argument("--rounds", type=int, metavar="N", help="shorter or longer than usual")
+    parser.add_argument("--lot", type=int, metavar="N", help="samples of a lot, other than usual")
+    parser.add_argument("--augmentation", type=int, metavar="PERCENT", help="other than usual, 0 to 200")
+    parser.add_argument("--choose", action="store_true", help="hold out what settings are chosen by, in place of the test images")
+    parser.add_argument("--no-twins", action="store_true", help="supernets alone")
+    parser.add_argument("--device", default="cpu", metavar="NAME", help="where everything is computed: cpu, cuda")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, metavar="N")
     parser.add_argument("--out", type=Path, metavar="FILE", help="keep the figures as JSON")
     arguments = parser.parse_args()
-    for needed in ("FashionMNIST/raw/train-images-idx3-ubyte.gz", "middlebury/manifest.json"):
-        if not (arguments.data / needed).exists():
-            sys.exit(f"{arguments.data / needed} is missing: --data names a folder with FashionMNIST/raw and middlebury; see the docstring")
+    needed = {"classification": "FashionMNIST/raw/train-images-idx3-ubyte.gz", "stereo": "middlebury/manifest.json"}
     every = []
     for task in arguments.task or sorted(_SETTINGS):
-        setting = _SETTINGS[task]
-        figures = run(replace(setting, rounds=arguments.rounds or setting.rounds), str(arguments.data), arguments.workers)
-        show(figures)
-        every.append(figures)
+        if not (arguments.data / needed[task]).exists():
+            sys.exit(
+                f"{arguments.data / needed[task]} is missing: --data names a folder with FashionMNIST/raw and middlebury; see the docstring"
+            )
+        usually = _SETTINGS[task]
+        setting = replace(
+            usually,
+            rounds=arguments.rounds or usually.rounds,
+            lot=arguments.lot or usually.lot,
+            augmentation=arguments.augmentation,
+            chooses=arguments.choose,
+            folder=str(arguments.data),
+            device=arguments.device,
+        )
+        schedules = arguments.schedule or SCHEDULES
+        every.append(run(setting, schedules, arguments.seeds, arguments.workers, with_twins=not arguments.no_twins))
+        show(every[-1])
     if arguments.out:
         arguments.out.write_text(json.dumps(every, indent=1))
 

@@ -174,7 +174,8 @@ class ProcessCrew:
             raise RuntimeError("a lot is for a worker that is free")
         slot = post.slot = heapq.heappop(self._free_slots)
         architecture, teaches = lot.architecture.text, int(self._teacher is not None)
-        task = Task(self._number, teaches, slot, lot.run_seed, lot.base, lot.step, lot.key, lot.index, architecture, lot.samples)
+        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
+        task = Task(self._number, teaches, slot, *identity, architecture, lot.samples, lot.augmentation)
         started_ms = now_ms()
         try:
             answer = await handle.train(task, post.patience_s(self._patience))

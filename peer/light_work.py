@@ -121,7 +121,8 @@ class LightWork:
         for step in range(steps):
             worker.load(parameters if local is None else local.weights)
             for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
-                lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, self._manifest.lot_samples)
+                of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
+                lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
                 before_lot()
                 notes.append(self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot))
             if local is not None:

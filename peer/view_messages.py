@@ -7,6 +7,7 @@ from automl.spaces.space import MAX_TEXT
 from protocol.encoding import encode
 from protocol.errors import RemoteFault
 from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.recipe import MAX_PERCENT
 from protocol.records import check_digest
 from protocol.signing import sha256
 
@@ -73,12 +74,15 @@ class LotName:
     index: int
     architecture: str
     weights: bytes  # digest of what it is trained on, and of its teacher
+    augmentation: int  # percent of the usual strength
 
     def __post_init__(self) -> None:
         for digest in (self.base, self.key, self.weights):
             check_digest(digest, "digest")
         if not (0 <= self.step < MAX_LOCAL_STEPS and 0 <= self.index < 2**53 and len(self.architecture) <= MAX_TEXT):
             raise ValueError("a lot out of range")
+        if not 0 <= self.augmentation <= MAX_PERCENT:
+            raise ValueError("an augmentation out of range")
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,7 +321,7 @@ class SiteCrew(CrewOfOne):
     # Both.
 
     def _name_of(self, lot: Lot) -> LotName:
-        return LotName(lot.base, lot.step, lot.key, lot.index, lot.architecture.text, self._weights)
+        return LotName(lot.base, lot.step, lot.key, lot.index, lot.architecture.text, self._weights, lot.augmentation)
 
     def _lot_of(self, caller: PublicKey, name: LotName) -> Lot:
         if caller != self._partner.key:
@@ -330,7 +330,8 @@ class SiteCrew(CrewOfOne):
             architecture = Architecture.parse(name.architecture, self._space)
         except ValueError as error:
             raise EncodingError(str(error)) from error
-        return Lot(self._manifest.seed, name.base, name.step, name.key, name.index, architecture, self._manifest.lot_samples)
+        samples = self._manifest.lot_samples
+        return Lot(self._manifest.seed, name.base, name.step, name.key, name.index, architecture, samples, name.augmentation)
 
     async def _matches(self, name: LotName) -> None:
         """Wait until this site has the weights of a lot, for a moment.

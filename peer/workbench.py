@@ -164,7 +164,9 @@ class Workbench:
 
         def lot_at(index: int) -> tuple[Lot, int]:
             place = place_of_lot(len(architectures), base.commit, self._key, index)
-            return Lot(manifest.seed, base.commit, step, self._key, index, architectures[place], manifest.lot_samples), place
+            architecture = architectures[place]
+            strength = self._course.plan.augmentation(base.round + 1, architecture)
+            return Lot(manifest.seed, base.commit, step, self._key, index, architecture, manifest.lot_samples, strength), place
 
         most = manifest.exchange.max_claim_samples // manifest.lot_samples - (steps - 1 - step)
         task = Task(step, most, lot_at)

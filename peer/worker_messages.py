@@ -76,9 +76,10 @@ class Task:
     index: int
     architecture: str
     samples: int
+    augmentation: int
 
     def __post_init__(self) -> None:
-        if self.teaches not in (0, 1) or self.slot < 0 or self.samples < 1:
+        if self.teaches not in (0, 1) or self.slot < 0 or self.samples < 1 or self.augmentation < 0:
             raise ValueError("no task")
 
 

@@ -85,7 +85,7 @@ class Computer:
             self._take_over(self._teacher_N if task.teaches else None)
             self._state = task.state
         architecture = Architecture.parse(task.architecture, self._space)
-        lot = Lot(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples)
+        lot = Lot(task.run_seed, task.base, task.step, task.key, task.index, architecture, task.samples, task.augmentation)
         result = self._worker.train(lot)
         self._gradients_SN[task.slot].copy_(result.gradient)
         return Answer(task.slot, task.index, struct.pack(">d", result.loss), result.projection)

@@ -13,6 +13,7 @@ from protocol.encoding import decode, from_value, pack, unpack
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
 from protocol.private import DATA, PRIVATE, SHARED, PrivateData
+from protocol.recipe import USUAL, Recipe
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 from protocol.sizes import ALL, is_size, size_of
 from protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
@@ -108,6 +109,7 @@ class Manifest:
     cohorts: str  # one of COHORTS: who may be a mate of a peer without a label, those who share its token, or whoever of the run is near
     data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
+    recipe: Recipe = USUAL  # how lots are augmented, and what decays
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):

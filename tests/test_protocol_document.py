@@ -197,13 +197,13 @@ def rows() -> Iterator[tuple[str, str]]:
     yield (
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
-        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", []]`: its id, *run*',
+        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"]]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
     private = replace(MANIFEST, data="private", private=(PrivateData(("cat", "dog"), 1, 25),))
     yield (
-        'the same with `"private", [[["cat", "dog"], 1, 25]]` at its end: its id; what a key earns in a round at most',
+        'the same with `"private", [[["cat", "dog"], 1, 25]]` in the place of `"shared", []`: its id; what a key earns in a round at most',
         f"`{SignedManifest.sign(private, KEY).run.hex()}`; {private.credit_cap}",
     )
     yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"

@@ -13,6 +13,7 @@ from automl.spaces.space import FAMILIES, space_named
 from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
+from protocol.recipe import MAX_PERCENT
 from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 
 
@@ -34,6 +35,7 @@ class Wishes:
     lot_samples: int | None
     target_batch: int | None
     learning_rate: str | None
+    augmentation: int | None
     seed: int
     device: str
     threads: int | None
@@ -46,7 +48,13 @@ class Wishes:
 @click.option("--supernet", metavar="NAME", help="Which supernet.  [default: the tiny one of the data's task]")
 @click.option("--data", "dataset", default="digits", show_default=True, metavar="NAME", help="What to train on; see: manta-search data.")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
-@click.option("--schedule", type=click.Choice(SCHEDULES), default="sandwich", show_default=True, help="How the sizes are trained.")
+@click.option(
+    "--schedule",
+    type=click.Choice(SCHEDULES),
+    default="sandwich",
+    show_default=True,
+    help="How the sizes are trained; shrinking is experimental.",
+)
 @click.option(
     "--algorithm", type=click.Choice(ALGORITHMS), default=ALGORITHMS[0], show_default=True, help="What a cohort trains in a round."
 )
@@ -66,6 +74,12 @@ class Wishes:
 @click.option("--lot-samples", type=click.IntRange(2, 65536), metavar="N", help="Samples of one pass through one architecture.")
 @click.option("--target-batch", type=click.IntRange(min=2), metavar="N", help="Samples of one update, of all cohorts together.")
 @click.option("--learning-rate", metavar="DECIMAL", help="Peak of the rate.")
+@click.option(
+    "--augmentation",
+    type=click.IntRange(0, MAX_PERCENT),
+    metavar="PERCENT",
+    help="How strongly images are changed in training.  [default: 100 where all of the data are seen more than 50 times, else 0]",
+)
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Everything random follows from it.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")

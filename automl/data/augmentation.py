@@ -39,12 +39,17 @@ def around(word: Integers, limit: Integers | int) -> Integers:
     return below(word, 2 * np.asarray(limit) + 1) - limit
 
 
-def augment(images_BCRR: Tensor, seed: int) -> Tensor:
-    """Return each image moved, turned, sheared and scaled a little, as a lot's 64-bit seed says; what comes in from outside is 0."""
+def augment(images_BCRR: Tensor, seed: int, strength: int = 100) -> Tensor:
+    """Return each image moved, turned, sheared and scaled a little, as a lot's 64-bit seed says; what comes in from outside is 0.
+
+    ``strength``: percent of the usual limits; at 0 the images are as they are.
+    """
+    if strength == 0:
+        return images_BCRR
     batch, channels, resolution, _ = images_BCRR.shape
-    shift = _MAX_SHIFT * resolution // 32
+    slope, shift = _MAX_SLOPE * strength // 100, _MAX_SHIFT * resolution // 32 * strength // 100
     # Of each image: how far a step down and a step right in the result go in the source, and the shift; in 256ths of a pixel.
-    moves_B6 = around(words("augment", seed, batch, 6), np.array([_MAX_SLOPE] * 4 + [shift] * 2))
+    moves_B6 = around(words("augment", seed, batch, 6), np.array([slope] * 4 + [shift] * 2))
     down_y, down_x, right_y, right_x, shift_y, shift_x = torch.from_numpy(moves_B6).T[:, :, None, None]
     step = 2 * torch.arange(resolution) + 1 - resolution  # twice the distance from the centre
     y, x = step[:, None], step[None, :]
@@ -69,14 +74,15 @@ def mirrored(count: int, seed: int) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-def jitter(images_BCHW: Pixels, white: int, seed: int) -> Pixels:
-    """Return each image with a little more or less contrast and light, as a lot's 64-bit seed says."""
-    return toned(images_BCHW, jitter_tables(len(images_BCHW), white, seed))
+def jitter(images_BCHW: Pixels, white: int, seed: int, strength: int = 100) -> Pixels:
+    """Return each image with a little more or less contrast and light, as a lot's 64-bit seed says; ``strength`` as in ``augment``."""
+    return images_BCHW if strength == 0 else toned(images_BCHW, jitter_tables(len(images_BCHW), white, seed, strength))
 
 
-def jitter_tables(count: int, white: int, seed: int) -> Pixels:
-    """Return the (count, white + 1) tables from old levels to new ones of a lot's images."""
-    changes_B2 = around(words("jitter", seed, count, 2), np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]))
+def jitter_tables(count: int, white: int, seed: int, strength: int = 100) -> Pixels:
+    """Return the (count, white + 1) tables from old levels to new ones of a lot's images; ``strength`` as in ``augment``."""
+    limits = np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]) * strength // 100
+    changes_B2 = around(words("jitter", seed, count, 2), limits)
     return tone_tables(changes_B2[:, 0], changes_B2[:, 1], white)
 
 

@@ -84,15 +84,18 @@ class ImageDataset:
             hasher.update(labels.astype("<i8").tobytes())
         return Digest(hasher.digest())
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
-        """Return these training images, resized and augmented: moved and turned; flipped where ``flips``; colours jittered."""
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+        """Return these training images, resized and augmented: moved and turned; flipped where ``flips``; colours jittered.
+
+        ``strength``: in percent, of all but the flips; at 0 the images are as they are.
+        """
         chosen = np.asarray(indices, dtype=np.int64)
         images_BCHW = self.train_images[chosen]
         if self.flips:
             images_BCHW = flip(images_BCHW, seed)
         if self.image_channels == 3:
-            images_BCHW = jitter(images_BCHW, self.white, seed)
-        images_BCRR = augment(resize(images_BCHW, self.white, resolution), seed)
+            images_BCHW = jitter(images_BCHW, self.white, seed, strength)
+        images_BCRR = augment(resize(images_BCHW, self.white, resolution), seed, strength)
         return Batch(images_BCRR, torch.from_numpy(self.train_labels[chosen]))
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:

@@ -162,10 +162,14 @@ class StereoDataset:
                     hasher.update(pixels.tobytes())
         return PartDigests(*(hasher.digest() for hasher in hashers))
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
-        """Return a random window of each of these training pairs, the two views in slightly different light."""
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+        """Return a random window of each of these training pairs, the two views in slightly different light.
+
+        ``strength``: in percent, of the light's changes alone; which window is taken, and which is upside down, does not depend on it.
+        """
         words_BK = words("stereo", seed, len(indices), 4 + 2 * len(_TONE_LIMITS))
-        return _stacked([_augmented(self.train[index], words_K, resolution) for index, words_K in zip(indices, words_BK, strict=True)])
+        drawn = zip(indices, words_BK, strict=True)
+        return _stacked([_augmented(self.train[index], words_K, resolution, strength) for index, words_K in drawn])
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
         """Yield views (B, 6, R, 2 R) of training pairs as they are, a fixed choice; see Dataset."""
@@ -233,14 +237,16 @@ def _rescaled_disparity(disparity: Disparity, resolution: int) -> Disparity:
     return np.where(picked < 0, UNKNOWN, picked.astype(np.float64) * resolution / height).astype(np.float32)
 
 
-def _augmented(pair: Pair, words_K: Integers, resolution: int) -> Sample:
+def _augmented(pair: Pair, words_K: Integers, resolution: int, strength: int) -> Sample:
     """Return a window of between half the largest height and all of it, never enlarged where the pair is large enough."""
     rows, columns = pair.disparity.shape
     largest = min(rows, columns // _ASPECT)
     smallest = max(-(-largest // 2), min(resolution, largest))
     height = smallest + int(below(words_K[0], largest - smallest + 1))
     top, left = int(below(words_K[1], rows - height + 1)), int(below(words_K[2], columns - _ASPECT * height + 1))
-    changes = around(words_K[4:].reshape(-1, 2), np.array(_TONE_LIMITS))  # contrast and brightness: of all, of views, of channels
+    changes = around(
+        words_K[4:].reshape(-1, 2), np.array(_TONE_LIMITS) * strength // 100
+    )  # contrast and brightness: of all, of views, of channels
     of_planes = changes[0] + changes[1:3, None] + changes[None, 3:]
     tables = tone_tables(of_planes[..., 0].ravel(), of_planes[..., 1].ravel(), WHITE)
     return _sample(pair, Window(top, left, height), resolution, tables, upside_down=bool(below(words_K[3], 2)))

@@ -12,12 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from automl.commands.train import Wishes
 from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
 from automl.evaluation.held_out import check_fit
 from automl.opening import checked_device
 from automl.spaces.space import FAMILIES, fitted_name, space_named
 from automl.training.schedule import Plan
-from automl.training.settings import Settings, usual
+from automl.training.settings import Settings, recipe_for, usual
 from automl.training.trainer import Step, Traffic, Trainer, TrainingDirectory
+from protocol.recipe import Recipe
 
 _EVERY = 20  # rounds between snapshots
 
@@ -40,7 +42,7 @@ def train(wishes: Wishes) -> None:
         target_batch=wishes.target_batch or usually.target_batch,
     ).with_local_steps(wishes.local_steps)
     settings = dataclasses.replace(settings, num_rounds=wishes.rounds or settings.num_rounds)
-    plan = _plan(settings, wishes, data.image_channels, data.num_classes)
+    plan = _plan(settings, wishes, data)
     check_fit(data, plan.space)
     trainer = Trainer(
         plan,
@@ -56,13 +58,15 @@ def train(wishes: Wishes) -> None:
     _run(trainer, TrainingDirectory(wishes.directory, trainer, data, sizes))
 
 
-def _plan(settings: Settings, wishes: Wishes, channels: int, classes: int) -> Plan:
-    optimizer = settings.optimizer
+def _plan(settings: Settings, wishes: Wishes, data: Dataset) -> Plan:
+    optimizer, percent = settings.optimizer, wishes.augmentation
     if wishes.learning_rate is not None:
         optimizer = dataclasses.replace(optimizer, learning_rate=wishes.learning_rate)
-    name = settings.supernet if settings.supernet not in FAMILIES else fitted_name(settings.supernet, channels, classes)
+    name = settings.supernet if settings.supernet not in FAMILIES else fitted_name(settings.supernet, data.image_channels, data.num_classes)
     space_named(name)  # refuses one that nobody knows
-    return Plan(name, wishes.schedule, wishes.algorithm, optimizer, settings.num_rounds, wishes.seed, settings.local_steps)
+    usually = recipe_for(data.task, data.num_train, settings.num_rounds * settings.target_batch)
+    recipe = usually if percent is None else Recipe(percent, percent)
+    return Plan(name, wishes.schedule, wishes.algorithm, optimizer, settings.num_rounds, wishes.seed, settings.local_steps, recipe)
 
 
 def _run(trainer: Trainer, kept: TrainingDirectory) -> None:

@@ -14,7 +14,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, PlainLayer
+from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, PlainLayer, is_residual
 from automl.spaces.shapes import layer_shapes
 from automl.spaces.space import Architecture, SearchSpace
 
@@ -116,6 +116,9 @@ class Supernet(nn.Module, ABC):
             elif isinstance(module, ElasticLayer):
                 draw(module.expand, generator)
                 draw(module.project, generator)
+        for module in self.modules():  # a residual layer begins as what its input is (arXiv:1706.02677, section 5.1): all depths as one
+            if isinstance(module, ElasticLayer) and is_residual(module.shape):
+                module.project_norm.weight.zero_()
         self._initialise_fixed(generator)
 
     def run_unit(self, unit: int, x_BCHW: Tensor, architecture: Architecture) -> Tensor:

@@ -9,6 +9,7 @@ Shapes: N all weights of the supernet.
 import torch
 from torch import Tensor
 
+from automl.training.decay import decaying
 from automl.training.optimizers import are_finite, num_own_moments, own_step
 from automl.training.schedule import Plan
 from automl.training.update import State
@@ -23,6 +24,7 @@ class LocalSteps:
         self._moments = tuple(torch.zeros_like(state.parameters) for _ in range(num_own_moments(plan.optimizer)))
         self._optimizer = plan.optimizer
         self._rate = plan.learning_rate(state.round + 1)
+        self._decays_N = decaying(plan)
         self._number = 0
         self._taken = 0
 
@@ -55,7 +57,15 @@ class LocalSteps:
         if gradient.shape != self._base_N.shape or gradient.dtype != torch.float32 or gradient.device.type != "cpu":
             raise ValueError("a gradient is an fp32 CPU vector as long as the weights")
         self._number += 1
-        weights_N, moments = own_step(self._weights_N, self._moments, gradient, self._optimizer, rate=self._rate, number=self._number)
+        weights_N, moments = own_step(
+            self._weights_N,
+            self._moments,
+            gradient,
+            self._optimizer,
+            rate=self._rate,
+            number=self._number,
+            decays_N=self._decays_N,
+        )
         is_taken = are_finite(weights_N, *moments)
         if is_taken:
             self._weights_N, self._moments = weights_N, moments

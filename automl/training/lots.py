@@ -41,6 +41,7 @@ class Lot:
     index: int
     architecture: Architecture
     samples: int
+    augmentation: int = 100  # percent of the usual strength, see ``Plan.augmentation``
 
     def __post_init__(self) -> None:
         if self.samples < MIN_SAMPLES:
@@ -110,7 +111,7 @@ class Worker:
     def _batch_of(self, lot: Lot) -> Batch:
         identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
         indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
-        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
+        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, lot.augmentation)
 
     def backward(self, batch: Batch, architecture: Architecture) -> float:
         """Compute the loss of a batch and leave its gradient in the supernet; return the loss."""

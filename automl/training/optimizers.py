@@ -23,7 +23,14 @@ def num_own_moments(optimizer: Optimizer) -> int:
 
 
 def own_step(
-    weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, *, rate: float, number: int
+    weights_N: Tensor,
+    moments: Moments,
+    gradient_N: Tensor,
+    optimizer: Optimizer,
+    *,
+    rate: float,
+    number: int,
+    decays_N: Tensor | None = None,
 ) -> tuple[Tensor, Moments]:
     """Return weights and moments after the optimiser's own step along a gradient.
 
@@ -34,14 +41,15 @@ def own_step(
         optimizer: AdamW or SGD.
         rate: of this step.
         number: how many steps the moments are of, with this one: AdamW's bias correction.
+        decays_N: bool, which weights decay; None: all of them.
 
     Raises:
         OwnFault: as ``exact.scaling.check_denormals``.
     """
     check_denormals()
     if optimizer.name == "adamw":
-        return _adamw(weights_N, moments, gradient_N, optimizer, rate, number)
-    return _sgd(weights_N, moments, gradient_N, optimizer, rate)
+        return _adamw(weights_N, moments, gradient_N, optimizer, rate, number, decays_N)
+    return _sgd(weights_N, moments, gradient_N, optimizer, rate, decays_N)
 
 
 def outer_step(weights_N: Tensor, momentum_N: Tensor, change_N: Tensor, optimizer: Optimizer) -> tuple[Tensor, Tensor]:
@@ -68,7 +76,7 @@ def are_finite(*vectors: Tensor) -> bool:
 
 
 def _adamw(
-    weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, rate: float, number: int
+    weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, rate: float, number: int, decays_N: Tensor | None
 ) -> tuple[Tensor, Moments]:
     """AdamW with decoupled decay (arXiv:1711.05101, algorithm 2)."""
     beta1, beta2 = float(optimizer.beta1), float(optimizer.beta2)
@@ -77,13 +85,18 @@ def _adamw(
     correction1 = 1.0 - _power(beta1, number)
     correction2 = 1.0 - _power(beta2, number)
     direction_N = (first_N / correction1) / (_square_root(second_N / correction2) + float(optimizer.epsilon))
-    decayed_N = weights_N * (1.0 - rate * float(optimizer.weight_decay))
+    factor = 1.0 - rate * float(optimizer.weight_decay)
+    decayed_N = weights_N * factor if decays_N is None else torch.where(decays_N, weights_N * factor, weights_N)
     return decayed_N - (direction_N * rate), (first_N, second_N)
 
 
-def _sgd(weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, rate: float) -> tuple[Tensor, Moments]:
+def _sgd(
+    weights_N: Tensor, moments: Moments, gradient_N: Tensor, optimizer: Optimizer, rate: float, decays_N: Tensor | None
+) -> tuple[Tensor, Moments]:
     """SGD with momentum, the decay added to the gradient; as torch.optim.SGD without dampening."""
     decayed_N = gradient_N + (weights_N * float(optimizer.weight_decay))
+    if decays_N is not None:
+        decayed_N = torch.where(decays_N, decayed_N, gradient_N)
     momentum_N = (moments[0] * float(optimizer.beta1)) + decayed_N
     return weights_N - (momentum_N * rate), (momentum_N,)
 

@@ -14,13 +14,14 @@ name says a size below all trains only what that allows, and a random architectu
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.cohort_sizes import drawn
 from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.recipe import USUAL, Recipe
 from protocol.records import SCHEDULES, Manifest, Optimizer
 from protocol.sizes import ALL, size_of
 
@@ -55,6 +56,7 @@ class Plan:
     num_rounds: int  # exchanges between cohorts, whatever happens in between
     seed: int
     local_steps: int = 1  # of each round; see ``automl.training.local`` for more than one
+    recipe: Recipe = USUAL
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -77,6 +79,7 @@ class Plan:
             manifest.num_rounds,
             manifest.seed,
             manifest.exchange.local_steps,
+            manifest.recipe,
         )
 
     @cached_property
@@ -124,6 +127,11 @@ class Plan:
         random.Random(f"{self.seed}:{cohort}:block:{block}").shuffle(roles)
         role = roles[place]
         return _KINDS.index("random" if role == "largest" and size_of(cohort) < ALL else role)
+
+    def augmentation(self, round: int, architecture: Architecture) -> int:
+        """Return how strongly the images of a round's lot of an architecture are changed, in percent of the usual strength."""
+        largest = replace(self.space.largest(), resolution=architecture.resolution)
+        return self.recipe.strength(round, self.num_rounds, is_largest=architecture == largest)
 
     def learning_rate(self, round: int) -> float:
         """Return the rate of a round: in each phase linear up to the peak, then linear down to 1 % of it in the phase's last round.

@@ -159,7 +159,8 @@ class Trainer:
         total = torch.zeros(self._worker.num_weights)
         for index in range(self._num_lots * step, self._num_lots * (step + 1)):
             architecture = architectures[place_of_lot(len(architectures), base, cohort.key, index)]
-            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self._lot_samples))
+            strength = self.plan.augmentation(self.state.round + 1, architecture)
+            result = worker.train(Lot(self.plan.seed, base, step, cohort.key, index, architecture, self._lot_samples, strength))
             total += result.gradient
             losses.append(result.loss)
         return total / self._num_lots

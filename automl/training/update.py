@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from automl.models.networks import build
+from automl.training.decay import decaying
 from automl.training.optimizers import Moments, are_finite, num_own_moments, outer_step, own_step
 from automl.training.schedule import Plan
 from automl.training.snapshot_header import FORMAT
@@ -90,7 +91,8 @@ def next_state(state: State, mean: Tensor, plan: Plan) -> State:
 def _step(state: State, mean_N: Tensor, plan: Plan) -> tuple[Tensor, Moments]:
     if plan.local_steps == 1:
         number = state.round + 1
-        return own_step(state.parameters, state.moments, mean_N, plan.optimizer, rate=plan.learning_rate(number), number=number)
+        rate, decays_N = plan.learning_rate(number), decaying(plan)
+        return own_step(state.parameters, state.moments, mean_N, plan.optimizer, rate=rate, number=number, decays_N=decays_N)
     parameters_N, momentum_N = outer_step(state.parameters, state.moments[0], mean_N, plan.optimizer)
     return parameters_N, (momentum_N,)
 

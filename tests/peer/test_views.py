@@ -273,7 +273,7 @@ def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> N
 
 
 def test_what_a_mate_may_not_ask_is_refused() -> None:
-    name = LotName(BASE, 0, LEFT_KEY, 0, STEREO_TINY.smallest().text, b"w" * 32)
+    name = LotName(BASE, 0, LEFT_KEY, 0, STEREO_TINY.smallest().text, b"w" * 32, 100)
 
     async def scenario() -> None:
         async with pair_of() as pair:

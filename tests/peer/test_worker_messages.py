@@ -24,7 +24,7 @@ from peer.worker_messages import (
 from protocol.encoding import encode
 from protocol.errors import EncodingError
 
-TASK = Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16)
+TASK = Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16, 100)
 MESSAGES: list[Message] = [
     Setup("classifier-tiny", "cpu", 1, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
     Setup("stereo-tiny", "cuda:1", 4, 2**31, 32, (), (PairsOf("layers", "", 327_744),), ()),

@@ -20,12 +20,12 @@ from protocol.signing import Digest
 
 KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
 _WHITE = 255
+_ALL_PLANES_BYTES = 4 << 20  # a larger window is resized plane by plane: that takes 8 bytes a pixel
 
 
 class _Cut(NamedTuple):
-    """What a lot makes of a sample."""
+    """What a lot makes of a picture."""
 
-    place: int
     window: tuple[int, int, int]  # words: side, top, left
     is_mirrored: bool
     table: Pixels | None  # of levels
@@ -86,8 +86,10 @@ class ShardedImages:
         """The root over the shards; see automl.data.shards.layout."""
         return self.shards.list.digest
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
         """Return a random window of each of these training images; flipped where ``flips``; colours jittered.
+
+        ``strength``: in percent, of the colours' changes alone.
 
         Raises:
             SamplesMissing: a shard with some of them is not as it should be.
@@ -95,9 +97,10 @@ class ShardedImages:
         self.shards.need(indices)
         words_B3 = words("window", seed, len(indices), 3).tolist()
         mirrored_B = mirrored(len(indices), seed) & self.flips
-        tables_B = jitter_tables(len(indices), _WHITE, seed) if self.image_channels == 3 else [None] * len(indices)
-        cuts = [_Cut(*cut) for cut in zip(indices, words_B3, mirrored_B, tables_B, strict=True)]
-        images_BCRR = torch.stack(list(in_threads(lambda cut: _augmented(self._planes(cut.place), cut, resolution), cuts)))
+        tables_B = jitter_tables(len(indices), _WHITE, seed, strength) if self.image_channels == 3 else [None] * len(indices)
+        cuts = [_Cut(*cut) for cut in zip(words_B3, mirrored_B, tables_B, strict=True)]
+        pictures = in_threads(self._planes, indices)
+        images_BCRR = torch.stack([_augmented(planes, cut, resolution) for planes, cut in zip(pictures, cuts, strict=True)])
         return Batch(images_BCRR, torch.tensor([self.shards.label(index) for index in indices], dtype=torch.int64))
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
@@ -116,7 +119,7 @@ class ShardedImages:
         return Batch(self._centres((chosen + self.num_train).tolist(), resolution), torch.from_numpy(labels[chosen]))
 
     def _centres(self, places: Sequence[int], resolution: int) -> Tensor:
-        return torch.stack(list(in_threads(lambda place: _centre(self._planes(place), resolution), places)))
+        return torch.stack([_centre(planes_CHW, resolution) for planes_CHW in in_threads(self._planes, places)])
 
     def _planes(self, place: int) -> Pixels:
         """Return a picture (C, H, W), read-only in effect: it is kept for others."""
@@ -158,4 +161,6 @@ def _centre(planes_CHW: Pixels, resolution: int) -> Tensor:
 
 def _resized(window_Chh: Pixels, resolution: int) -> Tensor:
     """Return a window as fp32 (C, R, R)."""
-    return resize(window_Chh[None], _WHITE, resolution)[0]
+    if window_Chh.nbytes <= _ALL_PLANES_BYTES:
+        return resize(window_Chh[None], _WHITE, resolution)[0]
+    return torch.cat([resize(plane[None, None], _WHITE, resolution)[0] for plane in window_Chh])

@@ -149,3 +149,22 @@ def test_even_a_small_class_has_an_image_held_out() -> None:
     labels = np.array([0, 0, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     held_out = held_out_fifth(noise(15, 1, 4, 4), labels)
     assert np.bincount(labels[held_out]).tolist() == [1, 1, 2]
+
+
+def test_without_strength_images_are_as_they_are_but_for_being_mirrored(colours: ImageDataset) -> None:
+    chosen = [3, 5, 8, 13]
+    plain = resize(flip(colours.train_images[chosen], 9), 255, 24)
+    assert torch.equal(colours.training_batch(chosen, 9, 24, 0).inputs, plain)
+    assert not torch.equal(colours.training_batch(chosen, 9, 24, 100).inputs, plain)
+    assert torch.equal(colours.training_batch(chosen, 9, 24).inputs, colours.training_batch(chosen, 9, 24, 100).inputs)
+
+
+def test_more_strength_moves_and_tones_further(colours: ImageDataset) -> None:
+    chosen = list(range(100))
+    plain = colours.training_batch(chosen, 9, 24, 0).inputs
+    distances = [float((colours.training_batch(chosen, 9, 24, strength).inputs - plain).abs().mean()) for strength in (25, 50, 100, 200)]
+    assert distances == sorted(distances)
+    changes = [
+        np.abs(jitter(colours.train_images, 255, 9, strength).astype(int) - colours.train_images).mean() for strength in (0, 30, 100)
+    ]
+    assert changes[0] == 0 < changes[1] < changes[2]

@@ -197,3 +197,11 @@ def test_lazy_pairs_are_made_when_they_are_asked_for_and_a_bounded_number_is_kep
     assert len(list(pairs)) == 5
     with pytest.raises(IndexError):
         pairs[5]
+
+
+def test_strength_changes_the_light_alone(dataset: StereoDataset) -> None:
+    batches = [dataset.training_batch([0, 1, 2, 3], 5, 16, strength) for strength in (0, 50, 100)]
+    plain, half, whole = (batch.inputs for batch in batches)
+    assert torch.equal(batches[0].targets, batches[2].targets)
+    assert 0 < float((half - plain).abs().mean()) < float((whole - plain).abs().mean())
+    assert torch.equal(whole, dataset.training_batch([0, 1, 2, 3], 5, 16).inputs)

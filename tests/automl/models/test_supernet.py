@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,8 +8,10 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from automl.models.classifier import Classifier
-from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial
-from automl.spaces.space import TINY, Architecture
+from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
+from automl.models.networks import build
+from automl.spaces.shapes import layer_shapes
+from automl.spaces.space import STEREO_TINY, TINY, Architecture, SearchSpace
 
 FULL_SIZE = TINY.restricted(resolutions=(32,))
 ARCHITECTURES = [FULL_SIZE.largest(), FULL_SIZE.smallest(), *(FULL_SIZE.sample(random.Random(index)) for index in range(3))]
@@ -159,3 +162,22 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generat
     assert torch.equal(vectors[0], vectors[1])
     assert not torch.equal(vectors[0], vectors[2])
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("space", [TINY, STEREO_TINY], ids=lambda space: space.task)
+def test_at_the_start_a_residual_layer_hands_on_what_it_reads_so_depth_makes_no_difference(space: SearchSpace) -> None:
+    supernet = build(space)
+    supernet.initialise(torch.Generator().manual_seed(3))
+    shapes = list(layer_shapes(space))
+    x_BCHW = torch.rand(4, shapes[0].channels_in, space.resolutions[0], space.resolutions[0])
+    deep = space.largest()
+    shallow = replace(deep, units=tuple(unit[: space.depths[0]] for unit in deep.units))
+    with torch.no_grad():
+        assert torch.equal(supernet.run_unit(0, x_BCHW, deep), supernet.run_unit(0, x_BCHW, shallow))
+    slices, residual = supernet.slices(), 0
+    for shape in shapes:
+        start, stop = slices[f"units.{shape.unit}.{shape.index}.project_norm.weight"]
+        is_zero = is_residual(shape)
+        residual += is_zero
+        assert bool((supernet.flat_weights_N[start:stop] == (0 if is_zero else 1)).all())
+    assert 0 < residual < len(shapes)

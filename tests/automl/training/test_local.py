@@ -9,6 +9,7 @@ from automl.training.local import LocalSteps
 from automl.training.schedule import Plan
 from automl.training.update import State, initial_state, next_state
 from protocol.errors import OwnFault
+from protocol.recipe import Recipe
 from protocol.records import Optimizer
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
@@ -18,7 +19,7 @@ every_optimizer = pytest.mark.parametrize("optimizer", [ADAMW, SGD], ids=lambda 
 
 
 def plan_of(optimizer: Optimizer) -> Plan:
-    return Plan("classifier-tiny", "sandwich", "data-parallel", optimizer, 30, seed=3, local_steps=STEPS)
+    return Plan("classifier-tiny", "sandwich", "data-parallel", optimizer, 30, 3, STEPS, Recipe(decay="all"))
 
 
 def committed(round_: int = 6, count: int = 1000) -> State:
@@ -59,7 +60,7 @@ class Steady(Plan):
 
 @every_optimizer
 def test_local_steps_have_the_bits_of_as_many_rounds_of_one_step_from_fresh_moments(optimizer: Optimizer) -> None:
-    plan = Steady("classifier-tiny", "sandwich", "data-parallel", optimizer, 30, seed=3, local_steps=STEPS)
+    plan = Steady("classifier-tiny", "sandwich", "data-parallel", optimizer, 30, 3, STEPS, Recipe(decay="all"))
     local = LocalSteps(committed(), plan)
     moments = tuple(torch.zeros(1000) for _ in range(2 if optimizer.name == "adamw" else 1))
     run = State(0, committed().parameters, moments)

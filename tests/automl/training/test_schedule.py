@@ -7,6 +7,7 @@ import pytest
 
 from automl.spaces.space import BASE, TINY
 from automl.training.schedule import Plan, place_of_lot
+from protocol.recipe import Recipe
 from protocol.records import MAX_ARCHITECTURES, Optimizer
 from protocol.signing import sha256
 
@@ -178,3 +179,12 @@ def test_the_rate_is_defined_in_every_round_of_every_run(warmup: int, rounds: in
 def test_a_round_outside_the_run_has_no_rate(round_: int) -> None:
     with pytest.raises(ValueError, match="between 1 and 100"):
         PLAN.learning_rate(round_)
+
+
+@pytest.mark.parametrize("schedule", ["sandwich", "shrinking"])
+def test_augmentation_follows_round_and_architecture_whatever_the_resolution(schedule: str) -> None:
+    plan = replace(PLAN, schedule=schedule, num_rounds=3, recipe=Recipe(100, 50, 40))
+    largest = [replace(TINY.largest(), resolution=resolution) for resolution in TINY.resolutions]
+    assert [[plan.augmentation(round_, one) for one in largest] for round_ in (1, 2, 3)] == [[100] * 3, [75] * 3, [50] * 3]
+    others = [TINY.smallest(), replace(TINY.smallest(), resolution=TINY.resolutions[-1]), TINY.sample(random.Random(0))]
+    assert [[plan.augmentation(round_, one) for one in others] for round_ in (1, 2, 3)] == [[40] * 3, [30] * 3, [20] * 3]

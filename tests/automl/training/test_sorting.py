@@ -84,7 +84,7 @@ def sorted_digest() -> str:
 
 @pytest.mark.parametrize("capability", ["default", "avx2"])
 def test_the_order_is_the_same_on_every_instruction_set(capability: str) -> None:
-    program = "from tests.automl.training.lots.test_sorting import sorted_digest; print(sorted_digest())"
+    program = "from tests.automl.training.test_sorting import sorted_digest; print(sorted_digest())"
     environment = {**os.environ, "ATEN_CPU_CAPABILITY": capability}
     command = [sys.executable, "-c", program]
     there = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120, cwd=Path.cwd()).stdout

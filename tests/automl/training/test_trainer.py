@@ -163,10 +163,10 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
         """Remember."""
         self.seen |= set(indices)
-        return self._dataset.training_batch(indices, seed, resolution)
+        return self._dataset.training_batch(indices, seed, resolution, strength)
 
 
 def test_each_cohort_trains_on_its_own_part_of_the_data_where_there_are_parts(few: ImageDataset) -> None:

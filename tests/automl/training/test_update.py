@@ -31,6 +31,7 @@ from automl.training.update import (
 from protocol.encoding import encode
 from protocol.errors import EncodingError, OwnFault
 from protocol.exchange import GROUP_VALUES
+from protocol.recipe import Recipe
 from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import sha256
 
@@ -40,7 +41,7 @@ ROUNDS = 30
 
 
 def plan_of(optimizer: Optimizer, schedule: str = "sandwich", seed: int = 3, local_steps: int = 1) -> Plan:
-    return Plan("classifier-tiny", schedule, "data-parallel", optimizer, ROUNDS, seed, local_steps)
+    return Plan("classifier-tiny", schedule, "data-parallel", optimizer, ROUNDS, seed, local_steps, Recipe(decay="all"))
 
 
 def first_state(optimizer: Optimizer, count: int = 1000, local_steps: int = 1) -> State:
@@ -233,7 +234,7 @@ def steps_around_the_largest_number() -> list[str]:
 def test_every_instruction_set_takes_the_same_steps_around_the_largest_number(capability: str) -> None:
     program = """
 import torch
-from tests.automl.training.lots.test_update import steps_around_the_largest_number
+from tests.automl.training.test_update import steps_around_the_largest_number
 print(torch.backends.cpu.get_cpu_capability())
 for threads in (1, 2):
     torch.set_num_threads(threads)
