@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from protocol.errors import UserError
 
 _OF_SWARM = ("hivemind", "starlette", "uvicorn", "PIL")
-_OF_DATA = ("torchvision", "sklearn", "skimage", "matplotlib")  # of the same extra; only some data sets and pictures need them
+_OF_DATA = ("torchvision", "sklearn", "scipy", "skimage", "matplotlib")  # of the same extra; only some data sets and pictures need them
 
 
 def check_installed() -> None:

@@ -17,7 +17,7 @@ from automl.spaces.space import SearchSpace, space_named
 from automl.training.snapshot_header import read_header
 from protocol.errors import MantaError, UserError
 
-_OF_SWARM = frozenset({"torchvision", "sklearn", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
+_OF_SWARM = frozenset({"torchvision", "sklearn", "scipy", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
 
 
 @contextlib.contextmanager

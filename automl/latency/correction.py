@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from automl.latency.table import Accuracy, Conditions, LatencyTable
+from automl.ranks import rank_correlation
 from automl.spaces.space import Architecture, SearchSpace
 
 Values = npt.NDArray[np.float64]
@@ -34,7 +35,7 @@ def fitted_table(
     fitted, checked = np.array(by_sum[::2]), np.array(by_sum[1::2] or by_sum)
     offset, factor = _correction(fitted[:, 0], fitted[:, 1], raw.minimum_ms(space))
     errors = _errors((offset, factor), checked[:, 0], checked[:, 1])
-    accuracy = Accuracy(len(fitted), len(checked), float(errors.mean()), float(errors.max()), _rank_correlation(*checked.T))
+    accuracy = Accuracy(len(fitted), len(checked), float(errors.mean()), float(errors.max()), rank_correlation(*checked.T))
     return replace(raw, offset=offset, factor=factor, accuracy=accuracy)
 
 
@@ -73,11 +74,3 @@ def _errors(correction: tuple[float, float], sums_ms: Values, times_ms: Values) 
     offset, factor = correction
     errors: Values = np.abs(offset + factor * sums_ms - times_ms) / times_ms
     return errors
-
-
-def _rank_correlation(one: Values, other: Values) -> float:
-    """Return Spearman's rank correlation; 0 of fewer than two values."""
-    if len(one) < 2:
-        return 0.0
-    ranks = [values.argsort().argsort().astype(float) for values in (one, other)]
-    return float(np.clip(np.corrcoef(ranks)[0, 1], -1.0, 1.0))

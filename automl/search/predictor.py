@@ -22,6 +22,7 @@ from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVR
 
+from automl.ranks import rank_correlation
 from automl.search.evolution import MIN_SAMPLES
 from automl.spaces.space import Architecture, SearchSpace
 
@@ -95,16 +96,3 @@ def one_hot(architecture: Architecture, space: SearchSpace) -> list[bool]:
             flags += [layer is not None and layer.kernel == kernel for kernel in space.kernels]
             flags += [layer is not None and layer.expansion == expansion for expansion in space.expansions]
     return flags
-
-
-def rank_correlation(one_N: Vector, other_N: Vector) -> float:
-    """Return Spearman's rank correlation, -1 to 1, equal values sharing their ranks; 0 where all values of one side are equal."""
-    ranks_N, other_ranks_N = _centred_ranks(one_N), _centred_ranks(other_N)
-    scale = float(np.linalg.norm(ranks_N) * np.linalg.norm(other_ranks_N))
-    return float(ranks_N @ other_ranks_N) / scale if scale else 0.0
-
-
-def _centred_ranks(values_N: Vector) -> Vector:
-    _, inverse_N, counts = np.unique(values_N, return_inverse=True, return_counts=True)
-    ranks_N: Vector = (np.cumsum(counts) - (counts - 1) / 2.0)[inverse_N]
-    return ranks_N - (len(values_N) + 1) / 2.0

@@ -2,10 +2,10 @@ import random
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
+from automl.ranks import rank_correlation
 from automl.search.evolution import MIN_SAMPLES
-from automl.search.predictor import Predictor, one_hot, rank_correlation
+from automl.search.predictor import Predictor, one_hot
 from automl.spaces.space import BASE, TINY
 from tests.automl.search.synthetic import score_of
 
@@ -48,11 +48,3 @@ def test_different_architectures_have_different_flags() -> None:
     flags = {tuple(one_hot(architecture, TINY)) for architecture in architectures}
     assert len(flags) == len(architectures)
     assert sum(one_hot(TINY.smallest(), TINY)) == 1 + 2 * len(TINY.widths)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_the_rank_correlation_is_spearmans(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    one, other = rng.integers(0, 10, 50).astype(float), rng.normal(size=50)
-    assert rank_correlation(one, other) == pytest.approx(spearmanr(one, other)[0])
-    assert rank_correlation(one, np.ones(50)) == 0.0
