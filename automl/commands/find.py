@@ -15,6 +15,7 @@ from automl.spaces.space import SearchSpace
 from protocol.errors import UserError
 
 OPTIONS = {"latency": "--latency-ms", "macs": "--macs", "weights": "--weights"}
+JOURNAL = "search.jsonl"  # in the folder of a search
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{0,18})?(?:[eE][+-]?[0-9]{1,2})?)([kKMG]?)")
 _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 
@@ -36,6 +37,7 @@ class Wishes:
     samples: int
     compared: int
     seed: int
+    warm_start: Path | None
     out: Path | None
     workers: int
     device: str
@@ -67,6 +69,12 @@ class Wishes:
     help="Random subnets that the choice is compared with.",
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Everything random follows from it.")
+@click.option(
+    "--warm-start",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="An earlier search's folder, whose best come first.",
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Results.  [default: named by the limits]")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, help="Processes; 0 or 1: this one.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
@@ -87,6 +95,8 @@ def find(**options: Any) -> None:
         table = None if wishes.latency_table is None else _table(wishes.latency_table, space)
         if table is None and "latency" in limits:
             raise UserError("--latency-ms needs --latency-table FILE; measure it on the device with: manta-search profile --out FILE")
+        if wishes.warm_start is not None and not (wishes.warm_start / JOURNAL).is_file():
+            raise UserError(f"{wishes.warm_start} has no {JOURNAL}: give --warm-start the folder of a search")
         with loading():
             from automl.jobs import find as job
         job.find(wishes, limits, table)

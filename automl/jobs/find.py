@@ -5,7 +5,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -13,13 +13,14 @@ import torch
 from rich.console import Console
 
 from automl.commands import program
-from automl.commands.find import OPTIONS, Wishes
+from automl.commands.find import JOURNAL, OPTIONS, Wishes
 from automl.data.catalog import load_dataset
 from automl.evaluation.held_out import check_fit
 from automl.files import write_whole
 from automl.latency.table import LatencyTable
 from automl.opening import checked_device, dataset_of, opened_snapshot
 from automl.search.constraints import Constraint, Cost, Region
+from automl.search.earlier import EarlierSearch, Recalling
 from automl.search.evaluators import Evaluator, LocalEvaluator
 from automl.search.evolution import Effort
 from automl.search.journal import FileJournal, Settings
@@ -62,9 +63,13 @@ def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None
         task = _opened(wishes, limits, table)
         has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
         strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples, wishes.compared)
+        earlier = None if wishes.warm_start is None else EarlierSearch(wishes.warm_start / JOURNAL, task.region.space)
+        if earlier is not None:
+            most = (strategy.num_samples if has_predictor else strategy.effort.population) // 2
+            strategy = replace(strategy, start=tuple(earlier.promising(task.region, task.axes, most)))
         settings = _settings(task, strategy)
         make = functools.partial(made_evaluator, wishes.snapshot, task.dataset, wishes.data_root, wishes.device)
-        found = _searched(task, strategy, _evaluator(task, make, wishes.workers), folder, settings)
+        found = _searched(task, strategy, _evaluator(task, make, wishes.workers, earlier), folder, settings)
         _save(found, task, folder, settings)
     except KeyboardInterrupt:
         click.echo(f"{program()}: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
@@ -100,12 +105,10 @@ def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: st
 
 
 @contextlib.contextmanager
-def _evaluator(task: _Task, make: Callable[[], LocalEvaluator], workers: int) -> Iterator[Evaluator]:
-    if workers <= 1:
-        yield task.evaluator
-        return
-    with ProcessEvaluator(make, workers) as evaluator:
-        yield evaluator
+def _evaluator(task: _Task, make: Callable[[], LocalEvaluator], workers: int, earlier: EarlierSearch | None) -> Iterator[Evaluator]:
+    with contextlib.ExitStack() as stack:
+        evaluator: Evaluator = task.evaluator if workers <= 1 else stack.enter_context(ProcessEvaluator(make, workers))
+        yield Recalling(evaluator, earlier) if earlier is not None and earlier.is_of(task.origin) else evaluator
 
 
 def _settings(task: _Task, strategy: Strategy) -> Settings:
@@ -116,6 +119,7 @@ def _settings(task: _Task, strategy: Strategy) -> Settings:
         "generations": strategy.effort.generations,
         "samples": strategy.num_samples if strategy.has_predictor else None,
         "seed": strategy.seed,
+        "warm start": sha256(" | ".join(each.text for each in strategy.start).encode()).hex() if strategy.start else None,
     }
 
 
@@ -125,7 +129,7 @@ def _searched(task: _Task, strategy: Strategy, made: AbstractContextManager[Eval
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; choose another one with --out") from error
     with (
-        FileJournal(folder / "search.jsonl", task.region.space, settings) as journal,
+        FileJournal(folder / JOURNAL, task.region.space, settings) as journal,
         made as evaluator,
         Progress(Console(stderr=True)) as progress,
     ):

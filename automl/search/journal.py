@@ -8,25 +8,18 @@ is not in them, so that it measures those architectures again.
 
 import fcntl
 import json
-import math
-from array import array
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from automl.evaluation.held_out import Quality, metric_of
-from automl.evaluation.samples import MAX_LOSS, Measured
+from automl.evaluation.held_out import Quality
+from automl.evaluation.samples import Measured
+from automl.search.lines import FORMAT, MAX_BYTES, Entry, Reader
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import StorageError, UserError
 
-FORMAT = "manta/search/v2"
-MAX_BYTES = 1 << 30  # some thousand architectures on 25,000 samples
-MAX_LINE_BYTES = 4 << 20  # about 500,000 samples
-
-_FORMATS = ("manta/search/v1", FORMAT)
-_QUALITY_ALONE = frozenset(("part", "architecture", "quality"))
-_FIELDS = _QUALITY_ALONE | {"losses", "wrong"}
+_ADVICE = "remove it to begin anew, or choose another folder with --out"
 
 Settings = Mapping[str, str | int | float | bool | None]
 
@@ -74,9 +67,7 @@ class FileJournal(Journal):
         """
         super().__init__()
         self._path = path
-        self._space = space
-        self._num_samples: dict[str, int] = {}  # of a part: the same for all of its lines
-        header = {"format": FORMAT, "settings": dict(settings)}
+        self._reader = Reader(path, space, _ADVICE)
         try:
             self._file: IO[bytes] = path.open("a+b", buffering=0)
         except OSError as error:
@@ -85,11 +76,11 @@ class FileJournal(Journal):
             self._lock()
             lines = self._whole_lines()
             if lines:
-                self._check(lines[0], header)
+                self._check(self._reader.settings(lines[0]), settings)
                 for number, line in enumerate(lines[1:], 2):
-                    self._take(number, line)
+                    self._take(self._reader.entry(number, line))
             else:
-                self._write(header)
+                self._write({"format": FORMAT, "settings": dict(settings)})
         except BaseException:
             self._file.close()
             raise
@@ -125,17 +116,14 @@ class FileJournal(Journal):
         self._file.seek(0)
         data = self._file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
-            raise self._damaged(f"it has more than {MAX_BYTES} bytes")
+            raise self._reader.damaged(f"it has more than {MAX_BYTES} bytes")
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self._file.truncate(len(whole))
         return whole.splitlines()
 
-    def _check(self, line: bytes, header: Mapping[str, object]) -> None:
-        found = self._parsed(1, line, frozenset(("format", "settings")))
-        there, here = found["settings"], json.loads(json.dumps(header["settings"]))
-        if found["format"] not in _FORMATS or not isinstance(there, dict):
-            raise self._damaged(f"it does not begin as one of format {FORMAT}")
+    def _check(self, there: Mapping[str, object], settings: Settings) -> None:
+        here = json.loads(json.dumps(dict(settings)))
         names = [name for name in {**here, **there} if there.get(name) != here.get(name)]
         if names:
             different = ", ".join(f"{name} is {there.get(name)} there and {here.get(name)} here" for name in names)
@@ -144,36 +132,11 @@ class FileJournal(Journal):
                 "repeat the command with those, or choose another folder with --out"
             )
 
-    def _take(self, number: int, line: bytes) -> None:
-        entry = self._parsed(number, line, _FIELDS, _QUALITY_ALONE)
-        try:
-            part, quality = str(entry["part"]), entry["quality"]
-            architecture = Architecture.parse(str(entry["architecture"]), self._space)
-            if not isinstance(quality, dict) or not all(type(value) in (int, float) and math.isfinite(value) for value in quality.values()):
-                raise ValueError("its qualities are no finite numbers")
-            quality[metric_of(self._space.task)]
-            if "losses" not in entry:
-                self._qualities[part, architecture] = quality
-                return
-            losses = _whole_numbers(entry["losses"], MAX_LOSS)
-            wrong = _whole_numbers(entry["wrong"], len(losses) - 1)
-            if not losses or len(losses) != self._num_samples.setdefault(part, len(losses)) or sorted(set(wrong)) != wrong.tolist():
-                raise ValueError("its samples are not those of the others")
-        except (ValueError, KeyError) as error:
-            raise self._damaged(f"line {number} is none of this search ({error})") from error
-        super().add(part, architecture, Measured(quality, losses, wrong))
-
-    def _parsed(self, number: int, line: bytes, *fields: frozenset[str]) -> dict[str, object]:
-        try:
-            value = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
-        except (ValueError, RecursionError):
-            value = None
-        if not isinstance(value, dict) or set(value) not in fields:
-            raise self._damaged(f"line {number} does not have the fields {', '.join(sorted(fields[0]))}")
-        return value
-
-    def _damaged(self, why: str) -> UserError:
-        return UserError(f"{self._path} is damaged: {why}; remove it to begin anew, or choose another folder with --out")
+    def _take(self, entry: Entry) -> None:
+        if entry.measured is None:
+            self._qualities[entry.part, entry.architecture] = entry.quality
+        else:
+            super().add(entry.part, entry.architecture, entry.measured)
 
     def _write(self, value: Mapping[str, object]) -> None:
         line = json.dumps(value, allow_nan=False).encode() + b"\n"
@@ -182,9 +145,3 @@ class FileJournal(Journal):
                 line = line[self._file.write(line) :]
         except OSError as error:
             raise StorageError(f"cannot write {self._path}: {error.strerror}; make room, then start the same command again") from error
-
-
-def _whole_numbers(value: object, most: int) -> "array[int]":
-    if not isinstance(value, list) or not all(type(each) is int and 0 <= each <= most for each in value):
-        raise ValueError(f"its samples are no whole numbers from 0 to {most}")
-    return array("i", value)

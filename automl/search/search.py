@@ -40,6 +40,7 @@ class Strategy:
     has_predictor: bool
     num_samples: int  # random architectures that a predictor is fitted to
     num_random: int = 20  # random architectures that the choice is compared with on the test half
+    start: tuple[Architecture, ...] = ()  # of the region: measured first of all, after the smallest
 
 
 class Watch(Protocol):
@@ -128,14 +129,14 @@ def _all(region: Region, axes: Sequence[Cost], measurer: "_Measurer") -> list[Po
 
 def _evolved(region: Region, axes: Sequence[Cost], measurer: "_Measurer", strategy: Strategy, rng: random.Random) -> list[Point]:
     measurer.watch.begin("searching", strategy.effort.budget)
-    return evolve(region, axes, measurer.scores, strategy.effort, rng, _start(region))
+    return evolve(region, axes, measurer.scores, strategy.effort, rng, _start(region, strategy, strategy.effort.population))
 
 
 def _predicted(
     region: Region, axes: Sequence[Cost], measurer: "_Measurer", strategy: Strategy, rng: random.Random
 ) -> tuple[list[Point], Fit | None]:
     """Measure random architectures, evolve on what a predictor makes of them, and measure what that calls the best."""
-    start = _start(region)
+    start = _start(region, strategy, strategy.num_samples)
     samples = start + region.sample_new(strategy.num_samples - len(start), rng, start)
     if len(samples) < MIN_SAMPLES:  # a region so small that evolution measures most of it
         return _evolved(region, axes, measurer, strategy, rng), None
@@ -151,10 +152,10 @@ def _predicted(
     return points + _points(promising, axes, measurer), predictor.fit
 
 
-def _start(region: Region) -> list[Architecture]:
-    """Return what is measured first of all."""
+def _start(region: Region, strategy: Strategy, most: int) -> list[Architecture]:
+    """Return what is measured first of all, at most so many."""
     smallest = region.space.smallest()
-    return [smallest] if smallest in region else []
+    return list(dict.fromkeys([*([smallest] if smallest in region else []), *strategy.start]))[:most]
 
 
 def _points(architectures: Sequence[Architecture], axes: Sequence[Cost], measurer: "_Measurer") -> list[Point]:

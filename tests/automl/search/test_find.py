@@ -153,6 +153,35 @@ def test_the_same_command_goes_on_after_a_break(snapshot: Path, measured: Measur
     assert (tmp_path / "found" / "result.json").read_bytes() == (tmp_path / "whole" / "result.json").read_bytes()
 
 
+def test_a_search_starts_from_an_earlier_one_and_measures_nothing_again(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
+    assert find(snapshot, "--out", tmp_path / "first", *SHORT).exit_code == 0
+    known = set(measured.architectures)
+    before = len(measured.architectures)
+    result = find(snapshot, "--macs", "2M", "--warm-start", tmp_path / "first", "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    journal = [json.loads(line) for line in (tmp_path / "found" / "search.jsonl").read_text().splitlines()[1:]]
+    recalled = [entry for entry in journal if Architecture.parse(entry["architecture"], TINY) in known]
+    assert len(recalled) > 2
+    assert len(measured.architectures) - before < len(journal)
+    cold = find(snapshot, "--macs", "2M", "--out", tmp_path / "found", *SHORT)
+    assert cold.exit_code == 2
+    assert "warm start is" in cold.stderr
+
+
+def test_a_journal_of_an_earlier_version_goes_on_and_it_is_said(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
+    out = tmp_path / "found"
+    assert find(snapshot, "--macs", "1.2M", "--out", out, *SHORT).exit_code == 0
+    header, *entries = [json.loads(line) for line in (out / "search.jsonl").read_text().splitlines()]
+    names = ("part", "architecture", "quality")
+    settings = {name: value for name, value in header["settings"].items() if name != "warm start"}
+    old = [{"format": "manta/search/v1", "settings": settings}, *({name: entry[name] for name in names} for entry in entries)]
+    (out / "search.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    result = find(snapshot, "--macs", "1.2M", "--out", out, *SHORT)
+    assert result.exit_code == 0, result.output
+    assert f"{len(entries)} measurements of an earlier version" in result.stderr
+    assert find(snapshot, "--macs", "1.2M", "--out", out, *SHORT).stderr == ""
+
+
 def test_the_folder_is_named_by_the_snapshot_and_the_limits(
     snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,6 +209,7 @@ def test_the_folder_is_named_by_the_snapshot_and_the_limits(
         (["--device", "tpu"], "no device"),
         (["--out", "file.txt/found"], "cannot make the folder"),
         (["--seed", "4", "--out", "taken"], "seed is 3 there and 4 here"),
+        (["--warm-start", "nowhere"], "nowhere has no search.jsonl"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_two(

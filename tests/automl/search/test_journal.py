@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automl.evaluation.samples import Measured
-from automl.search.journal import MAX_LINE_BYTES, FileJournal, Settings
+from automl.search.journal import FileJournal, Settings
+from automl.search.lines import MAX_LINE_BYTES
 from automl.spaces.space import TINY
 from protocol.errors import UserError
 
