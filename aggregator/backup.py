@@ -13,19 +13,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aggregator.fence import RESTORED, mark_restored
+from aggregator.copying import check_backup, check_new, check_restore, part_of
+from aggregator.fence import mark_restored
 from aggregator.replay import BODIES, SNAPSHOTS
 from aggregator.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
 from aggregator.verify import Verification, verify_directory
-from protocol.errors import EncodingError, StorageError, UserError
-from protocol.signing import Identity
+from protocol.errors import StorageError, UserError
 from swarm.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
 
 RUN_FILE = "run.toml"  # as it was at the last start
 _OTHERS = ("measures", "listen", RUN_FILE)
 _TRIES = 3  # the run goes on meanwhile: what a snapshot needs may be pruned while it is copied
 _PIECE_BYTES = 1 << 20
-_MAX_KEY_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,6 @@ def back_up(directory: Path, to: Path, *, with_key: bool) -> Copied:
         return _copied(directory, part, key=directory / IDENTITY if with_key else None)
 
 
-def check_backup(directory: Path, to: Path, *, with_key: bool) -> None:
-    """Refuse a backup that cannot be made, as far as it shows before anything is copied.
-
-    Raises:
-        UserError: there is no run, no key, or ``to`` cannot be made.
-        StorageError: the run is damaged.
-    """
-    read_manifest(directory)
-    if with_key and not (directory / IDENTITY).exists():
-        raise UserError(f"{directory / IDENTITY} is missing: there is no key to put into the backup")
-    _check_new(to, beside=directory)
-
-
 def restore(backup: Path, directory: Path, *, key: Path | None = None) -> Copied:
     """Make the folder ``directory`` of a backup, with the key in it or the one in the file ``key``; durable when this returns.
 
@@ -71,13 +57,7 @@ def restore(backup: Path, directory: Path, *, key: Path | None = None) -> Copied
         UserError: that is no backup, the key is missing or another one, or ``directory`` is in use.
         StorageError: the disk fails, or the backup is damaged.
     """
-    read_manifest(backup)
-    found = key or backup / IDENTITY
-    if not found.exists():
-        raise UserError(
-            f"there is no key {found}: " + ("check the path" if key else "the backup was made without it; name the file with --key FILE")
-        )
-    operator = _key_in(found)
+    found, operator = check_restore(backup, directory, key=key)
     with _new_folder(directory, beside=backup) as part:
         copied = _copied(backup, part, key=found)
         if copied.log.operator != operator.public_key:
@@ -94,50 +74,15 @@ def mark_handed_over(directory: Path, to: Path) -> None:
     write_durably(directory / HANDED_OVER, f'{{"to": "{to.name}"}}\n'.encode())
 
 
-def _key_in(path: Path) -> Identity:
-    try:
-        with path.open("rb") as file:
-            return Identity.from_libp2p(file.read(_MAX_KEY_BYTES))
-    except OSError as error:
-        raise UserError(f"cannot read the key {path}: {error.strerror}") from error
-    except EncodingError as error:
-        raise UserError(f"{path} is no operator's key: {error}") from error
-
-
-def _check_new(folder: Path, *, beside: Path) -> None:
-    """Refuse the name of a folder that cannot be made new.
-
-    Raises:
-        UserError: there is something of that name, or in the place where it is made.
-    """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} is there already, and not empty; it is left as it is: choose another folder")
-    if folder.absolute().resolve().is_relative_to(beside.absolute().resolve()):
-        raise UserError(f"{folder} lies inside of {beside}: choose a folder elsewhere, best on another disk")
-    part = _part_of(folder)
-    # The mark is the first that is written to a copy: a folder that has none is somebody's own.
-    if part.is_symlink() or (part.exists() and not _is_cut_off(part)):
-        raise UserError(f"{part} is in the way, and is no copy that was cut off; it is left as it is: choose another folder")
-
-
-def _part_of(folder: Path) -> Path:
-    return folder.absolute().with_name(f"{folder.name}.part")
-
-
-def _is_cut_off(part: Path) -> bool:
-    names = {path.name for path in part.iterdir()} if part.is_dir() else {""}
-    return RESTORED in names or names <= {f"{RESTORED}.part"}
-
-
 @contextlib.contextmanager
 def _new_folder(folder: Path, *, beside: Path) -> Iterator[Path]:
     """Yield where to make a folder, which gets its name at the end; nothing of it is left if that fails.
 
     Raises:
-        UserError: see ``_check_new``, or it cannot be made.
+        UserError: see ``check_new``, or it cannot be made.
     """
-    _check_new(folder, beside=beside)
-    part = _part_of(folder)
+    check_new(folder, beside=beside)
+    part = part_of(folder)
     with disk_errors(part):
         shutil.rmtree(part, ignore_errors=True)  # of one that was killed
     make_directory(part)

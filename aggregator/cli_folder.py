@@ -78,7 +78,9 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 def snapshot(out: Path, directory: Path) -> None:
     """Copy the newest state of a run to OUT (a .safetensors file), with what proves that the log has it beside it (.json)."""
     with clear_errors():
-        _check_run(directory)
+        from aggregator.copying import check_snapshot
+
+        check_snapshot(directory, out)
         with ending_at_ctrl_c():
             from aggregator.taken import take_snapshot
 
@@ -93,7 +95,9 @@ def snapshot(out: Path, directory: Path) -> None:
 def backup(to: Path, directory: Path, with_key: bool) -> None:
     """Copy a run to the new folder TO, while it goes on or not, and check the copy."""
     with clear_errors():
-        _check_run(directory)
+        from aggregator.copying import check_backup
+
+        check_backup(directory, to, with_key=with_key)
         with ending_at_ctrl_c():
             from aggregator.backup import back_up
             from swarm.disk import IDENTITY
@@ -110,7 +114,9 @@ def backup(to: Path, directory: Path, with_key: bool) -> None:
 def restore(source: Path, directory: Path, key: Path | None) -> None:
     """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
     with clear_errors():
-        _check_run(source)
+        from aggregator.copying import check_restore
+
+        check_restore(source, directory, key=key)
         with ending_at_ctrl_c():
             from aggregator.backup import RUN_FILE, restore
 
@@ -126,13 +132,14 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 def hand_over(to: Path, directory: Path, reason: str) -> None:
     """Stop a run for good on this folder, and put all that another operator needs to go on with it, the key too, in the folder TO."""
     with clear_errors():
-        _check_run(directory)
+        from aggregator.copying import check_backup
+
+        check_backup(directory, to, with_key=True)  # before a run is stopped for it
         with ending_at_ctrl_c():
-            from aggregator.backup import back_up, check_backup, mark_handed_over
+            from aggregator.backup import back_up, mark_handed_over
             from aggregator.control import is_running
             from swarm.disk import only_process
 
-        check_backup(directory, to, with_key=True)  # before a run is stopped for it
         if is_running(directory):
             _stop(directory, reason, is_over=False)
         with only_process(directory):
@@ -141,13 +148,6 @@ def hand_over(to: Path, directory: Path, reason: str) -> None:
         _say_copied(to, copied)
         click.echo(f"the operator's key is in {to}: send it on a safe way; in {directory} the run does not start any more")
         click.echo(f"there: manta-aggregator restore {to.name} --dir DIR, then start; peers find it by its new address, or by each other")
-
-
-def _check_run(directory: Path) -> None:
-    """Say at once that there is no run, before anything large is loaded."""
-    from aggregator.early import check_run
-
-    check_run(directory)
 
 
 def _say_copied(folder: Path, copied: "Copied") -> None:

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aggregator.log import Log
-from aggregator.storage import DATABASE
+from aggregator.storage import DATABASE, RESTORED
 from protocol.receipts import ProvenRound
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.disk import disk_errors, sync_directory, write_durably
 from swarm.tasks import within
 
-RESTORED = "restored.json"
 PLACE = "place.json"
 
 

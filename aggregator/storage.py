@@ -26,6 +26,7 @@ DATABASE = "log.sqlite3"
 TREE_HEAD = "tree-head.txt"
 LOCK = "log.lock"
 HANDED_OVER = "handed-over.json"
+RESTORED = "restored.json"  # see aggregator.fence
 
 FORMAT = 2  # the database's user_version
 BUSY_TIMEOUT_S = 10.0  # another program's short lock on the database; ours is the only writer

@@ -4,8 +4,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from aggregator.copying import check_snapshot
 from aggregator.replay import SNAPSHOTS
-from aggregator.storage import read_manifest
 from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
@@ -21,15 +21,7 @@ def take_snapshot(directory: Path, out: Path) -> tuple[int, str]:
         UserError: there is no run or no state, or ``out`` is there already or cannot be written.
         StorageError: the disk fails, or the state is damaged.
     """
-    read_manifest(directory)
-    if out.suffix != ".safetensors":
-        raise UserError(f"{out}: a snapshot's name ends with .safetensors")
-    proof_out = out.with_suffix(".json")
-    for path in (out, proof_out):
-        if path.exists():
-            raise UserError(f"{path} exists already; it is left as it is: choose another name")
-    if not out.absolute().parent.is_dir():
-        raise UserError(f"there is no folder {out.absolute().parent}")
+    proof_out = check_snapshot(directory, out)
     try:
         making = tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.absolute().parent)
     except OSError as error:

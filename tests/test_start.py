@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ DATA_AND_FILES = {"torchvision", "sklearn", "skimage", "scipy", "matplotlib", "P
 HEAVY = frozenset({"torch", "hivemind", "starlette", "uvicorn", "dp_accounting"} | DATA_AND_FILES)
 NOT_FOR_HELP = HEAVY | {"numpy", "pydantic", "rich", "textual"}
 PROGRAMS = ("peer.cli", "aggregator.cli", "aggregator.local", "automl.cli")
+KEPT = Path(__file__).parent / "formats" / "0.1.0" / "log"  # a run's folder, without its key
 NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
 
 # Runs a program as its entry point does, and writes which top-level modules it imported, however it ended, to the file named first.
@@ -58,6 +60,8 @@ def here(tmp_path: Path) -> Path:
     (here / "flowers.toml").write_text('[data]\ndataset = "folder-flowers"\n')
     (here / "settings").mkdir()
     (here / "settings" / "peer.toml").write_text("gpu = 1\n")
+    (here / "old.safetensors").write_text("somebody's")
+    shutil.copytree(KEPT, here / "kept", ignore=shutil.ignore_patterns("identity.key"))
     for name in ("garbled", "readable"):
         (here / name).mkdir(mode=0o700)
         load_identity(here / name / "identity.key")
@@ -170,6 +174,8 @@ MISTAKES = [
     (("aggregator.cli", "restore", "missing", "--dir", "new"), "holds no log"),
     (("aggregator.cli", "hand-over", "to", "--dir", "missing"), "holds no log"),
     (("aggregator.cli", "snapshot", "state.safetensors", "--dir", "missing"), "holds no log"),
+    (("aggregator.cli", "restore", "kept", "--dir", "new"), "there is no key kept/identity.key"),
+    (("aggregator.cli", "restore", "kept", "--dir", "new", "--key", "missing"), "there is no key missing"),
     (("aggregator.cli", "check", "missing.toml"), "there is no run file"),
     (("aggregator.cli", "ledger", "check-proof", "missing"), "cannot read missing"),
     (("aggregator.local", "up", "--private", "missing"), "cannot read"),
@@ -193,6 +199,16 @@ MISTAKES = [
     ((*START, "other-task.toml", "--dir", "new"), "is for stereo"),
     ((*START, "run.toml", "--dir", "garbled"), "is no identity"),
     ((*START, "run.toml", "--dir", "garbage/new"), "garbage is a file"),
+    (("aggregator.cli", "restore", "kept", "--dir", "new", "--key", "garbage"), "is no operator's key"),
+    (("aggregator.cli", "restore", "kept", "--dir", "settings", "--key", "readable/identity.key"), "settings is there already"),
+    (("aggregator.cli", "snapshot", "old.safetensors", "--dir", "kept"), "old.safetensors exists already"),
+    (("aggregator.cli", "snapshot", "missing/state.safetensors", "--dir", "kept"), "there is no folder"),
+    (("aggregator.cli", "snapshot", "state.pt", "--dir", "kept"), "ends with .safetensors"),
+    (("aggregator.cli", "backup", "settings", "--dir", "kept"), "settings is there already"),
+    (("aggregator.cli", "backup", "kept/inside", "--dir", "kept"), "lies inside of kept"),
+    (("aggregator.cli", "backup", "garbage/to", "--dir", "kept"), "garbage is a file"),
+    (("aggregator.cli", "backup", "to", "--dir", "kept", "--with-key"), "there is no key to put into the backup"),
+    (("aggregator.cli", "hand-over", "to", "--dir", "kept"), "there is no key to put into the backup"),
     (("aggregator.cli", "init", "new.toml", "--task", "stereo", "--dataset", "digits"), "is for stereo, dataset digits for classification"),
     (("aggregator.cli", "init", "new.toml", "--name", "two\nlines"), "name"),
     (("aggregator.cli", "ledger", "check-proof", "garbage"), "proves nothing"),

@@ -10,8 +10,8 @@ from click.testing import CliRunner, Result
 
 from aggregator.backup import back_up, mark_handed_over, restore
 from aggregator.cli import main
-from aggregator.fence import RESTORED, Fence
-from aggregator.storage import DATABASE
+from aggregator.fence import Fence
+from aggregator.storage import DATABASE, RESTORED
 from aggregator.verify import verify_directory
 from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.fence import PLACE, RESTORED, Fence, mark_restored
+from aggregator.fence import PLACE, Fence, mark_restored
 from aggregator.log import Log
-from aggregator.storage import HANDED_OVER, refuse_handed_over
+from aggregator.storage import HANDED_OVER, RESTORED, refuse_handed_over
 from protocol.errors import UserError
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.signing import PublicKey
