@@ -211,7 +211,8 @@ def _watch(directory: Path) -> None:
 
     check_can_be_lent()
     tell(directory, SHOW)  # else there is nothing to see
-    from peer.dashboard import watch
+    with ending_at_ctrl_c():
+        from peer.dashboard import watch
 
     watch(directory)
 

@@ -22,6 +22,7 @@ from automl.latency.table import LatencyTable
 from automl.training.snapshot_header import read_header
 from peer.config import PeerConfig
 from protocol.errors import UserError
+from swarm.loading import ending_at_ctrl_c
 
 TABLE, SEARCH = "latency.json", "search"
 _AMOUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -69,6 +70,9 @@ def specialise(wish: Wish, config: PeerConfig, say: Callable[[str], None]) -> No
         wish.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {wish.out}: {error.strerror}; choose another --out") from error
+    if wish.snapshot is None:
+        with ending_at_ctrl_c():
+            import peer.visiting  # noqa: F401 - it takes seconds, and then there is something to clean up
     snapshot = wish.snapshot or asyncio.run(newest_state(config, wish.out, say))
     data = () if config.data_root is None else ("--data-root", str(config.data_root))
     threads = () if config.cpu_threads is None else ("--threads", str(config.cpu_threads))

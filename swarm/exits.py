@@ -12,10 +12,11 @@ from protocol.errors import MantaError, OtherHistory, UserError
 
 @contextlib.contextmanager
 def ending_in_a_line(program: str) -> Iterator[None]:
-    """Say as ``program`` what went wrong, and exit: 2 the person's, 3 a log that is not what its key has signed for, 1 all else."""
+    """Say as ``program`` what went wrong, and exit: 130 Ctrl-C, 2 the person's, 3 a log not as its key has signed it, 1 all else."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, click.Abort):  # the latter in the middle of a question
+        click.echo(f"{program}: ended by Ctrl-C", err=True)
         sys.exit(130)
     except MantaError as error:
         click.echo(f"{program}: {error}", err=True)

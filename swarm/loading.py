@@ -40,13 +40,13 @@ def _missing(library: str) -> UserError:
 def ending_at_ctrl_c() -> Iterator[None]:
     """Let SIGINT end the process as the system does, without an exception; for imports only, when there is nothing to clean up yet.
 
-    A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it (numpy: infinite recursion).
+    A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it (numpy: infinite recursion). Afterwards it
+    is what SIGINT raises, also where the program just ended before (``programs``): there may be something to clean up from here on.
 
     Raises:
         UserError: a library is missing that the extra "swarm" brings.
     """
-    # Else whoever started this program wants it ignored.
-    is_listened_to = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    is_listened_to = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # else whoever started this program wants it ignored
     if is_listened_to:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -22,9 +22,12 @@ _OF_SWARM = frozenset({"torchvision", "sklearn", "scipy", "skimage", "matplotlib
 
 @contextlib.contextmanager
 def clear_errors() -> Iterator[None]:
-    """End the program with one line: exit code 2 where the person can mend it, 1 where not."""
+    """End the program with one line: exit code 2 where the person can mend it, 1 where not, 130 at Ctrl-C."""
     try:
         yield
+    except KeyboardInterrupt:
+        click.echo(f"{program()}: ended by Ctrl-C", err=True)
+        sys.exit(130)
     except UserError as error:
         click.echo(f"{program()}: {error}", err=True)
         sys.exit(2)
@@ -43,13 +46,13 @@ def program() -> str:
 def loading() -> Iterator[None]:
     """For imports only: let SIGINT end the process as the system does, and name a library that is missing.
 
-    A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it.
+    A KeyboardInterrupt in the middle of an import comes out as whatever the library makes of it. Afterwards it is what SIGINT raises.
 
     Raises:
         UserError: a library is missing that the extra "swarm" brings.
     """
-    before = signal.getsignal(signal.SIGINT)
-    if before is signal.default_int_handler:
+    is_listened_to = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN  # else whoever started this program wants it ignored
+    if is_listened_to:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
@@ -59,7 +62,8 @@ def loading() -> Iterator[None]:
             raise
         raise UserError(f"{library} is not installed; install Manta with its extra: pip install 'manta-swarm[swarm]'") from error
     finally:
-        signal.signal(signal.SIGINT, before)
+        if is_listened_to:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def described(snapshot: Path) -> tuple[SearchSpace, dict[str, str]]:

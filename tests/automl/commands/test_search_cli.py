@@ -1,3 +1,4 @@
+import signal
 from pathlib import Path
 
 import pytest
@@ -5,6 +6,8 @@ from click.testing import CliRunner
 
 from automl.cli import main
 from automl.training.snapshot import load_snapshot
+
+SNAPSHOT = str(Path(__file__).parents[2] / "formats" / "0.1.0" / "state.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,22 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp
     assert len(result.stderr.splitlines()) == 1
     assert result.stdout == ""
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("at_work", "typed"),
+    [
+        ("automl.data.catalog.load_dataset", ["data", "digits"]),
+        ("automl.jobs.split.split", ["split", "digits", "--out", "parts"]),
+        ("automl.jobs.train.train", ["train", "--out", "out"]),
+        ("automl.jobs.evaluate.evaluate_snapshot", ["evaluate", SNAPSHOT]),
+        ("automl.jobs.profile.profile", ["profile", "--out", "table.json"]),
+        ("automl.jobs.find.find", ["find", "--snapshot", SNAPSHOT]),
+        ("automl.jobs.export.export", ["export", "--snapshot", SNAPSHOT, "--arch", "largest", "--out", "out"]),
+    ],
+)
+def test_ctrl_c_ends_every_command_with_one_line(at_work: str, typed: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(at_work, lambda *_args, **_options: signal.raise_signal(signal.SIGINT))
+    result = CliRunner().invoke(main, typed)
+    assert (result.exit_code, result.stderr) == (130, "manta-search: ended by Ctrl-C\n")

@@ -1,0 +1,63 @@
+"""Ctrl-C in the first moments of each program: pressed for real while a module is imported, before anything of the program is at work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# Types a command, and presses Ctrl-C as soon as the module named first is looked for.
+_PRESSED = """
+import importlib.abc, os, signal, sys
+module, program, sys.argv = sys.argv[1], sys.argv[2], sys.argv[2:]
+
+class Presses(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
+        return None
+
+sys.meta_path.insert(0, Presses())
+import programs
+getattr(programs, program)()
+"""
+
+
+def pressed(module: str, *typed: str, folder: Path, is_ignored: bool = False) -> "subprocess.CompletedProcess[str]":
+    """Return how ``typed`` ended."""
+    ignore = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" if is_ignored else ""
+    return subprocess.run(
+        [sys.executable, "-P", "-c", ignore + _PRESSED, module, *typed],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.mark.parametrize("program", ["peer", "aggregator", "swarm", "search"])
+def test_ctrl_c_as_a_program_begins_ends_it_with_a_line(program: str, tmp_path: Path) -> None:
+    ended = pressed("click", program, "--help", folder=tmp_path)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"manta-{program}: ended by Ctrl-C\n")
+    assert pressed("click", program, "--help", folder=tmp_path, is_ignored=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "typed"),
+    [
+        ("pydantic", ("peer", "join")),
+        ("pydantic", ("peer", "specialise", "--latency-ms", "5")),
+        ("pydantic", ("aggregator", "check", "run.toml")),
+        ("pydantic", ("swarm", "up")),
+        ("automl.commands.space", ("search", "space")),
+    ],
+)
+def test_ctrl_c_while_what_is_typed_is_read_ends_it_with_a_line(module: str, typed: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("")
+    ended = pressed(module, *typed, folder=tmp_path)
+    assert (ended.returncode, ended.stderr) == (130, f"manta-{typed[0]}: ended by Ctrl-C\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml"]
