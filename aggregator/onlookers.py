@@ -21,9 +21,10 @@ from swarm.budget import Faults
 from swarm.traffic import Traffic
 
 _PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
-_NICENESS = 10  # a tenth of what others have who want the same core; it has to answer people, and holds locks of the database
-_LEAST = 19  # a seventieth
-# Where others keep all cores busy the evaluator may need minutes for its libraries. It can be waited for: the database it never opens.
+# Of what each other program has that wants the same core: the monitor a tenth, for it answers people and holds locks of the database; the
+# evaluator a thirtieth, so that its first curve takes minutes where all cores are busy, and not for ever.
+_NICENESS, _OF_EVALUATOR = 10, 15
+# Where that is so it may need long for its libraries, too. It can be waited for: the database it never opens.
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)
 logger = logging.getLogger("manta.onlookers")
 
@@ -135,7 +136,7 @@ class Onlookers:
             "evaluator",
             ("-m", _EVALUATOR, str(self._directory.absolute()), str(self._settings.evaluate_share), *root),
             beside / "evaluator.log",
-            niceness=_LEAST,
+            niceness=_OF_EVALUATOR,
             patience=_PATIENCE,
         )
         return monitor, evaluator

@@ -1,22 +1,18 @@
 """What the monitor costs, and whether it stays fast: a made-up log of many peers and rounds, and many clients of the event stream.
 
     .venv/bin/python benchmarks/monitor.py [--peers 1000] [--rounds 10000] [--claims 100] [--clients 500] [--seconds 60]
-    .venv/bin/python benchmarks/monitor.py --beside [--clients 500] [--swarm-rounds 40] [--repeats 1]
 
-The first makes a log with ``--claims`` claims a round, starts the monitor's process on it, and prints how fast that reads the log, and how
+Makes a log with ``--claims`` claims a round, starts the monitor's process on it, and prints how fast that reads the log, and how
 fast it has it again after a restart; what it takes of memory, how long each route takes and how many bytes its answer is (nothing of it
 made before); then ``--clients`` listen for ``--seconds`` while a round a second is committed, and one more asks: it prints the monitor's
-share of a core. The second runs a real local swarm in turn without a monitor (``--no-monitor``), with one that nobody looks at, and with as
-many clients on it from the first round to the last: it prints how long the rounds took.
+share of a core. What it costs a real swarm is ``benchmarks/monitor_beside.py``.
 """
 
 import argparse
 import asyncio
-import contextlib
 import gzip
 import json
 import os
-import re
 import signal
 import socket
 import statistics
@@ -40,7 +36,6 @@ from aggregator.monitor.settings import MonitorSection
 
 REPEATS = 15
 START_S = 900.0
-_ADDRESS = r"http://([0-9.]+):([0-9]+)/"
 
 
 class Page:
@@ -208,60 +203,6 @@ async def until_read(page: Page, size: int, process: psutil.Process, what: str) 
     raise SystemExit("the monitor did not read the log")
 
 
-async def beside(arguments: argparse.Namespace, directory: Path, clients: int | None) -> None:
-    """Run a real swarm, with so many clients on its monitor, None: without a monitor; print how its run went."""
-    what = ("--no-monitor",) if clients is None else ("--monitor", "127.0.0.1:0")
-    command = ("up", "--peers", "2", "--cohorts", "2", "--rounds", str(arguments.swarm_rounds), "--dir", str(directory), *what)
-    output, counts = directory.with_suffix(".txt"), dict[int, int]()
-    listening, rounds = [], Rounds(directory / "aggregator" / "status.json")
-    with output.open("wb") as file:
-        swarm = await asyncio.create_subprocess_exec(sys.executable, "-m", "aggregator.local", *command, stdout=file, stderr=file)
-        watching = asyncio.create_task(rounds.watch())
-        if clients:
-            await until(lambda: re.search(_ADDRESS, output.read_text()) is not None or swarm.returncode is not None)
-            found = re.search(_ADDRESS, output.read_text())
-            assert found is not None, output.read_text()
-            page = Page(found[1], int(found[2]))
-            listening = [asyncio.create_task(page.listen(counts, number)) for number in range(clients)]
-        code = await swarm.wait()
-        for task in (*listening, watching):
-            task.cancel()
-        await asyncio.gather(*listening, watching, return_exceptions=True)
-    report = json.loads((directory / "report.json").read_text()) if code == 0 else {}
-    status = json.loads((directory / "aggregator" / "status.json").read_text())
-    name = "without a monitor" if clients is None else f"a monitor with {clients} clients"
-    events = f", events a client {min(counts.values(), default=0)} to {max(counts.values(), default=0)}" if clients else ""
-    print(
-        f"{name}: exit code {code}, round {status['round']} of {status['num_rounds']}, log verified "
-        f"{report.get('ledger', {}).get('verified')}, refused {status['refused']}; from the first commit to the last "
-        f"{rounds.lasted_s:.1f} s{events}",
-        flush=True,
-    )
-
-
-class Rounds:
-    """When a swarm's rounds were, by the aggregator's status file."""
-
-    def __init__(self, path: Path) -> None:
-        """Read that file."""
-        self._path = path
-        self._seen: dict[int, float] = {}
-
-    @property
-    def lasted_s(self) -> float:
-        """From the commit of the first round that was seen to that of the last."""
-        return max(self._seen.values(), default=0.0) - min(self._seen.values(), default=0.0)
-
-    async def watch(self) -> None:
-        """Look again and again until this is cancelled."""
-        while True:
-            with contextlib.suppress(OSError, ValueError):  # it is not there yet
-                round_ = json.loads(self._path.read_text())["round"]
-                if round_:
-                    self._seen.setdefault(round_, time.monotonic())
-            await asyncio.sleep(0.05)
-
-
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -270,17 +211,9 @@ def main() -> None:
     parser.add_argument("--claims", type=int, default=100, help="a round")
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--beside", action="store_true", help="clients beside a real swarm")
-    parser.add_argument("--swarm-rounds", type=int, default=40)
-    parser.add_argument("--repeats", type=int, default=1, help="of the three swarms, in turn")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        if arguments.beside:
-            for turn in range(arguments.repeats):
-                for clients in (None, 0, arguments.clients):
-                    asyncio.run(beside(arguments, Path(folder) / f"{turn}-{clients}", clients))
-        else:
-            asyncio.run(show(arguments, Path(folder) / "run"))
+        asyncio.run(show(arguments, Path(folder) / "run"))
 
 
 if __name__ == "__main__":

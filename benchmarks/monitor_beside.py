@@ -2,20 +2,27 @@
 
     .venv/bin/python benchmarks/monitor_beside.py [--rounds 80] [--from-round 5] [--repeats 3] [--clients 500] [--share 0.1]
         [--ways none,page,whole,clients]
+    .venv/bin/python benchmarks/monitor_beside.py --one-core
 
 Ways: ``none`` is ``--no-monitor``; ``page`` a monitor that evaluates nothing (``evaluate_share = 0``); ``whole`` one that also evaluates
 subnets (``--share`` of a core, as much as ``manta-swarm up`` takes); ``clients`` the whole one with that many clients on its event stream
 from the first round to the last. Two peers, each alone, on digits. Printed of each run: the seconds from the commit of ``--from-round`` to
 the last one, the samples a second that counted in them, and how much of a core the monitor's two processes took meanwhile, and all else:
 what others do on a computer that is not quiet is in the figures. In the end the medians.
+
+``--one-core`` starts no swarm: two busy loops share a core for five seconds, each in a session of its own, as a peer and the evaluator do;
+the second one of niceness 19, first the process alone, then by ``aggregator.priority``. Printed are the seconds that each had.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -32,10 +39,20 @@ from aggregator.local_settings import Wishes, make_settings
 from aggregator.local_swarm import LocalSwarm
 from aggregator.monitor.opened import opened
 from aggregator.monitor.stored import StoredLog
+from aggregator.priority import lower
 from protocol.records import Round
 
 WAYS = ("none", "page", "whole", "clients")
 POLL_S = 0.05
+LOOP = """
+import os, sys, time
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sys.stdin.read()
+end, began = time.monotonic() + 5, time.process_time()
+while time.monotonic() < end:
+    pass
+print(round(time.process_time() - began, 2))
+"""
 PARTS = ("monitor", "evaluator", "the rest of the swarm", "all else on this computer")
 _MODULES = ("aggregator.monitor.program", "aggregator.monitor.evaluator")
 
@@ -149,6 +166,26 @@ def run(way: str, directory: Path, arguments: argparse.Namespace) -> tuple[float
     return lasted_s, rate
 
 
+def one_core() -> None:
+    """Print what is left for a loop of niceness 19 beside one of niceness 0, by how it was made nice."""
+
+    def nice(pid: int) -> None:
+        os.setpriority(os.PRIO_PROCESS, pid, 19)
+
+    for name, make in (("the process", nice), ("aggregator.priority", lambda pid: asyncio.run(lower(pid, 19)))):
+        loops = [
+            subprocess.Popen([sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+            for _ in range(2)
+        ]
+        make(loops[1].pid)
+        for loop in loops:
+            assert loop.stdin is not None
+            loop.stdin.close()  # begin
+        print(f"niceness of {name}:", *(f"{loop.stdout.read().strip()} s" for loop in loops if loop.stdout is not None))
+        for loop in loops:
+            loop.wait()
+
+
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -158,7 +195,10 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=500)
     parser.add_argument("--share", type=float, default=0.1, help="of a core, to evaluate")
     parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--one-core", action="store_true", help="two busy loops instead of swarms")
     arguments = parser.parse_args()
+    if arguments.one_core:
+        return one_core()
     ways = arguments.ways.split(",")
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
     with tempfile.TemporaryDirectory() as folder:
