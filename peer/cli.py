@@ -77,6 +77,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
     """Join a run and train until it is finished. Ctrl-C hands in what is trained and leaves; twice stops at once."""
     set_up_logging(log_format, verbose=verbose)
     with clear_errors():
+        from automl.memory import keep_freed_memory
         from peer.config import load_config
         from peer.early import check
         from peer.voice import Form
@@ -87,6 +88,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
         if config.light and as_json:
             raise UserError("--json: a light contributor says lines only; its status.json has the figures")
         check(config)
+        keep_freed_memory()
         if config.light:
             _contribute(config)
         else:

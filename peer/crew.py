@@ -4,12 +4,14 @@ Workers are numbered from 0; a number stands for a device, and stays when what c
 ``peer.crew_processes``.
 """
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
 
+from automl.memory import give_back_memory
 from automl.training.lots import Lot, LotResult
 from peer.work import ComputeThread, now_ms
 from protocol.errors import Weather
@@ -168,7 +170,16 @@ class InProcess(CrewOfOne):
             result = await self._compute.run(self._worker.train, lot)
         finally:
             self._is_busy = False
-        return Done(result, now_ms() - started_ms, lambda: None)
+        took_ms = now_ms() - started_ms
+        if self.is_paused:
+            await asyncio.to_thread(give_back_memory)
+        return Done(result, took_ms, lambda: None)
+
+    async def pause(self) -> None:
+        """Start no lot; memory goes back to the system as far as none is under way, else with its end."""
+        await super().pause()
+        if not self._is_busy:
+            await asyncio.to_thread(give_back_memory)
 
     async def close(self) -> None:
         """Nothing is to be ended: the thread is its maker's."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
+from automl.memory import give_back_memory
 from peer.resting import Account
 from protocol.errors import MantaError
 
@@ -95,6 +96,8 @@ class Valve:
         Raises:
             LeaseOver: it was paused until the lease was over, at ``until_s`` by the clock; or the person leaves first.
         """
+        if self._is_paused:
+            give_back_memory()
         with self._changed:
             while self._is_paused:
                 left_s = until_s - self._clock()

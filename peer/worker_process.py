@@ -25,6 +25,7 @@ from automl.data.pairs import LazyPairs
 from automl.data.shared import shared_images
 from automl.data.shared_pairs import SharedPairs
 from automl.data.views import StereoDataset
+from automl.memory import keep_freed_memory
 from automl.shared_memory import Region
 from automl.spaces.space import Architecture, space_named
 from automl.training.lots import Lot, Worker
@@ -188,6 +189,7 @@ def main() -> None:
     """Be a worker."""
     parent, descriptor, *others = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     if not end_with_parent(parent):
         return
     line = Line(socket.socket(fileno=descriptor))

@@ -96,6 +96,7 @@ def tone_tables(contrast_T: Integers, brightness_T: Integers, white: int) -> Pix
 
 def toned(images_T: Pixels, tables_T: Pixels) -> Pixels:
     """Return each of T images, of whatever shape, with its levels replaced as its own table says."""
-    which = np.arange(len(images_T)).reshape(-1, *[1] * (images_T.ndim - 1))
-    result: Pixels = tables_T[which, images_T]
+    result: Pixels = np.empty_like(images_T, order="C")
+    for image, table, changed in zip(images_T, tables_T, result, strict=True):
+        table.take(image, out=changed, mode="clip")  # "clip" copies nothing: no level is outside of its table
     return result

@@ -14,6 +14,7 @@ from automl.commands.train import Wishes
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.evaluation.held_out import check_fit
+from automl.memory import keep_freed_memory
 from automl.opening import checked_device
 from automl.spaces.space import FAMILIES, fitted_name, space_named
 from automl.training.schedule import Plan
@@ -30,6 +31,7 @@ def train(wishes: Wishes) -> None:
     Raises:
         UserError: the data, or what there is in the folder, do not fit.
     """
+    keep_freed_memory()
     if wishes.threads is not None:
         torch.set_num_threads(wishes.threads)
     device = checked_device(wishes.device)
