@@ -8,7 +8,9 @@ from pathlib import Path
 from protocol.errors import UserError
 
 PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
-FORMATS = (PT2, ONNX, FOLDER)
+INT8 = "int8"  # ONNX too, with weights and activations of 8 bits; made where it is asked for
+FORMATS = (PT2, ONNX, FOLDER)  # made where nobody asks for others
+ALL_FORMATS = (*FORMATS, INT8)
 SUFFIXES = (f".{PT2}", f".{ONNX}")
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of a folder
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,49}")
@@ -21,9 +23,10 @@ def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool
     Raises:
         UserError: something has such a name already (see ``write``), or a package for ONNX is missing.
     """
-    if ONNX in formats:
+    if ONNX in formats or INT8 in formats:
         _check_packages()
-    targets = {form: name if form == FOLDER else f"{name}.{form}" for form in FORMATS if form in formats}
+    names = {PT2: f"{name}.pt2", ONNX: f"{name}.onnx", FOLDER: name, INT8: f"{name}.int8.onnx"}
+    targets = {form: names[form] for form in ALL_FORMATS if form in formats}
     for target in targets.values():
         _check_target(folder / target, replace)
     return targets

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.commands import check_data, clear_errors, described, loading
-from automl.forms import FORMATS, check_licence, check_targets
+from automl.forms import ALL_FORMATS, FORMATS, check_licence, check_targets
 from automl.spaces.choice import chosen
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
@@ -44,7 +44,9 @@ class Wishes:
     help="Which subnet: a file that holds one (a search's best.json), an id with --search, a text of genes, largest or smallest.",
 )
 @click.option("--search", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="A search's folder, to look up an id in.")
-@click.option("--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help="In which forms.")
+@click.option(
+    "--format", "formats", default=",".join(FORMATS), show_default=True, metavar="LIST", help=f"In which forms: {', '.join(ALL_FORMATS)}."
+)
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where to.")
 @click.option("--name", metavar="NAME", help="What to call it.  [default: of supernet and architecture]")
 @click.option("--data", metavar="NAME", help="Data set to calibrate and measure with.  [default: what the snapshot was trained on]")
@@ -80,6 +82,6 @@ def _name(wishes: Wishes, space: SearchSpace, picked: Architecture) -> str:
 def _forms(text: str) -> list[str]:
     forms = text.split(",")
     for form in forms:
-        if form not in FORMATS:
-            raise UserError(f"--format {text!r}: {form!r} is none of {', '.join(FORMATS)}")
+        if form not in ALL_FORMATS:
+            raise UserError(f"--format {text!r}: {form!r} is none of {', '.join(ALL_FORMATS)}")
     return forms

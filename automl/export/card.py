@@ -38,7 +38,7 @@ On the {samples} held-out samples of `{dataset}` of its part "test": training do
 {metrics}
 
 `manta-search evaluate FOLDER` measures it again.
-
+{int8}
 ## How to load it
 
 ```python
@@ -100,6 +100,7 @@ def card(description: Description) -> str:
         samples=description.test_samples,
         dataset=description.dataset,
         metrics=_metric_rows(description.metrics),
+        int8=_int8_lines(description),
         call=(
             f"disparity = network(left, right)  # both (batch, {channels}, {height}, {width})"
             if is_stereo
@@ -143,6 +144,24 @@ def _presentation_lines(description: Description) -> str:
     scale = f"levels divided by {told.preparation.white}, nothing subtracted"
     names = "- Classes: `id2label` in `config.json` has their names, in the order of the output.\n" if told.class_titles else ""
     return f"- How a picture becomes an input: {how};\n  {scale}.\n{names}"
+
+
+def _int8_lines(description: Description) -> str:
+    """Return how the network with numbers of 8 bits compares."""
+    int8 = description.int8
+    if int8 is None:
+        return ""
+    rows = [
+        f"| {_METRICS[name][0]} | {_METRICS[name][1].format(figure)} | {_METRICS[name][1].format(int8.metrics[name])} |"
+        for name, figure in description.metrics.items()
+    ]
+    latency = int8.latency
+    return (
+        f"\nWith weights and activations of 8 bits, scaled by {int8.calibration_samples} training samples; the same held-out samples:\n\n"
+        "| | fp32 | int8 |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+        f"| one sample | {latency.fp32_ms:.3g} ms | {latency.int8_ms:.3g} ms |\n\n"
+        f"Both by {latency.runtime} with threads: {latency.threads}, on this device: {latency.device}.\n"
+    )
 
 
 def _metric_rows(metrics: Mapping[str, float]) -> str:

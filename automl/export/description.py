@@ -7,7 +7,7 @@ One value, the same in a ``.pt2``, an ``.onnx`` and a folder's ``config.json``. 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import cast
 
@@ -39,6 +39,26 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Latency:
+    """How long one sample takes, the median of some runs in onnxruntime, and under which conditions."""
+
+    fp32_ms: float
+    int8_ms: float
+    threads: int
+    device: str
+    runtime: str
+
+
+@dataclass(frozen=True, slots=True)
+class Int8:
+    """The network again with weights and activations of 8 bits, scaled by what calibration samples make of it."""
+
+    calibration_samples: int
+    metrics: Mapping[str, float]  # on the same held-out samples as the description's own
+    latency: Latency
+
+
+@dataclass(frozen=True, slots=True)
 class Description:
     """An exported network."""
 
@@ -52,12 +72,19 @@ class Description:
     metrics: Mapping[str, float]  # accuracy (0..1); or epe in pixels, d1 and bad3 (0..1)
     made_with: str  # versions of this project and of torch
     presentation: Presentation | None = None  # None: it is an export of the first version, which tells nothing of it
+    int8: Int8 | None = None  # None: nobody made it
+    is_int8: bool = False  # the file that carries this is the one with 8 bits
     weights: Mapping[str, str] = field(default_factory=dict)  # a folder's: SHA-256 in hex of each file of weights, by its name
 
     @property
     def space(self) -> SearchSpace:
         """The search space of the supernet."""
         return space_named(self.supernet)
+
+    @property
+    def own_metrics(self) -> Mapping[str, float]:
+        """The metrics of the file that carries this."""
+        return self.int8.metrics if self.int8 is not None and self.is_int8 else self.metrics
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -115,6 +142,8 @@ class Description:
             "provenance": asdict(self.provenance),
             "made_with": self.made_with,
             **({} if self.presentation is None else self.presentation.value(channels)),
+            **({} if self.int8 is None else {"int8": asdict(self.int8)}),
+            **({"numbers": "int8"} if self.is_int8 else {}),
         }
         return {**value, "weights": dict(self.weights)} if self.weights else value
 
@@ -167,8 +196,31 @@ def _parsed(value: object) -> Description:
         metrics={name: _finite(metrics[name]) for name in _METRICS[space.task]},
         made_with=_printable(fields["made_with"]),
         presentation=Presentation.parse(fields, space.task, space.num_classes),
+        int8=_int8(fields["int8"], _METRICS[space.task]) if "int8" in fields else None,
+        is_int8="int8" in fields and "numbers" in fields,
         weights={_printable(name): _printable(digest) for name, digest in fields.get("weights", {}).items()},
     )
+
+
+def _int8(value: Mapping[str, object], metrics: Sequence[str]) -> Int8:
+    measured = cast("dict[str, dict[str, object]]", value)
+    latency = measured["latency"]
+    return Int8(
+        calibration_samples=_count(measured["calibration_samples"]),
+        metrics={name: _finite(measured["metrics"][name]) for name in metrics},
+        latency=Latency(
+            fp32_ms=_finite(latency["fp32_ms"]),
+            int8_ms=_finite(latency["int8_ms"]),
+            threads=_count(latency["threads"]),
+            device=_printable(latency["device"]),
+            runtime=_printable(latency["runtime"]),
+        ),
+    )
+
+
+def plain_text(text: str) -> str:
+    """Return a text as it may stand in a description."""
+    return re.sub(r"[^A-Za-z0-9 ,._:+/-]+", " ", text).strip(" ,._:+/-")[:150] or UNKNOWN
 
 
 def _printable(value: object) -> str:

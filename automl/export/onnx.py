@@ -26,9 +26,17 @@ def onnx_bytes(program: torch.export.ExportedProgram, description: Description) 
     Raises:
         UserError: the packages for it are not installed.
     """
+    return described_bytes(onnx_model(program, description), description)
+
+
+def onnx_model(program: torch.export.ExportedProgram, description: Description) -> Any:
+    """Return a graph (automl.export.graph) as an ONNX model that does not say yet what it is.
+
+    Raises:
+        UserError: the packages for it are not installed.
+    """
     for name in ("onnx", "onnxscript", "onnxruntime"):
-        _package(name)
-    onnx = _package("onnx")
+        package(name)
     exported = torch.onnx.export(
         program,
         dynamo=True,
@@ -40,6 +48,12 @@ def onnx_bytes(program: torch.export.ExportedProgram, description: Description) 
     assert exported is not None
     model = exported.model_proto
     _tidy(model)
+    return model
+
+
+def described_bytes(model: Any, description: Description) -> bytes:
+    """Return a model and what it is as an ``.onnx`` file."""
+    onnx = package("onnx")
     model.metadata_props.add(key=_KEY, value=description.to_json())
     onnx.checker.check_model(model, full_check=True)
     data: bytes = model.SerializeToString()
@@ -64,7 +78,7 @@ def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:
         ValueError: the bytes are anything else.
         UserError: the packages for it are not installed.
     """
-    onnx, onnxruntime = _package("onnx"), _package("onnxruntime")
+    onnx, onnxruntime = package("onnx"), package("onnxruntime")
     try:
         model = onnx.load_model_from_string(data)
     except Exception as error:  # protobuf's own, whose class has changed its place over the versions
@@ -74,23 +88,29 @@ def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:
         raise ValueError("it does not say what network it is: it is not of this project")
     description = Description.from_json(texts[0])
     _check(model, description)
+    try:
+        return session_of(data, description), description
+    except Exception as error:  # onnxruntime's have no class in common
+        raise ValueError(f"onnxruntime {onnxruntime.__version__} cannot read it") from error
+
+
+def session_of(data: bytes, description: Description) -> Callable[..., Tensor]:
+    """Return a model as onnxruntime runs it, on the CPU with torch's number of threads: from one tensor an input to the output."""
+    onnxruntime = package("onnxruntime")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.log_severity_level = 4  # its errors are raised as well
-    try:
-        session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's have no class in common
-        raise ValueError(f"onnxruntime {onnxruntime.__version__} cannot read it") from error
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
 
     def network(*inputs: Tensor) -> Tensor:
         named = {name: part.numpy() for name, part in zip(description.input_names, inputs, strict=True)}
         return torch.from_numpy(session.run([description.output_name], named)[0])
 
-    return network, description
+    return network
 
 
 def _check(model: Any, description: Description) -> None:
-    """Check that a model is all in its file and that its inputs and output are those of its description.
+    """Check that a model is all in its file, that its inputs and output are those of its description, and so are its numbers.
 
     Raises:
         ValueError: they are not.
@@ -104,6 +124,8 @@ def _check(model: Any, description: Description) -> None:
     names = [value.name for value in model.graph.input]
     if names != list(description.input_names) or [value.name for value in model.graph.output] != [description.output_name]:
         raise ValueError("its inputs or its output have other names than it says")
+    if any(node.op_type == "QuantizeLinear" for node in model.graph.node) != description.is_int8:
+        raise ValueError("its numbers are of another kind than it says")
 
 
 def _messages(message: Any) -> Iterator[Any]:
@@ -115,7 +137,7 @@ def _messages(message: Any) -> Iterator[Any]:
                 yield from _messages(part)
 
 
-def _package(name: str) -> ModuleType:
+def package(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ImportError as error:

@@ -30,6 +30,7 @@ class Subnet:
 
     network: nn.Module
     description: Description
+    int8_model: bytes = b""  # what ``automl.export.quantised`` made, without its description
 
 
 def cut(

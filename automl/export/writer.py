@@ -1,7 +1,8 @@
 """Writes a subnet to a folder, in one or several forms: each is read back and compared before any of them gets its name."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,9 +13,10 @@ from automl.export.folder import folder_files
 from automl.export.graph import traced
 from automl.export.onnx import onnx_bytes, read_onnx
 from automl.export.pt2 import pt2_bytes, read_pt2
+from automl.export.quantised import quantised_bytes
 from automl.export.subnet import Subnet
 from automl.files import staged
-from automl.forms import FOLDER, ONNX, PT2, check_targets
+from automl.forms import FOLDER, INT8, ONNX, PT2, check_targets
 from automl.models.plain import deployed
 from protocol.errors import OwnFault
 
@@ -32,15 +34,15 @@ class Written:
     difference: float  # largest of any output to the network's own, on random inputs
 
 
-def write(subnet: Subnet, folder: Path, name: str, formats: Sequence[str], replace: bool = False) -> list[Written]:
-    """Write ``folder/name.pt2``, ``folder/name.onnx`` and ``folder/name/``, or some of them: all or none.
+def write(subnet: Subnet, folder: Path, name: str, formats: Sequence[str], overwrite: bool = False) -> list[Written]:
+    """Write ``folder/name.pt2``, ``folder/name.onnx``, ``folder/name.int8.onnx`` and ``folder/name/``, or some of them: all or none.
 
     Raises:
-        UserError: something has such a name already (and ``replace`` is False, or it is not an export); a package for ONNX is missing;
+        UserError: something has such a name already (and ``overwrite`` is False, or it is not an export); a package for ONNX is missing;
             the disk refuses.
         OwnFault: a file does not compute what the network computes.
     """
-    targets = check_targets(folder, name, formats, replace)
+    targets = check_targets(folder, name, formats, overwrite)
     files, differences = exported_files(subnet, targets)
     with staged(folder, list(targets.values())) as stage:
         for path, data in files.items():
@@ -74,12 +76,22 @@ def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str
         if ONNX in targets:
             files[targets[ONNX]] = onnx_bytes(program, description)
             differences[ONNX] = _difference(network, read_onnx, files[targets[ONNX]], description)
+    if INT8 in targets:
+        of_int8 = replace(description, is_int8=True)
+        files[targets[INT8]] = quantised_bytes(subnet)
+        differences[INT8] = _difference(network, read_onnx, files[targets[INT8]], of_int8, tolerance=None)
     return files, differences
 
 
 @torch.inference_mode()
-def _difference(network: nn.Module, read: Callable[[bytes], tuple[Run, Description]], data: bytes, description: Description) -> float:
-    """Return by how much a file's outputs differ from the network's at most.
+def _difference(
+    network: nn.Module,
+    read: Callable[[bytes], tuple[Run, Description]],
+    data: bytes,
+    description: Description,
+    tolerance: float | None = TOLERANCE,
+) -> float:
+    """Return by how much a file's outputs differ from the network's at most; without a tolerance it may be any finite number.
 
     Raises:
         OwnFault: by too much, or the file cannot be read.
@@ -92,6 +104,7 @@ def _difference(network: nn.Module, read: Callable[[bytes], tuple[Run, Descripti
     except ValueError as error:
         raise OwnFault(f"the exported file cannot be read back with torch {torch.__version__}: {error}; leave out this --format") from error
     difference = float((run(*inputs) - expected).abs().max())
-    if described != description or not difference <= TOLERANCE * max(1.0, expected.abs().max().item()):
+    most = math.inf if tolerance is None else tolerance * max(1.0, expected.abs().max().item())
+    if described != description or not (difference <= most and math.isfinite(difference)):
         raise OwnFault(f"the exported file computes something else than the network, by {difference:g}; leave out this --format")
     return difference

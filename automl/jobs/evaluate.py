@@ -83,7 +83,9 @@ def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -
     quality = measure(network, dataset, description.architecture.resolution, part=part)
     lines = [f"{description.supernet} after round {description.provenance.round}, {_samples(dataset, part)}"]
     lines += [f"  measured   {metric_texts(quality)}, {_cost(description.architecture, description.space)}"]
-    lines += [f"  file says  {metric_texts(description.metrics)} on {description.test_samples} held-out samples of {description.dataset}"]
+    lines += [
+        f"  file says  {metric_texts(description.own_metrics)} on {description.test_samples} held-out samples of {description.dataset}"
+    ]
     if dataset.digest.hex() != description.dataset_digest:
         lines += [f"  {dataset.name} here has other samples than the data set that the file was made with"]
     return [*lines, f"  {description.architecture.text}"]

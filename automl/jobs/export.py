@@ -9,8 +9,10 @@ from automl.commands.export import Wishes
 from automl.export.card import metric_texts
 from automl.export.description import UNKNOWN
 from automl.export.presentation import presentation_of
+from automl.export.quantised import quantised
 from automl.export.subnet import Subnet, cut, provenance_of
 from automl.export.writer import write
+from automl.forms import INT8
 from automl.opening import dataset_of, opened_snapshot
 from automl.spaces.space import Architecture
 
@@ -28,7 +30,9 @@ def export(wishes: Wishes, picked: Architecture, name: str, forms: Sequence[str]
     provenance = provenance_of(wishes.snapshot, state, metadata)
     dataset = dataset_of(metadata, wishes.data, wishes.data_root)
     subnet = cut(supernet, picked, dataset, provenance, presentation_of(dataset, wishes.licence, wishes.data_licence))
-    written = write(subnet, wishes.out, name, forms, replace=wishes.force)
+    if INT8 in forms:
+        subnet = quantised(subnet, dataset)
+    written = write(subnet, wishes.out, name, forms, overwrite=wishes.force)
     _print(subnet)
     for each in written:
         click.echo(f"  {each.path}  (differs by at most {each.difference:.1e})" if each.difference else f"  {each.path}")
@@ -39,5 +43,11 @@ def _print(subnet: Subnet) -> None:
     description = subnet.description
     click.echo(f"{description.supernet} after round {description.provenance.round}: {description.architecture.text}")
     click.echo(f"  {metric_texts(description.metrics)} on {description.test_samples} held-out samples of {description.dataset}")
+    if description.int8 is not None:
+        latency = description.int8.latency
+        times = (
+            f"{latency.fp32_ms:.3g} ms a sample in fp32, {latency.int8_ms:.3g} ms in int8, by {latency.runtime}, threads: {latency.threads}"
+        )
+        click.echo(f"  with 8 bits {metric_texts(description.int8.metrics)}; {times}")
     if description.provenance.ledger_root == UNKNOWN:
         click.echo("  no file of a ledger lies beside the snapshot: the export says that its root is unknown")

@@ -123,7 +123,7 @@ def profile(
         raise UserError(
             f"{device} cannot run {space.name} in {dtype} at batch {batch}: {reason}; try another --dtype or --batch"
         ) from error
-    conditions = Conditions(device, _device_name(device), torch.get_num_threads(), dtype, batch, torch.__version__)
+    conditions = Conditions(device, device_name(device), torch.get_num_threads(), dtype, batch, torch.__version__)
     entries = {key: median_ms[part] for key, part in parts.items()}
     return fitted_table(space, conditions, entries, [(architecture, median_ms[architecture]) for architecture in networks])
 
@@ -256,7 +256,7 @@ def _draw(module: nn.Module, generator: torch.Generator) -> None:
             tensor.fill_(1.0 if name.endswith(("norm.weight", "running_var")) else 0.0)
 
 
-def _device_name(device: str) -> str:
+def device_name(device: str) -> str:
     """Return what the processor or the GPU calls itself."""
     if device == "cuda":
         return torch.cuda.get_device_name()

@@ -99,6 +99,21 @@ def test_an_export_is_evaluated_to_what_it_says(folder: Path) -> None:
     assert forced.exit_code == 0, forced.output
 
 
+def test_an_export_of_8_bits_is_made_where_it_is_asked_for_and_evaluated_by_its_own_figure(folder: Path) -> None:
+    named = ["--format", "folder,int8", "--name", "net", "--licence", "mit", "--data-licence", "cc-by-4.0"]
+    result = call("export", "--snapshot", "round-00000005.safetensors", "--arch", "smallest", "--out", "out", *named)
+    assert result.exit_code == 0, result.output
+    assert "with 8 bits accuracy" in result.output
+    assert {path.name for path in (folder / "out").iterdir()} == {"net", "net.int8.onnx"}
+    described = Description.from_json((folder / "out" / "net" / "config.json").read_text())
+    assert described.int8 is not None
+    assert described.presentation is not None
+    assert (described.presentation.licence, described.presentation.dataset_licence) == ("mit", "cc-by-4.0")
+    evaluated = call("evaluate", "out/net.int8.onnx").output.splitlines()
+    measured, says = (line.split("accuracy ")[1].split("%")[0] for line in evaluated[1:3])
+    assert measured == says == f"{described.int8.metrics['accuracy']:.2%}"[:-1]
+
+
 EXPORT = ["export", "--snapshot", "round-00000005.safetensors", "--out", "out"]
 EVALUATE = ["evaluate", "round-00000005.safetensors"]
 
@@ -127,8 +142,10 @@ EVALUATE = ["evaluate", "round-00000005.safetensors"]
         (["export", "--snapshot", "no-data.safetensors", "--arch", "largest", "--out", "out"], "name it with --data"),
         (["export", "--snapshot", "no-supernet.safetensors", "--arch", "largest", "--out", "out"], "which supernet"),
         (["export", "--snapshot", "no-format.safetensors", "--arch", "largest", "--out", "out"], "it names no format"),
-        ([*EXPORT, "--arch", "largest", "--format", "pt3"], "'pt3' is none of pt2, onnx, folder"),
+        ([*EXPORT, "--arch", "largest", "--format", "pt3"], "'pt3' is none of pt2, onnx, folder, int8"),
         ([*EXPORT, "--arch", "largest", "--name", "../up"], "no plain name"),
+        ([*EXPORT, "--arch", "largest", "--licence", "MIT (mine)"], "no short name of a licence"),
+        ([*EXPORT, "--arch", "largest", "--data-licence", "?"], "no short name of a licence"),
         ([*EXPORT, "--arch", "largest", "--data", "layers"], "does not fit"),
         ([*EXPORT, "--arch", "largest", "--format", "folder", "--name", "x", "--out", "round-00000005.json/out"], "cannot write"),
         (["export", "--snapshot", "missing.safetensors", "--arch", "largest", "--out", "out"], "no snapshot"),

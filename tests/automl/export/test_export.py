@@ -296,11 +296,11 @@ def test_nothing_is_written_over_and_nothing_is_lost(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--force"):
         write(subnet, tmp_path / "out", "net", ["folder"])
     assert (tmp_path / "out" / "net" / "README.md").read_text() == "mine"
-    write(subnet, tmp_path / "out", "net", ["folder"], replace=True)
+    write(subnet, tmp_path / "out", "net", ["folder"], overwrite=True)
     assert (tmp_path / "out" / "net" / "README.md").read_bytes() == random_files("classification")["net/README.md"]
     (tmp_path / "out" / "net" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="something else"):
-        write(subnet, tmp_path / "out", "net", ["folder"], replace=True)
+        write(subnet, tmp_path / "out", "net", ["folder"], overwrite=True)
     assert (tmp_path / "out" / "net" / "thesis.txt").read_text() == "mine"
 
 
@@ -317,7 +317,7 @@ def test_a_disk_that_refuses_leaves_everything_as_it_was(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("os.rename", refusing)
     with pytest.raises(UserError, match="No space left"):
-        write(subnet, tmp_path, "net", ["folder"], replace=True)
+        write(subnet, tmp_path, "net", ["folder"], overwrite=True)
     assert (tmp_path / "net" / "README.md").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["net"]
 
