@@ -7,7 +7,7 @@ import importlib
 
 import click
 
-_COMMANDS = ("data", "split", "space", "train", "evaluate", "profile", "find", "export")
+_COMMANDS = ("data", "split", "space", "train", "evaluate", "profile", "find", "calibrate", "export")
 
 
 class _Commands(click.Group):

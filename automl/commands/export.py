@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from automl.commands import check_data, clear_errors, described, loading
-from automl.forms import ALL_FORMATS, FORMATS, check_licence, check_targets
+from automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets
 from automl.spaces.choice import chosen
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
@@ -30,6 +30,7 @@ class Wishes:
     data_root: Path | None
     licence: str
     data_licence: str | None
+    stored: bool
     force: bool
     threads: int | None
 
@@ -53,6 +54,7 @@ class Wishes:
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
 @click.option("--licence", default="unknown", show_default=True, metavar="NAME", help="The network's, for its card: like mit.")
 @click.option("--data-licence", metavar="NAME", help="The data set's.  [default: what the set tells, else unknown]")
+@click.option("--stored", is_flag=True, help="Read no data: take what manta-search calibrate has written beside the snapshot.")
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def export(**options: Any) -> None:
@@ -66,7 +68,10 @@ def export(**options: Any) -> None:
         picked = chosen(wishes.architecture, space, wishes.search)
         name = _name(wishes, space, picked)
         check_targets(wishes.out, name, forms, wishes.force)
-        check_data(metadata, wishes.data, wishes.data_root)
+        if not wishes.stored:
+            check_data(metadata, wishes.data, wishes.data_root)
+        elif wishes.data is not None or INT8 in forms:
+            raise UserError("--stored reads no data: leave --data out, and int8, whose numbers are scaled by data")
         with loading():
             from automl.jobs import export as job
         job.export(wishes, picked, name, forms)

@@ -114,6 +114,21 @@ def test_an_export_of_8_bits_is_made_where_it_is_asked_for_and_evaluated_by_its_
     assert measured == says == f"{described.int8.metrics['accuracy']:.2%}"[:-1]
 
 
+def test_a_calibrated_snapshot_is_exported_without_data_to_the_same_weights(folder: Path) -> None:
+    start = ["--snapshot", "round-00000005.safetensors"]
+    without = [*start, "--arch", "largest", "--out", "out", "--format", "folder", "--stored"]
+    assert "manta-search calibrate" in call("export", *without, "--name", "early").stderr
+    result = call("calibrate", *start)
+    assert result.exit_code == 0, result.output
+    assert (folder / "round-00000005.statistics").is_file()
+    stored = call("export", *without, "--name", "stored", "--data-root", "nowhere")
+    assert stored.exit_code == 0, stored.output
+    measured = call("export", *without[:-1], "--name", "measured")
+    assert measured.exit_code == 0, measured.output
+    for name in ("model.safetensors", "config.json", "README.md"):
+        assert (folder / "out" / "stored" / name).read_bytes() == (folder / "out" / "measured" / name).read_bytes()
+
+
 EXPORT = ["export", "--snapshot", "round-00000005.safetensors", "--out", "out"]
 EVALUATE = ["evaluate", "round-00000005.safetensors"]
 
@@ -144,6 +159,8 @@ EVALUATE = ["evaluate", "round-00000005.safetensors"]
         (["export", "--snapshot", "no-format.safetensors", "--arch", "largest", "--out", "out"], "it names no format"),
         ([*EXPORT, "--arch", "largest", "--format", "pt3"], "'pt3' is none of pt2, onnx, folder, int8"),
         ([*EXPORT, "--arch", "largest", "--name", "../up"], "no plain name"),
+        ([*EXPORT, "--arch", "largest", "--stored", "--format", "int8"], "--stored reads no data"),
+        ([*EXPORT, "--arch", "largest", "--stored", "--data", "digits"], "--stored reads no data"),
         ([*EXPORT, "--arch", "largest", "--licence", "MIT (mine)"], "no short name of a licence"),
         ([*EXPORT, "--arch", "largest", "--data-licence", "?"], "no short name of a licence"),
         ([*EXPORT, "--arch", "largest", "--data", "layers"], "does not fit"),
