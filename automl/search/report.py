@@ -58,7 +58,7 @@ def table(found: Found, costs: Sequence[Cost], task: str) -> Table:
     for name, half in [(ranked, "search"), *((name, "test") for name in names)]:
         label, unit, _ = _QUALITIES[name]
         result.add_column(f"{label} {unit}\n{half}", justify="right")
-    result.add_column("resolution", justify="right")
+    result.add_column("input\npx", justify="right")
     result.add_column("id")
     for candidate in shown:
         prices = [f"{cost.of(candidate.architecture) / _COSTS[cost.name][2]:,.2f}" for cost in costs]
