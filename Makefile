@@ -1,11 +1,12 @@
 # One command each, on a machine that has python3 with pip and nothing else:
 #   make demo     a real swarm on this computer; DEMO_ARGS="--peers 2 --algorithm model-parallel" for another one
-#   make test     all checks and all tests
+#   make test     all checks and all tests; WORKERS=8 for as many of the tests side by side that start no swarm, 2 if it is not said
 PYTHON ?= $(shell for python in python3 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && { echo "$$python"; break; }; done)
 BIN := .venv/bin
 STAMP := .venv/installed
 DEMO_ARGS ?=
+WORKERS ?= 2
 
 .PHONY: demo test check fast swarm faults install format clean
 .DEFAULT_GOAL := demo
@@ -23,7 +24,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 fast: $(STAMP)
-	$(BIN)/pytest -m "not swarm"
+	$(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
 
 swarm: $(STAMP)
 	$(BIN)/pytest -m "swarm and not faults"
