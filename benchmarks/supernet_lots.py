@@ -1,0 +1,76 @@
+"""One side of ``benchmarks/supernet.py --against``: trains lots as a peer does, with the code that PYTHONPATH names.
+
+    PYTHONPATH=CHECKOUT .venv/bin/python benchmarks/supernet_lots.py SUPERNET RESOLUTION SAMPLES THREADS LOTS
+
+Prints the milliseconds of a lot, the milliseconds of all cores, and the MiB of the process at their most. Also runs with code from before
+the modules of automl had the names that they have now.
+"""
+
+import importlib
+import importlib.util
+import random
+import resource
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+_SIDE, _IMAGES = 160, 256  # of the noise that the classifier is trained on; stereo pairs are synthetic ones
+_RANDOM = 2  # architectures besides the largest and the smallest
+
+
+def first_of(*names: str) -> Any:
+    """Return the first of these modules that there is."""
+    for name in names:
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise
+    raise SystemExit(f"there is none of {', '.join(names)}: is PYTHONPATH a checkout of this project?")
+
+
+def data_for(space: Any) -> Any:
+    """Return what the lots are drawn from."""
+    if space.task == "stereo":
+        return first_of("automl.data.catalog").load_dataset("layers", None)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (_IMAGES, space.image_channels, _SIDE, _SIDE), dtype=np.uint8)
+    labels = generator.integers(0, space.num_classes, _IMAGES)
+    data = first_of("automl.data.images")
+    return data.ImageDataset("noise", 255, space.num_classes, images, labels, images[:8], labels[:8], flips=True)
+
+
+def main() -> None:
+    """Run from the command line."""
+    name, (resolution, samples, threads, num_lots) = sys.argv[1], map(int, sys.argv[2:])
+    lots = first_of("automl.training.lots", "automl.training")
+    space = first_of("automl.spaces.space", "automl.space").space_named(name)
+    torch.set_num_threads(threads)
+    worker = lots.Worker(name, data_for(space))
+    supernet = first_of("automl.models.networks", "automl.networks").build(space)
+    supernet.initialise(torch.Generator().manual_seed(0))
+    worker.load(supernet.flat_weights_N)
+    chosen = [space.largest(), space.smallest(), *(space.sample(random.Random(f"lot:{index}")) for index in range(_RANDOM))]
+    asked = [replace(architecture, resolution=resolution) for architecture in chosen]
+
+    def train(index: int) -> None:
+        worker.train(lots.Lot(1, b"base" * 8, 0, b"key!" * 8, index, asked[index % len(asked)], samples))
+
+    for index in range(len(asked)):  # warms up
+        train(index)
+    started_s, cpu_s = time.perf_counter(), time.process_time()
+    for index in range(len(asked), len(asked) + num_lots):
+        train(index)
+    took_ms, of_cores_ms = (1000 * seconds / num_lots for seconds in (time.perf_counter() - started_s, time.process_time() - cpu_s))
+    print(took_ms, of_cores_ms, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+if __name__ == "__main__":
+    memory = importlib.util.find_spec("automl.memory") and importlib.import_module("automl.memory")
+    if memory:
+        memory.keep_freed_memory()  # as the programs that train do
+    main()
