@@ -24,6 +24,7 @@ class Wishes:
     search: Path | None
     data: str | None
     data_root: Path | None
+    test_folder: Path | None
     part: str | None
     num_random: int
     seed: int
@@ -37,6 +38,12 @@ class Wishes:
 @click.option("--search", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="A search's folder, to look up an id in.")
 @click.option("--data", metavar="NAME", help="Data set whose held-out samples are used.  [default: the one that the file names]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
+@click.option(
+    "--test-folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Test on all images in DIR, a folder for each class.",
+)
 @click.option("--part", type=click.Choice(PARTS), help="Part of the held-out samples.  [default: test; of a snapshot: all]")
 @click.option("--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, help="Random subnets to try.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Which random subnets.")
@@ -44,14 +51,21 @@ class Wishes:
 def evaluate(**options: Any) -> None:
     """Print how good a snapshot's subnets are (.safetensors), or an exported network (.pt2, .onnx, folder), on held-out data.
 
+    With --test-folder DIR it is all images of a folder that are looked at, however many; its class folders are called as the network calls
+    its classes. (A snapshot's subnets still need the data that they were trained on, for their statistics.)
+
     Of a snapshot these are the largest, the smallest and some random subnets, or the one that --arch names; none is fine-tuned.
     """
     with clear_errors():
         wishes = Wishes(**options)
         source = _source(wishes.path, wishes.snapshot)
+        if wishes.test_folder is not None and wishes.part is not None:
+            raise UserError("--test-folder is tested on as a whole: leave --part out")
         if source == wishes.path and (source.is_dir() or source.suffix in SUFFIXES):
             if wishes.architecture is not None:
                 raise UserError(f"{source} is one network already; --arch is for snapshots")
+            if wishes.data is not None and wishes.test_folder is not None:
+                raise UserError(f"{source} needs no --data beside --test-folder: leave one of them out")
             if wishes.data is not None:
                 check_name(wishes.data, wishes.data_root)
             with loading():

@@ -49,7 +49,7 @@ def score(quality: Quality) -> float:
 @torch.no_grad()
 def evaluate(
     supernet: Supernet,
-    dataset: Dataset,
+    dataset: EvaluationSet,
     architectures: Sequence[Architecture],
     *,
     part: str = ALL,
@@ -82,7 +82,9 @@ def calibrate(supernet: Supernet, dataset: EvaluationSet, architecture: Architec
 
 
 @torch.no_grad()
-def measure(network: Callable[[Tensor], Tensor], dataset: Dataset, resolution: int, *, part: str = ALL, batch: int = _BATCH) -> Quality:
+def measure(
+    network: Callable[[Tensor], Tensor], dataset: EvaluationSet, resolution: int, *, part: str = ALL, batch: int = _BATCH
+) -> Quality:
     """Return the quality of anything that makes logits, probabilities (B, classes) or disparities (B, H, W) of inputs (B, C, H, W)."""
     batches = dataset.held_out_batches(resolution, batch, part)
     if dataset.task == STEREO:

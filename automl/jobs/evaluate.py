@@ -1,7 +1,7 @@
 """manta-search evaluate, at work."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import click
@@ -9,7 +9,8 @@ import torch
 
 from automl.commands.evaluate import Wishes
 from automl.data.catalog import load_dataset
-from automl.data.dataset import ALL, STEREO, TEST, Dataset
+from automl.data.dataset import ALL, STEREO, TEST, Dataset, EvaluationSet
+from automl.data.whole_folder import WholeFolder
 from automl.evaluation.held_out import check_fit, measure
 from automl.evaluation.held_out import evaluate as evaluate_subnets
 from automl.export.card import metric_texts
@@ -29,6 +30,9 @@ def evaluate_exported(path: Path, wishes: Wishes) -> None:
         UserError: it is none, or the data do not fit.
     """
     _begin(wishes)
+    if wishes.test_folder is not None:
+        _show(_tested(path, wishes.test_folder))
+        return
     _show(_exported(path, wishes.data, wishes.data_root, wishes.part or TEST))
 
 
@@ -43,8 +47,11 @@ def evaluate_snapshot(path: Path, picked: Architecture | None, wishes: Wishes) -
     dataset = dataset_of(metadata, wishes.data, wishes.data_root)
     check_fit(dataset, supernet.space)
     networks = [(picked.id[:8], picked)] if picked is not None else _networks(supernet.space, wishes.num_random, wishes.seed)
-    part = wishes.part or ALL
-    _show([f"{supernet.space.name} after round {state.round}, {_samples(dataset, part)}", *_subnets(supernet, dataset, networks, part)])
+    tested: EvaluationSet
+    part, tested, said = wishes.part or ALL, dataset, _samples(dataset, wishes.part or ALL)
+    if wishes.test_folder is not None:
+        tested, said = _whole(wishes.test_folder, dataset.class_titles, supernet.space, dataset.preparation.kept_side, dataset)
+    _show([f"{supernet.space.name} after round {state.round}, {said}", *_subnets(supernet, tested, networks, part)])
 
 
 def _begin(wishes: Wishes) -> None:
@@ -63,7 +70,7 @@ def _networks(space: SearchSpace, num_random: int, seed: int) -> list[tuple[str,
     return [("largest", space.largest()), ("smallest", space.smallest()), *(("random", architecture) for architecture in sampled)]
 
 
-def _subnets(supernet: Supernet, dataset: Dataset, networks: list[tuple[str, Architecture]], part: str) -> list[str]:
+def _subnets(supernet: Supernet, dataset: EvaluationSet, networks: list[tuple[str, Architecture]], part: str) -> list[str]:
     qualities = evaluate_subnets(supernet, dataset, [architecture for _, architecture in networks], part=part)
     return [
         f"  {name:<8}  {metric_texts(quality)}, {_cost(architecture, supernet.space)}"
@@ -89,6 +96,30 @@ def _exported(path: Path, data: str | None, data_root: Path | None, part: str) -
     if dataset.digest.hex() != description.dataset_digest:
         lines += [f"  {dataset.name} here has other samples than the data set that the file was made with"]
     return [*lines, f"  {description.architecture.text}"]
+
+
+def _tested(path: Path, folder: Path) -> list[str]:
+    """Return how good an exported network is on all of a folder."""
+    network = open_exported(path)
+    description = network.description
+    told = description.presentation
+    if told is None:
+        raise UserError(f"{path} does not say what its classes are called: export it again, or give the data set's name with --data")
+    tested, said = _whole(folder, told.class_titles, description.space, told.preparation.kept_side, None)
+    quality = measure(network, tested, description.architecture.resolution)
+    lines = [f"{description.supernet} after round {description.provenance.round}, {said}"]
+    lines += [f"  measured   {metric_texts(quality)}, {_cost(description.architecture, description.space)}"]
+    return [*lines, f"  {description.architecture.text}"]
+
+
+def _whole(
+    folder: Path, titles: Sequence[str], space: SearchSpace, kept_side: int | None, calibrating: Dataset | None
+) -> tuple[EvaluationSet, str]:
+    """Return all of a folder as a test set, and what to say of it."""
+    if space.task == STEREO:
+        raise UserError("--test-folder is for labelled images, and the network is for stereo: leave it out")
+    tested = WholeFolder(folder, titles, space.image_channels, kept_side, calibrating)
+    return tested, f"all {len(tested)} images of {folder}"
 
 
 def _samples(dataset: Dataset, part: str) -> str:

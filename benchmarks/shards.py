@@ -1,0 +1,92 @@
+"""What a set in shards costs: memory and time of lots at 224 pixels, for sets of more and more samples.
+
+    python benchmarks/shards.py                     # 1,000, 4,000 and 16,000 pictures of 500 x 375: 0.5 to 8.4 GiB
+    python benchmarks/shards.py --samples 200000    # as many as there is room for (about 20 kB each)
+
+Few distinct pictures (noise, as JPEG) under many names. Each set is read by a process of its own, whose peak stands beside that
+of one that has only opened the set. Times are of ``training_batch`` alone, on as many threads as --threads says.
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+_DISTINCT = 20
+_SIDES = (375, 500)
+_LOT = 32
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--samples", type=int, nargs="+", default=[1000, 4000, 16000])
+    parser.add_argument("--lots", type=int, default=100, help=f"of {_LOT} samples")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.read is not None:
+        _read(arguments.read, arguments.lots, arguments.threads)
+        return
+    print(f"{'samples':>9} {'decoded':>9} {'shards':>8} {'made':>9} {'opened':>9} {'peak':>9} {'a lot':>9}")
+    for samples in arguments.samples:
+        with tempfile.TemporaryDirectory(prefix="manta-shards-") as folder:
+            _measure(Path(folder), samples, arguments.lots, arguments.threads)
+
+
+def _measure(folder: Path, samples: int, lots: int, threads: int) -> None:
+    import torch
+
+    from automl.data.shards.writing import shard_images
+
+    torch.set_num_threads(threads)
+    _write(folder / "own", samples)
+    begin = time.monotonic()
+    list_ = shard_images(folder / "own", folder / "noise", lambda *_: None)
+    made_s = time.monotonic() - begin
+    command = [sys.executable, __file__, "--read", str(folder), "--threads", str(threads)]
+    opened, read = (
+        subprocess.run([*command, "--lots", str(count)], capture_output=True, text=True, check=True).stdout.split() for count in (0, lots)
+    )
+    decoded_gib = samples * 3 * _SIDES[0] * _SIDES[1] / 2**30
+    print(
+        f"{samples:9,} {decoded_gib:5.1f} GiB {len(list_.shards):8} {made_s:7.1f} s {opened[0]:>5} MiB {read[0]:>5} MiB {read[1]:>6} ms",
+        flush=True,
+    )
+
+
+def _write(folder: Path, samples: int) -> None:
+    rng = np.random.default_rng(0)
+    for number in range(_DISTINCT):
+        own = folder / f"class-{number % 10}"
+        own.mkdir(parents=True, exist_ok=True)
+        first = own / f"{number}-0.jpg"
+        Image.fromarray(rng.integers(0, 256, (38, 50, 3), dtype=np.uint8)).resize(_SIDES[::-1]).save(first)
+        for copy in range(1, samples // _DISTINCT):
+            os.link(first, own / f"{number}-{copy}.jpg")
+
+
+def _read(folder: Path, lots: int, threads: int) -> None:
+    import torch
+
+    from automl.data.catalog import load_dataset
+
+    torch.set_num_threads(threads)
+    dataset = load_dataset("shards-noise", folder)
+    rng = np.random.default_rng(1)
+    begin = time.monotonic()
+    for lot in range(lots):
+        dataset.training_batch(rng.integers(0, dataset.num_train, _LOT).tolist(), lot, 224)
+    lot_ms = (time.monotonic() - begin) / max(lots, 1) * 1000
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, f"{lot_ms:.0f}")
+
+
+if __name__ == "__main__":
+    main()
