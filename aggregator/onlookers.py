@@ -21,9 +21,9 @@ from swarm.budget import Faults
 from swarm.traffic import Traffic
 
 _PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
-# Of what each other program has that wants the same core: the monitor a tenth, for it answers people and holds locks of the database; the
-# evaluator a thirtieth, so that its first curve takes minutes where all cores are busy, and not for ever.
-_NICENESS, _OF_EVALUATOR = 10, 15
+# Of what each other program has that wants the same core: the monitor a third, for it answers people and holds locks of the database; the
+# evaluator a tenth, so that its first curve comes soon where all cores are busy. How much it takes in all is the operator's to say.
+_NICENESS, _OF_EVALUATOR = 5, 10
 # Where that is so it may need long for its libraries, too. It can be waited for: the database it never opens.
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)
 logger = logging.getLogger("manta.onlookers")
