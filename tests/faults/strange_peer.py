@@ -39,6 +39,7 @@ if WHAT == "tomorrow":  # before anything else reads the clock
     time.time_ns = lambda: true_time_ns() + DAY_S * 1_000_000_000
 
 import peer.states  # noqa: E402
+from peer.base_work import BaseWork  # noqa: E402
 from peer.check import Checker  # noqa: E402
 from peer.cli import main  # noqa: E402
 from peer.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
@@ -74,15 +75,15 @@ def is_third() -> bool:
 
 def dies_working() -> None:
     """Die in the first lot of the third round."""
-    true_work = PeerLoop._work
+    true_work = BaseWork.work
     in_third = False
 
-    async def work(self: PeerLoop) -> None:
+    async def work(self: BaseWork) -> None:
         nonlocal in_third
         in_third = is_third()
         await true_work(self)
 
-    PeerLoop._work = work  # type: ignore[method-assign]
+    BaseWork.work = work  # type: ignore[method-assign]
 
     from automl.training.lots import Worker
 

@@ -20,12 +20,12 @@ from protocol.signing import Digest
 
 KEPT_BYTES = 256 << 20  # of decoded pictures, in each process
 _WHITE = 255
-_ALL_PLANES_BYTES = 4 << 20  # a larger window is resized plane by plane: that takes 8 bytes a pixel
 
 
 class _Cut(NamedTuple):
-    """What a lot makes of a picture."""
+    """What a lot makes of a sample."""
 
+    place: int
     window: tuple[int, int, int]  # words: side, top, left
     is_mirrored: bool
     table: Pixels | None  # of levels
@@ -98,9 +98,8 @@ class ShardedImages:
         words_B3 = words("window", seed, len(indices), 3).tolist()
         mirrored_B = mirrored(len(indices), seed) & self.flips
         tables_B = jitter_tables(len(indices), _WHITE, seed, strength) if self.image_channels == 3 else [None] * len(indices)
-        cuts = [_Cut(*cut) for cut in zip(words_B3, mirrored_B, tables_B, strict=True)]
-        pictures = in_threads(self._planes, indices)
-        images_BCRR = torch.stack([_augmented(planes, cut, resolution) for planes, cut in zip(pictures, cuts, strict=True)])
+        cuts = [_Cut(*cut) for cut in zip(indices, words_B3, mirrored_B, tables_B, strict=True)]
+        images_BCRR = torch.stack(list(in_threads(lambda cut: _augmented(self._planes(cut.place), cut, resolution), cuts)))
         return Batch(images_BCRR, torch.tensor([self.shards.label(index) for index in indices], dtype=torch.int64))
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
@@ -119,7 +118,7 @@ class ShardedImages:
         return Batch(self._centres((chosen + self.num_train).tolist(), resolution), torch.from_numpy(labels[chosen]))
 
     def _centres(self, places: Sequence[int], resolution: int) -> Tensor:
-        return torch.stack([_centre(planes_CHW, resolution) for planes_CHW in in_threads(self._planes, places)])
+        return torch.stack(list(in_threads(lambda place: _centre(self._planes(place), resolution), places)))
 
     def _planes(self, place: int) -> Pixels:
         """Return a picture (C, H, W), read-only in effect: it is kept for others."""
@@ -161,6 +160,4 @@ def _centre(planes_CHW: Pixels, resolution: int) -> Tensor:
 
 def _resized(window_Chh: Pixels, resolution: int) -> Tensor:
     """Return a window as fp32 (C, R, R)."""
-    if window_Chh.nbytes <= _ALL_PLANES_BYTES:
-        return resize(window_Chh[None], _WHITE, resolution)[0]
-    return torch.cat([resize(plane[None, None], _WHITE, resolution)[0] for plane in window_Chh])
+    return resize(window_Chh[None], _WHITE, resolution)[0]
