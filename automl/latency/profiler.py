@@ -131,13 +131,17 @@ def profile(
 def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: Effort = BESIDE) -> list[float]:
     """Return the milliseconds that one core of this computer works on one sample with each of some whole networks.
 
-    Counted is the time of the calling thread, which does all of the work where torch has one thread: so other programs may keep the
-    computer busy meanwhile. Not for tables: what a network waits for is not in it.
+    Counted is the time of the calling thread, and torch has that one alone meanwhile: so other programs may keep the computer busy. Not for
+    tables: what a network waits for is not in it.
     """
-    assert torch.get_num_threads() == 1
-    with torch.inference_mode():
-        bench = Bench(space, torch.device("cpu"), torch.float32, 1, clock_s=time.thread_time)
-        return bench.median_ms([bench.network(one) for one in architectures], effort, lambda done, total: None)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.inference_mode():
+            bench = Bench(space, torch.device("cpu"), torch.float32, 1, clock_s=time.thread_time)
+            return bench.median_ms([bench.network(one) for one in architectures], effort, lambda done, total: None)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _networks(space: SearchSpace, num_random: int) -> list[Architecture]:

@@ -148,6 +148,7 @@ def test_a_new_round_comes_without_a_reload_and_what_strangers_wrote_stays_text(
     for peer in PEERS:
         page.locator(f"#swarm [data-peer='{site.dot_of(peer)}']").wait_for(timeout=WAIT_MS)
     assert page.locator("#swarm .raft").count() == 2
+    page.locator("#quality").evaluate("(node) => node.scrollIntoView()")
     page.locator("#curve canvas").wait_for(timeout=WAIT_MS)  # the first evaluation has come
     page.locator("#front .point").first.wait_for(timeout=WAIT_MS)
     page.locator("#pictures .tile").first.wait_for(timeout=WAIT_MS)
