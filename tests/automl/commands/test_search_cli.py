@@ -57,7 +57,7 @@ def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], tmp
 @pytest.mark.parametrize(
     ("at_work", "typed"),
     [
-        ("automl.data.catalog.load_dataset", ["data", "digits"]),
+        ("automl.jobs.data.load_dataset", ["data", "digits"]),
         ("automl.jobs.split.split", ["split", "digits", "--out", "parts"]),
         ("automl.jobs.train.train", ["train", "--out", "out"]),
         ("automl.jobs.evaluate.evaluate_snapshot", ["evaluate", SNAPSHOT]),
