@@ -10,10 +10,11 @@ from pathlib import Path
 
 import click
 
-from aggregator import cli_folder, cli_settings
 from aggregator.clear_errors import clear_errors
-from aggregator.cli_folder import DIRECTORY
-from aggregator.cli_settings import DATA_ROOT, RUN_FILE
+from aggregator.commands import folder as cli_folder
+from aggregator.commands import settings as cli_settings
+from aggregator.commands.folder import DIRECTORY
+from aggregator.commands.settings import DATA_ROOT, RUN_FILE
 from protocol.errors import UserError
 from swarm.exits import end_soon
 from swarm.loading import ending_at_ctrl_c
@@ -72,8 +73,8 @@ def start(
     set_up_logging(log_format, verbose=verbose)
     say = _say_json if log_format == "json" else click.echo
     with clear_errors():
-        from aggregator.config import load_run_file
         from aggregator.early import check_start, door_of
+        from aggregator.settings.config import load_run_file
 
         if no_monitor and monitor is not None:
             raise UserError("--monitor and --no-monitor do not go together")
@@ -125,7 +126,7 @@ def verify(directory: Path) -> None:
 
         check_run(directory)
         with ending_at_ctrl_c():
-            from aggregator.verify import verify_directory
+            from aggregator.log.verify import verify_directory
             from protocol.signing import peer_name
 
         found = verify_directory(directory)
@@ -149,7 +150,7 @@ def replay(directory: Path, verbose: bool) -> None:
 
         check_run(directory)
         with ending_at_ctrl_c():
-            from aggregator.replay import replay_directory
+            from aggregator.rounds.replay import replay_directory
 
         def show(round_: int, state: bytes) -> None:
             if verbose:
@@ -172,7 +173,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
     """Check what was kept as PROOF that a log committed a wrong mean, or does not hold to what it signed; needs nothing but the file."""
     with clear_errors():
         with ending_at_ctrl_c():
-            from aggregator import proofs
+            from aggregator.log import proofs
 
         shown = proofs.check_histories(proof, run_id)
         if shown is not None:

@@ -5,9 +5,9 @@ The same is looked at again where it is used. Nothing is made here, and nothing 
 
 from pathlib import Path
 
-from aggregator.config import RunConfig
+from aggregator.log.storage import DATABASE, read_manifest, refuse_handed_over
 from aggregator.monitor.door import check_address
-from aggregator.storage import DATABASE, read_manifest, refuse_handed_over
+from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE

@@ -1,8 +1,8 @@
 """An operator's node: bootstrap of the DHT, the log, its intake and the follower, from a run file and a directory.
 
 DIR/identity.key      the operator's Ed25519 key, mode 0600
-DIR/log.sqlite...     the log (see ``aggregator.log``) and the signed manifest
-DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.bodies``)
+DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
+DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.rounds.bodies``)
 DIR/snapshots/        model and optimiser state of the newest rounds
 DIR/monitor/          what is written down for the monitor; nothing depends on it
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
@@ -22,26 +22,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aggregator.backup import RUN_FILE
-from aggregator.commits import Commits
-from aggregator.config import RunConfig, load_run_file, template
+from aggregator.attendants.gateway import Gateway
+from aggregator.attendants.live import FinalQuality
+from aggregator.attendants.onlookers import Onlookers
+from aggregator.attendants.watched import Watched
 from aggregator.control import Stopping
 from aggregator.early import check_key
-from aggregator.fence import Fence
-from aggregator.follower import Evaluation
-from aggregator.gateway import Gateway
-from aggregator.heads import HeadsDesk
-from aggregator.intake import Intake
-from aggregator.live import FinalQuality
-from aggregator.measures import Measures, OwnQuality, own_quality_in_words
+from aggregator.log.backup import RUN_FILE
+from aggregator.log.fence import Fence
+from aggregator.log.heads import HeadsDesk
+from aggregator.log.storage import DATABASE, refuse_handed_over
 from aggregator.monitor.door import address_to_show, open_door
-from aggregator.news import NewsDesk
-from aggregator.onlookers import Onlookers
-from aggregator.opening import OpenRun, filled_shelf, open_run
-from aggregator.sizes import held_bytes, in_words
-from aggregator.storage import DATABASE, refuse_handed_over
-from aggregator.watched import Watched
-from aggregator.weights import Weights
+from aggregator.rounds.commits import Commits
+from aggregator.rounds.follower import Evaluation
+from aggregator.rounds.intake import Intake
+from aggregator.rounds.measures import Measures, OwnQuality, own_quality_in_words
+from aggregator.rounds.news import NewsDesk
+from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.rounds.weights import Weights
+from aggregator.settings.config import RunConfig, load_run_file, template
+from aggregator.settings.sizes import held_bytes, in_words
 from automl.data.catalog import load_dataset
 from automl.evaluation.held_out import QualityReport
 from automl.training.update import self_test
@@ -127,7 +127,7 @@ class Operator:
             data_root: the folder of data sets that come with no library.
             gateway: where light contributors get leases.
             threads: of the CPU, for the gateway; None: all.
-            is_newest: the operator's word for a folder that is a copy: its log has all that was ever signed (``aggregator.fence``).
+            is_newest: the operator's word for a folder that is a copy: its log has all that was ever signed (``aggregator.log.fence``).
             initial_peers: addresses of peers of the run, by which the others find this log if it has moved.
             first_state: a snapshot, with whose weights a new run begins.
 

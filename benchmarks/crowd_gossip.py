@@ -1,9 +1,10 @@
 """How long until a crowd has a round, and who sends how much for it: spread from peer to peer, or all from the log. In virtual time.
 
-What is told to whom and asked of whom decides ``swarm.rumours.Book``, the peers' own; links, turns at the log and the pieces of a mean are
-as in ``swarm.gossip`` and ``peer.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing after the
-other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The log gives to all
-who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more later.
+What is told to whom and asked of whom decides ``swarm.rumours.Book``, the peers' own; links, turns at the log and the pieces of a mean
+are as in ``swarm.gossip`` and ``peer.contact.spread``. Offers are not signed, and everybody knows random others. A peer sends one thing
+after the other over its line; members of a cohort reach each other over a local network, whose bytes are counted by themselves. The log
+gives to all who ask over its own line. Times count from the close of the headers; the commit comes ``crowd_rounds.COMMIT_MS`` and more
+later.
 
 Run it from the repository: ``.venv/bin/python benchmarks/crowd_gossip.py --help``.
 """
@@ -27,7 +28,7 @@ from crowd_rounds import COMMIT_MS, ROW_MS, World
 
 from exact.coding import body_num_bytes
 from exact.vectors import vector_group_sizes
-from peer.spread import LOG_BYTES, LOG_FIRST
+from peer.contact.spread import LOG_BYTES, LOG_FIRST
 from protocol.signing import PublicKey, sha256
 from swarm import waits
 from swarm.gossip import FAR_LINKS, FAR_LINKS_BESIDE_NEAR, NEAR_LINKS, PULLS_AT_ONCE
@@ -206,7 +207,7 @@ class Peer(Node):
         if other.is_silent:
             crowd.world.after(1000, overdue)
 
-    # The table and the mean: as ``peer.spread`` and ``swarm.fetching``.
+    # The table and the mean: as ``peer.contact.spread`` and ``swarm.fetching``.
 
     def want(self, root: bytes, sizes: Sequence[int]) -> None:
         if self.is_silent:

@@ -28,9 +28,9 @@ from automl.models.networks import build
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.lots import Lot, LotResult, Worker, project
 from benchmarks.workers import architectures_of, timed
-from peer.crew_processes import ProcessCrew
-from peer.devices import Device
-from peer.worker_data import WorkerData
+from peer.crew.devices import Device
+from peer.crew.processes import ProcessCrew
+from peer.crew.worker_data import WorkerData
 from protocol.errors import UserError
 from protocol.lots import lot_seed, sample_indices
 

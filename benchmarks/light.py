@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from aggregator.children import Child, stop
-from aggregator.config import RunConfig, write_run_file
-from aggregator.config_sections import RoundSection
-from aggregator.verify import verify_directory
+from aggregator.attendants.children import Child, stop
+from aggregator.log.verify import verify_directory
+from aggregator.settings.config import RunConfig, write_run_file
+from aggregator.settings.sections import RoundSection
 from automl.training.settings import TASKS, thin, usual
 from protocol.errors import MantaError
 from protocol.signing import peer_name

@@ -23,11 +23,11 @@ from automl.data.digits import digits
 from automl.models.networks import build
 from automl.spaces.space import TINY
 from automl.training.lots import Lot, Worker
-from peer.gateway import serving
-from peer.light_client import GatewayClient, GatewayUrl
-from peer.light_traffic import BlockingTraffic
-from peer.light_valve import Valve
-from peer.limits import Limits
+from peer.gateway.http import serving
+from peer.light.client import GatewayClient, GatewayUrl
+from peer.light.traffic import BlockingTraffic
+from peer.light.valve import Valve
+from peer.limits.limits import Limits
 from protocol.errors import RemoteFault
 from protocol.light import RETURNS
 from protocol.signing import sha256

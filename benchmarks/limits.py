@@ -27,7 +27,7 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peer.limits import Limits
+from peer.limits.limits import Limits
 from protocol.signing import Identity, PublicKey
 from tests.namespaces import cable, give_address, make, on_host, remove, run, take
 
@@ -49,10 +49,10 @@ async def measure_duty(duties: list[int], seconds: float) -> None:
     from automl.models.networks import build
     from automl.spaces.space import TINY
     from automl.training.lots import Lot
-    from peer.crew_processes import ProcessCrew
-    from peer.devices import Device
-    from peer.resting import RestingCrew
-    from peer.worker_data import WorkerData
+    from peer.crew.devices import Device
+    from peer.crew.processes import ProcessCrew
+    from peer.crew.resting import RestingCrew
+    from peer.crew.worker_data import WorkerData
 
     processes = ProcessCrew(TINY.name, WorkerData.of(digits(), None), (Device("cpu", 1),))
     crew, changed = RestingCrew(processes), asyncio.Event()

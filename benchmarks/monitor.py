@@ -30,7 +30,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).resolve(
 import psutil
 from monitor_log import MadeUpRun
 
-from aggregator.live import DIRECTORY
+from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.kept import KEPT
 from aggregator.monitor.settings import MonitorSection
 

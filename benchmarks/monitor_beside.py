@@ -11,7 +11,7 @@ the last one, the samples a second that counted in them, and how much of a core 
 what others do on a computer that is not quiet is in the figures. In the end the medians.
 
 ``--one-core`` starts no swarm: two busy loops share a core for five seconds, each in a session of its own, as a peer and the evaluator do;
-the second one of niceness 19, first the process alone, then by ``aggregator.priority``. Printed are the seconds that each had.
+the second one of niceness 19, first the process alone, then by ``aggregator.attendants.priority``. Printed are the seconds that each had.
 """
 
 import argparse
@@ -35,11 +35,11 @@ import psutil
 from monitor import Page  # before what is Manta's: it says where that is
 from rich.console import Console
 
-from aggregator.local_settings import Wishes, make_settings
-from aggregator.local_swarm import LocalSwarm
+from aggregator.attendants.priority import lower
+from aggregator.local.settings import Wishes, make_settings
+from aggregator.local.swarm import LocalSwarm
 from aggregator.monitor.opened import opened
 from aggregator.monitor.stored import StoredLog
-from aggregator.priority import lower
 from protocol.records import Round
 
 WAYS = ("none", "page", "whole", "clients")
@@ -172,7 +172,7 @@ def one_core() -> None:
     def nice(pid: int) -> None:
         os.setpriority(os.PRIO_PROCESS, pid, 19)
 
-    for name, make in (("the process", nice), ("aggregator.priority", lambda pid: asyncio.run(lower(pid, 19)))):
+    for name, make in (("the process", nice), ("aggregator.attendants.priority", lambda pid: asyncio.run(lower(pid, 19)))):
         loops = [
             subprocess.Popen([sys.executable, "-c", LOOP], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
             for _ in range(2)

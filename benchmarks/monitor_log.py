@@ -7,9 +7,9 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-from aggregator.config import RunConfig
-from aggregator.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
-from aggregator.storage import DATABASE, TREE_HEAD, create_database, write_manifest
+from aggregator.attendants.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.log.storage import DATABASE, TREE_HEAD, create_database, write_manifest
+from aggregator.settings.config import RunConfig
 from automl.data.digits import digits
 from automl.training.asked import AskedCourse
 from protocol.encoding import pack

@@ -44,7 +44,7 @@ from automl.training.cohorts import Cohort
 from automl.training.schedule import Plan
 from automl.training.settings import thin
 from automl.training.trainer import Trainer
-from peer.noise import noisy
+from peer.training.noise import noisy
 
 _LEAST = 60  # images of a peer
 _SETTINGS = ("pooled", "private")

@@ -32,7 +32,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from peer.cohort import Cohort
+from peer.cohort.cohort import Cohort
 from protocol.exchange import Exchange
 from protocol.records import Manifest, Optimizer
 from protocol.rounds import Standing

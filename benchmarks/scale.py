@@ -32,7 +32,7 @@ from beginning import codec, ending_when_told, scratch
 from scale_programs import METHODS, RECEIVED, SENT, Place
 from scale_swarm import Moment, Swarm, Usage, run_config
 
-from aggregator.config_sections import DataSection, ExchangeSection
+from aggregator.settings.sections import DataSection, ExchangeSection
 from protocol.exchange import MAX_AGE
 
 REST_S = 20.0  # before the first lot: what it costs to be there

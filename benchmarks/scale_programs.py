@@ -23,8 +23,8 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from aggregator.config import load_run_file
 from aggregator.operator import Operator
+from aggregator.settings.config import load_run_file
 from automl.data.dataset import Dataset
 from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, Worker
 from peer.config import PeerConfig
@@ -188,7 +188,7 @@ def run_aggregator(place: Place, run_file: Path) -> None:
 
 
 class Forked:
-    """A process that runs a function; has what ``aggregator.children`` needs of a ``Popen``."""
+    """A process that runs a function; has what ``aggregator.attendants.children`` needs of a ``Popen``."""
 
     def __init__(self, work: Callable[[], None], log_path: Path) -> None:
         """Fork; call it while this process has one thread."""

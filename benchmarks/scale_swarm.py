@@ -18,11 +18,11 @@ from typing import Any, Literal
 import psutil
 from scale_programs import Forked, Place, run_aggregator, run_peer, traffic
 
-from aggregator.children import Child, stop
-from aggregator.config import RunConfig, template
-from aggregator.config_sections import DataSection, ExchangeSection, RoundSection, RunSection
-from aggregator.local_report import AggregatorStatus, PeerStatus, read_status
-from aggregator.verify import verify_directory
+from aggregator.attendants.children import Child, stop
+from aggregator.local.report import AggregatorStatus, PeerStatus, read_status
+from aggregator.log.verify import verify_directory
+from aggregator.settings.config import RunConfig, template
+from aggregator.settings.sections import DataSection, ExchangeSection, RoundSection, RunSection
 from protocol.ledger import Ledger
 
 STARTING_AT_ONCE = 4

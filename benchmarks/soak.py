@@ -40,7 +40,7 @@ from scale_programs import Place
 from scale_swarm import Logged, Swarm, run_config
 from soak_swarm import Sample, Seen, StruckSwarm, Use
 
-from aggregator.replay import replay_directory
+from aggregator.rounds.replay import replay_directory
 from automl.training.settings import thin
 from protocol.errors import MantaError
 from protocol.exchange import grace_ms

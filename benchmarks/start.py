@@ -18,7 +18,7 @@ import time
 _HELP = {
     "peer.cli": ("", "join", "status", "tables", "pause", "resume", "leave", "limits"),
     "aggregator.cli": ("", "init", "start", "ledger verify", "ledger replay", "ledger check-proof"),
-    "aggregator.local": ("", "up"),
+    "aggregator.local.cli": ("", "up"),
     "automl.cli": ("", "data", "split", "space", "train", "evaluate", "profile", "find", "export"),
 }
 _NODE = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooW"  # nobody's: too short
@@ -41,7 +41,7 @@ _MISTAKES = (
 _PROGRAMS = {
     "peer.cli": "manta-peer",
     "aggregator.cli": "manta-aggregator",
-    "aggregator.local": "manta-swarm",
+    "aggregator.local.cli": "manta-swarm",
     "automl.cli": "manta-search",
 }
 _SHOWN = 12  # modules

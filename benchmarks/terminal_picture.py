@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from peer.control import PICTURE, tell
-from peer.dashboard import Dashboard
-from peer.picture import Picture
+from peer.dashboard.dashboard import Dashboard
+from peer.dashboard.picture import Picture
 from protocol.errors import MantaError
 
 _OUT = Path(__file__).parents[1] / "docs" / "terminal.svg"
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=25)
     rounds = parser.parse_args().rounds
     with tempfile.TemporaryDirectory() as folder:
-        words = ["-P", "-m", "aggregator.local", "up", "--no-monitor", "--dir", f"{folder}/run", "--rounds", str(20 * rounds)]
+        words = ["-P", "-m", "aggregator.local.cli", "up", "--no-monitor", "--dir", f"{folder}/run", "--rounds", str(20 * rounds)]
         swarm = subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL, start_new_session=True)
         try:
             peer = Path(folder, "run", "peer-0")

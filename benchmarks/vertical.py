@@ -25,10 +25,10 @@ from automl.spaces.space import STEREO_TINY
 from automl.training.lots import Lot, LotResult, Worker
 from automl.training.settings import usual
 from automl.training.vertical import SiteWorker
-from peer.crew import WorkerLost
-from peer.view_messages import Site
-from peer.views import SiteCrew
-from peer.work import ComputeThread
+from peer.crew.crew import WorkerLost
+from peer.training.work import ComputeThread
+from peer.views.messages import Site
+from peer.views.views import SiteCrew
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.near_calls import MAX_MESSAGE_BYTES, NearCalls
 from swarm.near_mates import Mates, NotAMate

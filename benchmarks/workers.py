@@ -29,13 +29,13 @@ from automl.data.catalog import load_dataset
 from automl.models.networks import build
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.lots import Lot, Worker
-from peer.cohort import Seat
-from peer.crew import Crew, InProcess
-from peer.crew_processes import ProcessCrew
-from peer.devices import Device
-from peer.shift import Shift, Task
-from peer.work import ComputeThread, Pile
-from peer.worker_data import WorkerData
+from peer.cohort.cohort import Seat
+from peer.crew.crew import Crew, InProcess
+from peer.crew.devices import Device
+from peer.crew.processes import ProcessCrew
+from peer.crew.worker_data import WorkerData
+from peer.training.shift import Shift, Task
+from peer.training.work import ComputeThread, Pile
 from protocol.errors import UserError
 from protocol.pace import Pace
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.clear_errors import clear_errors
-from peer.commands import COMMANDS
-from peer.limit_options import limit_options
+from peer.commands.limit_options import limit_options
+from peer.commands.upkeep import COMMANDS
 from protocol.errors import Unreachable, UserError
 from swarm.exits import end_soon
 from swarm.loading import ending_at_ctrl_c
@@ -101,8 +101,8 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
 def status_command(watch: bool, **options: Any) -> None:
     """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
     with clear_errors():
+        from peer.commands.report import lines_of
         from peer.control import SHOW, tell
-        from peer.report import lines_of
 
         directory, said = _directory(options), ""
         if watch:
@@ -130,7 +130,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
         config = load_config(_given(options))
         check_visit(config)
         with ending_at_ctrl_c():
-            from peer.tables import collect
+            from peer.commands.tables import collect
 
         for path, found in asyncio.run(collect(config, out)):
             conditions = found.table.conditions
@@ -175,7 +175,7 @@ def leave_command(now: bool, **options: Any) -> None:
 def limits_command(**options: Any) -> None:
     """Change what the peer of a directory may take, at once and for its next starts, and say what holds; none lifts a limit."""
     with clear_errors():
-        from peer.limit_command import set_limits
+        from peer.commands.limit_command import set_limits
 
         given = _given(options)
         directory = _directory({"dir": given.pop("dir", None)})
@@ -195,7 +195,7 @@ def _directory(options: dict[str, Any]) -> Path:
 def _contribute(config: "PeerConfig") -> None:
     """Take part as a light contributor: nothing that is imported here knows hivemind, or data."""
     with ending_at_ctrl_c():
-        from peer.light_session import contribute
+        from peer.light.session import contribute
 
     for number in (signal.SIGINT, signal.SIGTERM):  # as the other programs: also where a script's & had SIGINT ignored
         if signal.getsignal(number) in (signal.SIG_DFL, signal.SIG_IGN):
@@ -209,19 +209,19 @@ def _contribute(config: "PeerConfig") -> None:
 def _watch(directory: Path) -> None:
     """Show the dashboard of a peer that runs elsewhere."""
     from peer.control import SHOW, tell
-    from peer.screen import check_can_be_lent
+    from peer.dashboard.screen import check_can_be_lent
 
     check_can_be_lent()
     tell(directory, SHOW)  # else there is nothing to see
     with ending_at_ctrl_c():
-        from peer.dashboard import watch
+        from peer.dashboard.dashboard import watch
 
     watch(directory)
 
 
 def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
     with ending_at_ctrl_c():
-        from peer.screen import Screen, can_be_lent
+        from peer.dashboard.screen import Screen, can_be_lent
         from peer.session import Stopped, join
         from peer.voice import Voice
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import platformdirs
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from peer.limits import Limits
+from peer.limits.limits import Limits
 from protocol.cohorts import cohort_name
 from protocol.errors import UserError
 from protocol.sizes import NUM_SIZES

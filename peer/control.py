@@ -1,7 +1,7 @@
 """How a person tells a running peer what to do: words over its socket (``swarm.control``).
 
 A word, after ``limits`` a JSON object of texts too; the answer is ``yes`` and what to tell the person, or ``no`` and why not. After
-``picture`` what is told is a ``peer.picture.Picture``.
+``picture`` what is told is a ``peer.dashboard.picture.Picture``.
 """
 
 import json
@@ -19,7 +19,7 @@ _YES, _NO = "yes ", "no "
 
 
 class Person(Protocol):
-    """What does as the person says, and returns what to tell (``peer.limiter.Limiter``). A ``MantaError`` is told as well."""
+    """What does as the person says, and returns what to tell (``peer.limits.limiter.Limiter``). A ``MantaError`` is told as well."""
 
     async def pause(self) -> str:
         """Compute nothing from now on."""

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from automl.data.names import check_root
 from automl.latency.table import LatencyTable
-from peer.cohort_token import check_token
+from peer.cohort.token import check_token
 from peer.config import PeerConfig
-from peer.light_client import GatewayUrl
-from peer.limits import Limits
-from peer.sensors import THIS_COMPUTER
+from peer.contact.whereabouts import find_addresses
+from peer.light.client import GatewayUrl
+from peer.limits.limits import Limits
+from peer.limits.sensors import THIS_COMPUTER
 from peer.store import read_last_run
-from peer.whereabouts import find_addresses
 from protocol.errors import UserError
 from swarm.addresses import check_listen, check_peer_address
 from swarm.disk import IDENTITY, load_identity, only_process
@@ -131,7 +131,7 @@ def check_noise(config: PeerConfig) -> None:
 
 
 def check_gpus(gpus: str) -> None:
-    """Refuse GPUs by index on a computer that has no driver for any; which of them there are, torch says (``peer.devices``).
+    """Refuse GPUs by index on a computer that has no driver for any; which of them there are, torch says (``peer.crew.devices``).
 
     Raises:
         UserError: so it is.

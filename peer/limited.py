@@ -6,18 +6,18 @@ from typing import Any
 
 import torch
 
-from peer.crew_processes import ProcessCrew
-from peer.devices import Devices
-from peer.limits import Limits
+from peer.crew.devices import Devices
+from peer.crew.processes import ProcessCrew
+from peer.crew.resting import RestingCrew
+from peer.limits.limits import Limits
 from peer.loop import PeerLoop
-from peer.resting import RestingCrew
 from peer.status import StatusBoard
-from peer.work import ComputeThread
+from peer.training.work import ComputeThread
 from swarm.traffic import Traffic
 
 
 class LimitedPeer:
-    """Implements ``peer.limiter.Limited``."""
+    """Implements ``peer.limits.limiter.Limited``."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A peer's life in a run: train lots, seal a contribution, hand it in, learn of the commit, fetch what leads there, again.
 
-``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.states`` the
-tensors, in ``peer.news`` the commits.
+``protocol.rounds.RoundMachine`` decides what each event means; here are the clock, the disk and the network, in ``peer.rounds.states`` the
+tensors, in ``peer.contact.news`` the commits.
 """
 
 import asyncio
@@ -12,32 +12,32 @@ from collections.abc import Mapping
 from automl.training.course import RunCourse
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
-from peer.absence import Absences
-from peer.base_work import BaseWork
-from peer.catching_up import CatchingUp
-from peer.check import Checker
-from peer.cohort import Cohort
-from peer.commits import Commits
-from peer.company import Choice, Company
-from peer.credit import Credit
-from peer.crew import Crew
-from peer.delivery import Delivery, open_ms
-from peer.gateway_desk import GatewayDesk
-from peer.handing import Handing
-from peer.heads import Heads
-from peer.measuring import Measuring
-from peer.news import Ear
-from peer.noise import Noise
-from peer.presence import Presence
-from peer.residuals import Residuals
-from peer.seating import Seating
-from peer.sizing import Sizing
-from peer.spread import Spread
-from peer.states import States
+from peer.cohort.cohort import Cohort
+from peer.cohort.company import Choice, Company
+from peer.contact.heads import Heads
+from peer.contact.news import Ear
+from peer.contact.presence import Presence
+from peer.contact.spread import Spread
+from peer.crew.crew import Crew
+from peer.gateway.desk import GatewayDesk
+from peer.limits.absence import Absences
+from peer.rounds.base_work import BaseWork
+from peer.rounds.catching_up import CatchingUp
+from peer.rounds.check import Checker
+from peer.rounds.commits import Commits
+from peer.rounds.credit import Credit
+from peer.rounds.delivery import Delivery, open_ms
+from peer.rounds.handing import Handing
+from peer.rounds.measuring import Measuring
+from peer.rounds.residuals import Residuals
+from peer.rounds.seating import Seating
+from peer.rounds.states import States
 from peer.status import YOU, StatusBoard
 from peer.store import PeerStore
-from peer.work import ComputeThread, Lap, now_ms
-from peer.workbench import Workbench
+from peer.training.noise import Noise
+from peer.training.sizing import Sizing
+from peer.training.work import ComputeThread, Lap, now_ms
+from peer.training.workbench import Workbench
 from protocol.cohorts import AFFINITY, meeting_secret
 from protocol.pace import Pace
 from protocol.records import Manifest, Round, SignedManifest

@@ -21,36 +21,36 @@ from automl.spaces.space import space_named
 from automl.training.lots import Worker
 from automl.training.schedule import Plan
 from automl.training.update import self_test
-from peer.cohort_token import load_token
-from peer.company import Choice
+from peer.cohort.company import Choice
+from peer.cohort.token import load_token
+from peer.commands.keys import own_identity
+from peer.commands.tables import load_table, publish_table
 from peer.config import PeerConfig
+from peer.contact.finding import NotThere, fetch_checked_manifest, start_node
+from peer.contact.whereabouts import find_addresses
 from peer.control import Control
-from peer.crew import Crew, InProcess
-from peer.crew_processes import ProcessCrew
-from peer.devices import Devices, choose_devices
+from peer.crew.crew import Crew, InProcess
+from peer.crew.devices import Devices, choose_devices
+from peer.crew.processes import ProcessCrew
+from peer.crew.resting import RestingCrew
+from peer.crew.worker_data import WorkerData
+from peer.dashboard.picture import Sitter
 from peer.early import check_gateway
-from peer.finding import NotThere, fetch_checked_manifest, start_node
-from peer.gateway_desk import GatewayDesk
-from peer.gateway_session import check_run, desk_of, gateway_open
-from peer.keys import own_identity
+from peer.gateway.desk import GatewayDesk
+from peer.gateway.session import check_run, desk_of, gateway_open
 from peer.limited import LimitedPeer
-from peer.limiter import Limiter
-from peer.limits import Limits
+from peer.limits.limiter import Limiter
+from peer.limits.limits import Limits
+from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
-from peer.measuring import Measuring
-from peer.picture import Sitter
-from peer.private import described, load_private, noise_of, refuse_noise, refuse_private
-from peer.resting import RestingCrew
-from peer.sensors import THIS_COMPUTER, Sensors
-from peer.sizing import Sizing
+from peer.rounds.measuring import Measuring
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.tables import load_table, publish_table
-from peer.views import SiteCrew, load_site, make_site_crew
+from peer.training.private import described, load_private, noise_of, refuse_noise, refuse_private
+from peer.training.sizing import Sizing
+from peer.training.work import ComputeThread
+from peer.views.views import SiteCrew, load_site, make_site_crew
 from peer.voice import Voice
-from peer.whereabouts import find_addresses
-from peer.work import ComputeThread
-from peer.worker_data import WorkerData
 from protocol.cohorts import affinity_token, cohort_name
 from protocol.errors import MantaError, UserError
 from protocol.records import Manifest, SignedManifest
@@ -128,7 +128,7 @@ async def _enter(
     ``addresses`` lead to it, as somebody says; ``peers`` did when this peer was in it last.
 
     Raises:
-        UserError: see ``peer.finding``.
+        UserError: see ``peer.contact.finding``.
     """
     pause_s, said = waits.RUN_AGAIN_S[0], ""
     while True:

@@ -145,7 +145,7 @@ class PeerStore:
         return _read(self._run_path(run) / "newest")
 
     def save_credit(self, run: bytes, data: bytes) -> None:
-        """Keep what is known of this peer's credit (``peer.credit``). A power cut may bring what was known before back.
+        """Keep what is known of this peer's credit (``peer.rounds.credit``). A power cut may bring what was known before back.
 
         Raises:
             StorageError: the disk refuses.

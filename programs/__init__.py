@@ -32,7 +32,7 @@ def aggregator() -> None:
 def swarm() -> None:
     """Be manta-swarm."""
     _end_at_ctrl_c("manta-swarm")
-    from aggregator.local import main
+    from aggregator.local.cli import main
 
     main()
 

@@ -3,7 +3,7 @@
 MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
 │   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the lots that need it
-│   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.finding)
+│   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
 │   └── NobodyRuns            no program runs on the directory of a command that tells it something (swarm.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect
@@ -15,19 +15,19 @@ MantaError
 │   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            rows that are not the table that a round names (protocol.table)
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
-│   ├── NotTheirs             a caller that may not bring this (aggregator.refusals)
-│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.view_messages)
+│   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
+│   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.messages)
 │   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
-│   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light_client)
+│   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light.client)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
-│   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views)
-│   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew)
-├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light_work)
-├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.check)
+│   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views.views)
+│   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew.crew)
+├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light.work)
+├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.rounds.check)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
-├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local_swarm)
+├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local.swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
 """

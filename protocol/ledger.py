@@ -5,7 +5,7 @@ Between two round entries stand the contributions of a table, sorted by founder,
 cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
-caller's (``aggregator.replay`` computes them again).
+caller's (``aggregator.rounds.replay`` computes them again).
 """
 
 from collections import Counter, deque

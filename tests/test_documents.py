@@ -13,7 +13,12 @@ import pytest
 
 from tests.documents import ROOT, Document, documents
 
-PROGRAMS = {"manta-peer": "peer.cli", "manta-aggregator": "aggregator.cli", "manta-swarm": "aggregator.local", "manta-search": "automl.cli"}
+PROGRAMS = {
+    "manta-peer": "peer.cli",
+    "manta-aggregator": "aggregator.cli",
+    "manta-swarm": "aggregator.local.cli",
+    "manta-search": "automl.cli",
+}
 OTHERS_OPTIONS = {"--build-arg", "--profile"}  # docker's
 FOLDERS = "peer|aggregator|swarm|automl|exact|protocol|tests|benchmarks|docs"
 

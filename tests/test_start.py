@@ -19,7 +19,7 @@ from swarm.disk import load_identity
 DATA_AND_FILES = {"torchvision", "sklearn", "skimage", "scipy", "matplotlib", "PIL", "onnx", "onnxscript", "onnxruntime"}
 HEAVY = frozenset({"torch", "hivemind", "starlette", "uvicorn", "dp_accounting"} | DATA_AND_FILES)
 NOT_FOR_HELP = HEAVY | {"numpy", "pydantic", "rich", "textual"}
-PROGRAMS = ("peer.cli", "aggregator.cli", "aggregator.local", "automl.cli")
+PROGRAMS = ("peer.cli", "aggregator.cli", "aggregator.local.cli", "automl.cli")
 KEPT = Path(__file__).parent / "formats" / "0.1.0" / "log"  # a run's folder, without its key
 NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
 
@@ -178,7 +178,7 @@ MISTAKES = [
     (("aggregator.cli", "restore", "kept", "--dir", "new", "--key", "missing"), "there is no key missing"),
     (("aggregator.cli", "check", "missing.toml"), "there is no run file"),
     (("aggregator.cli", "ledger", "check-proof", "missing"), "cannot read missing"),
-    (("aggregator.local", "up", "--private", "missing"), "cannot read"),
+    (("aggregator.local.cli", "up", "--private", "missing"), "cannot read"),
     (("automl.cli", "evaluate", "missing.safetensors"), "there is no missing.safetensors"),
     ((*FIND, "missing.safetensors"), "missing.safetensors is no snapshot"),
     (("automl.cli", "export", "--snapshot", "missing", "--arch", "largest", "--out", "new"), "missing is no snapshot"),
@@ -223,11 +223,11 @@ MISTAKES = [
     ((*PEER, "--private-noise", "1"), "noise needs both"),
     ((*START, "run.toml", "--dir", "new", "--threads", "0"), "--threads"),
     (("aggregator.cli", "check", "run.toml", "--samples-per-s", "nan"), "--samples-per-s takes a number"),
-    (("aggregator.local", "up", "--peers", "0"), "--peers takes"),
-    (("aggregator.local", "up", "--codec", "mp3"), "--codec"),
-    (("aggregator.local", "up", "--data", "faces"), "unknown data set"),
-    (("aggregator.local", "up", "--supernet", "huge"), "unknown supernet"),
-    (("aggregator.local", "up", "--dir", "."), "holds something already"),
+    (("aggregator.local.cli", "up", "--peers", "0"), "--peers takes"),
+    (("aggregator.local.cli", "up", "--codec", "mp3"), "--codec"),
+    (("aggregator.local.cli", "up", "--data", "faces"), "unknown data set"),
+    (("aggregator.local.cli", "up", "--supernet", "huge"), "unknown supernet"),
+    (("aggregator.local.cli", "up", "--dir", "."), "holds something already"),
     (("automl.cli", "data", "faces"), "unknown data set"),
     (("automl.cli", "space", "--supernet", "huge"), "unknown supernet"),
     (("automl.cli", "split", "layers", "--out", "new"), "only labelled images"),

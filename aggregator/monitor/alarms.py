@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from aggregator.live import Live
+from aggregator.attendants.live import Live
 from protocol.exchange import grace_ms
 
 MAX_ALARMS = 20

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from importlib.metadata import version
 from typing import Any
 
-from aggregator.live import unix_ms
+from aggregator.attendants.live import unix_ms
 from aggregator.monitor.asking import Asked, NotAnswered, number_of
 from aggregator.monitor.opened import Opened, fields, opened
 from aggregator.monitor.people import STATES, Standing
@@ -28,7 +28,7 @@ from aggregator.monitor.shown import (
 )
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
-from aggregator.timeline import KEPT as KEPT_TIMES
+from aggregator.rounds.timeline import KEPT as KEPT_TIMES
 from protocol.merkle import leaf_hash
 from protocol.records import Claim, Contribution, Manifest
 from protocol.signing import peer_name

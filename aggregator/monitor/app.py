@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-from aggregator.live import unix_ms
+from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.asking import Asked, NotAnswered
 from aggregator.monitor.files import INDEX, StaticFile

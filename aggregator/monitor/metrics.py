@@ -7,7 +7,7 @@ from importlib.metadata import version
 from aggregator.monitor.people import STATES
 from aggregator.monitor.present import Present
 from aggregator.monitor.sight import Sight
-from aggregator.refusals import REASONS
+from aggregator.rounds.refusals import REASONS
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")

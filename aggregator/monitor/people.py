@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from aggregator.live import Live
+from aggregator.attendants.live import Live
 from aggregator.monitor.view import PeerSeen, View
 from protocol.signing import peer_name
 

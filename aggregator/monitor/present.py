@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from aggregator.live import Live
+from aggregator.attendants.live import Live
 from aggregator.monitor.people import People, people
 from aggregator.monitor.quality import EvaluationSeen
 from aggregator.monitor.shown import Json, shown_alarm, shown_people, shown_quality

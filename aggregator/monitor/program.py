@@ -1,7 +1,7 @@
-"""The monitor's process: ``python -m aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator (``aggregator.onlookers``).
+"""The monitor's process: ``python -m aggregator.monitor.program DIR SETTINGS WHERE``, started by an aggregator.
 
-SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the socket that the aggregator listens with, and
-whether it is on loopback.
+Who starts it is ``aggregator.attendants.onlookers``. SETTINGS is the run file's [monitor] as JSON, WHERE the descriptor of the
+socket that the aggregator listens with, and whether it is on loopback.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import uvicorn
 
-from aggregator.attendants import BEAT_S, CANNOT, attend, beat
-from aggregator.live import unix_ms
+from aggregator.attendants.attendants import BEAT_S, CANNOT, attend, beat
+from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.app import MonitorApp
 from aggregator.monitor.connections import BESIDE_STREAMS, BoundedConnection

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from aggregator.live import RoundTimes
+from aggregator.attendants.live import RoundTimes
 from aggregator.monitor.alarms import Alarm
 from aggregator.monitor.people import People, Standing
 from aggregator.monitor.quality import EvaluationSeen, Point

@@ -1,6 +1,7 @@
 """A log as another process wrote it: entries and tree nodes, read when they are asked for, in transactions that are over at once.
 
-Nothing is checked here but the form: whoever wants to know whether the log holds uses ``aggregator.verify``, or a browser with the proofs.
+Nothing is checked here but the form: whoever wants to know whether the log holds uses ``aggregator.log.verify``, or a browser with the
+proofs.
 """
 
 import sqlite3
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from aggregator.storage import read_manifest, read_tree_head, reading
+from aggregator.log.storage import read_manifest, read_tree_head, reading
 from protocol.errors import StorageError
 from protocol.merkle import HASH_BYTES, Subtrees
 from protocol.records import SignedManifest

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.commits import Commits
-from aggregator.config import RunConfig
-from aggregator.intake import Intake
-from aggregator.live import unix_ms
-from aggregator.news import NewsDesk
-from aggregator.opening import filled_shelf
-from aggregator.storage import TREE_HEAD
-from aggregator.timeline import Timeline
-from aggregator.weights import Weights
+from aggregator.attendants.live import unix_ms
+from aggregator.log.storage import TREE_HEAD
+from aggregator.rounds.commits import Commits
+from aggregator.rounds.intake import Intake
+from aggregator.rounds.news import NewsDesk
+from aggregator.rounds.opening import filled_shelf
+from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.weights import Weights
+from aggregator.settings.config import RunConfig
 from protocol.closing import Closing
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.bodies import Bodies, Kept
-from aggregator.intake import Intake
+from aggregator.rounds.bodies import Bodies, Kept
+from aggregator.rounds.intake import Intake
 from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.encoding import pack, unpack

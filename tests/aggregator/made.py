@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from aggregator.bodies import Kept
+from aggregator.rounds.bodies import Kept
 from exact.coding import Body, body_groups, encode, parse
 from protocol.ledger import Ledger
 from protocol.records import Header

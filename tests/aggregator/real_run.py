@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aggregator.config import RunConfig
-from aggregator.config_sections import ExchangeSection, FollowerSection, RoundSection, RunSection
-from aggregator.follower import Next
-from aggregator.opening import OpenRun, open_run
+from aggregator.rounds.follower import Next
+from aggregator.rounds.opening import OpenRun, open_run
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
 from automl.data.digits import digits
 from automl.training.update import State, initial_state, state_digest
 from protocol.ledger import Ledger, entries_of

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
 
-from aggregator.log import Log
-from aggregator.verify import Verification, verify_directory
+from aggregator.log.log import Log
+from aggregator.log.verify import Verification, verify_directory
 from protocol.course import Course
 from protocol.ledger import Ledger, entries_of
 from protocol.notes import TreeHead, open_tree_head, origin

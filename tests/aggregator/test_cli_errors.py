@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from aggregator.cli import main
-from aggregator.config import RunConfig, load_run_file
-from aggregator.opening import open_run
-from aggregator.storage import DATABASE, MANIFEST, TREE_HEAD
+from aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
+from aggregator.rounds.opening import open_run
+from aggregator.settings.config import RunConfig, load_run_file
 from automl.data.digits import digits
 from protocol.records import TASKS
 from swarm.disk import load_identity, only_process

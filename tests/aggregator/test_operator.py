@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from aggregator.config import RunConfig
-from aggregator.config_sections import FollowerSection
-from aggregator.log import Log
-from aggregator.opening import OpenRun, filled_shelf, open_run
+from aggregator.log.log import Log
+from aggregator.log.storage import DATABASE, MANIFEST
 from aggregator.operator import Operator
-from aggregator.storage import DATABASE, MANIFEST
+from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import FollowerSection
 from automl.training.update import state_digest
 from protocol.errors import StorageError, UserError
 from swarm.disk import only_process

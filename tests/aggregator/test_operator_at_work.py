@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import aggregator.operator
-from aggregator.bodies import Bodies
 from aggregator.control import tell_to_stop
+from aggregator.log.verify import verify_directory
 from aggregator.operator import Operator
-from aggregator.verify import verify_directory
+from aggregator.rounds.bodies import Bodies
 from protocol.errors import OwnFault, StorageError
 from protocol.records import Round, open_entry
 from protocol.signing import Identity, PublicKey

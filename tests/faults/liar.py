@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from aggregator.replay import SNAPSHOTS
+from aggregator.rounds.replay import SNAPSHOTS
 from automl.training.course import RunCourse
 from automl.training.snapshot import load_snapshot
 from exact.coding import body_groups, body_num_bytes, encode

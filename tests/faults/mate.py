@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exact.coding import body_groups, encode
-from peer.cohort import Cohort, Gathered, Seat
+from peer.cohort.cohort import Cohort, Gathered, Seat
 from protocol.cohorts import meeting_secret
 from protocol.records import Header, SignedClaim
 from protocol.rounds import Standing

@@ -8,11 +8,11 @@ from typing import Any
 
 import psutil
 
-from aggregator.config import RunConfig
-from aggregator.config_sections import ExchangeSection, FollowerSection
-from aggregator.replay import Played, Tables, replay_directory
-from aggregator.storage import is_at_rest, read_manifest, reading
-from aggregator.verify import verify_directory
+from aggregator.log.storage import is_at_rest, read_manifest, reading
+from aggregator.log.verify import verify_directory
+from aggregator.rounds.replay import Played, Tables, replay_directory
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import ExchangeSection, FollowerSection
 from automl.training.course import RunCourse
 from protocol.ledger import Ledger
 from protocol.records import Manifest

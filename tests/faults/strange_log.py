@@ -24,12 +24,12 @@ from typing import Any, NoReturn
 
 import torch
 
-from aggregator import snapshots
 from aggregator.cli import main
-from aggregator.follower import Follower, Next
-from aggregator.intake import Intake
-from aggregator.log import Log
-from aggregator.storage import DATABASE
+from aggregator.log.log import Log
+from aggregator.log.storage import DATABASE
+from aggregator.rounds import snapshots
+from aggregator.rounds.follower import Follower, Next
+from aggregator.rounds.intake import Intake
 from automl.training.update import State, next_state, state_pieces
 from exact.vectors import vector_groups
 from protocol.records import SignedTicket

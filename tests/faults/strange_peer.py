@@ -38,16 +38,16 @@ if WHAT == "tomorrow":  # before anything else reads the clock
     time.time = lambda: true_time() + DAY_S
     time.time_ns = lambda: true_time_ns() + DAY_S * 1_000_000_000
 
-import peer.states  # noqa: E402
-from peer.base_work import BaseWork  # noqa: E402
-from peer.check import Checker  # noqa: E402
+import peer.rounds.states  # noqa: E402
 from peer.cli import main  # noqa: E402
-from peer.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
-from peer.cohort_founder import FounderSeat  # noqa: E402
-from peer.cohort_messages import HAND_OVER  # noqa: E402
-from peer.cohort_seat import MemberSeat  # noqa: E402
+from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat  # noqa: E402
+from peer.cohort.founder import FounderSeat  # noqa: E402
+from peer.cohort.messages import HAND_OVER  # noqa: E402
+from peer.cohort.seat import MemberSeat  # noqa: E402
 from peer.loop import PeerLoop  # noqa: E402
-from peer.states import States  # noqa: E402
+from peer.rounds.base_work import BaseWork  # noqa: E402
+from peer.rounds.check import Checker  # noqa: E402
+from peer.rounds.states import States  # noqa: E402
 from protocol.errors import Unreachable  # noqa: E402
 from protocol.records import Ticket  # noqa: E402
 from protocol.rounds import RoundMachine  # noqa: E402
@@ -279,8 +279,8 @@ def dies_untold() -> None:
 
 def means() -> None:
     """Take the mean first, and check it each time."""
-    true_ways = peer.states.ways
-    peer.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
+    true_ways = peer.rounds.states.ways
+    peer.rounds.states.ways = lambda *args: sorted(true_ways(*args), key=lambda way: way.name != "mean")
     Checker.wants = lambda _self, _entry: True  # type: ignore[method-assign]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import numpy as np
 import pytest
 
-from peer.cohort import Accepted
+from peer.cohort.cohort import Accepted
 from protocol.records import SignedTicket, Ticket
 from protocol.signing import Identity, sha256
 from swarm.messages import HandIn

@@ -13,7 +13,7 @@ from typing import Literal
 
 import pytest
 
-from aggregator.config import RunConfig
+from aggregator.settings.config import RunConfig
 from tests.faults.far_network import FarNetwork, why_not
 from tests.faults.scene import ENDLESS, Scene, cohort_run, quick_run
 

@@ -9,7 +9,7 @@ import torch
 from click.testing import CliRunner
 
 from aggregator.cli import main
-from aggregator.config_sections import ExchangeSection
+from aggregator.settings.sections import ExchangeSection
 from automl.models.networks import build
 from automl.spaces.space import space_named
 from automl.training.update import state_piece_sizes

@@ -17,8 +17,8 @@ from hivemind.p2p import PeerID
 from hivemind.proto import p2pd_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 
-from aggregator.bodies import Bodies
-from aggregator.replay import BODIES, Played
+from aggregator.rounds.bodies import Bodies
+from aggregator.rounds.replay import BODIES, Played
 from exact.coding import Body, body_num_bytes, encode, parse
 from exact.outcome import outcome
 from exact.vectors import vector_group_sizes

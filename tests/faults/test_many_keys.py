@@ -9,16 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.commits import Commits
-from aggregator.config import RunConfig
-from aggregator.config_sections import ExchangeSection, RoundSection, RunSection
-from aggregator.intake import Intake
-from aggregator.live import unix_ms
-from aggregator.news import NewsDesk
-from aggregator.opening import filled_shelf, open_run
-from aggregator.replay import replay_directory
-from aggregator.timeline import Timeline
-from aggregator.weights import Weights
+from aggregator.attendants.live import unix_ms
+from aggregator.rounds.commits import Commits
+from aggregator.rounds.intake import Intake
+from aggregator.rounds.news import NewsDesk
+from aggregator.rounds.opening import filled_shelf, open_run
+from aggregator.rounds.replay import replay_directory
+from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.weights import Weights
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
 from automl.data.digits import digits
 from exact.coding import body_groups, encode
 from protocol.closing import Closing

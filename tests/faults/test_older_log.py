@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.evidence import EVIDENCE
-from aggregator.fence import PLACE
-from aggregator.verify import verify_directory
+from aggregator.log.evidence import EVIDENCE
+from aggregator.log.fence import PLACE
+from aggregator.log.verify import verify_directory
 from protocol.encoding import unpack
 from protocol.histories import Departure, Histories
 from tests.swarm.processes import DEADLINE_S, LISTEN, Programs, read_json, small_run

@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from aggregator.config import RunConfig, write_run_file
-from aggregator.log import Log
-from aggregator.verify import verify_directory
+from aggregator.log.log import Log
+from aggregator.log.verify import verify_directory
+from aggregator.settings.config import RunConfig, write_run_file
 from automl.evaluation.samples import Measured
 from automl.export.opened import open_exported
 from automl.search.journal import FileJournal, Settings
@@ -24,8 +24,8 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State, state_digest
-from peer.account import Account
 from peer.store import KeptResiduals, PeerStore
+from peer.training.account import Account
 from protocol.ledger import entries_of
 from protocol.records import SignedManifest, entry_of
 from protocol.signing import Identity, peer_name, sha256

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.config import RunConfig, load_run_file
-from aggregator.log import Log
-from aggregator.verify import verify_directory
+from aggregator.log.log import Log
+from aggregator.log.verify import verify_directory
+from aggregator.settings.config import RunConfig, load_run_file
 from automl.export.description import Description
 from automl.export.opened import ExportedNetwork, open_exported
 from automl.latency.table import LatencyTable
@@ -22,9 +22,9 @@ from automl.spaces.space import TINY
 from automl.training.snapshot import load_snapshot
 from automl.training.snapshot_header import read_header
 from automl.training.update import state_digest
-from peer.account import Account, epsilon_of
 from peer.config import load_config
 from peer.store import PeerStore
+from peer.training.account import Account, epsilon_of
 from protocol.errors import UserError
 from protocol.ledger import entries_of
 from protocol.records import entry_of

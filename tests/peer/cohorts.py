@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from peer.cohort import Accepted, Cohort, Gathered, Seat
+from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
 from protocol.cohorts import Group
 from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing

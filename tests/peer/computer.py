@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from peer.limits import Limits
-from peer.sensors import Sensors
+from peer.limits.limits import Limits
+from peer.limits.sensors import Sensors
 
 
 class Computer:
@@ -18,7 +18,7 @@ class Computer:
 
 
 class Peer:
-    """Implements ``peer.limiter.Limited``."""
+    """Implements ``peer.limits.limiter.Limited``."""
 
     def __init__(self) -> None:
         self.why: dict[str, str] = {}

@@ -11,12 +11,12 @@ from automl.data.dataset import Dataset
 from automl.training.course import RunCourse
 from automl.training.schedule import Plan
 from automl.training.update import State
-from peer.cohort_seat import Accepted
-from peer.gateway_desk import GatewayDesk
-from peer.gateway_seat import GatewaySeat
-from peer.gateway_work import NOTHING_LENT, Lent
-from peer.light_work import Done, LightWork
-from peer.work import ComputeThread
+from peer.cohort.seat import Accepted
+from peer.gateway.desk import GatewayDesk
+from peer.gateway.seat import GatewaySeat
+from peer.gateway.work import NOTHING_LENT, Lent
+from peer.light.work import Done, LightWork
+from peer.training.work import ComputeThread
 from protocol.encoding import pack
 from protocol.light import Fate, Lease, LeaseAnswer, LeaseRequest, LightWord, SignedLeaseRequest
 from protocol.records import Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket

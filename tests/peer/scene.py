@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from automl.training.lots import Lot, LotResult
-from peer.crew import InProcess
-from peer.devices import Device, Devices
-from peer.gateway_desk import GatewayDesk
+from peer.crew.crew import InProcess
+from peer.crew.devices import Device, Devices
+from peer.crew.resting import RestingCrew
+from peer.gateway.desk import GatewayDesk
 from peer.limited import LimitedPeer
-from peer.limits import Limits
+from peer.limits.limits import Limits
 from peer.loop import PeerLoop
-from peer.noise import Noise
-from peer.resting import RestingCrew
-from peer.sizing import Sizing
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.work import ComputeThread
+from peer.training.noise import Noise
+from peer.training.sizing import Sizing
+from peer.training.work import ComputeThread
 from protocol.records import SignedManifest
 from protocol.rounds import Phase
 from protocol.signing import Identity, sha256

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.config import RunConfig
+from aggregator.settings.config import RunConfig
 from automl.data.digits import digits
 from protocol.errors import UserError
 from protocol.records import Manifest, SignedManifest

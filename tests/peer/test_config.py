@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from peer.config import PeerConfig, keep_limits, load_config
-from peer.limits import Limits
+from peer.limits.limits import Limits
 from protocol.errors import UserError
 
 SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [

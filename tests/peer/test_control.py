@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, STOP, Control, tell
-from peer.limiter import Limiter
-from peer.limits import Limits
+from peer.limits.limiter import Limiter
+from peer.limits.limits import Limits
 from protocol.errors import UserError
 from swarm.control import ControlSocket
 from tests.memory_log import DEADLINE_S

@@ -1,6 +1,6 @@
 from itertools import pairwise
 
-from peer.crew_processes import Patience
+from peer.crew.processes import Patience
 
 
 def test_a_worker_that_ended_once_is_started_at_once_and_then_more_and_more_seldom() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from peer.config import PeerConfig
+from peer.contact.whereabouts import find_addresses
 from peer.session import Stopped, _until_told_to_stop
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.whereabouts import find_addresses
 from protocol.errors import StorageError, Unreachable, UserError
 from protocol.signing import sha256
 from swarm.local_runs import LocalRun, find, listed

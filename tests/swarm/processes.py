@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 import psutil
 
-from aggregator.children import Child, stop
-from aggregator.config import RunConfig, template
-from aggregator.config_sections import RoundSection, RunSection
+from aggregator.attendants.children import Child, stop
+from aggregator.settings.config import RunConfig, template
+from aggregator.settings.sections import RoundSection, RunSection
 
 DEADLINE_S = 240.0
 LISTEN = "/ip4/127.0.0.1/tcp/0"

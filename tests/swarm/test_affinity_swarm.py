@@ -7,7 +7,7 @@ from typing import Literal
 
 import pytest
 
-from aggregator.config_sections import RunSection
+from aggregator.settings.sections import RunSection
 from tests.swarm.processes import LISTEN, Programs, small_run
 
 pytestmark = pytest.mark.swarm
@@ -32,7 +32,7 @@ def states(programs: Programs, name: str) -> dict[str, str]:
 
 def together(programs: Programs) -> int:
     """Return how many rounds have one contribution of two peers."""
-    return len(re.findall(r"round committed .*peers=2 contributions=1 ", (programs.directory / "aggregator.log").read_text()))
+    return len(re.findall(r"round committed .*peers=2 contributions=1 ", (programs.directory / "aggregator.log.log").read_text()))
 
 
 @pytest.mark.parametrize("cohorts", ["affinity", "consent"])

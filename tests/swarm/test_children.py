@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.children import Child, stop
+from aggregator.attendants.children import Child, stop
 from tests.swarm.processes import are_gone, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -27,7 +27,7 @@ signal.pause()
 _PARENT = """
 import signal, sys
 from pathlib import Path
-from aggregator.children import Child
+from aggregator.attendants.children import Child
 child = Child.start("child", [sys.executable, "-c", sys.argv[2]], Path(sys.argv[1]), {})
 print(child.process.pid, flush=True)
 signal.pause()
@@ -36,7 +36,7 @@ _WRITES = "print('x' * 2_000_000); print('the last line', flush=True)"
 _AT_FORK = """
 import os, sys
 from pathlib import Path
-from aggregator.children import Child
+from aggregator.attendants.children import Child
 os.register_at_fork(before=lambda: print("Python forks", flush=True))
 child = Child.start("child", [sys.executable, "-c", "pass"], Path(sys.argv[1]), {})
 sys.exit(child.process.wait(60))

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
-from aggregator.verify import verify_directory
+from aggregator.log.verify import verify_directory
 from tests.swarm.processes import Programs, are_gone, processes_of, read_json, small_run, wait_for
 
 pytestmark = pytest.mark.swarm

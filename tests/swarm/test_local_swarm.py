@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.replay import replay_directory
-from aggregator.verify import verify_directory
+from aggregator.log.verify import verify_directory
+from aggregator.rounds.replay import replay_directory
 from tests.swarm.processes import DEADLINE_S, are_gone, processes_of, read_json, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.swarm
 @contextmanager
 def _swarm(directory: Path, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
     """Run ``manta-swarm up``; it is killed at the latest when the test ends."""
-    command = [sys.executable, "-P", "-m", "aggregator.local", "up", "--monitor", "127.0.0.1:0", "--dir", str(directory), *arguments]
+    command = [sys.executable, "-P", "-m", "aggregator.local.cli", "up", "--monitor", "127.0.0.1:0", "--dir", str(directory), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         try:
             yield process

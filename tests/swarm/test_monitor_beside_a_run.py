@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 import pytest
 
+from aggregator.log.verify import verify_directory
 from aggregator.monitor.settings import MonitorSection
-from aggregator.verify import verify_directory
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.measures import Measures
-from aggregator.replay import replay_directory
-from aggregator.verify import verify_directory
+from aggregator.log.verify import verify_directory
+from aggregator.rounds.measures import Measures
+from aggregator.rounds.replay import replay_directory
 from automl.data.digits import digits
 from automl.data.splitting import write_class_folders
 from tests.swarm.processes import DEADLINE_S, processes_of
@@ -27,7 +27,7 @@ def test_peers_with_images_of_their_own_train_one_net_and_the_report_shows_the_s
         sys.executable,
         "-P",
         "-m",
-        "aggregator.local",
+        "aggregator.local.cli",
         "up",
         "--no-monitor",
         "--dir",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config_sections import RunSection
-from aggregator.replay import replay_directory
-from aggregator.storage import read_manifest
-from aggregator.verify import verify_directory
+from aggregator.log.storage import read_manifest
+from aggregator.log.verify import verify_directory
+from aggregator.rounds.replay import replay_directory
+from aggregator.settings.sections import RunSection
 from automl.spaces.cost import macs
 from automl.training.cohort_sizes import bound_macs
 from automl.training.schedule import Plan

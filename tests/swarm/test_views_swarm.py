@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.config import RunConfig
-from aggregator.config_sections import DataSection, FollowerSection
-from aggregator.replay import replay_directory
-from aggregator.verify import verify_directory
+from aggregator.log.verify import verify_directory
+from aggregator.rounds.replay import replay_directory
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import DataSection, FollowerSection
 from tests.stereo_sites import write_scenes
 from tests.swarm.processes import Programs, small_run
 

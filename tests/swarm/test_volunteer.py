@@ -9,8 +9,8 @@ import pytest
 
 from automl.training.snapshot import load_snapshot
 from automl.training.update import state_digest
+from peer.commands.specialise import newest_state
 from peer.config import load_config
-from peer.specialise import newest_state
 from tests.swarm.processes import DEADLINE_S, Programs, small_run
 
 pytestmark = [

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from aggregator.verify import verify_directory
+from aggregator.log.verify import verify_directory
 from tests.swarm.processes import DEADLINE_S, Programs, are_gone, processes_of, small_run
 
 pytestmark = pytest.mark.swarm
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.swarm
 def workers_of(programs: Programs, name: str) -> dict[int, psutil.Process]:
     """Return a peer's worker processes, by process id."""
     peer = psutil.Process(programs.status(name)["pid"])
-    return {child.pid: child for child in peer.children() if "peer.worker_process" in child.cmdline()}
+    return {child.pid: child for child in peer.children() if "peer.crew.worker_process" in child.cmdline()}
 
 
 def command(*arguments: str | Path) -> str:

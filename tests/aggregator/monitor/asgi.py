@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from aggregator.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.attendants.live import DIRECTORY, LIVE, Handed, Live, MethodTraffic, OpenRound, RoundTimes, unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.app import MonitorApp
 from aggregator.monitor.files import StaticFile, load_files

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.live import DIRECTORY, LIVE, unix_ms
-from aggregator.log import Log
+from aggregator.attendants.live import DIRECTORY, LIVE, unix_ms
+from aggregator.log.log import Log
+from aggregator.log.storage import TREE_HEAD
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
 from aggregator.monitor.quality import QUALITY
-from aggregator.storage import TREE_HEAD
 from protocol.notes import TreeHead, origin, sign_tree_head
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, write_live
 from tests.aggregator.small_run import OPERATOR, STRANGER, course_of, create, grow, next_round, signed_manifest

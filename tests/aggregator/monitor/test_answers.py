@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.monitor.people import LATE_MS
 from aggregator.monitor.quality import QUALITY
-from aggregator.opening import OpenRun
+from aggregator.rounds.opening import OpenRun
 from protocol.merkle import verify_consistency, verify_inclusion
 from protocol.notes import open_tree_head, origin
 from protocol.records import entry_of, open_entry

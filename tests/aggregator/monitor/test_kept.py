@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.live import DIRECTORY
-from aggregator.log import Log
+from aggregator.attendants.live import DIRECTORY
+from aggregator.log.log import Log
+from aggregator.log.storage import DATABASE, TREE_HEAD
 from aggregator.monitor.kept import KEPT, Kept
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.view import KEPT_CLAIMS, View
-from aggregator.opening import OpenRun
-from aggregator.storage import DATABASE, TREE_HEAD
+from aggregator.rounds.opening import OpenRun
 from protocol.encoding import pack, unpack
 from protocol.signing import sha256
 from tests.aggregator.monitor.asgi import live_of, times_of, write_live

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from aggregator.live import FinalQuality, unix_ms
+from aggregator.attendants.live import FinalQuality, unix_ms
 from aggregator.monitor.alarms import Wrong
 from aggregator.monitor.metrics import KINDS, metrics_text
 from aggregator.monitor.quality import EvaluationSeen, Point
-from aggregator.opening import OpenRun
+from aggregator.rounds.opening import OpenRun
 from protocol.closing import GONE
 from tests.aggregator.monitor.asgi import Shown
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 import pytest
 
 from aggregator.monitor.settings import MonitorSection
-from aggregator.opening import OpenRun
+from aggregator.rounds.opening import OpenRun
 from tests.swarm.processes import DEADLINE_S, wait_for
 
 pytestmark = pytest.mark.swarm

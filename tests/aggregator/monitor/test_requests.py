@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.monitor.files import load_files
 from aggregator.monitor.settings import MonitorSection
-from aggregator.opening import OpenRun
+from aggregator.rounds.opening import OpenRun
 from tests.aggregator.monitor.asgi import LOCAL, Shown
 from tests.aggregator.real_run import PEERS
 

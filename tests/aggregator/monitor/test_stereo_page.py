@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.live import DIRECTORY
+from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.pictures import PicturesIndex
 from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.log import Log
+from aggregator.log.log import Log
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import TableSeen
 from aggregator.monitor.view import KEPT_CLAIMS, View
-from aggregator.opening import OpenRun
+from aggregator.rounds.opening import OpenRun
 from automl.training.asked import AskedCourse
 from protocol.errors import EncodingError, LedgerError
 from protocol.signing import peer_name

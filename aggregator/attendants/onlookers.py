@@ -1,0 +1,153 @@
+"""What an aggregator does for those who look on: it counts what passes, notes when rounds were, writes both down, and keeps the monitor's
+processes running. None of it is waited for by the run, and none of it can stop it.
+"""
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from aggregator.attendants.attendants import Attendant, Patience
+from aggregator.attendants.live import DIRECTORY, FinalQuality, Handed, Live, LiveFile, MethodTraffic, OpenRound, RoundTimes, unix_ms
+from aggregator.attendants.watched import Tally
+from aggregator.monitor.door import MonitorDoor
+from aggregator.monitor.settings import MonitorSection
+from aggregator.rounds.intake import now_ms
+from aggregator.rounds.timeline import Timeline, Times
+from protocol.closing import Closing, Stage
+from swarm.budget import Faults
+from swarm.traffic import Traffic
+
+_PROGRAM, _EVALUATOR = "aggregator.monitor.program", "aggregator.monitor.evaluator"
+# Of what each other program has that wants the same core: the monitor a third, for it answers people and holds locks of the database; the
+# evaluator a tenth, so that its first curve comes soon where all cores are busy. How much it takes in all is the operator's to say.
+_NICENESS, _OF_EVALUATOR = 5, 10
+# Where that is so it may need long for its libraries, too. It can be waited for: the database it never opens.
+_PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)
+logger = logging.getLogger("manta.onlookers")
+
+
+class Onlookers:
+    """All of it, of one aggregator."""
+
+    def __init__(self, directory: Path, settings: MonitorSection, door: MonitorDoor | None, data_root: Path | None) -> None:
+        """Prepare; without a ``door`` nothing is written and no process started."""
+        self.tally = Tally(unix_ms)
+        self.timeline = Timeline(unix_ms)
+        self.door = door
+        self._directory = directory
+        self._settings = settings
+        self._data_root = data_root
+        self._started_at = unix_ms()
+        self.final: FinalQuality | None = None
+        self.join: tuple[str, ...] = ()
+        self.attendants = self._attendants()
+
+    def watch(self, closing: Closing, traffic: Traffic, faults: Faults, is_finished: Callable[[], bool]) -> None:
+        """Look at these from now on."""
+        self._closing = closing
+        self._traffic = traffic
+        self._faults = faults
+        self._is_finished = is_finished
+        self.tally.on_call = self.timeline.called
+        self.tally.on_answer = self.timeline.answered
+
+    async def look_on(self) -> None:
+        """Write, and keep the processes running, until this is cancelled."""
+        if self.door is None:
+            await asyncio.Event().wait()
+        work = [LiveFile(self._directory, self.now).keep(), *(attendant.keep() for attendant in self.attendants)]
+        tasks = [asyncio.create_task(one) for one in work]
+        for task in tasks:
+            task.add_done_callback(_tell_of_fault)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def close(self) -> None:
+        """Let the address go."""
+        if self.door is not None:
+            self.door.socket.close()
+
+    def now(self) -> Live:
+        """Return this moment; not validated once more, for it is made twice a second, of as many peers as there are."""
+        now, faults = unix_ms(), self._faults
+        return Live.model_construct(
+            written_at=now,
+            started_at=self._started_at,
+            pid=os.getpid(),
+            join=self.join,
+            open=None if self._is_finished() else self._open_round(now),
+            times=tuple(_shown(times) for times in self.timeline.committed),
+            sent_bytes=self._traffic.sent.total,
+            received_bytes=self._traffic.received.total,
+            calls={
+                method: MethodTraffic.model_construct(calls=one.calls, in_bytes=one.in_bytes, out_bytes=one.out_bytes)
+                for method, one in self.tally.by_method.items()
+            },
+            heard={key.hex(): at for key, at in self.tally.heard().items()},
+            refused=dict(faults.by_reason),
+            refused_of={key.hex(): reasons for key, reasons in faults.by_key().items()},
+            final=self.final,
+        )
+
+    def _open_round(self, now: int) -> OpenRound:
+        closing = self._closing
+        left_ms = closing.left_ms(now_ms())
+        if closing.stage is Stage.OPEN and left_ms:
+            self.timeline.due(left_ms)
+        is_running = closing.stage is not Stage.IDLE
+        return OpenRound.model_construct(
+            round=closing.round,
+            stage=closing.stage.value,
+            open_ms=closing.open_ms,
+            opened_at=self.timeline.current.opened_at if is_running else None,
+            deadline_at=now + left_ms if left_ms and is_running else self.timeline.current.deadline_at,
+            expected=tuple(sorted(key.hex() for key in closing.expected)),
+            handed=tuple(
+                Handed.model_construct(round=round_, keys=tuple(sorted(key.hex() for key in keys)), body=body)
+                for round_, keys, body in closing.standing()
+            ),
+        )
+
+    def _attendants(self) -> tuple[Attendant, ...]:
+        if self.door is None:
+            return ()
+        beside = self._directory / DIRECTORY
+        settings = self._settings.model_dump_json()
+        descriptor = self.door.socket.fileno()
+        where = json.dumps({"fd": descriptor, "is_loopback": self.door.is_loopback})
+        monitor = Attendant(
+            "monitor",
+            ("-m", _PROGRAM, str(self._directory.absolute()), settings, where),
+            beside / "monitor.log",
+            niceness=_NICENESS,
+            pass_fds=(descriptor,),
+        )
+        if not self._settings.evaluate_share:
+            return (monitor,)
+        root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)
+        evaluator = Attendant(
+            "evaluator",
+            ("-m", _EVALUATOR, str(self._directory.absolute()), str(self._settings.evaluate_share), *root),
+            beside / "evaluator.log",
+            niceness=_OF_EVALUATOR,
+            patience=_PATIENCE,
+        )
+        return monitor, evaluator
+
+
+def _tell_of_fault(task: "asyncio.Task[None]") -> None:
+    """A fault of this program's stops nothing here, and is seen all the same."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        logger.error("onlookers are not served any more", exc_info=error)
+
+
+def _shown(times: Times) -> RoundTimes:
+    return RoundTimes.model_construct(**{name: getattr(times, name) for name in RoundTimes.model_fields})

@@ -1,0 +1,161 @@
+"""The commands of manta-aggregator about a run's folder, whether the run is at work in it or not. Parses, calls, prints, exits."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from aggregator.clear_errors import clear_errors
+from protocol.errors import StorageError, UserError
+from swarm.loading import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from aggregator.log.backup import Copied
+
+_FOLDER = click.Path(path_type=Path, file_okay=False)
+DIRECTORY = click.option("--dir", "directory", required=True, type=_FOLDER, metavar="DIR", help="The run's files.")
+_reason = click.option("--reason", default="", metavar="TEXT", help="What the peers are told.")
+HANDED_OVER = "the run is handed to another operator"
+
+
+@click.command()
+@DIRECTORY
+@click.option("--json", "as_json", is_flag=True, help="All of it, as JSON.")
+def status(directory: Path, as_json: bool) -> None:
+    """Say where a run stands, and whether its aggregator is at work."""
+    with clear_errors():
+        from aggregator.control import is_running
+
+        path = directory / "status.json"
+        try:
+            found = json.loads(path.read_text())
+            lines = _standing(found, is_running=is_running(directory))
+        except FileNotFoundError as error:
+            raise UserError(f"{directory} holds no run: check the path, or start one there first") from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(f"{path} cannot be read ({error}); it is written again when the aggregator starts") from error
+        if as_json:
+            click.echo(json.dumps({**found, "is_running": is_running(directory)}, indent=1))
+            return
+        for line in lines:
+            click.echo(line)
+
+
+def _standing(found: dict[str, Any], *, is_running: bool) -> list[str]:
+    refused = ", ".join(f"{reason} {count}" for reason, count in found.get("refused", {}).items())
+    return [
+        f"run {found['name']} id {found['run']}",
+        f"round {found['round']} of {found['num_rounds']}, {found['ledger_size']} entries, root {found['ledger_root']}",
+        f"at work, process {found.get('pid')}" if is_running else "not at work",
+        *(f"  {address}" for address in found.get("addresses", [])),
+        *([f"refused: {refused}"] if refused else []),
+    ]
+
+
+@click.command()
+@DIRECTORY
+@_reason
+@click.option("--for-good", is_flag=True, help="The run will not go on: what has a ticket is committed first, and peers leave.")
+def stop(directory: Path, reason: str, for_good: bool) -> None:
+    """Stop the aggregator at work on a folder, and tell the peers why; they wait for it, or with --for-good they leave."""
+    with clear_errors():
+        _stop(directory, reason, is_over=for_good)
+        click.echo("stopped" if for_good else "stopped; start again with the same run file and --dir to go on")
+
+
+def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
+    from aggregator.control import tell_to_stop, wait_for_end
+
+    click.echo(tell_to_stop(directory, is_over=is_over, reason=reason))
+    asyncio.run(wait_for_end(directory))
+
+
+@click.command()
+@click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
+@DIRECTORY
+def snapshot(out: Path, directory: Path) -> None:
+    """Copy the newest state of a run to OUT (a .safetensors file), with what proves that the log has it beside it (.json)."""
+    with clear_errors():
+        from aggregator.log.copying import check_snapshot
+
+        check_snapshot(directory, out)
+        with ending_at_ctrl_c():
+            from aggregator.log.taken import take_snapshot
+
+        round_, digest = take_snapshot(directory, out)
+        click.echo(f"{out}: the state of round {round_}, digest {digest}; its proof is in {out.with_suffix('.json')}")
+
+
+@click.command()
+@click.argument("to", type=_FOLDER)
+@DIRECTORY
+@click.option("--with-key", is_flag=True, help="Put the operator's key in too: who has the backup can then sign for you.")
+def backup(to: Path, directory: Path, with_key: bool) -> None:
+    """Copy a run to the new folder TO, while it goes on or not, and check the copy."""
+    with clear_errors():
+        from aggregator.log.copying import check_backup
+
+        check_backup(directory, to, with_key=with_key)
+        with ending_at_ctrl_c():
+            from aggregator.log.backup import back_up
+            from swarm.disk import IDENTITY
+
+        _say_copied(to, back_up(directory, to, with_key=with_key))
+        if not with_key:
+            click.echo(f"the key is not in it: keep {directory / IDENTITY} apart; nobody can go on with the run without it")
+
+
+@click.command()
+@click.argument("source", metavar="FROM", type=_FOLDER)
+@DIRECTORY
+@click.option("--key", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="The operator's key, where it is not in it.")
+def restore(source: Path, directory: Path, key: Path | None) -> None:
+    """Make the new folder --dir of the backup FROM. It signs nothing before a peer says that nothing newer was signed."""
+    with clear_errors():
+        from aggregator.log.copying import check_restore
+
+        check_restore(source, directory, key=key)
+        with ending_at_ctrl_c():
+            from aggregator.log.backup import RUN_FILE, restore
+
+        _say_copied(directory, restore(source, directory, key=key))
+        run_file = directory / RUN_FILE if (directory / RUN_FILE).exists() else "RUN_FILE"
+        click.echo(f"start it with: manta-aggregator start {run_file} --dir {directory}")
+
+
+@click.command("hand-over")
+@click.argument("to", type=_FOLDER)
+@DIRECTORY
+@click.option("--reason", default=HANDED_OVER, show_default=True, metavar="TEXT", help="What the peers are told.")
+def hand_over(to: Path, directory: Path, reason: str) -> None:
+    """Stop a run for good on this folder, and put all that another operator needs to go on with it, the key too, in the folder TO."""
+    with clear_errors():
+        from aggregator.log.copying import check_backup
+
+        check_backup(directory, to, with_key=True)  # before a run is stopped for it
+        with ending_at_ctrl_c():
+            from aggregator.control import is_running
+            from aggregator.log.backup import back_up, mark_handed_over
+            from swarm.disk import only_process
+
+        if is_running(directory):
+            _stop(directory, reason, is_over=False)
+        with only_process(directory):
+            copied = back_up(directory, to, with_key=True)
+            mark_handed_over(directory, to)
+        _say_copied(to, copied)
+        click.echo(f"the operator's key is in {to}: send it on a safe way; in {directory} the run does not start any more")
+        click.echo(f"there: manta-aggregator restore {to.name} --dir DIR, then start; peers find it by its new address, or by each other")
+
+
+def _say_copied(folder: Path, copied: "Copied") -> None:
+    from aggregator.settings.sizes import in_words
+
+    log = copied.log
+    click.echo(f"{folder}: run {copied.name}, {log.rounds} rounds, {log.size} entries, checked; {in_words(copied.num_bytes)}")
+    click.echo(f"newest state: round {copied.snapshot}; root {log.root.hex()}")
+
+
+COMMANDS = (status, stop, snapshot, backup, restore, hand_over)

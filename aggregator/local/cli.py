@@ -1,0 +1,123 @@
+"""manta-swarm: a real swarm on one computer. Parses, calls, prints, exits.
+
+A command imports what it needs itself: first what reads and checks the settings, then, once they hold, what works.
+"""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from protocol.errors import MantaError, UserError
+from protocol.records import ALGORITHMS, SCHEDULES, TASKS
+from swarm.disk import replace_file
+from swarm.exits import ending_in_a_line
+from swarm.loading import check_installed, ending_at_ctrl_c
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the signals that ask a program to end, instead of ending."""
+    told: list[int] = []
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        told.append(number)
+
+    before = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="manta-swarm")
+def main() -> None:
+    """Run a whole swarm on this computer."""
+
+
+@main.command()
+@click.option("--peers", type=int, metavar="N", help="Peers to start.  [default: 4, or a peer for each folder of --private]")
+@click.option("--cohorts", type=int, metavar="N", help="Cohorts to spread them over; N peers: all alone.  [default: 2; with --private N]")
+@click.option("--affinity", is_flag=True, help="No cohorts of mine: peers that find that they are near make them.")
+@click.option(
+    "--workers", type=int, metavar="N", help="Processes of a peer, on CPU alone, that share its threads.  [default: none, its own]"
+)
+@click.option("--rounds", type=int, metavar="N", help="Rounds to train.  [default: as many as a good result needs]")
+@click.option("--local-steps", type=int, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
+@click.option("--codec", default="int16", show_default=True, metavar="NAME", help="What is exchanged: int16, int8 or topk-KEPT-BITS.")
+@click.option("--task", metavar="|".join(TASKS), help="What is learnt.  [default: that of --data, else classification]")
+@click.option("--algorithm", default=ALGORITHMS[0], show_default=True, metavar="|".join(ALGORITHMS), help="Who trains what.")
+@click.option("--schedule", default=SCHEDULES[0], show_default=True, metavar="|".join(SCHEDULES), help="How the sizes are trained.")
+@click.option("--data", metavar="NAME", help="What to train on; see: manta-search data.  [default: digits, or layers for stereo]")
+@click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
+@click.option(
+    "--private",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Each folder in DIR is a peer's own data, which stay with it; --data is the aggregator's, to measure by.",
+)
+@click.option("--supernet", metavar="NAME", help="Which family of supernets, fitted to the data.  [default: the task's tiny one]")
+@click.option("--dir", "directory", type=click.Path(path_type=Path), metavar="DIR", help="New or empty.  [default: a temporary one, kept]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="N", help="Everything random in the run follows from it.")
+@click.option(
+    "--min-largest",
+    type=float,
+    metavar="PERCENT",
+    help="Fail if the largest subnet is worse.  [default: 90 for digits; none with --rounds]",
+)
+@click.option(
+    "--min-smallest",
+    type=float,
+    metavar="PERCENT",
+    help="Fail if the smallest subnet is worse.  [default: 80 for digits; none with --rounds]",
+)
+@click.option(
+    "--max-epe",
+    type=float,
+    metavar="PIXELS",
+    help="Stereo: fail if the largest or the smallest subnet errs more.  [default: a constant's error; none with --rounds]",
+)
+@click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: 127.0.0.1:8787, or a free port]")
+@click.option("--no-monitor", is_flag=True, help="Without it.")
+def up(**options: Any) -> None:
+    """Start an aggregator and peers, train a run to its end, check everything, report. Ctrl-C stops all of it."""
+    with ending_in_a_line("manta-swarm"):
+        _run(options)
+
+
+def _run(options: dict[str, Any]) -> None:
+    from aggregator.local.settings import Wishes, make_settings
+
+    check_installed()
+    settings = make_settings(Wishes(**options))
+    with ending_at_ctrl_c():
+        from rich.console import Console
+
+        from aggregator.local.report import show
+        from aggregator.local.swarm import LocalSwarm, Stopped
+
+    try:
+        with _signals() as told:
+            report = LocalSwarm(settings, Console(), told).run()
+    except UserError:
+        raise
+    except Stopped as error:
+        click.echo(f"manta-swarm: {error}; nothing is left running; files: {settings.directory}", err=True)
+        sys.exit(128 + error.number)
+    except MantaError as error:
+        click.echo(f"manta-swarm: {error}\nfiles: {settings.directory}", err=True)
+        sys.exit(1)
+    replace_file(settings.directory / "report.json", report.model_dump_json(indent=1).encode())
+    show(report, Console())
+    sys.exit(0 if report.succeeded else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""What a person asks of a local swarm, checked before anything is started."""
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from aggregator.local.report import Limits
+from aggregator.monitor.door import check_address
+from aggregator.settings.config import RunConfig
+from automl.data.names import BUNDLED, check_name
+from automl.spaces.space import fitted_name, space_named
+from automl.training.settings import usual
+from protocol.errors import UserError
+from protocol.exchange import MAX_LOCAL_STEPS, codec_named
+from protocol.private import PRIVATE
+from protocol.records import ALGORITHMS, SCHEDULES, TASKS
+from swarm.disk import make_directory
+from swarm.loading import ending_at_ctrl_c
+
+_PEERS, _COHORTS = 4, 2
+_MAX_PEERS = 256
+_MAX_WORKERS = 256  # as many as a peer takes
+_MAX_SEED = 2**63 - 1
+_MAX_NAME = 63
+_MINIMA = {"digits": (90.0, 80.0)}  # percent: largest, smallest; for the full schedule
+_FIRST_OPEN_S = {"classification": 0.5, "stereo": 1.5}  # on one computer a round needs no more; it adapts by itself
+_MIN_OPEN_S, _MAX_OPEN_S = 0.2, 120.0
+_EVALUATE_SHARE = 0.1  # a local run is over in minutes: what is shown of it should not be of long ago
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """The options of ``manta-swarm up`` as they were given; None: the default depends on others."""
+
+    peers: int | None = None
+    cohorts: int | None = None
+    affinity: bool = False
+    workers: int | None = None  # processes of a peer on the CPU
+    rounds: int | None = None
+    local_steps: int = 1
+    codec: str = usual(TASKS[0]).codec
+    task: str | None = None
+    algorithm: str = ALGORITHMS[0]
+    schedule: str = SCHEDULES[0]
+    data: str | None = None
+    data_root: Path | None = None
+    private: Path | None = None  # its folders are the peers' own data
+    supernet: str | None = None
+    directory: Path | None = None
+    seed: int = 0
+    min_largest: float | None = None  # percent
+    min_smallest: float | None = None
+    max_epe: float | None = None  # pixels
+    monitor: str | None = None  # HOST:PORT
+    no_monitor: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What is to be done."""
+
+    peers: int
+    cohorts: int
+    run: RunConfig
+    data_root: Path | None
+    directory: Path
+    limits: Limits
+    private: tuple[Path, ...] = ()  # each peer's own data, where they are private
+    by_affinity: bool = False  # peers have no labels and find each other
+    workers: int | None = None  # processes of a peer on the CPU; None: its own
+    monitor: tuple[str, ...] = ()  # what the aggregator is told of it
+
+    def cohort(self, index: int) -> str | None:
+        """Return the cohort of a peer: equal shares, neighbours together. Who has one of its own is alone. None: affinity decides."""
+        if self.by_affinity:
+            return None
+        return f"cohort-{index * self.cohorts // self.peers}"
+
+
+def make_settings(wishes: Wishes) -> Settings:
+    """Return the settings, the directory made.
+
+    Raises:
+        UserError: a value that cannot be, data that is not there, or a directory that holds something.
+    """
+    if wishes.affinity and wishes.cohorts is not None:
+        raise UserError("--affinity goes without --cohorts: the peers find out themselves how many there are")
+    private = _private_folders(wishes)
+    wishes = replace(wishes, peers=_number_of_peers(wishes, private))
+    wishes = replace(wishes, cohorts=_number_of_cohorts(wishes))
+    assert wishes.peers is not None
+    assert wishes.cohorts is not None
+    _check(wishes)
+    root = None if wishes.data_root is None else wishes.data_root.expanduser().absolute()
+    _check_supernet(wishes.supernet)
+    _check_directory(wishes.directory)
+    task, dataset = _find_data(wishes, root)
+    if private and task != "classification":
+        raise UserError(f"--private is for labelled images: the task is classification, not {task}")
+    supernet = wishes.supernet or usual(task).supernet
+    if space_named(supernet).task != task:
+        raise UserError(f"--supernet {supernet} is for {space_named(supernet).task}, not for {task}: choose another one")
+    limits = _make_limits(wishes, task, dataset)
+    run = _run_config(wishes, task, dataset, supernet, root)
+    monitor = _of_monitor(wishes)
+    directory = _make_directory(wishes.directory)
+    return Settings(wishes.peers, wishes.cohorts, run, root, directory, limits, private, wishes.affinity, wishes.workers, monitor)
+
+
+def _of_monitor(wishes: Wishes) -> tuple[str, ...]:
+    """Return what the aggregator is told of its monitor."""
+    if wishes.no_monitor and wishes.monitor is not None:
+        raise UserError("--monitor and --no-monitor do not go together")
+    if wishes.monitor is not None:
+        check_address(wishes.monitor)
+        return ("--monitor", wishes.monitor)
+    return ("--no-monitor",) if wishes.no_monitor else ()
+
+
+def _private_folders(wishes: Wishes) -> tuple[Path, ...]:
+    """Return the folders that are each peer's own data, in the order of their names."""
+    if wishes.private is None:
+        return ()
+    folder = wishes.private.expanduser().absolute()
+    try:
+        found = tuple(sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")))
+    except OSError as error:
+        raise UserError(f"--private: cannot read {folder}: {error.strerror}") from error
+    if not found:
+        raise UserError(f"--private: {folder} has no folders: make one for each peer, or let manta-search split make them")
+    return found
+
+
+def _number_of_peers(wishes: Wishes, private: tuple[Path, ...]) -> int:
+    if private and wishes.peers not in (None, len(private)):
+        raise UserError(f"--peers is {wishes.peers}, and {wishes.private} has {len(private)} folders: leave --peers out")
+    return len(private) or (_PEERS if wishes.peers is None else wishes.peers)
+
+
+def _number_of_cohorts(wishes: Wishes) -> int:
+    """Return how many there are; who has data of its own is alone if nothing else is said."""
+    if wishes.cohorts is None:
+        return wishes.peers or _PEERS if wishes.private is not None else _COHORTS
+    return wishes.cohorts
+
+
+def _check(wishes: Wishes) -> None:
+    assert wishes.peers is not None
+    assert wishes.cohorts is not None
+    if not 1 <= wishes.peers <= _MAX_PEERS:
+        raise UserError(f"--peers takes a number from 1 to {_MAX_PEERS}, not {wishes.peers}")
+    if not 1 <= wishes.cohorts <= wishes.peers:
+        raise UserError(f"--cohorts takes a number from 1 to that of the peers ({wishes.peers}), not {wishes.cohorts}")
+    if wishes.affinity and wishes.private is not None:
+        raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
+    if wishes.workers is not None and not 1 <= wishes.workers <= _MAX_WORKERS:
+        raise UserError(f"--workers takes a number from 1 to {_MAX_WORKERS}, not {wishes.workers}")
+    if wishes.rounds is not None and wishes.rounds < 1:
+        raise UserError(f"--rounds takes a number from 1 on, not {wishes.rounds}")
+    if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
+        raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {wishes.local_steps}")
+    try:
+        codec_named(wishes.codec)
+    except ValueError as error:
+        raise UserError(f"--codec: {error}") from error
+    for name, value, known in (
+        ("task", wishes.task, TASKS),
+        ("algorithm", wishes.algorithm, ALGORITHMS),
+        ("schedule", wishes.schedule, SCHEDULES),
+    ):
+        if value is not None and value not in known:
+            raise UserError(f"--{name} takes {' or '.join(known)}, not {value!r}")
+    if not 0 <= wishes.seed <= _MAX_SEED:
+        raise UserError(f"--seed takes a number from 0 to {_MAX_SEED}, not {wishes.seed}")
+
+
+def _find_data(wishes: Wishes, root: Path | None) -> tuple[str, str]:
+    """Return the task and its data set: either may follow from the other."""
+    if wishes.data is None:
+        task = wishes.task or TASKS[0]
+        return task, usual(task).dataset
+    check_name(wishes.data, root)
+    said = BUNDLED.get(wishes.data)
+    if said is None:
+        with ending_at_ctrl_c():
+            from automl.data.catalog import load_dataset  # torch and more, for who has data of other libraries or of their own
+        said = load_dataset(wishes.data, root).task
+    if wishes.task not in (None, said):
+        raise UserError(f"--data {wishes.data} is for {said}, not for {wishes.task}: leave --task out, or choose other data")
+    return said, wishes.data
+
+
+def _make_limits(wishes: Wishes, task: str, dataset: str) -> Limits:
+    for name, percent in (("largest", wishes.min_largest), ("smallest", wishes.min_smallest)):
+        if percent is not None and not 0 <= percent <= 100:
+            raise UserError(f"--min-{name} takes percent, from 0 to 100, not {percent:g}")
+    if wishes.max_epe is not None and not wishes.max_epe >= 0:
+        raise UserError(f"--max-epe takes pixels, from 0 on, not {wishes.max_epe:g}")
+    is_full = wishes.rounds is None
+    if task == "stereo":
+        if wishes.min_largest is not None or wishes.min_smallest is not None:
+            raise UserError("--min-largest and --min-smallest are accuracies, of classification; for stereo give --max-epe")
+        return Limits(max_epe=wishes.max_epe, beats_constant=is_full)
+    if wishes.max_epe is not None:
+        raise UserError("--max-epe is an error in pixels, of stereo; for classification give --min-largest and --min-smallest")
+    minima = _MINIMA.get(dataset) if is_full and wishes.private is None else None
+    largest, smallest = minima or (None, None)
+    return Limits(
+        min_largest=largest if wishes.min_largest is None else wishes.min_largest,
+        min_smallest=smallest if wishes.min_smallest is None else wishes.min_smallest,
+    )
+
+
+def _run_config(wishes: Wishes, task: str, dataset: str, supernet: str, root: Path | None) -> RunConfig:
+    """Return the run file: the usual settings of the task, as many updates and samples in all, with what was asked for."""
+    settings = replace(usual(task).with_local_steps(wishes.local_steps), codec=wishes.codec)
+    values = RunConfig.of(settings).model_dump()
+    name = f"{dataset}-{wishes.algorithm}"[:_MAX_NAME]
+    values["run"] |= {"name": name, "algorithm": wishes.algorithm, "schedule": wishes.schedule, "seed": wishes.seed}
+    values["run"]["cohorts"] = "consent" if wishes.private is not None else "affinity"  # of who joins beside: its own peers have labels
+    if wishes.rounds is not None:
+        values["run"]["rounds"] = wishes.rounds
+    if wishes.private is not None:
+        values["run"]["data"] = PRIVATE
+    values["data"] = {"dataset": dataset, "supernet": supernet}
+    values["round"] |= {"first_open_s": _FIRST_OPEN_S[task], "min_open_s": _MIN_OPEN_S, "max_open_s": _MAX_OPEN_S}
+    values["follower"]["data_root"] = "" if root is None else str(root)
+    values["monitor"]["evaluate_share"] = _EVALUATE_SHARE
+    return RunConfig.model_validate(values)
+
+
+def _make_directory(directory: Path | None) -> Path:
+    if directory is None:
+        return Path(tempfile.mkdtemp(prefix="manta-swarm-"))
+    directory = directory.expanduser().absolute()
+    make_directory(directory)
+    _check_directory(directory)
+    return directory
+
+
+def _check_directory(directory: Path | None) -> None:
+    """Refuse a directory that holds something; one that is not there yet will do."""
+    directory = None if directory is None else directory.expanduser().absolute()
+    if directory is not None and directory.is_dir() and any(directory.iterdir()):
+        raise UserError(f"{directory} holds something already, which is left as it is; choose an empty or a new directory with --dir")
+
+
+def _check_supernet(supernet: str | None) -> None:
+    if supernet is not None:
+        fitted_name(supernet, 1, 10)  # refuses all but families

@@ -1,0 +1,97 @@
+"""Whether a run can be copied from here to there, as far as it shows before torch and hivemind are loaded. Nothing is made here."""
+
+from pathlib import Path
+
+from aggregator.log.storage import RESTORED, read_manifest
+from protocol.errors import EncodingError, UserError
+from protocol.signing import Identity
+from swarm.disk import IDENTITY, check_directory
+
+_MAX_KEY_BYTES = 4096
+
+
+def check_backup(directory: Path, to: Path, *, with_key: bool) -> None:
+    """Refuse a backup that cannot be made, as far as it shows before anything is copied.
+
+    Raises:
+        UserError: there is no run, no key, or ``to`` cannot be made.
+        StorageError: the run is damaged.
+    """
+    read_manifest(directory)
+    if with_key and not (directory / IDENTITY).exists():
+        raise UserError(f"{directory / IDENTITY} is missing: there is no key to put into the backup")
+    check_new(to, beside=directory)
+
+
+def check_restore(backup: Path, directory: Path, *, key: Path | None) -> tuple[Path, Identity]:
+    """Refuse what no folder can be made of; return where the operator's key is, and the key.
+
+    Raises:
+        UserError: that is no backup, the key is missing, or ``directory`` cannot be made.
+        StorageError: the backup is damaged.
+    """
+    read_manifest(backup)
+    found = key or backup / IDENTITY
+    if not found.exists():
+        raise UserError(
+            f"there is no key {found}: " + ("check the path" if key else "the backup was made without it; name the file with --key FILE")
+        )
+    operator = _key_in(found)
+    check_new(directory, beside=backup)
+    return found, operator
+
+
+def check_snapshot(directory: Path, out: Path) -> Path:
+    """Refuse the name of a file that no state can be copied to; return where its proof is to be.
+
+    Raises:
+        UserError: there is no run, or one of both files is there already, or cannot be.
+        StorageError: the run is damaged.
+    """
+    read_manifest(directory)
+    if out.suffix != ".safetensors":
+        raise UserError(f"{out}: a snapshot's name ends with .safetensors")
+    proof_out = out.with_suffix(".json")
+    for path in (out, proof_out):
+        if path.exists():
+            raise UserError(f"{path} exists already; it is left as it is: choose another name")
+    if not out.absolute().parent.is_dir():
+        raise UserError(f"there is no folder {out.absolute().parent}")
+    return proof_out
+
+
+def check_new(folder: Path, *, beside: Path) -> None:
+    """Refuse the name of a folder that cannot be made new.
+
+    Raises:
+        UserError: there is something of that name, or in the place where it is made, or no folder can be made there.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} is there already, and not empty; it is left as it is: choose another folder")
+    if folder.absolute().resolve().is_relative_to(beside.absolute().resolve()):
+        raise UserError(f"{folder} lies inside of {beside}: choose a folder elsewhere, best on another disk")
+    part = part_of(folder)
+    # The mark is the first that is written to a copy: a folder that has none is somebody's own.
+    if part.is_symlink() or (part.exists() and not _is_cut_off(part)):
+        raise UserError(f"{part} is in the way, and is no copy that was cut off; it is left as it is: choose another folder")
+    check_directory(part)
+
+
+def part_of(folder: Path) -> Path:
+    """Return where a folder is made before it gets its name."""
+    return folder.absolute().with_name(f"{folder.name}.part")
+
+
+def _is_cut_off(part: Path) -> bool:
+    names = {path.name for path in part.iterdir()} if part.is_dir() else {""}
+    return RESTORED in names or names <= {f"{RESTORED}.part"}
+
+
+def _key_in(path: Path) -> Identity:
+    try:
+        with path.open("rb") as file:
+            return Identity.from_libp2p(file.read(_MAX_KEY_BYTES))
+    except OSError as error:
+        raise UserError(f"cannot read the key {path}: {error.strerror}") from error
+    except EncodingError as error:
+        raise UserError(f"{path} is no operator's key: {error}") from error

@@ -1,0 +1,92 @@
+"""Shows the log's tree head to whoever asks, and hears which heads of this log others hold: one that this log has not stops it.
+
+Nobody else can stop it: a head counts by the signature of the log's own key, over a round that is proven to be under it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from aggregator.log.evidence import in_words, keep_evidence
+from aggregator.log.log import Log
+from protocol.encoding import pack, unpack
+from protocol.errors import MantaError, OtherHistory, StorageError
+from protocol.histories import Histories
+from protocol.receipts import ProvenRound, open_round_receipt
+from protocol.records import SignedManifest
+from protocol.signing import PublicKey
+from swarm.messages import MAX_RECEIPT_BYTES, HeldHead, ShownHead
+from swarm.rpc import Endpoint
+
+MAX_HELD_HEAD_BYTES = MAX_RECEIPT_BYTES + 16
+
+
+class HeadsDesk:
+    """Answers "tree-head"."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        log: Log,
+        signed: SignedManifest,
+        directory: Path,
+        on_heard: Callable[[PublicKey, ProvenRound | None], None] = lambda _key, _held: None,
+    ) -> None:
+        """Prepare; ``start`` answers from then on.
+
+        Args:
+            endpoint: this node's.
+            log: the log.
+            signed: the run's manifest.
+            directory: where evidence is kept.
+            on_heard: is told who holds which of this log's rounds; None: none.
+        """
+        self._endpoint = endpoint
+        self._log = log
+        self._signed = signed
+        self._operator = signed.open().operators[0]
+        self._directory = directory
+        self._on_heard = on_heard
+        self._has_heard = False  # of such a head: one proof is enough, and is kept once
+        self.broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._endpoint.serve("tree-head", self._on_head)
+
+    async def watch(self) -> None:
+        """Wait until somebody shows a head that this log should have and has not.
+
+        Raises:
+            OtherHistory: that is so; the evidence is on the disk, and the log has stopped.
+            StorageError: the evidence could not be kept; the log has stopped all the same.
+        """
+        await asyncio.shield(self.broken)
+
+    async def _on_head(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(HeldHead, request, max_bytes=MAX_HELD_HEAD_BYTES)
+        if not ask.receipt:
+            self._on_heard(caller, None)
+            return pack(ShownHead(self._log.tree_head, ()))
+        receipt = ask.receipt[0]
+        held = open_round_receipt(receipt, self._signed.run, self._operator)
+        note, consistency = await asyncio.to_thread(self._log.shown_to, held.tree_head.size)
+        evidence = Histories(self._signed, receipt, note, consistency)
+        try:
+            await asyncio.to_thread(self._log.hold_to, held.tree_head, lambda: in_words(evidence.check(), self._directory))
+        except OtherHistory as error:
+            await self._stop(evidence, error)
+        else:
+            self._on_heard(caller, held)
+        return pack(ShownHead(note, consistency))
+
+    async def _stop(self, evidence: Histories, found: OtherHistory) -> None:
+        if self._has_heard:
+            return
+        self._has_heard = True
+        error: MantaError = found
+        try:
+            await asyncio.to_thread(keep_evidence, self._directory, evidence)
+        except StorageError as failed:
+            error = failed
+        self.broken.set_exception(error)

@@ -1,0 +1,304 @@
+"""The Merkle log of a run: one writer, one SQLite file, and a tree head that never takes back what it said.
+
+The order of writes for each batch of entries:
+
+1. every entry is validated, each after the ones before it, on a second copy of the ledger;
+2. entries, tree nodes, size and root go to the disk in one transaction: durable;
+3. the tree head is signed and replaces the file of the last signed one: durable;
+4. only then is it published, with the ledger that everybody reads.
+
+So what is published is on the disk, and a database that was rolled back is found out by the signed head beside it: the log then refuses to
+open. After any error of the disk the log stops: nothing is tried again in the same process, for after a failed sync the operating
+system may report as written what is lost. That its whole directory was replaced by an older one the log hears from others, who hold a
+head that it signed and has not (``hold_to``); then it stops for good, and does not open again before it has what is missing.
+
+Whether a round's digests are true is not decided here. Open the log after whatever forks: SQLite's connections do not survive it.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from threading import RLock
+from types import TracebackType
+
+from aggregator.log.evidence import check_evidence
+from aggregator.log.storage import (
+    DATABASE,
+    LOCK,
+    TREE_HEAD,
+    create_database,
+    open_database,
+    read_manifest,
+    read_tree_head,
+    sqlite_errors,
+    write_manifest,
+)
+from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, replay
+from automl.training.course import RunCourse
+from protocol.errors import LedgerError, OtherHistory, StorageError, UserError
+from protocol.ledger import Ledger
+from protocol.merkle import EMPTY_ROOT, leaf_hash
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.records import Receipt, SignedManifest
+from protocol.signing import Identity
+from swarm.disk import DirectoryLock, make_directory, write_durably
+
+_CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
+
+
+class Log:
+    """An open log. Its methods may be called from any thread; each blocks for as long as the disk takes."""
+
+    def __init__(self, directory: Path, operator: Identity, connection: sqlite3.Connection, lock: DirectoryLock, log: Replay) -> None:
+        """For ``open`` and ``create`` only."""
+        self._directory = directory
+        self._operator = operator
+        self._origin = origin(log.ledger.run, operator.public_key)
+        self._connection = connection
+        self._directory_lock = lock
+        self._tree = log.tree
+        self._ledger = log.ledger
+        # What is published is never written to: the two change places at each commit, and the one that was replaced catches up at the next.
+        self._candidate = log.ledger.copy()
+        self._behind: list[bytes] = []  # entries that the candidate lacks
+        self._since_checkpoint = 0
+        self._stopped: str | None = None  # why no operation is possible any more
+        self._other: OtherHistory | None = None  # it lacks, or contradicts, what its key has signed for
+        self._mutex = RLock()
+        self._head, self._tree_head = self._sign()
+
+    @classmethod
+    def create(cls, directory: Path, signed: SignedManifest, operator: Identity, *, course_of: CourseOf = RunCourse) -> "Log":
+        """Start the log of a run in ``directory``, which is made where it does not exist.
+
+        Raises:
+            UserError: another log is there, or an aggregator, or the manifest does not name this operator.
+            EncodingError, SignatureError: as ``SignedManifest.open``.
+            StorageError: the disk failed.
+        """
+        if operator.public_key not in signed.open().operators:
+            raise UserError("the manifest does not name this operator's key: use the key it was made with")
+        make_directory(directory)
+        lock = DirectoryLock(directory, "aggregator", name=LOCK)
+        try:
+            if (directory / DATABASE).exists():
+                raise UserError(f"{directory} already holds the log of a run: open it, or choose another directory")
+            if (directory / TREE_HEAD).exists() and read_tree_head(directory).split("\n")[1:2] != ["0"]:
+                raise StorageError(f"{directory} held a log, whose {DATABASE} is missing; {RESTORE}")
+            name = origin(signed.run, operator.public_key)
+            write_manifest(directory, signed)
+            write_durably(directory / TREE_HEAD, sign_tree_head(TreeHead(name, 0, EMPTY_ROOT), name, operator).encode())
+            create_database(directory, signed.run, operator.public_key)
+        finally:
+            lock.release()
+        return cls.open(directory, operator, course_of=course_of)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        operator: Identity,
+        *,
+        run: bytes | None = None,
+        course_of: CourseOf = RunCourse,
+        on_round: Callable[[Ledger], None] | None = None,
+    ) -> "Log":
+        """Open the log in ``directory``, everything in it checked from scratch, and sign what it holds.
+
+        Args:
+            directory: of the log.
+            operator: whose log it is.
+            run: the run that is expected there; by default any.
+            course_of: what a manifest's training asks of a round.
+            on_round: is given the ledger after each of its rounds.
+
+        Raises:
+            UserError: there is no log, or one of another run or operator, or another aggregator uses it.
+            StorageError: the log is damaged, or behind a tree head that it once signed.
+            OtherHistory: it is behind, or beside, one that others hold, as it heard before.
+        """
+        signed = read_manifest(directory)
+        if run is not None and signed.run != run:
+            raise UserError(f"{directory} holds another run, {signed.run.hex()}: choose another directory")
+        with ExitStack() as undo:
+            lock = DirectoryLock(directory, "aggregator", name=LOCK)
+            undo.callback(lock.release)
+            connection = open_database(directory)
+            undo.callback(connection.close)
+            with sqlite_errors(directory / DATABASE):
+                replayed = replay(connection, signed, course_of, on_round)
+                if replayed.operator != operator.public_key:
+                    raise UserError(f"the log in {directory} is of another operator: use the key it was created with")
+                check_tree_head(read_tree_head(directory), signed, replayed)
+                check_evidence(directory, replayed.tree)
+                # What a failed sync left in the operating system's cache only must reach the disk before it is signed for.
+                _checkpoint(connection)
+            log = cls(directory, operator, connection, lock, replayed)
+            undo.pop_all()
+        return log
+
+    @property
+    def ledger(self) -> Ledger:
+        """The fold over the published entries; never ahead of the disk. To be read only."""
+        return self._ledger
+
+    @property
+    def head(self) -> TreeHead:
+        """The published tree head: size and root."""
+        return self._head
+
+    @property
+    def tree_head(self) -> str:
+        """The signed note of the published tree head."""
+        return self._tree_head
+
+    def commit(self, entries: Sequence[bytes]) -> None:
+        """Append ``entries``, all or none; published and on the disk when this returns.
+
+        Raises:
+            EncodingError, SignatureError, LedgerError: one of them is not a valid next entry; nothing has changed.
+            OtherHistory: see ``hold_to``; nothing has changed.
+            StorageError: the disk failed; the log has stopped, and which of them are in it is known when it is opened again.
+        """
+        with self._mutex:
+            self._check_running()
+            if not entries:
+                return
+            self._validate(entries)
+            try:
+                self._store(entries)
+                self._head, self._tree_head = self._sign()
+                self._ledger, self._candidate, self._behind = self._candidate, self._ledger, list(entries)
+                self._since_checkpoint += len(entries)
+                if self._since_checkpoint >= _CHECKPOINT_ENTRIES:
+                    with sqlite_errors(self._directory / DATABASE):
+                        _checkpoint(self._connection)
+                    self._since_checkpoint = 0
+            except BaseException as error:  # an interrupt too: disk and memory no longer move together
+                self._stopped = str(error) or type(error).__name__
+                raise
+
+    def hold_to(self, head: TreeHead, words: Callable[[], str]) -> None:
+        """Check that this log has what is under ``head``, which its key has signed; ``words`` say what it means if it has not.
+
+        Raises:
+            OtherHistory: it has not, so it is not the newest, or not the only one; it has stopped: nothing is signed any more.
+        """
+        with self._mutex:
+            if head.size > self._head.size or head.root != self._tree.root(head.size):
+                self._other = self._other or OtherHistory(words())
+                raise self._other
+
+    def shown_to(self, size: int) -> tuple[str, tuple[bytes, ...]]:
+        """Return the signed tree head, and the proof that the tree of ``size`` entries is a prefix of its own; none where it is smaller."""
+        with self._mutex:
+            is_prefix = size <= self._head.size
+            return self._tree_head, tuple(self._tree.consistency_proof(size, self._head.size)) if is_prefix else ()
+
+    def receipt(self, index: int) -> Receipt:
+        """Return the proof that entry ``index`` is under the published tree head.
+
+        Raises:
+            ValueError: there is no such entry.
+            StorageError: the disk failed.
+        """
+        with self._mutex:
+            entry = self.entry(index)
+            return Receipt(entry, index, tuple(self._tree.inclusion_proof(index, self._head.size)), self._tree_head)
+
+    def entry(self, index: int) -> bytes:
+        """Return the bytes of entry ``index``.
+
+        Raises:
+            ValueError: there is no such entry.
+            StorageError: the disk failed.
+        """
+        with self._mutex:
+            if not 0 <= index < self._head.size:
+                raise ValueError(f"a log of {self._head.size} entries has no entry {index}")
+            return self.entries(index, 1)[0]
+
+    def entries(self, start: int, limit: int) -> list[bytes]:
+        """Return at most ``limit`` entries from ``start`` on; fewer, or none, at the end.
+
+        Raises:
+            ValueError: a negative start or limit.
+            StorageError: the disk failed.
+        """
+        if start < 0 or limit < 0:
+            raise ValueError(f"no entries from {start}, at most {limit}")
+        with self._mutex:
+            self._check_running()
+            end = min(start + limit, self._head.size)
+            if start >= end:
+                return []
+            try:
+                with sqlite_errors(self._directory / DATABASE):
+                    query = "SELECT bytes FROM entries WHERE position >= ? AND position < ? ORDER BY position"
+                    found = [entry for (entry,) in self._connection.execute(query, (start, end))]
+            except StorageError as error:
+                self._stopped = str(error)
+                raise
+            return found
+
+    def close(self) -> None:
+        """Close the database and let another process have the directory. Further calls do nothing."""
+        with self._mutex:
+            if self._stopped == "closed":
+                return
+            failed, self._stopped = self._stopped, "closed"
+            try:
+                with sqlite_errors(self._directory / DATABASE):
+                    self._connection.close()
+            except StorageError:
+                if failed is None:  # else it has been reported
+                    raise
+            finally:
+                self._directory_lock.release()
+
+    def __enter__(self) -> "Log":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _check_running(self) -> None:
+        if self._other is not None:
+            raise self._other
+        if self._stopped is not None:
+            raise StorageError(f"the log in {self._directory} has stopped ({self._stopped}): start the aggregator again")
+
+    def _validate(self, entries: Sequence[bytes]) -> None:
+        """Take ``entries``, whole rounds, into the candidate ledger."""
+        try:
+            behind, self._behind = self._behind, []
+            for entry in (*behind, *entries):
+                self._candidate.append(entry)
+            if not self._candidate.is_between_rounds:
+                raise LedgerError("a batch of entries ends with a round")
+        except BaseException:
+            self._candidate = self._ledger.copy()  # what was taken before it must go
+            raise
+
+    def _store(self, entries: Sequence[bytes]) -> None:
+        first = self._tree.size
+        nodes = [node for entry in entries for node in self._tree.append(leaf_hash(entry))]
+        with sqlite_errors(self._directory / DATABASE):
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.executemany("INSERT INTO entries VALUES (?, ?)", enumerate(entries, first))
+            self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", nodes)
+            self._connection.execute("UPDATE log SET size = ?, root = ?", (self._tree.size, self._tree.root()))
+            self._connection.execute("COMMIT")  # durable from this line
+
+    def _sign(self) -> tuple[TreeHead, str]:
+        """Sign the tree as it is on the disk, and remember that before anybody is told."""
+        head = TreeHead(self._origin, self._tree.size, self._tree.root())
+        note = sign_tree_head(head, self._origin, self._operator)
+        write_durably(self._directory / TREE_HEAD, note.encode())
+        return head, note
+
+
+def _checkpoint(connection: sqlite3.Connection) -> None:
+    """Move the WAL into the database file, as far as no reader needs it, and sync; an error shows here."""
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()

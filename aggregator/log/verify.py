@@ -1,0 +1,161 @@
+"""Checks a log's directory from scratch: every entry, every stored node, the signed tree head; and what everybody has earned.
+
+Needs no private key and writes nothing; works beside a running aggregator and on a copy. ``aggregator.log.log`` runs the same checks when
+it opens. What no directory can show by itself: that it is the newest (a witness, or whoever kept a later tree head, can).
+"""
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
+from automl.training.course import RunCourse
+from protocol.course import Course
+from protocol.errors import RemoteFault, StorageError
+from protocol.ledger import Ledger
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.records import Manifest, SignedManifest
+
+CourseOf = Callable[[Manifest], Course]
+RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """A log that held every check, as of one moment."""
+
+    run: bytes
+    operator: bytes  # whose log it is
+    size: int  # entries
+    root: bytes  # of the tree over all of them
+    rounds: int  # committed
+    finished: bool  # the manifest's last round among them
+    credits: dict[bytes, int]  # key -> earned; who earned nothing is not in it
+    is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
+    tree_head: str  # the last signed note, which holds
+    signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A log's state, rebuilt from its entries alone."""
+
+    operator: bytes
+    ledger: Ledger
+    tree: Tree
+
+
+def verify_directory(directory: Path, *, course_of: CourseOf = RunCourse, on_round: Callable[[Ledger], None] | None = None) -> Verification:
+    """Return what the log in ``directory`` adds up to, everything in it checked; ``on_round`` as in ``replay``.
+
+    Raises:
+        UserError: there is no log in it.
+        StorageError: something in it does not hold; the message names the first entry, node or file at fault.
+    """
+    at_rest = is_at_rest(directory)
+    try:
+        return _verify(directory, course_of, on_round, at_rest=at_rest)
+    except StorageError:
+        if at_rest and not is_at_rest(directory):  # an aggregator has started meanwhile, and the file changed while we read it
+            return _verify(directory, course_of, on_round, at_rest=False)
+        raise
+
+
+def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], None] | None, *, at_rest: bool) -> Verification:
+    signed = read_manifest(directory)
+    note = read_tree_head(directory)  # before the entries: of a running log they are then as new as it, or newer
+    with reading(directory, at_rest=at_rest) as connection:
+        log = replay(connection, signed, course_of, on_round)
+    head = check_tree_head(note, signed, log)
+    return Verification(
+        run=signed.run,
+        operator=log.operator,
+        size=log.tree.size,
+        root=log.tree.root(),
+        rounds=log.ledger.round,
+        finished=log.ledger.finished,
+        credits=log.ledger.credits(),
+        is_unaudited=log.ledger.manifest.is_private,
+        tree_head=note,
+        signed_size=head.size,
+    )
+
+
+def replay(
+    connection: sqlite3.Connection,
+    signed: SignedManifest,
+    course_of: CourseOf = RunCourse,
+    on_round: Callable[[Ledger], None] | None = None,
+) -> Replay:
+    """Return the log behind ``connection``, each entry validated in turn and each stored node recomputed.
+
+    ``on_round`` is given the ledger after each of its rounds.
+
+    Raises:
+        StorageError: an entry, a node or the stored size and root do not hold.
+    """
+    rows = connection.execute("SELECT run, operator, size, root FROM log").fetchall()
+    if len(rows) != 1:
+        raise StorageError(f"{DATABASE} is damaged: it does not say whose log it is; {RESTORE}")
+    run, operator, size, root = rows[0]
+    if run != signed.run:
+        raise StorageError(f"{DATABASE} is of another run than the manifest beside it; {RESTORE}")
+    ledger, tree, num_nodes = Ledger(signed, course_of(signed.open())), Tree(), 0
+    if operator not in ledger.manifest.operators:
+        raise StorageError(f"{DATABASE} is of an operator that the manifest does not name; {RESTORE}")
+    for index, (position, entry) in enumerate(connection.execute("SELECT position, bytes FROM entries ORDER BY position")):
+        if position != index:
+            raise StorageError(f"entry {index} is missing; {RESTORE}")
+        committed = ledger.round
+        _append(ledger, index, entry)
+        if on_round is not None and ledger.round != committed:
+            on_round(ledger)
+        nodes = tree.append(leaf_hash(entry))
+        num_nodes += len(nodes)
+        for node in nodes:
+            _check_node(connection, index, *node)
+    if (size, root) != (tree.size, tree.root()):
+        raise StorageError(f"the log holds {tree.size} entries, but not those of the size ({size}) and root stored with them; {RESTORE}")
+    if connection.execute("SELECT COUNT(*) FROM nodes").fetchone() != (num_nodes,):
+        raise StorageError(f"there are stored nodes that no tree of {tree.size} entries has; {RESTORE}")
+    if not ledger.is_between_rounds:
+        raise StorageError(f"the log ends in the middle of a round; {RESTORE}")
+    return Replay(operator, ledger, tree)
+
+
+def _append(ledger: Ledger, index: int, entry: object) -> None:
+    if type(entry) is not bytes:
+        raise StorageError(f"entry {index} does not hold: not bytes; {RESTORE}")
+    try:
+        ledger.append(entry)
+    except RemoteFault as error:
+        raise StorageError(f"entry {index} does not hold: {error}; {RESTORE}") from error
+
+
+def _check_node(connection: sqlite3.Connection, index: int, level: int, position: int, expected: bytes) -> None:
+    stored = connection.execute("SELECT hash FROM nodes WHERE level = ? AND position = ?", (level, position)).fetchone()
+    if stored != (expected,):
+        what = "is not stored" if stored is None else "is not what its entries hash to"
+        raise StorageError(f"entry {index}: the tree node at level {level}, position {position}, {what}; {RESTORE}")
+
+
+def check_tree_head(note: str, signed: SignedManifest, log: Replay) -> TreeHead:
+    """Return the tree head in ``note``, the last one that this log signed, if the log still holds what it promised then.
+
+    Raises:
+        StorageError: the note does not hold, or the log is behind it or has other entries.
+    """
+    name = origin(signed.run, log.operator)
+    try:
+        head = open_tree_head(note, name, log.operator)
+    except RemoteFault as error:
+        raise StorageError(f"{TREE_HEAD} does not hold: {error}; {RESTORE}") from error
+    if head.origin != name:
+        raise StorageError(f"{TREE_HEAD} is of another log, {head.origin!r}; {RESTORE}")
+    if head.size > log.tree.size:
+        raise StorageError(f"the log has lost entries: it holds {log.tree.size} and has signed a tree head of {head.size}; {RESTORE}")
+    if head.root != log.tree.root(head.size):
+        raise StorageError(f"the log's first {head.size} entries are not those it has signed a tree head of; {RESTORE}")
+    return head

@@ -1,0 +1,170 @@
+"""The one writing path of the log: when a round closes, its table becomes a mean, a state and entries; they are written, then told.
+
+All that comes from strangers was checked before (``aggregator.rounds.intake``). Between the close and the commit only this runs: the
+arithmetic in one thread, the transaction in another. What can be computed again, the snapshot among it, is saved after the commit, off
+this path.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from aggregator.log.log import Log
+from aggregator.rounds.bodies import Bodies
+from aggregator.rounds.follower import Follower, Next
+from aggregator.rounds.intake import Handed, Intake, now_ms
+from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.weights import Weights
+from protocol.closing import Closing
+from protocol.errors import StorageError
+from protocol.ledger import Listed, entries_of
+from protocol.records import Round, entry_of
+from protocol.table import table_root, weights_root
+from swarm.blobs import Shelf
+from swarm.tasks import within
+
+_MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower than the rounds, the rounds wait for it
+
+logger = logging.getLogger("manta.commits")
+Result = TypeVar("Result")
+
+
+class Commits:
+    """Drives ``Closing``, and commits what it closes."""
+
+    def __init__(
+        self,
+        log: Log,
+        closing: Closing,
+        intake: Callable[[], Intake],
+        follower: Follower,
+        bodies: Bodies,
+        shelf: Shelf,
+        weights: Weights,
+        on_commit: Callable[[], None],
+        timeline: Timeline,
+    ) -> None:
+        """Prepare; ``on_commit`` is called after each committed round, ``timeline`` told what happens when."""
+        self._log = log
+        self._closing = closing
+        self._intake = intake
+        self._follower = follower
+        self._bodies = bodies
+        self._shelf = shelf
+        self._weights = weights
+        self._on_commit = on_commit
+        self._timeline = timeline
+        self._changed = asyncio.Event()
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="log")
+        self._compute = ThreadPoolExecutor(1, thread_name_prefix="rounds")
+        self._saver = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
+        self._saving: set[asyncio.Task[None]] = set()
+
+    def changed(self) -> None:
+        """A header or a body came: look whether the round may close."""
+        self._changed.set()
+
+    def begin(self) -> None:
+        """Open the round after the log's newest one; after a start of the program, the same that was open before."""
+        ledger = self._log.ledger
+        if ledger.finished:
+            return
+        self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, None if ledger.round == 0 else now_ms())
+        self._timeline.opened(ledger.round + 1, is_waiting_for_first=ledger.round == 0)
+
+    async def run(self) -> None:
+        """Close and commit rounds until the run is finished.
+
+        Raises:
+            StorageError: the disk failed; what was acknowledged is safe.
+        """
+        while not self._log.ledger.finished:
+            self._changed.clear()
+            closed = self._closing.tick(now_ms())
+            if closed is not None:
+                await self._commit([self._intake().handed(contribution) for contribution in closed], closed)
+                continue
+            next_ms = self._closing.next_ms(now_ms())
+            if next_ms is None:
+                await self._changed.wait()
+            else:
+                await within(self._changed, max(next_ms, 1) / 1000)
+
+    async def close(self) -> None:
+        """Finish what is being saved."""
+        if self._saving:
+            await asyncio.wait(self._saving)
+        for executor in (self._compute, self._writer, self._saver):
+            executor.shutdown(wait=True)
+
+    async def _commit(self, handed: list[Handed], contributions: tuple[bytes, ...]) -> None:
+        self._timeline.closed()
+        ledger = self._log.ledger
+        round_ = ledger.round + 1
+        listed = [ledger.listed(one.header, round_) for one in handed]
+        computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
+        after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
+        entry = self._entry(listed, after)
+        entries = [*entries_of([one.header for one in handed]), entry_of(entry)]
+        await self._in(self._writer, self._log.commit, entries)
+        self._timeline.done()
+        self._follower.adopt(after.state)
+        self._put_on_shelf(handed, after)
+        self._weights.remember(round_, after.outcome.weights)
+        ledger = self._log.ledger
+        if not ledger.finished:
+            self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
+            self._timeline.opened(ledger.round + 1)
+        self._intake().committed(round_)
+        if after.outcome.clipped:
+            logger.info("clipped round=%d rows=%d", round_, len(after.outcome.clipped))
+        self._on_commit()
+        self._saving.add(saving := asyncio.create_task(self._save(after)))
+        saving.add_done_callback(self._saved)
+        while len(self._saving) > _MAX_SAVING:
+            await asyncio.wait(self._saving, return_when=asyncio.FIRST_COMPLETED)
+
+    def _entry(self, listed: list[Listed], after: Next) -> Round:
+        ledger = self._log.ledger
+        rows = [one.row for one in listed]
+        return Round(
+            run=ledger.run,
+            round=ledger.round + 1,
+            base=ledger.last_commit,
+            table=table_root(rows),
+            rows=len(rows),
+            weights=weights_root(after.outcome.weights),
+            mean=after.mean.root,
+            state=after.blob.root,
+            counted=sum(one.counted for one in listed),
+            thresholds=after.outcome.thresholds,
+            floor=after.outcome.floor,
+            open_ms=ledger.next_open_ms(listed),
+        )
+
+    def _put_on_shelf(self, handed: list[Handed], after: Next) -> None:
+        for one in handed:
+            self._shelf.put(one.blob, "body")
+        self._shelf.put(after.mean, "mean")
+        self._shelf.put(after.blob, "state")
+        if after.state.round == self._follower.plan.teacher_round:
+            self._shelf.pin(after.blob)
+
+    async def _save(self, after: Next) -> None:
+        head, note = self._log.head, self._log.tree_head
+        await self._in(self._saver, self._follower.save, after.state, head, note)
+        await self._in(self._saver, self._bodies.prune, after.state.round)
+
+    def _saved(self, saving: "asyncio.Task[None]") -> None:
+        self._saving.discard(saving)
+        self._intake().stop(None if saving.cancelled() else saving.exception())
+
+    async def _in(self, executor: ThreadPoolExecutor, work: Callable[..., Result], *args: object) -> Result:
+        """Return what blocking work returns, done in one of the threads; a storage failure stops the program at once."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(executor, lambda: work(*args))
+        except StorageError as error:
+            self._intake().stop(error)
+            raise

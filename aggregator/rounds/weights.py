@@ -1,0 +1,74 @@
+"""What each row of the newest tables weighs in its mean: known from the commit on, and computed again from the bodies after a start.
+
+The log has only the root over these numbers, for whoever computes one group of a mean again without the norms of whole bodies.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aggregator.log.log import Log
+from aggregator.rounds.bodies import Bodies
+from aggregator.rounds.replay import parsed_bodies
+from exact.outcome import outcome
+from protocol.errors import StorageError, Unreachable
+from protocol.ledger import KEPT_TABLES, Ledger
+from protocol.records import Round, Threshold, open_entry
+from protocol.table import weights_root
+
+logger = logging.getLogger("manta.weights")
+
+
+class Weights:
+    """The weights of the tables that a log keeps whole."""
+
+    def __init__(self, log: Log, bodies: Bodies, num_weights: int) -> None:
+        """Know none yet."""
+        self._log = log
+        self._bodies = bodies
+        self._num_weights = num_weights
+        self._known: dict[int, tuple[int, ...]] = {}
+        self._computing = asyncio.Lock()  # one table at a time, and each once
+
+    def remember(self, round_: int, weights: Sequence[int]) -> None:
+        """Know those of a round that was committed."""
+        self._known = {each: known for each, known in self._known.items() if each > round_ - KEPT_TABLES}
+        self._known[round_] = tuple(weights)
+
+    async def of(self, round_: int) -> tuple[int, ...]:
+        """Return those of a round's table, in its order.
+
+        Raises:
+            Unreachable: that table, or a body of it, is not kept here.
+        """
+        async with self._computing:
+            if round_ not in self._known:
+                try:
+                    self._known[round_] = await asyncio.to_thread(self._computed, self._log.ledger, round_)
+                except StorageError as error:  # it stops nothing: no promise depends on it
+                    logger.error("weights not computed round=%d reason=%s", round_, error)
+                    raise Unreachable("that table's weights cannot be computed here any more") from error
+            return self._known[round_]
+
+    def _computed(self, ledger: Ledger, round_: int) -> tuple[int, ...]:
+        listed = ledger.table_at(round_)
+        if listed is None:
+            raise Unreachable("that table is not kept here any more, or not made yet")
+        codec = ledger.manifest.exchange.codec
+        parsed = parsed_bodies(self._bodies, listed, codec, self._num_weights, round_)
+        floors = [ledger.floor_at(one.round - 1) for one in listed]
+        rows, floor = [one.row for one in listed], ledger.floor_at(round_ - 1)
+        found = outcome(rows, parsed, floors, self._thresholds(ledger, round_ - 1), floor, self._num_weights).weights
+        if weights_root(found) != self._entry(ledger, round_).weights:
+            raise StorageError(f"the weights of round {round_} are not those that the log says: the log, or this machine, is wrong")
+        return found
+
+    def _thresholds(self, ledger: Ledger, round_: int) -> tuple[Threshold, ...]:
+        return self._entry(ledger, round_).thresholds if round_ else ()
+
+    def _entry(self, ledger: Ledger, round_: int) -> Round:
+        index = ledger.index_at(round_)
+        assert index is not None
+        entry = open_entry(self._log.entry(index))
+        assert isinstance(entry, Round)
+        return entry

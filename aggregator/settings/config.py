@@ -1,0 +1,298 @@
+"""An operator's run file (TOML), and what the manifest will say of it; ``aggregator.settings.sections`` has its keys.
+
+The defaults are those of classification, dense; ``RunConfig.usual`` has those of each task, and ``RunConfig.thin`` those that need little
+traffic (``automl.training.settings``). The task itself has no key: it follows from the data.
+"""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from aggregator.monitor.settings import MonitorSection
+from aggregator.settings.lines import line_of
+from aggregator.settings.sections import (
+    DataSection,
+    ExchangeSection,
+    FollowerSection,
+    OptimizerSection,
+    RecipeSection,
+    RewardsSection,
+    RoundSection,
+    RunSection,
+    Section,
+)
+from automl.data.dataset import CLASSIFICATION, Dataset
+from automl.data.names import task_of
+from automl.spaces.cost import cost_table
+from automl.spaces.space import fitted_name, space_named
+from automl.training.schedule import Plan
+from automl.training.settings import Settings, first_floor, thin, usual
+from protocol.errors import UserError
+from protocol.exchange import Exchange
+from protocol.private import PRIVATE, PrivateData
+from protocol.records import Manifest, Optimizer
+from protocol.signing import Identity, sha256
+from swarm.disk import settings_text
+
+
+class RunConfig(Section):
+    """A whole run file."""
+
+    run: RunSection = RunSection()
+    data: DataSection = DataSection()
+    round: RoundSection = RoundSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    recipe: RecipeSection = RecipeSection()
+    exchange: ExchangeSection = ExchangeSection()
+    rewards: RewardsSection = RewardsSection()
+    follower: FollowerSection = FollowerSection()
+    monitor: MonitorSection = MonitorSection()
+
+    @classmethod
+    def usual(cls, task: str) -> "RunConfig":
+        """Return the settings that suit ``task`` ("classification" or "stereo") and its usual data: dense, one step a round."""
+        return cls.of(usual(task))
+
+    @classmethod
+    def thin(cls, task: str) -> "RunConfig":
+        """Return the settings that need little traffic for ``task`` and its usual data: several local steps, sparse contributions."""
+        return cls.of(thin(task))
+
+    @classmethod
+    def of(cls, settings: Settings) -> "RunConfig":
+        """Return a run file with these settings."""
+        batch, lot = settings.target_batch, settings.lot_samples
+        return cls(
+            run=RunSection(name=settings.dataset, rounds=settings.num_rounds),
+            data=DataSection(dataset=settings.dataset, supernet=settings.supernet),
+            round=RoundSection(target_batch=batch, lot_samples=lot, weight_cap=max(batch // 2, lot), max_claim_samples=16 * batch),
+            optimizer=OptimizerSection.model_validate(asdict(settings.optimizer)),
+            exchange=ExchangeSection(
+                local_steps=settings.local_steps,
+                codec=settings.codec,
+                residual_percent=settings.residual_percent,
+                first_floor=first_floor(settings.codec),
+            ),
+        )
+
+    @property
+    def data_root(self) -> Path | None:
+        """Where data sets lie that come with no library."""
+        return Path(self.follower.data_root).expanduser() if self.follower.data_root else None
+
+    def check(self) -> None:
+        """Refuse values that do not go together, as far as they show without the data: no torch is needed.
+
+        Raises:
+            UserError: there are some.
+        """
+        name, space = self.data.dataset, space_named(self.data.supernet)
+        task = task_of(name)
+        self._check_task(name, space.task if task is None else task)
+        is_private = self.run.data == PRIVATE
+        if self.data.classes and not is_private:
+            raise _misplaced_classes()
+        if is_private and space.task != CLASSIFICATION:
+            raise _not_images(name, space.task)
+        private = (_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else ()
+        nothing = sha256(b"")  # what only the data and the start can say
+        plan = self._plan(space.name, 1)
+        self._manifest(plan, name, space.task, nothing, private, initial_state=nothing, operator=Identity(bytes(32)).public_key)
+
+    def supernet_for(self, dataset: Dataset) -> str:
+        """Return the supernet's name, with the channels and classes of the data in it where they are not its family's.
+
+        Raises:
+            UserError: it is for another task than the data.
+        """
+        self._check_task(dataset.name, dataset.task)
+        return fitted_name(self.data.supernet, dataset.image_channels, dataset.num_classes)
+
+    def _check_task(self, dataset: str, task: str) -> None:
+        space = space_named(self.data.supernet)
+        if space.task != task:
+            raise UserError(
+                f"[data]: supernet {space.name} is for {space.task}, dataset {dataset} for {task}; "
+                f"choose another of the two, or begin with: manta-aggregator init --task {task}"
+            )
+
+    def plan(self, dataset: Dataset) -> Plan:
+        """Return the training that this run file describes.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        return self._plan(self.supernet_for(dataset), dataset.num_train)
+
+    def _plan(self, supernet: str, num_train: int) -> Plan:
+        run, optimizer = self.run, self.optimizer_settings()
+        recipe = self.recipe.recipe(space_named(supernet).task, num_train, run.rounds * self.round.target_batch)
+        return Plan(supernet, run.schedule, run.algorithm, optimizer, run.rounds, run.seed, self.exchange.local_steps, recipe)
+
+    def private_data(self, dataset: Dataset) -> tuple[PrivateData, ...]:
+        """Return what the images of the peers have to be, none where data are shared; ``dataset`` is the operator's, of the same kind.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        from automl.data.images import ImageDataset  # torch, which whoever only reads a run file does not wait for
+
+        if self.run.data != PRIVATE:
+            if self.data.classes:
+                raise _misplaced_classes()
+            return ()
+        if not isinstance(dataset, ImageDataset):
+            raise _not_images(dataset.name, dataset.task)
+        classes = self.data.classes or dataset.class_names
+        if len(classes) != dataset.num_classes:
+            raise UserError(f"[data]: {len(classes)} classes are named, the data set {dataset.name} has {dataset.num_classes}")
+        return (_private(classes, int(dataset.flips), self.rewards.unaudited_percent),)
+
+    def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset) -> Manifest:
+        """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        plan, private = self.plan(dataset), self.private_data(dataset)
+        key = operator.public_key
+        return self._manifest(plan, dataset.name, dataset.task, dataset.digest, private, initial_state=initial_state, operator=key)
+
+    def _manifest(
+        self, plan: Plan, dataset: str, task: str, digest: bytes, private: tuple[PrivateData, ...], *, initial_state: bytes, operator: bytes
+    ) -> Manifest:
+        try:
+            return Manifest(
+                name=self.run.name,
+                task=task,
+                dataset=dataset,
+                data_digest=digest,
+                supernet=plan.supernet,
+                seed=plan.seed,
+                algorithm=plan.algorithm,
+                schedule=plan.schedule,
+                num_rounds=plan.num_rounds,
+                lot_samples=self.round.lot_samples,
+                optimizer=plan.optimizer,
+                initial_state=initial_state,
+                exchange=self._exchange(),
+                reward_pool=self.rewards.pool,
+                costs=cost_table(plan.space),
+                operators=(operator,),
+                cohorts=self.run.cohorts,
+                data=self.run.data,
+                private=private,
+                recipe=plan.recipe,
+            )
+        except ValueError as error:
+            raise UserError(f"the run file does not make a run: {error}") from error
+
+    def _exchange(self) -> Exchange:
+        """Return the exchange's part of the manifest.
+
+        Raises:
+            ValueError: values that do not go together.
+        """
+        return Exchange(
+            codec=self.exchange.codec,
+            residual_percent=self.exchange.residual_percent,
+            local_steps=self.exchange.local_steps,
+            max_rows=self.exchange.max_rows,
+            target_batch=self.round.target_batch,
+            max_claim_samples=self.round.max_claim_samples,
+            weight_cap=self.round.weight_cap,
+            first_floor=self.exchange.first_floor,
+            first_open_ms=round(1000 * self.round.first_open_s),
+            min_open_ms=round(1000 * self.round.min_open_s),
+            max_open_ms=round(1000 * self.round.max_open_s),
+        )
+
+    def optimizer_settings(self) -> Optimizer:
+        """Return the optimiser's part of the manifest.
+
+        Raises:
+            UserError: values that do not go together.
+        """
+        try:
+            return Optimizer(**self.optimizer.model_dump())
+        except ValueError as error:
+            raise UserError(f"[optimizer]: {error}") from error
+
+
+def _misplaced_classes() -> UserError:
+    return UserError('[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out')
+
+
+def _not_images(dataset: str, task: str) -> UserError:
+    return UserError(f'[run]: data = "private" is for labelled images; {dataset} is a set for {task}')
+
+
+def _private(classes: Sequence[str], mirrored: int, unaudited_percent: int) -> PrivateData:
+    try:
+        return PrivateData(tuple(classes), mirrored, unaudited_percent)
+    except ValueError as error:
+        raise UserError(f"[data]: classes: {error}") from error
+
+
+def load_run_file(path: Path) -> RunConfig:
+    """Return the settings of a run file.
+
+    Raises:
+        UserError: no such file, not TOML, an unknown key or a value that cannot be.
+    """
+    try:
+        text = settings_text(path)
+        values = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise UserError(f"there is no run file {path}; write one with: manta-aggregator init {path}") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    try:
+        return RunConfig(**values)
+    except ValidationError as error:
+        problem, *others = error.errors()
+        where = ".".join(str(part) for part in problem["loc"])
+        what = "is not a key of a run file" if problem["type"] == "extra_forbidden" else problem["msg"].removeprefix("Value error, ")
+        line = line_of(text, problem["loc"])
+        at = str(path) if line is None else f"{path}, line {line}"
+        more = f" ({len(others)} more like this)" if others else ""
+        raise UserError(f"{at}: {where}: {what}{more}; manta-aggregator init writes a file with all keys") from error
+
+
+def template(settings: RunConfig) -> str:
+    """Return a run file with these settings, every key explained."""
+    lines = ["# A Manta run. Change what you like before the first start; after it the run is what it is.", ""]
+    for section_name, section_field in RunConfig.model_fields.items():
+        section: BaseModel = getattr(settings, section_name)
+        assert section_field.annotation is not None
+        lines.append(section.__doc__ or f"[{section_name}]")
+        lines[-1] = f"[{section_name}]" + (f"  # {lines[-1].partition(' ')[2].strip('()')}" if " " in lines[-1] else "")
+        for name, field in type(section).model_fields.items():
+            lines.append(f"# {field.description}")
+            lines.append(f"{name} = {_toml(getattr(section, name))}")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _toml(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | tuple) else repr(value)
+
+
+def write_run_file(path: Path, settings: RunConfig) -> None:
+    """Write a new run file with these settings, every key explained.
+
+    Raises:
+        UserError: the file exists, or cannot be written.
+    """
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(template(settings))
+    except FileExistsError as error:
+        raise UserError(f"{path} exists already; it is left as it is: choose another name, or move it away") from error
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; choose another place") from error

@@ -1,0 +1,185 @@
+"""This peer's part in its cohort, whichever end it is: it proves the token to its mates, and takes a place in a roster for each base.
+
+Whatever goes wrong, the peer is alone, and what it did counts all the same. Only mates who have proven the token are listened to.
+"""
+
+import time
+from collections.abc import Awaitable, Callable
+
+from peer.cohort.founder import FounderSeat
+from peer.cohort.messages import (
+    GIVE,
+    HAND_OVER,
+    JOIN,
+    MAX_HAND_OVER_BYTES,
+    MAX_SMALL_BYTES,
+    Give,
+    GiveAnswer,
+    HandOver,
+    Join,
+    Word,
+)
+from peer.cohort.roster import Rosters
+from peer.cohort.seat import GONE, Accepted, Desk, Gathered, Seat
+from protocol.cohorts import Group
+from protocol.encoding import pack, unpack
+from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
+from protocol.records import Manifest
+from protocol.rosters import Silence
+from protocol.rounds import Standing
+from protocol.signing import Identity, PublicKey
+from swarm.near import Vectors
+from swarm.near_calls import MAX_MESSAGE_BYTES, NearCalls
+from swarm.near_mates import Mates, NotAMate
+from swarm.neighbours import Neighbours
+from swarm.rpc import LARGE_BYTES, Handler, OwnNode
+
+__all__ = ["Accepted", "Cohort", "Gathered", "Seat"]
+
+_MAX_NEAR_BYTES = MAX_MESSAGE_BYTES // 2  # of a call at a mate's door, which adds its own
+
+
+def _monotonic_ms() -> float:
+    return time.monotonic_ns() / 1e6
+
+
+class Cohort:
+    """One peer among its mates. All methods run in one event loop."""
+
+    def __init__(
+        self,
+        node: OwnNode,
+        identity: Identity,
+        manifest: Manifest,
+        run: bytes,
+        name: str,
+        token: bytes | None,
+        neighbours: Neighbours,
+        *,
+        group: Callable[[], Group] | None = None,
+        now_ms: Callable[[], float] = _monotonic_ms,
+    ) -> None:
+        """Know nobody yet.
+
+        Args:
+            node: this peer's.
+            identity: its key.
+            manifest: the run's.
+            run: its id.
+            name: the cohort's, or ``protocol.cohorts.AFFINITY``, which its members prove to each other.
+            token: what its members prove to each other (32 bytes); None: this peer is always alone.
+            neighbours: where those who announce the cohort are found.
+            group: gives the cohort at present, where it may change; None: whoever proves the token is in it.
+            now_ms: the time by a clock that does not go back.
+        """
+        self._node = node
+        self._key = identity.public_key
+        self._group = group or (lambda: Group(name))
+        self._neighbours = neighbours
+        self._seat = Seat(self._key)
+        self._desk: Desk | None = None
+        if token is not None:
+            self._calls = NearCalls(node)
+            mates = Mates(node, self._calls, run, name, token, lambda: neighbours.period_s, lambda: now_ms() / 1000)
+            self._desk = Desk(self._calls, manifest, run, mates, Vectors(node), Silence(), now_ms)
+            self._rosters = Rosters(self._desk)
+
+    async def start(self) -> None:
+        """Answer mates from now on."""
+        if self._desk is not None:
+            await self._calls.start()
+            await self._desk.mates.start()
+            await self._desk.vectors.start()
+            for method, answer in ((JOIN, self._on_join), (GIVE, self._on_give), (HAND_OVER, self._on_hand_over)):
+                await self._calls.serve(method, self._for_mates(self._desk, answer))
+
+    async def leave(self) -> None:
+        """Tell the mates that this peer leaves."""
+        if self._desk is not None:
+            await self._desk.mates.leave()
+
+    async def close(self) -> None:
+        """Give up what is under way; mates go on alone."""
+        self._seat.close()
+        if self._desk is not None:
+            self._rosters.close()
+            await self._calls.close()
+            await self._desk.mates.close()
+            self._desk.vectors.close()
+
+    async def meet(self) -> None:
+        """Prove the token to who stands where the cohort meets, and to the mates known again: to be called after each look."""
+        if self._desk is not None:
+            await self._desk.mates.meet((*self._neighbours.at_meeting(), *(self._group().members or ())))
+
+    def mates(self) -> tuple[PublicKey, ...]:
+        """Return those of the cohort at present who proved the token lately, in the order of their keys."""
+        if self._desk is None:
+            return ()
+        members = self._group().members
+        return tuple(key for key in self._desk.mates.fresh() if members is None or key in members)
+
+    async def convene(self, base: Standing, lot_ms: int, left_ms: float, group: Group | None = None) -> Seat:
+        """Return this peer's place for work on ``base``, within a bounded time; on any trouble one alone. The one before is given up.
+
+        Args:
+            base: whose state this peer holds.
+            lot_ms: median duration of its lots; 0 or 1: not known.
+            left_ms: until what was learnt has to be gathered, to be coded and handed in.
+            group: the cohort, for all of this work; None: that at present.
+        """
+        self._seat.close()
+        self._seat = before = Seat(self._key)
+        if self._desk is None or left_ms <= 0:
+            return before
+        seat = await self._rosters.find(base, min(max(lot_ms, 0), MAX_LOT_MS), min(left_ms, float(MAX_OPEN_MS)), group or self._group())
+        if self._seat is before:
+            self._seat = seat
+        else:
+            seat.close()  # another place was looked for in the meantime
+        return seat
+
+    # For others who have something to say to mates.
+
+    @property
+    def key(self) -> PublicKey:
+        """This peer's own key."""
+        return self._key
+
+    async def serve_mates(self, method: str, handler: Handler) -> None:
+        """Answer calls of mates, and of nobody else; without a token there are none."""
+        if self._desk is not None:
+            await self._calls.serve(method, self._for_mates(self._desk, handler))
+
+    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        """Return the answer of a mate, of ``largest`` bytes at most; raises as ``Endpoint.call``."""
+        if max(len(request), largest) <= _MAX_NEAR_BYTES:
+            return await self._calls.call(mate, method, request, timeout_s=timeout_s)
+        return await self._node.call(mate, method, request, timeout_s=timeout_s, large_answer=largest >= LARGE_BYTES)
+
+    # What mates ask.
+
+    @staticmethod
+    def _for_mates(desk: Desk, answer: Callable[[PublicKey, bytes], Awaitable[bytes]]) -> Handler:
+        async def handler(caller: PublicKey, request: bytes) -> bytes:
+            if not desk.mates.knows(caller):
+                raise NotAMate("prove the cohort's token first")
+            return await answer(caller, request)
+
+        return handler
+
+    async def _on_join(self, caller: PublicKey, request: bytes) -> bytes:
+        return pack(await self._rosters.on_join(caller, unpack(Join, request, max_bytes=MAX_SMALL_BYTES)))
+
+    async def _on_give(self, caller: PublicKey, request: bytes) -> bytes:
+        give = unpack(Give, request, max_bytes=MAX_SMALL_BYTES)
+        seat = self._founder_of(give.base)
+        return pack(GiveAnswer((), GONE, 0) if seat is None else await seat.on_give(caller, give))
+
+    async def _on_hand_over(self, caller: PublicKey, request: bytes) -> bytes:
+        handed = unpack(HandOver, request, max_bytes=MAX_HAND_OVER_BYTES)
+        seat = self._founder_of(handed.base)
+        return pack(Word((), GONE) if seat is None else await seat.on_hand_over(caller, handed))
+
+    def _founder_of(self, base: bytes) -> FounderSeat | None:
+        return self._seat if isinstance(self._seat, FounderSeat) and self._seat.base.commit == base else None

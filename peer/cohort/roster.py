@@ -1,0 +1,185 @@
+"""How a peer finds its place in a roster for a base: it asks the founder that it would choose, or is the founder for those who ask it.
+
+Whoever asks another than that one's own choice is told so. All waits are bounded; on any trouble the peer is alone for that base.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from peer.cohort.founder import FounderSeat
+from peer.cohort.messages import JOIN, MAX_SMALL_BYTES, Join, JoinAnswer, Place
+from peer.cohort.seat import TROUBLE, Desk, MemberSeat, Seat
+from protocol.cohorts import Group
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+from protocol.rosters import MAX_CONVENING_MS, Durations, Timetable, choose_founder, convening_ms, fits
+from protocol.rounds import Standing
+from protocol.signing import PublicKey
+from swarm import waits
+
+_TRIES = 3  # founders that are asked for a place
+_LATE, _NOT_YET, _OTHER_COHORT = (JoinAnswer(int(place)) for place in (Place.LATE, Place.NOT_YET, Place.OTHER_COHORT))
+
+logger = logging.getLogger("manta.cohort")
+
+
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """A mate that asks this peer to be its founder, until it is answered."""
+
+    key: PublicKey
+    join: Join
+    answer: "asyncio.Future[JoinAnswer]"
+
+    def say(self, answer: JoinAnswer) -> None:
+        if not self.answer.done():
+            self.answer.set_result(answer)
+
+
+class Rosters:
+    """This peer's places, one after the other."""
+
+    def __init__(self, desk: Desk) -> None:
+        """Stand nowhere yet."""
+        self._desk = desk
+        self._key = desk.calls.key
+        self._durations = Durations()
+        self._search = object()  # for a place, the newest
+        self._round = 0  # of the work that a place is held for, or looked for
+        self._base = b""
+        self._group = Group("")  # the cohort on that base
+        self._founder: PublicKey | None = None  # who is being asked
+        self._roster: FounderSeat | None = None  # this peer's own
+        self._settled: Place | None = None  # what mates are told where there is neither
+        self._asking: dict[PublicKey, _Asking] = {}
+
+    def close(self) -> None:
+        """Look for no place any more."""
+        self._founder, self._roster, self._settled = None, None, Place.LATE
+        for asking in list(self._asking.values()):
+            asking.say(_LATE)
+
+    async def find(self, base: Standing, lot_ms: int, left_ms: float, group: Group) -> Seat:
+        """Return this peer's place for work on ``base``; see ``Cohort.convene``. When it is called again the one before is over."""
+        search = self._search = object()
+        self._round, self._base, self._group = base.round + 1, base.commit, group
+        self._founder, self._roster, self._settled = None, None, None
+        seat: Seat | None = None
+        try:
+            seat = await self._look(search, base, lot_ms, left_ms, self._desk.now_ms() + convening_ms(left_ms))
+        except TROUBLE as error:
+            logger.info("no place in a roster round=%d reason=%s", base.round + 1, error)
+        finally:
+            if self._search is search:
+                self._founder, self._settled = None, self._settled or Place.LATE
+                self._answer_all()
+        return seat or Seat(self._key)
+
+    def _mates(self) -> set[PublicKey]:
+        """Return who proved that it is a mate and is in this peer's cohort, as far as is known."""
+        fresh = set(self._desk.mates.fresh())
+        return fresh if self._group.members is None else fresh & self._group.members
+
+    # Asking a founder.
+
+    async def _look(self, search: object, base: Standing, lot_ms: int, left_ms: float, until_ms: float) -> Seat | None:
+        desk = self._desk
+        others: set[PublicKey] = set()  # who are of another cohort, as they say
+        founder = choose_founder(self._key, self._mates(), desk.silence, self._round)
+        for _ in range(_TRIES):
+            if founder == self._key:
+                return self._found(base, lot_ms, left_ms, until_ms)
+            answer = await self._ask(founder, base, lot_ms, until_ms)
+            if self._search is not search:
+                return None
+            if answer is None or answer.place in (Place.NO_FOUNDER, Place.OTHER_COHORT):
+                if answer is None or answer.place == Place.NO_FOUNDER:
+                    desk.silence.note(founder, self._round)
+                else:
+                    others.add(founder)
+                if desk.now_ms() >= until_ms:
+                    return None
+                founder = choose_founder(self._key, self._mates() - others, desk.silence, self._round)
+            elif answer.place == Place.ELSEWHERE:
+                founder = PublicKey(answer.founder[0])
+                if founder != self._key and not desk.mates.knows(founder):
+                    return None
+            else:
+                return self._answered(base, founder, answer)
+        return None
+
+    async def _ask(self, founder: PublicKey, base: Standing, lot_ms: int, until_ms: float) -> JoinAnswer | None:
+        """Ask for a place; None: no answer."""
+        self._founder = founder
+        self._answer_all()
+        patience_ms = max(0, round(until_ms - self._desk.now_ms()))
+        request = pack(Join(base.commit, base.round + 1, lot_ms, patience_ms, self._group.name))
+        try:
+            answer = await self._desk.calls.call(founder, JOIN, request, timeout_s=patience_ms / 1000 + waits.NEAR_S)
+            return unpack(JoinAnswer, answer, max_bytes=MAX_SMALL_BYTES)
+        except TROUBLE as error:
+            logger.info("no founder round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], error)
+            return None
+
+    def _answered(self, base: Standing, founder: PublicKey, answer: JoinAnswer) -> Seat | None:
+        if answer.place == Place.NOT_YET:
+            self._desk.silence.note_late(founder, self._round)
+        if answer.place != Place.TAKEN:
+            logger.info("no place round=%d peer=%s reason=%s", base.round + 1, founder.hex()[:8], Place(answer.place).name)
+            return None
+        members = [PublicKey(key) for key in answer.members]
+        if self._key not in members or founder not in members:
+            raise EncodingError("a roster without its founder, or without who was taken")
+        self._desk.silence.forgive(founder)
+        return MemberSeat(self._desk, base, founder, members, self._desk.now_ms() + answer.ends_ms, answer.step_ms)
+
+    # Being the founder.
+
+    def _found(self, base: Standing, lot_ms: int, left_ms: float, until_ms: float) -> Seat | None:
+        """Take the founder's place; members may come until the first step is over."""
+        desk, steps, now_ms = self._desk, self._desk.manifest.exchange.local_steps, self._desk.now_ms()
+        if not fits(lot_ms, left_ms, steps):
+            self._settled = Place.NO_FOUNDER
+            return None
+        expected = {key for key in self._mates() if not desk.silence.covers(key, self._round)}
+        timetable = Timetable(now_ms + left_ms, steps, self._durations.averaging_ms, self._durations.gathering_ms, now_ms)
+        self._roster = FounderSeat(desk, base, self._group.name, expected, until_ms, timetable, self._durations)
+        return self._roster
+
+    async def on_join(self, caller: PublicKey, join: Join) -> JoinAnswer:
+        """Answer a mate that asks this peer to be its founder, as soon as it is known what this peer does on that base."""
+        earlier = self._asking.get(caller)
+        if earlier is not None:
+            earlier.say(_LATE)
+        asking = self._asking[caller] = _Asking(caller, join, asyncio.get_running_loop().create_future())
+        try:
+            self._answer(asking)
+            async with asyncio.timeout(min(float(join.patience_ms), MAX_CONVENING_MS) / 1000):
+                return await asking.answer
+        except TimeoutError:
+            return _NOT_YET
+        finally:
+            if self._asking.get(caller) is asking:
+                del self._asking[caller]
+
+    def _answer_all(self) -> None:
+        for asking in list(self._asking.values()):
+            self._answer(asking)
+
+    def _answer(self, asking: _Asking) -> None:
+        """Say what there is to say by now."""
+        join = asking.join
+        if join.round > self._round:
+            return  # this peer will be there in a moment, perhaps
+        if (join.round, join.base) != (self._round, self._base):
+            asking.say(_LATE)
+        elif join.cohort != self._group.name:
+            asking.say(_OTHER_COHORT)
+        elif self._roster is not None:
+            if not asking.answer.done():
+                asking.say(self._roster.admit(asking.key, join.lot_ms))
+        elif self._founder is not None:
+            asking.say(JoinAnswer(int(Place.ELSEWHERE), (self._founder,)))
+        elif self._settled is not None:
+            asking.say(JoinAnswer(int(self._settled)))

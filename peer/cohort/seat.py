@@ -1,0 +1,310 @@
+"""A peer's place in a roster for one base: alone, or as a member who gives its vectors to the founder. On any trouble a member is alone.
+
+The founder's place is in ``peer.cohort.founder``; what they say to each other in ``peer.cohort.messages``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exact.residuals import near_mean, vector_digest
+from peer.cohort.messages import GIVE, HAND_OVER, MAX_SMALL_BYTES, MAX_WORD_BYTES, Give, GiveAnswer, HandOver, Taken, Word
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, RemoteFault, Weather
+from protocol.exchange import codec_named
+from protocol.records import Manifest, SignedClaim, SignedContribution, SignedTicket
+from protocol.rosters import Silence
+from protocol.rounds import Standing
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.near import Vectors, off_loop
+from swarm.near_calls import NearCalls
+from swarm.near_mates import Mates
+
+Vector = NDArray[np.float32]
+
+GONE = "the founder has given this up"
+TROUBLE = (Weather, RemoteFault)  # the network's or another's: a peer is alone then
+_STEP = 2**16  # values at a time: they stay in a cache
+
+logger = logging.getLogger("manta.cohort")
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The log has the cohort's contribution, which lists this peer's claim, on its disk."""
+
+    contribution: SignedContribution
+    ticket: SignedTicket
+    mean: Vector | None  # (N,): what was coded, where a member needs it for its residual; None: it does not, or it could not be had
+
+
+class Gathered:
+    """The claims of a roster's members who came, in the order of their keys, and the mean of what they gave."""
+
+    def __init__(self, keys: Sequence[PublicKey], claims: Sequence[SignedClaim], vectors: Sequence[Vector], weights: Sequence[int]) -> None:
+        """Take the mean; all arguments are in the order of the keys.
+
+        Raises:
+            ValueError: as ``near_mean``.
+        """
+        self.keys = tuple(keys)
+        self.claims = tuple(claims)
+        self.weights = tuple(weights)
+        self._vectors = tuple(vectors)
+        self.mean = near_mean(vectors, weights)
+
+    @property
+    def are_same(self) -> bool:
+        """Whether all gave the same vector."""
+        return all(vector is self._vectors[0] for vector in self._vectors)
+
+    def without(self, keys: frozenset[PublicKey]) -> "Gathered":
+        """Return what there is without the members of these keys.
+
+        Raises:
+            ValueError: nothing.
+        """
+        left = [place for place, key in enumerate(self.keys) if key not in keys]
+        return Gathered(*([values[place] for place in left] for values in (self.keys, self.claims, self._vectors, self.weights)))  # type: ignore[arg-type]
+
+
+@dataclass
+class Desk:
+    """What all seats of a peer share."""
+
+    calls: NearCalls
+    manifest: Manifest
+    run: bytes
+    mates: Mates
+    vectors: Vectors
+    silence: Silence
+    now_ms: Callable[[], float]
+    count: int | None = None  # N, once this peer has had a vector
+    counted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether members are left with a residual."""
+        return codec_named(self.manifest.exchange.codec).is_sparse
+
+    def weight_of(self, samples: int) -> int:
+        """Return what so many samples weigh."""
+        return min(samples, self.manifest.exchange.weight_cap)
+
+    def count_values(self, vector: Vector) -> None:
+        """Learn from the peer's own vector how long vectors are."""
+        self.count = vector.size
+        self.counted.set()
+
+
+class Seat:
+    """A place in a roster; this one is of a peer that is alone."""
+
+    def __init__(self, key: PublicKey) -> None:
+        self.key = key
+
+    @property
+    def founder(self) -> PublicKey:
+        """Whom the claim names."""
+        return self.key
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else is in the roster, any more."""
+        return True
+
+    @property
+    def is_founder(self) -> bool:
+        """Whether members give this peer their vectors."""
+        return False
+
+    @property
+    def members(self) -> tuple[PublicKey, ...]:
+        """The roster as far as this peer knows it, in the order of the keys; who came late is known to the founder only."""
+        return (self.key,)
+
+    def step_ends(self, step: int) -> float | None:
+        """Return when the vector of the local step that is under way (from 0) is due, in ms of the clock; None: nobody waits for it."""
+        del step
+        return None
+
+    async def average(self, step: int, vector: Vector, samples: int) -> Vector:
+        """Return the roster's mean of a step; the same object where this peer is alone, from here on.
+
+        Nobody may change ``vector`` after this: a mate may still be reading it.
+        """
+        del step, samples
+        return vector
+
+    def work_over(self) -> None:
+        """The last lot is trained: from here on what was learnt is sealed, and then gathered."""
+
+    async def gather(self, claim: SignedClaim, given: Vector, weight: int) -> Gathered | None:
+        """Founder: return what the members hand over in time, with its own; None: nobody did. What comes of it is said by ``tell``."""
+        del claim, given, weight
+        return None
+
+    async def hand_over(self, claim: SignedClaim, given: Vector, weight: int, until_ms: float) -> Accepted | None:
+        """Member: give what was learnt to the founder, and return what the log said to it; None: hand in alone."""
+        del claim, given, weight, until_ms
+        return None
+
+    async def tell(self, accepted: Accepted | None) -> None:
+        """Founder: tell the members that ``accepted`` lists their claims; None, or for those whom it does not list: hand in alone."""
+        del accepted
+
+    def close(self, reason: str = GONE) -> None:
+        """Give the place up; who waits for this peer goes on alone."""
+        del reason
+
+
+class MemberSeat(Seat):
+    """The place of a member who is not the founder."""
+
+    def __init__(
+        self, desk: Desk, base: Standing, founder: PublicKey, members: Sequence[PublicKey], ends_ms: float, step_ms: float
+    ) -> None:
+        """Begin with the first step, whose vector is due at ``ends_ms``."""
+        super().__init__(desk.calls.key)
+        self._desk = desk
+        self._base = base
+        self._founder = founder
+        self._members = tuple(members)
+        self._ends_ms = ends_ms
+        self._step_ms = step_ms
+        self._is_alone = False
+
+    @property
+    def founder(self) -> PublicKey:
+        """See ``Seat``."""
+        return self.key if self._is_alone else self._founder
+
+    @property
+    def is_alone(self) -> bool:
+        """See ``Seat``."""
+        return self._is_alone
+
+    @property
+    def members(self) -> tuple[PublicKey, ...]:
+        """See ``Seat``."""
+        return (self.key,) if self._is_alone else self._members
+
+    def step_ends(self, step: int) -> float | None:
+        """See ``Seat``."""
+        del step
+        return None if self._is_alone else self._ends_ms
+
+    async def average(self, step: int, vector: Vector, samples: int) -> Vector:
+        """See ``Seat``."""
+        if self._is_alone:
+            return vector
+        desk, now_ms = self._desk, self._desk.now_ms()
+        # The founder may be late by a lot, and waits for others as long: both are a third of a step.
+        timeout_s = (max(self._ends_ms - now_ms, 0.0) + self._step_ms) / 1000 + waits.NEAR_S
+        try:
+            offer = await desk.vectors.offer(vector, (self._founder,), is_shared=desk.mates.share_host(self._founder))
+            request = pack(Give(self._base.commit, step, samples, offer))
+            answer = await desk.calls.call(self._founder, GIVE, request, timeout_s=timeout_s)
+            opened = unpack(GiveAnswer, answer, max_bytes=MAX_SMALL_BYTES)
+            if not opened.mean:
+                self._go_alone(f"left out: {opened.reason}")
+                return vector
+            mean = await desk.vectors.fetch(self._founder, opened.mean[0], vector.size, timeout_s=timeout_s)
+            await off_loop(mean.size, lambda: _check_finite(mean))
+        except TROUBLE as error:
+            desk.silence.note(self._founder, self._base.round + 1)
+            self._go_alone(str(error))
+            return vector
+        self._ends_ms = desk.now_ms() + opened.ends_ms
+        return mean
+
+    async def hand_over(self, claim: SignedClaim, given: Vector, weight: int, until_ms: float) -> Accepted | None:
+        """See ``Seat``."""
+        del weight  # the founder reads it off the claim
+        if self._is_alone:
+            return None
+        desk, timeout_s = self._desk, (until_ms - self._desk.now_ms()) / 1000
+        if timeout_s <= 0:
+            self._go_alone("there is no time left to hand anything over")
+            return None
+        try:
+            is_many = desk.manifest.exchange.local_steps > 1
+            digest = await off_loop(given.size, lambda: vector_digest(given)) if is_many else b""
+            offer = await desk.vectors.offer(given, (self._founder,), is_shared=desk.mates.share_host(self._founder))
+            request = pack(HandOver(self._base.commit, claim, digest, offer))
+            answer = await desk.calls.call(self._founder, HAND_OVER, request, timeout_s=timeout_s)
+            word = unpack(Word, answer, max_bytes=MAX_WORD_BYTES)
+            if not word.taken:
+                self._go_alone(f"left out: {word.reason}")
+                return None
+            self._check(word.taken[0], claim)
+        except Weather as error:  # its own hand-in may take long: whether it is silent shows in the next round
+            self._go_alone(str(error))
+            return None
+        except RemoteFault as error:
+            desk.silence.note(self._founder, self._base.round + 1)
+            self._go_alone(str(error))
+            return None
+        mean = await self._mean_of(word.taken[0], given, until_ms) if desk.is_sparse else None
+        return Accepted(word.taken[0].contribution, word.taken[0].ticket, mean)
+
+    def _check(self, taken: Taken, claim: SignedClaim) -> None:
+        """Check that the log has a contribution that lists this claim.
+
+        Raises:
+            RemoteFault: the founder's word does not show it.
+        """
+        contribution, ticket = taken.contribution.open(), taken.ticket.open(self._desk.manifest.operators[0])
+        base = (self._desk.run, self._base.round + 1, self._base.commit, self._founder)
+        if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
+            raise EncodingError("the founder names a contribution of another base, or another's")
+        if claim.digest not in contribution.claims:
+            raise EncodingError("the founder names a contribution that does not list this peer's claim")
+        if (ticket.run, ticket.contribution) != (self._desk.run, taken.contribution.digest):
+            raise EncodingError("the founder shows a ticket for something else")
+
+    async def _mean_of(self, taken: Taken, given: Vector, until_ms: float) -> Vector | None:
+        """Return the mean that was coded; None: it cannot be had, and the residual is lost."""
+        desk = self._desk
+        try:
+            if taken.weights:
+                vectors = [given] * len(taken.weights)
+                return await off_loop(given.size, lambda: near_mean(vectors, taken.weights))
+            if taken.mean:
+                timeout_s = max((until_ms - desk.now_ms()) / 1000, waits.NEAR_S)
+                mean = await desk.vectors.fetch(self._founder, taken.mean[0], given.size, timeout_s=timeout_s)
+                await off_loop(mean.size, lambda: _check_finite(mean))
+                return mean
+        except (*TROUBLE, ValueError) as error:
+            logger.info("mean not fetched round=%d reason=%s", self._base.round + 1, error)
+        return None
+
+    def _go_alone(self, reason: str) -> None:
+        self._is_alone = True
+        logger.info("alone round=%d reason=%s", self._base.round + 1, reason)
+
+
+def norm_of(vector: Vector) -> float:
+    """Return about how long a vector is; not finite if a value of it is not, or its square is none."""
+    total = 0.0
+    with np.errstate(over="ignore", invalid="ignore"):
+        for start in range(0, vector.size, _STEP):
+            part = vector[start : start + _STEP]
+            total += float(np.dot(part, part))
+    return float(np.sqrt(total))
+
+
+def _check_finite(vector: Vector) -> None:
+    """Check what a founder made.
+
+    Raises:
+        EncodingError: its values are not finite, or so large that they might as well not be.
+    """
+    if not isfinite(norm_of(vector)):
+        raise EncodingError("a mean holds values that are not finite")

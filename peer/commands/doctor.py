@@ -1,0 +1,206 @@
+"""manta-peer doctor: looks at this computer, and at the run, and yields what it finds as it goes."""
+
+import asyncio
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from peer.commands import findings
+from peer.commands.findings import Finding, State
+from peer.commands.report import is_running
+from peer.config import PeerConfig
+from peer.contact.whereabouts import find_addresses
+from peer.limits import nvml
+from peer.limits.sensors import THIS_COMPUTER
+from peer.store import read_last_run
+from protocol.errors import MantaError, Unreachable, UserError
+from protocol.records import SignedManifest
+from protocol.signing import PublicKey
+from swarm.disk import IDENTITY, load_identity
+
+if TYPE_CHECKING:
+    from peer.contact.visiting import Visit
+    from swarm.node import Node
+
+_PARTS = ("torch", "torchvision", "hivemind")
+_CARDS = Path("/sys/bus/pci/devices")
+_NVIDIA, _DISPLAYS = "0x10de", "0x03"
+
+
+def of_this_computer(config: PeerConfig) -> Iterator[Finding]:
+    """Yield what is found without a network, the quick things first."""
+    free = shutil.disk_usage(_existing(config.dir)).free
+    yield findings.disk(free, str(config.dir))
+    yield _key(config.dir)
+    yield findings.threads(_usable_threads(), os.cpu_count() or 1, config.cpu_threads)
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield findings.files(None if limit == resource.RLIM_INFINITY else limit)
+    try:
+        THIS_COMPUTER.check(config.limits)
+    except UserError as error:
+        yield Finding("limits", State.BAD, str(error))
+    programs = _programs()
+    yield programs
+    if programs.state is not State.BAD:
+        yield _arithmetic()
+        gpus, workers = _gpus(config)
+        yield gpus
+        yield findings.memory(psutil.virtual_memory().available, workers)
+
+
+async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
+    """Yield what is found of the run that the settings name, or that was joined last."""
+    try:
+        addresses, _ = find_addresses(config, read_last_run(config.dir))
+    except UserError:
+        yield Finding("run", State.NOTE, "none is known", "give --initial-peers, as the operator printed it, to look at that run too")
+        return
+    from peer.contact.visiting import visiting  # hivemind takes seconds, and what was found before may say that it is missing
+
+    try:
+        async with visiting(config) as visit:
+            for address in addresses:
+                took_s = await _round_trip_s(visit.node, visit.operator) if address in visit.node.entered_by else None
+                yield findings.aggregator(address, address in visit.node.entered_by, took_s)
+            async for finding in _of_visit(visit, config):
+                yield finding
+    except MantaError as error:
+        for address in addresses:
+            yield findings.aggregator(address, False, None)
+        yield Finding("run", State.BAD, str(error))
+
+
+async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding]:
+    from swarm.reach import Reachable, measure
+
+    manifest = visit.manifest
+    try:
+        newest = await visit.newest()
+        where = f"round {0 if newest is None else newest.round} of {manifest.num_rounds}"
+        yield Finding("run", State.GOOD, f"{manifest.name} ({visit.signed.run.hex()[:16]}), {where}")
+        ahead_s, took_s = await visit.node.clock_ahead_s(visit.operator)
+        yield findings.clock(ahead_s, took_s)
+    except MantaError as error:
+        yield Finding("log", State.BAD, str(error), "ask the operator whether the run's log is up")
+    yield await asyncio.to_thread(_data, visit.signed, config)
+    reach = await measure(visit.node, [visit.operator])
+    is_told = reach.reachable is Reachable.OUTBOUND and not config.listen_addresses
+    state = State.GOOD if reach.serves_others or is_told else State.NOTE
+    yield Finding("reachability", state, reach.words)
+
+
+async def _round_trip_s(node: "Node", operator: PublicKey) -> float | None:
+    begun_s = time.monotonic()
+    try:
+        await node.clock_ahead_s(operator)
+    except Unreachable:
+        return None
+    return time.monotonic() - begun_s
+
+
+def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
+    from peer.session import check_supported, load_data
+
+    try:
+        manifest = signed.open()
+        check_supported(manifest)
+        load_data(manifest, config)
+    except MantaError as error:
+        return Finding("data", State.BAD, str(error))
+    return Finding("data", State.GOOD, f"{manifest.dataset} is here, and is the run's")
+
+
+def _programs() -> Finding:
+    versions = []
+    for name in _PARTS:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            return Finding(
+                "programs", State.BAD, f"{name} is not installed", "install Manta with its extra: pip install 'manta-swarm[swarm]'"
+            )
+    try:
+        import torchvision  # noqa: F401 - whether it fits torch is seen by importing it
+    except (ImportError, RuntimeError, OSError) as error:
+        remedy = "install torch and torchvision anew, both from the same index (https://pytorch.org/get-started/locally/)"
+        return Finding("programs", State.BAD, f"{', '.join(versions)}; torchvision does not load ({_short(error)})", remedy)
+    return Finding("programs", State.GOOD, f"Python {platform.python_version()}, {', '.join(versions)}")
+
+
+def _arithmetic() -> Finding:
+    from automl.training.update import self_test
+
+    try:
+        self_test()
+    except MantaError as error:
+        return Finding("arithmetic", State.BAD, str(error), "this computer, or its build of torch, cannot take part: try another build")
+    return Finding("arithmetic", State.GOOD, "the same bits as everywhere")
+
+
+def _gpus(config: PeerConfig) -> tuple[Finding, int]:
+    """Return what is found of the GPUs, and how many worker processes there will be."""
+    import torch
+
+    from peer.crew.devices import choose_devices
+
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to count them, no device is to be opened
+    counts = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    finding = findings.gpus(
+        wants_none=config.gpus == "none",
+        cards=_cards(),
+        driver=nvml.driver(),
+        found=nvml.gpus(),
+        torch_cuda=torch.version.cuda,
+        torch_counts=counts,
+        version=torch.__version__,
+    )
+    try:
+        devices = choose_devices(config.gpus, config.workers, config.cpu_threads)
+    except UserError as error:
+        return Finding("GPUs", State.BAD, str(error)), 0
+    return finding, 0 if devices.is_in_process else len(devices.workers)
+
+
+def _cards() -> int:
+    """Return how many display devices of NVIDIA's the computer's bus has; 0 where it does not say."""
+    count = 0
+    with contextlib.suppress(OSError):
+        for device in _CARDS.iterdir():
+            with contextlib.suppress(OSError):
+                is_display = (device / "class").read_text().startswith(_DISPLAYS)
+                count += is_display and (device / "vendor").read_text().strip() == _NVIDIA
+    return count
+
+
+def _key(directory: Path) -> Finding:
+    path = directory / IDENTITY
+    if not path.exists():
+        return Finding("key", State.NOTE, f"none yet: the first manta-peer join makes {path}")
+    try:
+        load_identity(path)
+    except MantaError as error:
+        return Finding("key", State.BAD, str(error))
+    running = ", and a peer runs with it" if is_running(directory) else ""
+    return Finding("key", State.GOOD, f"{path}{running}", "keep a copy: manta-peer identity backup FILE")
+
+
+def _usable_threads() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _existing(path: Path) -> Path:
+    path = path.absolute()
+    return next(each for each in (path, *path.parents) if each.exists())
+
+
+def _short(error: BaseException) -> str:
+    return " ".join(str(error).split())[:200]

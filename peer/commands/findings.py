@@ -1,0 +1,143 @@
+"""What manta-peer doctor finds, and what each finding means: pure judgements of figures, each with what to do about it."""
+
+import enum
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from peer.limits.nvml import Gpu
+
+_MB, _GB = 10**6, 10**9
+_WORKER_BYTES = 400 * _MB  # what one takes on the CPU, torch most of all
+_LEAST_BYTES = 700 * _MB  # of free memory, for a peer of a small supernet
+_LEAST_DISK, _SOME_DISK = 200 * _MB, _GB
+_LEAST_FILES = 256  # open at a time: calls of others are some
+_CLOCK_S = 3.0  # hivemind's DHT takes no records of a clock that is farther off
+_SLOW_S = 1.0  # to the log and back
+
+
+class State(enum.Enum):
+    """How bad it is."""
+
+    GOOD = "ok"
+    NOTE = "note"  # it works as it is
+    BAD = "bad"  # it does not
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    state: State
+    said: str
+    remedy: str = ""
+
+    def lines(self) -> list[str]:
+        """Return it for a person."""
+        mark = {State.GOOD: "ok  ", State.NOTE: "note", State.BAD: "BAD "}[self.state]
+        first = f"{mark}  {self.what}: {self.said}"
+        return [first, f"      -> {self.remedy}"] if self.remedy else [first]
+
+
+def exit_code(findings: Iterable[Finding]) -> int:
+    """Return 0 where a peer can take part, else 1."""
+    return int(any(finding.state is State.BAD for finding in findings))
+
+
+def gpus(
+    *, wants_none: bool, cards: int, driver: str | None, found: Sequence[Gpu], torch_cuda: str | None, torch_counts: int, version: str
+) -> Finding:
+    """Judge the GPUs.
+
+    Args:
+        wants_none: the settings say that none is to compute.
+        cards: of NVIDIA that the computer has, as far as it says.
+        driver: its version; None: there is none.
+        found: the driver's GPUs.
+        torch_cuda: the CUDA version that torch was built for; None: for the CPU.
+        torch_counts: GPUs that torch can use.
+        version: torch's.
+    """
+    names = ", ".join(f"{gpu.name}{_memory(gpu)}" for gpu in found)
+    if wants_none:
+        return Finding("GPUs", State.GOOD, "none is to compute, as the settings say")
+    if not found and not cards:
+        return Finding("GPUs", State.NOTE, "there is no NVIDIA GPU: the CPU computes")
+    if driver is None:
+        said = f"there {'is one' if cards == 1 else f'are {cards}'} of NVIDIA, and no driver"
+        return Finding("GPUs", State.BAD, said, "install NVIDIA's driver (nvidia-smi then lists them), or give --gpus none")
+    if torch_cuda is None:
+        remedy = "install torch and torchvision for CUDA, both from the same index (https://pytorch.org/get-started/locally/)"
+        return Finding("GPUs", State.BAD, f"{names}; but this torch ({version}) is built for the CPU", f"{remedy}, or give --gpus none")
+    if torch_counts == 0:
+        said = f"{names}; but torch (built for CUDA {torch_cuda}) cannot use them with driver {driver}"
+        return Finding("GPUs", State.BAD, said, "update the driver, look at CUDA_VISIBLE_DEVICES, or give --gpus none")
+    some = "" if torch_counts == len(found) else f"; torch sees {torch_counts} of them (CUDA_VISIBLE_DEVICES?)"
+    return Finding("GPUs", State.GOOD, f"{names}, driver {driver}{some}")
+
+
+def memory(available_bytes: int, workers: int) -> Finding:
+    """Judge the free memory for so many worker processes; 0: the peer's own process computes."""
+    need = _LEAST_BYTES + workers * _WORKER_BYTES
+    said = f"{available_bytes / _GB:.1f} GB are free, a peer takes about {need / _GB:.1f} GB, more where the supernet is large"
+    if available_bytes >= need:
+        return Finding("memory", State.GOOD, said)
+    return Finding("memory", State.BAD, said, "close something, give fewer --workers, or take part with --light, which needs 0.3 GB")
+
+
+def disk(free_bytes: int, directory: str) -> Finding:
+    """Judge the free space where the peer's files are."""
+    said = f"{free_bytes / _GB:.1f} GB are free at {directory}"
+    if free_bytes < _LEAST_DISK:
+        return Finding("disk", State.BAD, said, "make room, or choose another --dir: what is trained is kept there until it is handed in")
+    if free_bytes < _SOME_DISK:
+        return Finding("disk", State.NOTE, said, "a large supernet needs more")
+    return Finding("disk", State.GOOD, said)
+
+
+def threads(usable: int, there: int, wanted: int | None) -> Finding:
+    """Judge the threads: those that this process may run on, those of the computer, and those of the settings."""
+    said = f"{usable} can be used" + (f" of {there}" if there != usable else "")
+    if wanted is not None and wanted > usable:
+        return Finding(
+            "threads", State.NOTE, f"{said}, the settings say {wanted}", f"give --cpu-threads {usable}: more wait for each other"
+        )
+    return Finding("threads", State.GOOD, said + ("" if wanted is None else f", {wanted} are to compute"))
+
+
+def files(limit: int | None) -> Finding:
+    """Judge how many files this process may have open."""
+    if limit is None or limit >= _LEAST_FILES:
+        return Finding("open files", State.GOOD, "as many as needed" if limit is None else f"up to {limit}")
+    return Finding("open files", State.BAD, f"up to {limit}, which is too few for calls of others", "raise it: ulimit -n 1024")
+
+
+def clock(ahead_s: float, took_s: float) -> Finding:
+    """Judge how far the log's clock is ahead of this computer's, asked in so long a time."""
+    behind = "behind" if ahead_s > 0 else "ahead of"
+    said = (
+        f"{abs(ahead_s):.1f} s {behind} the log's" if abs(ahead_s) > took_s / 2 else f"the log's, to within {max(took_s / 2, 0.01):.2f} s"
+    )
+    if abs(ahead_s) - took_s / 2 <= _CLOCK_S:
+        return Finding("clock", State.GOOD, said)
+    remedy = "set it by the network (timedatectl set-ntp true): others do not find a peer whose clock is more than 3 s off"
+    return Finding("clock", State.BAD, said, remedy)
+
+
+def aggregator(address: str, answers: bool, took_s: float | None) -> Finding:
+    """Judge one of the run's addresses; ``took_s``: to the log and back."""
+    if not answers:
+        remedy = "is it the whole address? does the aggregator run, and is its port open? does this network let TCP out?"
+        return Finding("aggregator", State.BAD, f"{address} does not answer", remedy)
+    if took_s is not None and took_s > _SLOW_S:
+        return Finding(
+            "aggregator", State.NOTE, f"{address} answers after {took_s:.1f} s", "a slow line; it may do, with a run of long rounds"
+        )
+    return Finding("aggregator", State.GOOD, f"{address} answers" + ("" if took_s is None else f" within {1000 * took_s:.0f} ms"))
+
+
+def _memory(gpu: Gpu) -> str:
+    if gpu.memory_bytes is None:
+        return ""
+    used = "" if gpu.memory_used_bytes is None else f", {gpu.memory_used_bytes / _GB:.1f} in use"
+    return f" ({gpu.memory_bytes / _GB:.0f} GB{used})"

@@ -1,0 +1,150 @@
+"""manta-peer specialise: the best subnet for this very machine from a run's newest state: got, profiled, searched, exported, evaluated.
+
+What is done is what ``manta-search`` does when its commands are typed one after the other; each is said as it is typed, and leaves its
+files, so that the same command goes on where it was.
+"""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+
+from automl.commands.evaluate import evaluate
+from automl.commands.export import export
+from automl.commands.find import find
+from automl.commands.profile import profile
+from automl.forms import FORMATS, ONNX
+from automl.latency.table import LatencyTable
+from automl.training.snapshot_header import read_header
+from peer.config import PeerConfig
+from protocol.errors import UserError
+from swarm.loading import ending_at_ctrl_c
+
+TABLE, SEARCH = "latency.json", "search"
+_AMOUNT = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a person wants; see the command's options."""
+
+    latency_ms: str
+    out: Path
+    snapshot: Path | None  # None: the run's newest state
+    device: str
+    is_quick: bool  # less exact, in minutes
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything takes time.
+
+        Raises:
+            UserError: it is so.
+        """
+        if not _AMOUNT.fullmatch(self.latency_ms) or float(self.latency_ms) == 0:
+            raise UserError(f"--latency-ms {self.latency_ms!r} is no time above zero: write it like 5 or 2.5")
+        if self.device not in ("cpu", "cuda"):
+            raise UserError(f"there is no device {self.device!r}: --device takes cpu or cuda")
+        if self.snapshot is not None:
+            read_header(self.snapshot)
+        if self.out.exists() and not self.out.is_dir():
+            raise UserError(f"{self.out} is no folder: choose another --out")
+
+    @property
+    def name(self) -> str:
+        """What the network is called."""
+        return f"best-{self.latency_ms}ms-{self.device}"
+
+
+def specialise(wish: Wish, config: PeerConfig, say: Callable[[str], None]) -> None:
+    """Do all of it; what the commands say is printed by them.
+
+    Raises:
+        UserError: the run, the data or the wish do not fit.
+        Unreachable: nobody gives the run's state.
+    """
+    try:
+        wish.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {wish.out}: {error.strerror}; choose another --out") from error
+    if wish.snapshot is None:
+        with ending_at_ctrl_c():
+            import peer.contact.visiting  # noqa: F401 - it takes seconds, and then there is something to clean up
+    snapshot = wish.snapshot or asyncio.run(newest_state(config, wish.out, say))
+    data = () if config.data_root is None else ("--data-root", str(config.data_root))
+    threads = () if config.cpu_threads is None else ("--threads", str(config.cpu_threads))
+    supernet, table = read_header(snapshot).get("supernet", ""), wish.out / TABLE
+    if not _is_of(table, supernet, wish.device):
+        quick = ("--quick",) if wish.is_quick else ()
+        _run(say, profile, "--supernet", supernet, "--device", wish.device, *threads, *quick, "--out", str(table))
+    search = wish.out / f"{SEARCH}-{snapshot.stem}-{wish.latency_ms}ms"
+    few = ("--generations", "4", "--population", "12", "--no-predictor") if wish.is_quick else ()
+    limits = ("--latency-ms", wish.latency_ms, "--latency-table", str(table))
+    start = ("--snapshot", str(snapshot))
+    _run(say, find, *start, *limits, *data, *threads, *few, "--device", wish.device, "--out", str(search))
+    forms = [form for form in FORMATS if form != ONNX or find_spec("onnxruntime") is not None]
+    best, name = str(search / "best.json"), ("--name", wish.name)
+    to = ("--format", ",".join(forms), "--out", str(wish.out), *name, "--force")
+    _run(say, export, *start, "--arch", best, *data, *threads, *to)
+    _run(say, evaluate, str(wish.out / wish.name), *data, *threads)
+
+
+async def newest_state(config: PeerConfig, folder: Path, say: Callable[[str], None]) -> Path:
+    """Return a snapshot of the run's newest committed state, got from the run unless it is in ``folder`` already.
+
+    Raises:
+        UserError: no run is known, or its data are private: nobody but their owners can measure on them.
+        Unreachable: nobody gives the state.
+    """
+    from automl.training.snapshot import save_snapshot
+    from peer.contact.visiting import visiting
+
+    async with visiting(config) as visit:
+        manifest, newest = visit.manifest, await visit.newest()
+        if manifest.is_private:
+            raise UserError("this run's data stay with their owners: get a snapshot of its operator's, and give --snapshot FILE")
+        round_ = 0 if newest is None else newest.round
+        path = folder / f"{visit.signed.run.hex()[:8]}-round-{round_:08d}.safetensors"
+        digest = manifest.initial_state if newest is None else newest.state
+        metadata = {"run": visit.signed.run.hex(), "supernet": manifest.supernet, "dataset": manifest.dataset}
+        metadata |= {"schedule": manifest.schedule, "state": digest.hex()}
+        if not holds_state(path, digest, metadata):
+            again = ", for the file that is there is not it" if path.exists() else ""
+            say(f"getting the state of round {round_} of {manifest.name} ({visit.signed.run.hex()[:16]}){again}")
+            save_snapshot(path, await visit.state(newest), metadata)
+        return path
+
+
+def holds_state(path: Path, digest: bytes, metadata: Mapping[str, str]) -> bool:
+    """Return whether a file is there that has the state of this digest, computed again, and says all of that of itself."""
+    from automl.training.snapshot import load_snapshot
+    from automl.training.update import state_digest
+
+    if not path.exists():
+        return False
+    try:
+        state, found = load_snapshot(path)
+    except UserError:
+        return False
+    return state_digest(state) == digest and metadata.items() <= found.items()
+
+
+def _is_of(table: Path, supernet: str, device: str) -> bool:
+    """Return whether a table is there already, of this supernet and device."""
+    try:
+        found = LatencyTable.load(table)
+    except UserError:
+        return False
+    return (found.supernet, found.conditions.device) == (supernet, device)
+
+
+def _run(say: Callable[[str], None], command: click.Command, *arguments: str) -> None:
+    say(f"manta-search {command.name} {_typed(arguments)}")
+    command.main(list(arguments), prog_name=f"manta-search {command.name}", standalone_mode=False, obj="manta-peer")
+
+
+def _typed(arguments: Sequence[str]) -> str:
+    return " ".join(arguments)

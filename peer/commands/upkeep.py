@@ -1,0 +1,241 @@
+"""The commands of manta-peer that look after a computer's peer: its settings, its key, its service, what is wrong with it.
+
+Each imports what it needs when it is called: torch and hivemind take seconds.
+"""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from peer.clear_errors import clear_errors
+from swarm.loading import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from peer.config import PeerConfig
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+DIR = click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
+
+
+def directory_in(options: dict[str, Any]) -> Path:
+    """Return the peer's directory, as ``DIR``, the environment or the default says."""
+    from peer.config import directory_of
+
+    return directory_of({"dir": options["dir"]} if options.get("dir") is not None else {})
+
+
+@click.command(name="init")
+@DIR
+def init_command(**options: Any) -> None:
+    """Write a settings file, peer.toml, with every setting and what it means, all commented out."""
+    with clear_errors():
+        from peer.commands.settings_file import write_settings
+
+        path = write_settings(directory_in(options))
+        click.echo(f"wrote {path}; edit it, then: manta-peer join --dir {path.parent}")
+
+
+@click.group(name="identity", invoke_without_command=True)
+@DIR
+def identity_group(**options: Any) -> None:
+    """Say under which key this peer takes part; back the key up, and restore it."""
+    if click.get_current_context().invoked_subcommand is None:
+        with clear_errors():
+            from peer.commands.keys import shown
+
+            click.echo(shown(directory_in(options)))
+
+
+@identity_group.command(name="backup")
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@DIR
+def backup_command(copy: Path, **options: Any) -> None:
+    """Copy the key to FILE, which must not be there yet and nobody else can read. Who has it is you."""
+    with clear_errors():
+        from peer.commands.keys import backup
+
+        click.echo(backup(directory_in(_nearest(options)), copy.expanduser()))
+
+
+@identity_group.command(name="restore")
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+@DIR
+def restore_command(copy: Path, **options: Any) -> None:
+    """Make the key in FILE this peer's again. Another key is not overwritten."""
+    with clear_errors():
+        from peer.commands.keys import restore
+
+        click.echo(restore(directory_in(_nearest(options)), copy.expanduser()))
+
+
+def _nearest(options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options, with the directory of the group's where the command has none."""
+    group = click.get_current_context().parent
+    return {**options, "dir": group.params.get("dir")} if options.get("dir") is None and group is not None else options
+
+
+@click.group(name="service")
+def service_group() -> None:
+    """Run the peer as a service of your own session (systemd), without root."""
+
+
+@service_group.command(name="install")
+@DIR
+@click.option("--start/--no-start", "starts", default=True, help="Start it now, and with each session of yours.  [default: start]")
+def install_command(starts: bool, **options: Any) -> None:
+    """Write a systemd user unit for the peer of DIR, and start it. Its settings are in peer.toml (manta-peer init)."""
+    with clear_errors():
+        from peer.commands.service import install
+        from peer.config import load_config
+
+        directory = directory_in(options)
+        config = load_config({"dir": directory})  # a mistake there would be seen by nobody
+        for line in install(directory, starts=starts):
+            click.echo(line)
+        if not (config.initial_peers or config.gateway or (directory / "last.json").exists()):
+            where = f"set initial_peers and run in {directory / 'peer.toml'}"
+            click.echo(f"it knows no run yet, and ends at once unless an aggregator is on this computer: {where}")
+
+
+@service_group.command(name="remove")
+def remove_command() -> None:
+    """Stop the service, after what is trained is handed in, and take it away; key and settings stay."""
+    with clear_errors():
+        from peer.commands.service import remove
+
+        for line in remove():
+            click.echo(line)
+
+
+RUN = (
+    click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated."),
+    click.option("--run", metavar="ID", help="The run's id: look at no other."),
+    click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library."),
+)
+
+
+def of_a_run(command: Command) -> Command:
+    """Give a command the flags that name a run."""
+    for flag in reversed(RUN):
+        command = flag(command)
+    return command
+
+
+def _config_of(options: dict[str, Any]) -> "PeerConfig":
+    """Return the settings, with addresses that are some.
+
+    Raises:
+        UserError: there is a mistake in them.
+    """
+    from peer.config import load_config
+    from swarm.addresses import check_peer_address
+
+    config = load_config(_given(options))
+    for address in config.initial_peers:
+        check_peer_address(address)
+    return config
+
+
+def _given(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value not in (None, ())}
+
+
+@click.command(name="doctor")
+@DIR
+@of_a_run
+@click.option("--gpus", metavar="all|none|0,2", help="GPUs that are to compute.")
+@click.option("--offline", is_flag=True, help="Look at this computer alone.")
+def doctor_command(offline: bool, **options: Any) -> None:
+    """Say whether this computer can take part, and what to do where it cannot; exit code 0: it can, 1: something is in the way."""
+    with clear_errors():
+        from peer.commands.doctor import of_the_run, of_this_computer
+        from peer.commands.findings import Finding, exit_code
+
+        config, seen = _config_of(options), list[Finding]()
+
+        def show(finding: Finding) -> None:
+            seen.append(finding)
+            for line in finding.lines():
+                click.echo(line)
+
+        async def show_run() -> None:
+            async for finding in of_the_run(config):
+                show(finding)
+
+        with ending_at_ctrl_c():
+            for finding in of_this_computer(config):
+                show(finding)
+        if not offline and exit_code(seen) == 0:
+            asyncio.run(show_run())
+    sys.exit(exit_code(seen))
+
+
+@click.command(name="about")
+@DIR
+@of_a_run
+def about_command(**options: Any) -> None:
+    """Say plainly what is downloaded, stored and sent; with --initial-peers, or where a run was joined, its sizes too."""
+    with clear_errors():
+        from peer.commands.about import general_lines, lines_of_run
+
+        config = _config_of(options)
+        for line in general_lines(config.dir):
+            click.echo(line)
+        if not config.initial_peers and not (config.dir / "last.json").exists():
+            return
+        with ending_at_ctrl_c():
+            from automl.training.update import state_piece_sizes
+            from exact.coding import body_num_bytes
+            from peer.contact.visiting import num_weights, visiting
+
+        async def look() -> None:
+            async with visiting(config) as visit:
+                manifest, count = visit.manifest, num_weights(visit.manifest)
+                state = sum(state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps))
+                body = body_num_bytes(manifest.exchange.codec, count)
+                click.echo()
+                for line in lines_of_run(manifest, visit.signed.run, count, state, body):
+                    click.echo(line)
+
+        asyncio.run(look())
+
+
+@click.command(name="specialise")
+@click.option("--latency-ms", required=True, metavar="MS", help="At most so long for one sample, on this machine.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="DIR", default="specialised", show_default=True, help="For all files.")
+@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A state.  [default: the run's newest]")
+@click.option("--device", metavar="cpu|cuda", default="cpu", show_default=True, help="For which device of this machine.")
+@click.option("--quick", "is_quick", is_flag=True, help="Measure and search less: not as good, in a minute or two.")
+@DIR
+@of_a_run
+@click.option("--cpu-threads", metavar="N", help="CPU threads to compute with.  [default: all cores]")
+def specialise_command(latency_ms: str, out: Path, snapshot: Path | None, device: str, is_quick: bool, **options: Any) -> None:
+    """Make the best network for this machine of a run's newest state: profiles, searches, exports, evaluates; goes on after a break."""
+    with clear_errors():
+        from peer.commands.specialise import Wish, specialise
+
+        wish, config = Wish(latency_ms, out, snapshot, device, is_quick), _config_of(options)
+        wish.check()
+        if snapshot is None:
+            _require_run(config)
+        specialise(wish, config, click.echo)
+
+
+def _require_run(config: "PeerConfig") -> None:
+    """Refuse settings that name no run.
+
+    Raises:
+        UserError: none is known.
+    """
+    from peer.contact.whereabouts import find_addresses
+    from peer.store import read_last_run
+
+    find_addresses(config, read_last_run(config.dir))
+
+
+COMMANDS: tuple[click.Command, ...] = (about_command, doctor_command, init_command, identity_group, service_group, specialise_command)

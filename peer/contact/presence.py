@@ -1,0 +1,171 @@
+"""A peer's presence in its run: it announces itself, meets its mates, finds out whether others can call it, and remembers some who can be.
+
+A round needs none of it: the DHT may be away, and nobody may be reached but the log.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+from collections.abc import Callable
+
+from peer.cohort.cohort import Cohort
+from peer.cohort.company import Company
+from peer.status import StatusBoard
+from peer.store import PeerStore
+from protocol.errors import MantaError
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.connections import host_of
+from swarm.lan import LocalNetwork
+from swarm.neighbours import Neighbours
+from swarm.reach import ASKED, DialBackDesk, Reach, Reachable, measure
+from swarm.rpc import OwnNode
+from swarm.tasks import together, within
+
+_REMEMBERED = 8  # peers of the run, for a start at which its aggregator is away
+_PERIODS_PUBLISHED = 6
+
+logger = logging.getLogger("manta.peer")
+
+
+class Presence:
+    """One peer's, in one run."""
+
+    def __init__(
+        self,
+        node: OwnNode,
+        operator: PublicKey,
+        company: Company,
+        cohort: Cohort,
+        neighbours: Neighbours,
+        local: LocalNetwork | None,
+        store: PeerStore,
+        board: StatusBoard,
+        *,
+        round: Callable[[], int],
+    ) -> None:
+        """Prepare; ``start`` answers others from then on.
+
+        Args:
+            node: this peer's.
+            operator: the key of the run's log.
+            company: says which cohort it is of.
+            cohort: this peer's part in it.
+            neighbours: the others of the run.
+            local: its mates on the local network; None: it has no mates.
+            store: where peers of the run are remembered.
+            board: where it shows what it finds.
+            round: returns whose state this peer holds.
+        """
+        self._node = node
+        self._operator = operator
+        self._company = company
+        self._cohort = cohort
+        self._neighbours = neighbours
+        self._local = local
+        self._store = store
+        self._board = board
+        self._round = round
+        self._desk = DialBackDesk(node)
+        self._reach = Reach()
+        self._listens_at: list[str] = []  # when the reach was measured
+        self._again = asyncio.Event()  # the reach may be another one
+
+    async def start(self) -> None:
+        """Dial back those who ask, from now on."""
+        await self._desk.start()
+        await self._neighbours.start()
+
+    def network_changed(self) -> None:
+        """This computer may be on another network than before: measure again."""
+        self._again.set()
+
+    async def meet(self) -> None:
+        """Announce this peer, and look for others, again and again.
+
+        At first that is more often, for mates that come at the same time; and where the own cohort is another one by now.
+        """
+        pause_s = waits.FIRST_LOOKS_S
+        while True:
+            is_new, group = False, self._company.group
+            try:
+                await self._company.measure()
+                await self._neighbours.look()
+                is_new = self._company.regroup()
+                await self._announce()
+                await self._neighbours.tell(self._company.expected)
+                if self._local is not None:
+                    await self._local.publish(_PERIODS_PUBLISHED * self._neighbours.period_s)
+                    await self._local.meet(self._cohort.mates())
+                await self._cohort.meet()
+            except MantaError as error:
+                logger.info("no neighbours reason=%s", error)
+            self._show_company(is_new=self._company.group != group)
+            if await self._node.addresses() != self._listens_at:
+                self._again.set()
+            pause_s = waits.FIRST_LOOKS_S if is_new else min(2 * pause_s, self._neighbours.period_s)
+            await asyncio.sleep(pause_s)
+
+    async def _announce(self) -> None:
+        company = self._company
+        await self._neighbours.announce(cohort=company.name, round_=self._round(), position=company.position(), size=company.own_size)
+
+    async def withdraw(self) -> None:
+        """Tell the mates and the DHT that this peer leaves; what cannot be told in a moment expires."""
+        with contextlib.suppress(MantaError, TimeoutError):
+            async with asyncio.timeout(waits.LEAVE_S):
+                await together(self._cohort.leave(), self._neighbours.withdraw())
+
+    def _show_company(self, *, is_new: bool) -> None:
+        company, mates = self._company, self._cohort.mates()
+        self._board.update(
+            members=self._neighbours.size,
+            mates=len(mates),
+            cohort=company.name,
+            why=company.why(mates),
+            size=company.why_size(),
+            near=company.suggestion(),
+            round_trips=company.round_trips(),
+        )
+        if is_new:
+            self._board.say(f"cohort {company.name}: {self._board.status.why}")
+            if self._board.status.size:
+                self._board.say(f"size {self._board.status.size}")
+
+    async def watch(self) -> None:
+        """Measure whether others can call this peer, again and again, and remember who of the run can be called."""
+        while True:
+            self._again.clear()
+            self._listens_at = await self._node.addresses()
+            reach = await measure(self._node, [self._operator, *self._neighbours.some(ASKED - 1)])
+            if reach.reachable is not Reachable.UNKNOWN or self._reach.reachable is Reachable.UNKNOWN:
+                await self._show(reach)
+            with contextlib.suppress(MantaError):
+                await self._remember()
+            known = self._reach.reachable is not Reachable.UNKNOWN
+            await within(self._again, waits.REACH_AGAIN_S[1] if known else waits.REACH_AGAIN_S[0])
+
+    async def _show(self, reach: Reach) -> None:
+        before, self._reach = self._reach, reach
+        try:
+            await self._node.serve_dht(reach.serves_others)
+        except MantaError as error:
+            logger.info("the DHT is not served reason=%s", error)
+        self._board.update(reachable=reach.reachable.value, reach=reach.words)
+        if reach.reachable is not before.reachable:
+            self._board.say(reach.words)
+            self._board.write()
+
+    async def _remember(self) -> None:
+        """Keep addresses of some peers of the run that others can call, for a start at which its aggregator is away."""
+        found = []
+        for key in self._neighbours.some(_REMEMBERED):
+            with contextlib.suppress(MantaError):
+                maddrs = await self._node.whereabouts(key)
+                found += [maddr for maddr in maddrs if self._may_be_called(host_of(maddr))][:1]
+        if found:
+            self._store.remember_peers(found)
+
+    def _may_be_called(self, host: str | None) -> bool:
+        return host is not None and (ipaddress.ip_address(host).is_global or self._reach.reachable is Reachable.LOCAL)

@@ -1,0 +1,98 @@
+"""A look at a run without taking part in it, under a key of its own that is gone afterwards."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from automl.models.networks import build
+from automl.spaces.space import space_named
+from automl.training.update import State, state_from_pieces, state_piece_sizes
+from peer.config import PeerConfig
+from peer.contact.finding import fetch_checked_manifest, start_node
+from peer.contact.whereabouts import find_addresses
+from peer.store import read_last_run
+from protocol.records import Manifest, Round, SignedManifest
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.disk import load_identity
+from swarm.fetching import fetch
+from swarm.log_client import LogClient
+from swarm.neighbours import Neighbours
+from swarm.node import Node
+
+_SOURCES = 8  # peers that are asked for the state beside the log
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A run that was found, and the node to look at it with."""
+
+    node: Node
+    addresses: tuple[str, ...]  # that were tried
+    signed: SignedManifest
+
+    @property
+    def manifest(self) -> Manifest:
+        """The run's, its signature checked."""
+        return self.signed.open()
+
+    @property
+    def operator(self) -> PublicKey:
+        """Whose log decides."""
+        return PublicKey(self.manifest.operators[0])
+
+    async def newest(self) -> Round | None:
+        """Return the newest committed round, proven; None: there is none yet.
+
+        Raises:
+            Unreachable: the log does not answer.
+            RemoteFault: what it answers proves nothing.
+        """
+        told = await LogClient(self.node, self.manifest, self.signed.run).news(self.operator, 0, left_ms=None)
+        return None if told.commitment is None else told.commitment.proven.round
+
+    async def state(self, round_: Round | None) -> State:
+        """Return the state after a round, or the run's first one, its digest checked.
+
+        Raises:
+            Unreachable: nobody gives it.
+            EncodingError: it is none of the run's supernet.
+        """
+        manifest = self.manifest
+        count = num_weights(manifest)
+        neighbours = Neighbours(self.node, self.signed.run)
+        await neighbours.look()
+        sources = [self.operator, *neighbours.members()[:_SOURCES]]
+        sizes = state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps)
+        digest = manifest.initial_state if round_ is None else round_.state
+        blob = await fetch(self.node, digest, sizes, sources, deadline_s=waits.FETCH_S)
+        return state_from_pieces(blob.pieces, count)
+
+
+def num_weights(manifest: Manifest) -> int:
+    """Return N, the weights of the run's supernet.
+
+    Raises:
+        UserError: this version does not know the supernet.
+    """
+    return build(space_named(manifest.supernet), "meta").num_weights
+
+
+@asynccontextmanager
+async def visiting(config: PeerConfig) -> AsyncIterator[Visit]:
+    """Yield the run that the settings name, or that was joined last.
+
+    Raises:
+        NotThere: nobody answers.
+        UserError: no run is known, or what is served is not to be believed.
+    """
+    addresses, expected_run = find_addresses(config, read_last_run(config.dir))
+    with tempfile.TemporaryDirectory(prefix="manta-") as temporary:
+        path = Path(temporary) / "identity.key"
+        node = await start_node(config, load_identity(path), path, addresses, expected_run)
+        try:
+            yield Visit(node, addresses, await fetch_checked_manifest(node, addresses, expected_run))
+        finally:
+            await node.close()

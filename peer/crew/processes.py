@@ -1,0 +1,301 @@
+"""A crew of worker processes, one for each GPU or for each share of the CPU's threads: started, given lots, started again when they end.
+
+What all need lies in shared memory once: the weights and the teacher's, the data set, and a place for each gradient that is under way.
+Gradients are added by whoever asked for the lots, in the order of the lots, so the sum is the same as with one worker, and nobody waits for
+a worker that died: that is why they are not averaged by ``torch.distributed`` (docs/protocol.md, section 18).
+"""
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from automl.models.networks import build
+from automl.shared_memory import Region, aligned
+from automl.spaces.space import space_named
+from automl.training.lots import Lot, LotResult
+from peer.crew.crew import Done, WorkerLost
+from peer.crew.devices import Device
+from peer.crew.worker_data import WorkerData
+from peer.crew.worker_handle import WorkerHandle, end_all
+from peer.crew.worker_messages import Answer, Setup, Task
+from peer.training.work import now_ms
+from protocol.errors import SamplesMissing
+from swarm.tasks import within
+
+_SLOTS = 32  # gradients under way for each worker: as many lots a fast one may be ahead of the slowest
+_REMEMBERED = 16  # lots
+_PAUSED = "paused"  # why a worker ended that the person does not want now
+_DOUBLINGS = 16  # of a pause
+_ALARMING = 3  # ends in a row, of every worker, that the person is told of
+
+logger = logging.getLogger("manta.peer")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long workers are waited for, in seconds. What is longer than anything that was ever seen is taken for a standstill."""
+
+    start_s: float = 300.0  # until a worker is ready: libraries, data, the device
+    first_s: float = 600.0  # for its first lot
+    least_s: float = 30.0  # for any other one
+    lots: int = 20  # and at least so many times the longest of its last ones
+    again_s: tuple[float, float] = (0.5, 60.0)  # before one that ended twice in a row is started again, and at most
+
+    def rest_s(self, ends: int) -> float:
+        """Return how long to wait after so many ends in a row: not at all after one, then longer and longer."""
+        first_s, longest_s = self.again_s
+        return 0.0 if ends < 2 else min(first_s * 2.0 ** min(ends - 2, _DOUBLINGS), longest_s)
+
+
+@dataclass
+class _Post:
+    """One worker's place: what computes there now, and what happened there."""
+
+    number: int
+    device: Device
+    handle: WorkerHandle | None = None
+    is_ready: bool = False
+    slot: int | None = None  # of the lot that it is at
+    ends: int = 0  # in a row, without a lot in between
+    lots_s: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    @property
+    def is_free(self) -> bool:
+        return self.is_ready and self.slot is None
+
+    def patience_s(self, patience: Patience) -> float:
+        return max(patience.least_s, patience.lots * max(self.lots_s)) if self.lots_s else patience.first_s
+
+    def __str__(self) -> str:
+        return f"worker {self.number} ({self.device.name})"
+
+
+def _tell_of_fault(task: "asyncio.Task[None]") -> None:
+    """A fault of this program's, which nobody awaits, is to be seen when it happens."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler({"message": "a worker is not looked after any more", "exception": error, "task": task})
+
+
+class ProcessCrew:
+    """Implements ``peer.crew.crew.Crew``."""
+
+    def __init__(
+        self, supernet: str, data: WorkerData, devices: Sequence[Device], patience: Patience | None = None, *, gpu_memory: int | None = None
+    ) -> None:
+        """Prepare; ``start`` starts the workers. ``data`` is closed with the crew; on a GPU a worker takes ``gpu_memory`` bytes at most.
+
+        Raises:
+            StorageError: there is no shared memory.
+        """
+        self._supernet = supernet
+        self._data = data
+        self._patience = patience or Patience()
+        self._gpu_memory = gpu_memory
+        self._posts = [_Post(number, device) for number, device in enumerate(devices)]
+        self._count = build(space_named(supernet), "meta").num_weights
+        row = aligned(4 * self._count) // 4  # values from one vector to the next
+        self._num_slots = _SLOTS * len(devices)
+        self._state, self._gradients = Region.make(4 * 2 * row), Region.make(4 * row * self._num_slots)
+        self._weights_N, self._teacher_N = self._state.floats(is_writable=True).view(2, row)[:, : self._count]
+        self._gradients_SN = self._gradients.floats(is_writable=False).view(self._num_slots, row)[:, : self._count]
+        self._free_slots = list(range(self._num_slots))  # a heap: memory that was written before is used first
+        self._number = 0  # of the state in shared memory
+        self._teacher: Tensor | None = None  # the one that was copied there
+        self._may_run = asyncio.Event()
+        self._may_run.set()
+        self._resumed = asyncio.Event()
+        self._tending: list[asyncio.Task[None]] = []
+        self._was_said = False
+        self._on_change: Callable[[], None] = lambda: None
+        self._say: Callable[[str], None] = logger.warning
+
+    @property
+    def num_weights(self) -> int:
+        """N."""
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """How many workers there are when all goes well."""
+        return len(self._posts)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether all workers are ended until ``resume``."""
+        return not self._may_run.is_set()
+
+    @property
+    def pids(self) -> dict[int, int]:
+        """The process of each worker that has one."""
+        return {post.number: post.handle.pid for post in self._posts if post.handle is not None}
+
+    def present(self) -> Sequence[int]:
+        """Return the workers that are ready."""
+        return [post.number for post in self._posts if post.is_ready]
+
+    def free(self) -> Sequence[int]:
+        """Return those of them that have no lot, as long as there is a place for its gradient."""
+        return [post.number for post in self._posts if post.is_free] if self._free_slots else []
+
+    def watch(self, on_change: Callable[[], None], say: Callable[[str], None]) -> None:
+        """See ``Crew``."""
+        self._on_change, self._say = on_change, say
+
+    async def start(self) -> None:
+        """Start the workers; they are ready some seconds later."""
+        for post in self._posts:
+            self._tending.append(tending := asyncio.create_task(self._tend(post)))
+            tending.add_done_callback(_tell_of_fault)
+
+    async def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
+        """Put a state's parameters, and its teacher's, into shared memory; the workers take them with their next lot."""
+        if any(post.slot is not None for post in self._posts):
+            raise RuntimeError("no state is loaded while a lot is under way")
+        await asyncio.to_thread(self._copy, parameters, teacher)
+        self._number += 1
+
+    def _copy(self, parameters: Tensor, teacher: Tensor | None) -> None:
+        self._weights_N.copy_(parameters)
+        if teacher is not None and teacher is not self._teacher:
+            self._teacher_N.copy_(teacher)
+        self._teacher = teacher
+
+    async def train(self, worker: int, lot: Lot) -> Done:
+        """See ``Crew``. Who gives up waiting ends the worker: nobody else may have its place in memory before."""
+        post = self._posts[worker]
+        handle = post.handle
+        if handle is None or not post.is_free:
+            raise RuntimeError("a lot is for a worker that is free")
+        slot = post.slot = heapq.heappop(self._free_slots)
+        architecture, teaches = lot.architecture.text, int(self._teacher is not None)
+        identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
+        task = Task(self._number, teaches, slot, *identity, architecture, lot.samples, lot.augmentation)
+        started_ms = now_ms()
+        try:
+            answer = await handle.train(task, post.patience_s(self._patience))
+        except SamplesMissing:
+            post.slot = None
+            self._give_back(slot)
+            raise
+        except BaseException:
+            post.is_ready = False
+            await asyncio.shield(handle.end("given up"))
+            post.slot = None
+            self._give_back(slot)
+            raise
+        took_ms = now_ms() - started_ms
+        post.slot, post.ends, self._was_said = None, 0, False
+        post.lots_s.append(took_ms / 1000)
+        return self._done(answer, lot, took_ms)
+
+    def _done(self, answer: Answer, lot: Lot, took_ms: float) -> Done:
+        is_back = False
+
+        def release() -> None:
+            nonlocal is_back
+            if not is_back:
+                is_back = True
+                self._give_back(answer.slot)
+
+        result = LotResult(self._gradients_SN[answer.slot], answer.loss_value, lot.samples, answer.projection)
+        return Done(result, took_ms, release)
+
+    def _give_back(self, slot: int) -> None:
+        heapq.heappush(self._free_slots, slot)
+        self._on_change()
+
+    async def pause(self) -> None:
+        """End all workers, in the middle of their lots; returns when their memory and their devices are free."""
+        self._may_run.clear()
+        for post in self._posts:
+            post.is_ready = False
+        await end_all([post.handle for post in self._posts if post.handle is not None], _PAUSED)
+        self._on_change()
+
+    async def resume(self) -> None:
+        """Start the workers again."""
+        for post in self._posts:
+            post.ends = 0
+        self._may_run.set()
+        self._resumed.set()  # wakes those that wait, and nobody who comes later
+        self._resumed.clear()
+        self._on_change()
+
+    async def equip(self, devices: Sequence[Device], gpu_memory: int | None) -> None:
+        """Let each worker have these threads and so much memory from now on: all are started again, and no lot is lost by it."""
+        for post, device in zip(self._posts, devices, strict=True):
+            post.device, post.is_ready = device, False
+        self._gpu_memory = gpu_memory
+        await end_all([post.handle for post in self._posts if post.handle is not None], _PAUSED)
+
+    async def close(self) -> None:
+        """End all workers, and give back the shared memory."""
+        for tending in self._tending:
+            tending.cancel()
+        await asyncio.gather(*self._tending, return_exceptions=True)
+        await end_all([post.handle for post in self._posts if post.handle is not None], "the peer ends")
+        for region in (self._state, self._gradients):
+            region.close()
+        self._data.close()
+
+    # A worker's life, again and again.
+
+    async def _tend(self, post: _Post) -> None:
+        while True:
+            await self._may_run.wait()
+            reason = await self._live(post)
+            if reason == _PAUSED:
+                continue
+            post.ends += 1
+            pause_s = self._patience.rest_s(post.ends)
+            again = f"it is started again{f' in {pause_s:.0f} s' if pause_s >= 1 else ''}"
+            logger.info("worker ended worker=%d device=%s reason=%s times=%d", post.number, post.device.name, reason, post.ends)
+            if post.ends == 1:
+                self._say(f"{post} ended ({reason}); {again}, and the lot that it was at is done again")
+            self._tell_of_trouble(reason)
+            await within(self._resumed, pause_s)
+
+    async def _live(self, post: _Post) -> str:
+        """Start a worker, and return when it has ended: why it did."""
+        data = self._data
+        device, memory = post.device, self._gpu_memory or 0
+        setup = Setup(self._supernet, device.name, device.threads, memory, self._num_slots, data.images, data.pairs, data.shards)
+        try:
+            handle = post.handle = await WorkerHandle.start(setup, self._state, self._gradients, data.region)
+        except OSError as error:
+            return f"no process: {error.strerror}"
+        try:
+            if self.is_paused:
+                return _PAUSED
+            ready = await handle.ready(self._patience.start_s)
+            if ready.num_weights != self._count:
+                return f"it has {ready.num_weights} weights, not {self._count}"
+            logger.info("worker ready worker=%d device=%s pid=%d", post.number, ready.device, handle.pid)
+            post.is_ready = not self.is_paused
+            self._on_change()
+            await handle.gone.wait()
+        except WorkerLost as error:
+            return str(error)
+        finally:
+            post.is_ready = False
+            await asyncio.shield(handle.end("the peer ends"))
+            post.handle = None
+            self._on_change()
+        return handle.reason
+
+    def _tell_of_trouble(self, reason: str) -> None:
+        """Say once what is wrong where no worker stays alive."""
+        if self._was_said or any(post.ends < _ALARMING for post in self._posts):
+            return
+        self._was_said = True
+        many = f"all {self.size} workers end" if self.size > 1 else "the worker ends"
+        self._say(
+            f"{many} again and again ({reason}): nothing is computed; it is tried again, more and more seldom. Is memory short? "
+            "Fewer --workers, other --gpus, or more --gpu-memory may help"
+        )

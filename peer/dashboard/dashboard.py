@@ -1,0 +1,316 @@
+"""The dashboard: a full-screen view of a running peer, in a process of its own. It asks for pictures of the peer, and passes keys on.
+
+``peer.dashboard.process`` shows the peer that started it; ``watch`` one that was started elsewhere, as a service is.
+"""
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.driver import Driver
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Footer, RichLog, Static
+
+from peer.control import LEAVE, PAUSE, PICTURE, RESUME, tell
+from peer.dashboard import text
+from peer.dashboard.picture import Picture
+from peer.dashboard.text import Machine, Rates, Window
+from peer.limits import nvml, sensors
+from peer.limits.power import PowerMeter
+from protocol.errors import MantaError
+from swarm.control import NobodyRuns
+
+_LOOK_S = 0.5
+_MACHINE_LOOKS = 10  # looks at the peer for each at the computer, which may take longer
+
+_HELP = """\
+ p       pause, or go on: a paused peer computes nothing, and loses nothing
+ l       leave the run: what is trained is handed in first
+ Ctrl-C  {ctrl_c}
+ q       close this view: {q}
+ up, down, Page Up, Page Down   older lines below
+ ?, Esc  close this
+
+ TRAINING   lots are computed
+ AVERAGING  what was learnt is on its way into the round
+ WAITING    for what the line says
+ PAUSED     by you, or by a limit: the line says which
+
+ counted  samples that the log has under your key
+ credit   what the log says that it paid you, over all rounds
+ checked  how much of it this peer computed itself from the claims
+ paid     what the newest round that counted you added to it
+ newest   yours of all samples in the newest round that has any of yours
+ lost     trained, and too late to be of use"""
+
+
+class Seen(Message):
+    """The peer was looked at."""
+
+    def __init__(self, picture: Picture | None, problem: str, rates: Rates | None, machine: Machine) -> None:
+        """``picture`` None: there is none, because of the ``problem``."""
+        super().__init__()
+        self.picture = picture
+        self.problem = problem
+        self.rates = rates
+        self.machine = machine
+
+
+class Said(Message):
+    """The peer answered a key."""
+
+    def __init__(self, answer: str) -> None:
+        """Show ``answer``."""
+        super().__init__()
+        self.answer = answer
+
+
+class Eyes:
+    """Looks at a peer again and again, on a thread: neither a peer nor a sensor that is slow keeps the screen from its keys."""
+
+    def __init__(self, directory: Path, pid: int | None, show: Callable[[Seen], object]) -> None:
+        """Look at the peer of ``directory``, and at no other than the process ``pid``."""
+        self._directory = directory
+        self._pid = pid
+        self._show = show
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._look_again, name="eyes", daemon=True)
+
+    def open(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End."""
+        self._closed.set()
+
+    def _look_again(self) -> None:
+        window, machine, looks, meter = Window(), Machine(), 0, PowerMeter()
+        while not self._closed.is_set():
+            picture, problem, rates = None, "", None
+            try:
+                picture = Picture.of(tell(self._directory, PICTURE))
+                if self._pid not in (None, picture.pid):
+                    picture = None
+            except NobodyRuns:
+                problem = "" if self._pid is not None else "no peer runs here now"
+            except MantaError as error:
+                problem = str(error)
+            if picture is not None:
+                rates = window.add(time.monotonic(), picture)
+            if looks % _MACHINE_LOOKS == 0:
+                machine = _machine(meter)
+            looks += 1
+            self._show(Seen(picture, problem, rates, machine))
+            self._closed.wait(_LOOK_S)
+
+
+def _machine(meter: PowerMeter) -> Machine:
+    watts, found = [gpu.watts for gpu in nvml.gpus() if gpu.watts is not None], meter.look()
+    celsius = None
+    with contextlib.suppress(OSError):
+        celsius = sensors.hottest()
+    return Machine(celsius, sum(watts) if watts else None, found.processors, found.whole)
+
+
+class Help(ModalScreen[None]):
+    """What the keys do."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "Close"),
+        Binding("question_mark", "dismiss", "Close"),
+        Binding("q", "dismiss", "Close", show=False),
+    ]
+    DEFAULT_CSS = "Help { align: center middle; } Help Static { width: auto; height: auto; max-width: 100%; border: round ansi_default; }"
+
+    def __init__(self, keys: str) -> None:
+        """Show ``keys``."""
+        super().__init__()
+        self._keys = keys
+
+    def compose(self) -> ComposeResult:
+        """See Textual."""
+        yield Static(Content(self._keys))
+
+
+class Dashboard(App[None]):
+    """One peer on the whole terminal."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    #title { height: 1; text-style: bold; }
+    #round { height: 5; border: round ansi_default; }
+    #panels { height: 11; }
+    #panels Static { width: 1fr; height: 100%; border: round ansi_default; }
+    #said { height: 1fr; min-height: 3; border: round ansi_default; background: ansi_default; scrollbar-size-vertical: 1; }
+    #said:focus { border: round ansi_default; }
+    .is-paused { color: ansi_yellow; }
+    .is-training { color: ansi_green; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "pause", "Pause / resume"),
+        Binding("l", "leave", "Leave the run"),
+        Binding("q", "close", "Close view"),
+        Binding("question_mark", "help", "Help"),
+        Binding("ctrl+c", "interrupt", "Leave", priority=True, show=False),
+        Binding("ctrl+q", "close", "Close", priority=True, show=False),
+    ]
+
+    def __init__(self, directory: Path, pid: int | None = None, driver_class: type[Driver] | None = None) -> None:
+        """Show the peer of ``directory``; with ``pid`` it is the one that started this program, and is told by signals to leave."""
+        super().__init__(driver_class, ansi_color=True)
+        self.theme = "ansi-dark"  # the terminal's own sixteen colours, on its own background
+        self._directory = directory
+        self._pid = pid
+        self._eyes = Eyes(directory, pid, self.post_message)
+        self._picture: Picture | None = None
+        self._seen: Seen | None = None
+        self._written: tuple[str, ...] = ()
+        self._is_leaving = False
+
+    def compose(self) -> ComposeResult:
+        """See Textual."""
+        yield Static("manta-peer", id="title")
+        with Vertical():
+            state = Static(id="round")
+            state.border_title = "state"
+            yield state
+            with Horizontal(id="panels"):
+                for name, heading in (("own", "this peer"), ("swarm", "the run"), ("machine", "this computer")):
+                    panel = Static(id=name)
+                    panel.border_title = heading
+                    yield panel
+            said = RichLog(id="said", wrap=True, markup=False, highlight=False, max_lines=1000, min_width=1)
+            said.border_title = "what it says"
+            yield said
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """See Textual."""
+        self.query_one("#said").focus()
+        self._eyes.open()
+
+    def on_unmount(self) -> None:
+        """See Textual."""
+        self._eyes.close()
+
+    def on_resize(self) -> None:
+        """See Textual."""
+        self.call_after_refresh(self._draw)
+
+    def on_seen(self, seen: Seen) -> None:
+        """Show what was seen; the last picture stays while the peer does not answer."""
+        self._seen = seen
+        self._picture = seen.picture or self._picture
+        self._draw()
+
+    def on_said(self, said: Said) -> None:
+        """Show what the peer answered."""
+        self.notify(said.answer, markup=False, timeout=3)
+
+    def _draw(self) -> None:
+        if self._seen is None or not self.is_running:  # it closes, and its panels go one by one
+            return
+        picture, seen = self._picture, self._seen
+        panel = self.query_one("#round", Static)
+        if picture is None:
+            panel.update(Content(f"STARTING\n{seen.problem}"))
+            return
+        word, why = text.headline(picture)
+        if seen.problem:
+            word, why = "NO ANSWER", seen.problem
+        elif self._is_leaving and not picture.finished:
+            word, why = "LEAVING", "what is trained is handed in; Ctrl-C stops it at once"
+        width = panel.content_size.width
+        panel.set_class(word in ("PAUSED", "NO ANSWER", "WAITING"), "is-paused")
+        panel.set_class(word == "TRAINING", "is-training")
+        head = text.short(f"{word}  {why}", width)
+        panel.update(Content("\n").join([Content.styled(head, "bold"), *map(Content, text.progress(picture, width))]))
+        self.query_one("#title", Static).update(Content(text.title(picture)))
+        for name, rows in (
+            ("own", text.own_rows(picture, seen.rates)),
+            ("swarm", text.swarm_rows(picture, seen.rates)),
+            ("machine", text.machine_rows(picture, seen.machine)),
+        ):
+            panel = self.query_one(f"#{name}", Static)
+            panel.update(Content(text.lines_of(rows, *panel.content_size)))
+        self._write(picture.said)
+
+    def _write(self, said: tuple[str, ...]) -> None:
+        """Add to the log what was said since the picture before."""
+        log = self.query_one("#said", RichLog)
+        for line in new_lines(self._written, said):
+            log.write(line, expand=True)
+        self._written = said
+
+    # Keys.
+
+    def action_pause(self) -> None:
+        """Pause the peer, or let it go on."""
+        is_paused = self._picture is not None and "you" in self._picture.pauses
+        self._tell(RESUME if is_paused else PAUSE)
+
+    def action_leave(self) -> None:
+        """Let the peer hand in what is trained, and end."""
+        if self._is_leaving:
+            self.notify("it is leaving; Ctrl-C where it was started stops it at once")
+        elif self._pid is not None:
+            self.action_interrupt()
+        else:
+            self._is_leaving = True
+            self._tell(LEAVE)
+
+    def action_interrupt(self) -> None:
+        """Do what Ctrl-C does without a dashboard; of a peer that was started elsewhere only this view is closed."""
+        if self._pid is None:
+            self.exit()
+        elif os.getppid() == self._pid:
+            self._is_leaving = True
+            os.kill(self._pid, signal.SIGINT)
+
+    def action_close(self) -> None:
+        """Close this view; the peer goes on."""
+        self.exit()
+
+    def action_help(self) -> None:
+        """Say what the keys do."""
+        if self._pid is None:
+            self.push_screen(Help(_HELP.format(q="the peer goes on", ctrl_c="closes this view: the peer goes on")))
+            return
+        at_once = "the same; once more stops the peer at once, what was sealed is kept"
+        self.push_screen(Help(_HELP.format(q="the peer goes on, and says a line a round", ctrl_c=at_once)))
+
+    def _tell(self, word: str) -> None:
+        def ask() -> None:
+            try:
+                answer = tell(self._directory, word)
+            except MantaError as error:
+                answer = str(error)
+            self.post_message(Said(answer))
+
+        threading.Thread(target=ask, name="tell", daemon=True).start()
+
+
+def new_lines(before: tuple[str, ...], now: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the last lines ``now`` that came after the last lines ``before``."""
+    for first in range(len(before)):
+        kept = before[first:]
+        if now[: len(kept)] == kept:
+            return now[len(kept) :]
+    return now
+
+
+def watch(directory: Path) -> None:
+    """Show the peer of a directory until the person closes the view."""
+    Dashboard(directory).run(mouse=False)

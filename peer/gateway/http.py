@@ -1,0 +1,272 @@
+"""A gateway's HTTP: strangers' requests, bounded in size, time and number, brought to ``peer.gateway.desk``, and its answers brought back.
+
+Packed records both ways. What travels is signed and named by digest, so a reverse proxy may stand in front and do TLS; with a certificate
+the gateway does it itself. Addresses are those of connections, or, from a proxy on this computer, what its X-Forwarded-For says.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from typing import Any, ClassVar
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from peer.gateway.desk import GatewayDesk
+from peer.training.work import now_ms
+from protocol.encoding import pack
+from protocol.errors import OwnFault, RemoteFault
+from protocol.leases import Rates
+from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
+from swarm.door import Door
+from swarm.traffic import PIECE_BYTES, Traffic
+
+_REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
+_CONNECTION_S = 150.0  # whatever is done with it
+_IDLE_S = 5.0  # between two requests of a connection
+_MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
+_OF_PROXIES = ["127.0.0.1", "::1"]  # whose X-Forwarded-For is believed
+_MAX_HEAD_BYTES = 8192
+_MAX_RETURNS, _RETURNS_BYTES = 64, 2**27  # that are read or looked into at the same time; half of them of one address
+_RETURN_S = 60.0  # for one to arrive: half a megabyte over a line of 0.1 Mbit/s
+_REQUESTS_A_SECOND, _AT_ONCE = 20.0, 80.0  # of one address
+_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE = 400.0, 800.0
+_GOODBYE_S = 5.0  # a finished run's gateway tells so for so long
+
+Answer = Callable[[Request], Awaitable[Response]]
+Message = MutableMapping[str, Any]  # of ASGI
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+
+class _Busy(Exception):
+    """An answer of HTTP's own."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+class _App:
+    """The requests of a gateway."""
+
+    def __init__(self, desk: GatewayDesk, traffic: Traffic) -> None:
+        self._desk = desk
+        self._traffic = traffic
+        self._returns: Counter[str] = Counter()  # that are being read or looked into, by address
+        self._max_returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
+        self._rates = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
+        self._all = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
+        self._routed = Starlette(
+            routes=[
+                Route(WELCOME, self._answering(self._welcome), methods=["GET"]),
+                Route(LEASES, self._answering(self._lease), methods=["POST"]),
+                Route(BLOBS + "/{digest}", self._answering(self._blob), methods=["GET"]),
+                Route(RETURNS, self._answering(self._take), methods=["POST"]),
+                Route(WORDS + "/{name}", self._answering(self._word), methods=["GET"]),
+            ]
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request, within a bounded time: whoever is slower finds the connection closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REQUEST_S):
+                await self._routed(scope, self._counted(receive), self._held_back(send))
+
+    def _counted(self, receive: Receive) -> Receive:
+        """Receive no faster than the peer may."""
+
+        async def received() -> Message:
+            message = await receive()
+            await self._traffic.received.take(len(message.get("body", b"")), is_own=False)
+            return message
+
+        return received
+
+    def _held_back(self, send: Send) -> Send:
+        """Send no faster than the peer may: what is its own goes first."""
+        sent = self._traffic.sent
+
+        async def send_in_turn(message: Message) -> None:
+            body = message.get("body", b"")
+            while sent.limit is not None and len(body) > PIECE_BYTES:
+                await sent.take(PIECE_BYTES, is_own=False)
+                await send({**message, "body": body[:PIECE_BYTES], "more_body": True})
+                body = body[PIECE_BYTES:]
+            await sent.take(len(body), is_own=False)
+            await send({**message, "body": body} if body else message)
+
+        return send_in_turn
+
+    def _answering(self, answer: Answer) -> Answer:
+        async def answered(request: Request) -> Response:
+            try:
+                address = _address(request)
+                if not (self._rates.may(address, now_ms()) and self._all.may("", now_ms())):
+                    raise _Busy(429, "too many requests")
+                return await answer(request)
+            except _Busy as error:
+                return PlainTextResponse(error.reason, error.status, {"Retry-After": "1"})
+            except RemoteFault as error:
+                return PlainTextResponse(str(error)[:500], 400)
+            except ClientDisconnect:
+                return Response(status_code=400)
+
+        return answered
+
+    async def _welcome(self, _: Request) -> Response:
+        return _bytes(self._desk.welcome)
+
+    async def _lease(self, request: Request) -> Response:
+        return _bytes(pack(await self._desk.lease(await _body(request, MAX_REQUEST_BYTES), _address(request))))
+
+    async def _blob(self, request: Request) -> Response:
+        found = self._desk.blob(_digest(request.path_params["digest"]))
+        return PlainTextResponse("no lease names this", 404) if found is None else _bytes(found)
+
+    async def _take(self, request: Request) -> Response:
+        address = _address(request)
+        if self._returns.total() >= self._max_returns or self._returns[address] >= (self._max_returns + 1) // 2:
+            raise _Busy(503, "too many come back at once")
+        self._returns[address] += 1
+        try:
+            return _bytes(pack(await self._desk.take(await self._returned(request))))
+        finally:
+            self._returns[address] -= 1
+            self._returns += Counter()  # forgets those that have none
+
+    async def _returned(self, request: Request) -> bytes:
+        try:
+            async with asyncio.timeout(_RETURN_S):
+                return await _body(request, self._desk.max_return_bytes)
+        except TimeoutError as error:
+            raise _Busy(408, "too slow") from error
+
+    async def _word(self, request: Request) -> Response:
+        found = self._desk.word(_digest(request.path_params["name"]))
+        return PlainTextResponse("not known here", 404) if found is None else _bytes(pack(found))
+
+
+def _address(request: Request) -> str:
+    return _counted_as(request.client.host) if request.client is not None else ""
+
+
+def _counted_as(host: str) -> str:
+    """Return what requests of an address are counted as: of IPv6 its network, for whoever has one has 2^64 addresses in it."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host  # a proxy may say what it likes
+    if address.version == 4 or address.is_loopback:
+        return host
+    mapped = address.ipv4_mapped
+    return str(ipaddress.ip_network((address, 64), strict=False)) if mapped is None else str(mapped)
+
+
+def _digest(text: str) -> bytes:
+    try:
+        digest = bytes.fromhex(text)
+    except ValueError:
+        digest = b""
+    if len(digest) != 32 or digest.hex() != text:
+        raise _Busy(404, "not known here")
+    return digest
+
+
+async def _body(request: Request, max_bytes: int) -> bytes:
+    """Return what a request brings."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > max_bytes:
+            raise _Busy(413, f"more than {max_bytes} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _bytes(content: bytes) -> Response:
+    return Response(content, media_type="application/octet-stream")
+
+
+class _Bounded(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where the extra is not installed
+    """A connection that ends after a while, whatever it does; there is not an endless number of them."""
+
+    _of: ClassVar[Counter[str]] = Counter()  # connections by address
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._host = _counted_as(self.client[0]) if self.client else ""
+        self._of[self._host] += 1
+        most = _MAX_CONNECTIONS if self._host in _OF_PROXIES else _MAX_OF_ADDRESS
+        self._end = asyncio.get_running_loop().call_later(_CONNECTION_S, transport.abort)
+        if len(self.connections) > _MAX_CONNECTIONS or self._of[self._host] > most:
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end.cancel()
+        self._of[self._host] -= 1
+        if not self._of[self._host]:
+            del self._of[self._host]
+        super().connection_lost(exc)
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
+    """A server that leaves signals to the program that it is a part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None) -> AsyncIterator[str]:
+    """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
+
+    What is sent and received is counted in ``traffic``, and held back by its limits; headers are not.
+
+    Raises:
+        UserError: see ``Door.listen``.
+    """
+    listening, door = door.listen()
+    config = uvicorn.Config(
+        _App(desk, traffic or Traffic()),
+        http=_Bounded,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        forwarded_allow_ips=_OF_PROXIES,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=round(_IDLE_S),
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+        ssl_certfile=door.certificate,
+        ssl_keyfile=door.key,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([listening]))
+    try:
+        while not server.started:
+            if task.done():
+                task.result()
+                raise OwnFault("the gateway's HTTP server ended before it began")
+            await asyncio.sleep(0.01)
+        yield door.url
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def say_goodbye() -> None:
+    """Let those who ask again know that the run is finished."""
+    await asyncio.sleep(_GOODBYE_S)

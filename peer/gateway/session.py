@@ -1,0 +1,66 @@
+"""A gateway as a part of a peer's session: its door is open as long as the peer takes part.
+
+HTTP's libraries are imported by those peers alone that are gateways.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from automl.data.dataset import Dataset
+from automl.data.shards.sharded_images import ShardedImages
+from automl.training.course import RunCourse
+from peer.config import PeerConfig
+from peer.gateway.desk import GatewayDesk
+from peer.status import StatusBoard
+from peer.training.work import now_ms
+from protocol.errors import UserError
+from protocol.private import NO_LEASES
+from protocol.records import Manifest, SignedManifest
+from protocol.signing import Identity
+from swarm.door import Door
+from swarm.traffic import Traffic
+
+
+def check_run(config: PeerConfig, manifest: Manifest) -> None:
+    """Refuse a gateway in a run that cannot have one.
+
+    Raises:
+        UserError: the run's data are private.
+    """
+    if config.gateway and manifest.is_private:
+        raise UserError(NO_LEASES)
+
+
+def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int) -> GatewayDesk | None:
+    """Return the desk of a peer that is to be a gateway; None: it is not.
+
+    Raises:
+        UserError: it cannot hand out samples of this data set.
+    """
+    if not config.gateway:
+        return None
+    if isinstance(dataset, ShardedImages):
+        raise UserError(f"samples of {dataset.name} are of many sizes and cannot be handed out: leave --gateway out")
+    return GatewayDesk(identity, signed, RunCourse(signed.open()), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
+
+
+@contextlib.asynccontextmanager
+async def gateway_open(config: PeerConfig, desk: GatewayDesk | None, board: StatusBoard, traffic: Traffic) -> AsyncIterator[None]:
+    """Answer light contributors meanwhile, within ``traffic``, if there is a desk; those who ask when the run is finished are told so.
+
+    Raises:
+        UserError: see ``Door.listen``.
+    """
+    if desk is None:
+        yield
+        return
+    from peer.gateway.http import say_goodbye, serving
+
+    door = Door.at(config.gateway[0], config.gateway_cert, config.gateway_key)
+    async with serving(desk, door, traffic) as address:
+        board.update(leases_at=address)
+        board.write()
+        board.say(f"light contributors join with: manta-peer join --light --gateway {address}#{board.status.peer} --run {board.status.run}")
+        yield
+        if board.status.finished and desk.leased:
+            await say_goodbye()

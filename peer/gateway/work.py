@@ -1,0 +1,158 @@
+"""What a gateway leases on one base, and what a return has to be: the terms of a lease, whichever way it travels. Nothing here waits."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from automl.spaces.space import Architecture
+from automl.training.course import RunCourse
+from automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered
+from automl.training.schedule import place_of_lot
+from exact.coding import parse
+from exact.residuals import given, vector_digest
+from peer.gateway.seat import GatewaySeat
+from peer.rounds.residuals import ZEROS, Residual
+from peer.training.work import ComputeThread, Vector
+from protocol.encoding import pack
+from protocol.errors import EncodingError
+from protocol.leases import Leased
+from protocol.light import CODEC, Lease, LightReturn, lot_records, step_records
+from protocol.merkle import leaf_hash, root
+from protocol.records import Claim, Manifest
+from protocol.rounds import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """The residual of a gateway's last contribution, which the log left to all whose claims that one lists."""
+
+    residual: Residual
+    contribution: bytes  # that left it; empty: not known
+
+
+NOTHING_LENT = Lent(ZEROS, b"")
+
+
+@dataclass
+class Work:
+    """What there is to do on one base."""
+
+    base: Standing
+    cohort: str  # this peer's, as its claim names it
+    architectures: tuple[Architecture, ...]
+    architecture: Architecture
+    weights: bytes
+    weights_digest: bytes
+    lent: Lent
+    of_lent: frozenset[bytes]  # the keys to whom the log left that residual
+    compute: ComputeThread
+    seat: GatewaySeat
+    samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
+    ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
+
+    def keep(self, keys: frozenset[bytes]) -> None:
+        """Forget what was made ready for other keys: strangers may let any number of leases expire."""
+        for key in self.ready.keys() - keys:
+            self.ready.pop(key).cancel()
+            self.samples.pop(key, None)
+
+
+class Terms:
+    """Of one gateway's leases in one run."""
+
+    def __init__(self, manifest: Manifest, course: RunCourse, run: bytes, gateway: bytes, num_train: int) -> None:
+        """Lease lots of ``num_train`` samples in the name of the key ``gateway``."""
+        self._manifest = manifest
+        self._course = course
+        self._run = run
+        self._gateway = gateway
+        self._num_train = num_train
+        self._steps = manifest.exchange.local_steps
+
+    def places(self, work: Work, leased: Leased) -> Places:
+        """Return where the lots of a lease stand."""
+        return leased_lots(
+            work.architectures,
+            work.architecture,
+            work.base.commit,
+            leased.key,
+            local_steps=self._steps,
+            lots_a_step=leased.lots_a_step,
+        )
+
+    def samples_of(self, work: Work, leased: Leased) -> Sequence[int]:
+        """Return which samples the lots of a lease are of."""
+        key, places = leased.key, self.places(work, leased)
+        seed, count, of_lot = self._manifest.seed, self._num_train, self._manifest.lot_samples
+        return leased_samples(places, seed=seed, base=work.base.commit, key=key, num_train=count, lot_samples=of_lot)
+
+    def lease(self, work: Work, leased: Leased, samples: bytes, samples_bytes: int) -> Lease:
+        """Return a lease whose samples have this digest and size."""
+        return Lease(
+            run=self._run,
+            gateway=self._gateway,
+            key=leased.key,
+            round=work.base.round + 1,
+            base=work.base.commit,
+            floor=work.base.floor,
+            cohort=work.cohort,
+            architecture=work.architecture.text,
+            lots_a_step=leased.lots_a_step,
+            good_ms=0,  # what is left is said when it is handed out
+            weights=work.weights_digest,
+            weights_bytes=len(work.weights),
+            samples=samples,
+            samples_bytes=samples_bytes,
+            num_train=self._num_train,
+            residual=work.lent.residual.digest if leased.key in work.of_lent else b"",
+        )
+
+    def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> Vector:
+        """Return what the contributor gives (N,), if all of it is what the lease asks for.
+
+        Raises:
+            RemoteFault: it is not.
+        """
+        places = self.places(work, leased)
+        counts = [0] * len(work.architectures)
+        for _, index in places:
+            counts[place_of_lot(len(counts), work.base.commit, leased.key, index)] += 1
+        residual = work.lent.residual if leased.key in work.of_lent else ZEROS
+        expected = (self._run, work.base.round + 1, work.base.commit, self._gateway, work.cohort, self._steps, residual.digest)
+        if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, claim.local_steps, claim.residual) != expected:
+            raise EncodingError("the claim is not the lease's")
+        if claim.work != tuple(counts):
+            raise EncodingError("the claim counts other lots than the lease has")
+        self._check_roots(work, leased, places, claim, back)
+        space = self._course.plan.space
+        count = num_covered(space, work.architecture)
+        values = parse(CODEC, back.body, count).values(work.base.floor)
+        learnt = scattered(values, space, work.architecture)
+        if vector_digest(learnt) != claim.vector:
+            raise EncodingError("the body is not what the claim says was learnt")
+        coverage = self._course.coverage(work.base.round + 1, work.cohort)
+        return given(learnt, residual.values, self._manifest.exchange.residual_percent, coverage)
+
+    def _check_roots(self, work: Work, leased: Leased, places: Places, claim: Claim, back: LightReturn) -> None:
+        if len(back.lots) != len(places) or len(back.steps) != (self._steps if self._steps > 1 else 0):
+            raise EncodingError("records of other lots or steps than the lease has")
+        samples = self._manifest.lot_samples
+        for note in back.lots:
+            _check_loss(note.loss)
+        lots = lot_records(back.lots, places, work.architecture.text, samples)
+        if root([leaf_hash(pack(record)) for record in lots]) != claim.lots_root:
+            raise EncodingError("the lots' records are not under the claim's root")
+        steps = step_records(back.steps, leased.lots_a_step * samples)
+        if (root([leaf_hash(pack(record)) for record in steps]) if steps else b"") != claim.steps_root:
+            raise EncodingError("the steps' records are not under the claim's root")
+
+
+def _check_loss(text: str) -> None:
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise EncodingError("a loss that is no number") from error
+    if not np.isfinite(value) or f"{value:.6g}" != text:
+        raise EncodingError("a loss that is not finite, or not written as it should be")

@@ -1,0 +1,153 @@
+"""A light contributor as a program: its socket, its limits and its signals in one thread, its leases in another.
+
+The first Ctrl-C, or ``manta-peer leave``, lets it bring back the lease that it works on; the second one ends it at once.
+"""
+
+import asyncio
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from automl.training.update import self_test
+from peer.commands.keys import own_identity
+from peer.config import PeerConfig
+from peer.control import Control
+from peer.dashboard.picture import Sitter
+from peer.early import check_light, check_light_limits
+from peer.light.client import GatewayClient, GatewayUrl
+from peer.light.light import Contributor
+from peer.light.status import LightBoard, LightStatus
+from peer.light.traffic import BlockingTraffic
+from peer.light.valve import Valve
+from peer.limits.limiter import Limiter
+from peer.limits.limits import Limits
+from peer.limits.sensors import THIS_COMPUTER, Sensors
+from peer.store import PeerStore
+from peer.voice import Voice
+from protocol.signing import peer_name
+from swarm.disk import only_process
+from swarm.traffic import Traffic
+
+
+class LimitedLight:
+    """A light contributor at work, as its limits see it. Implements ``peer.limits.limiter.Limited``."""
+
+    def __init__(self, valve: Valve, board: LightBoard, traffic: Traffic) -> None:
+        """Stop its work with ``valve``, hold ``traffic`` back, and show it on ``board``."""
+        self._valve = valve
+        self._board = board
+        self._traffic = traffic
+        self.left = asyncio.Event()  # there is nothing to wait for any more
+
+    async def pause(self, why: Mapping[str, str]) -> None:
+        """See ``Limited``; a lot that is under way is finished."""
+        self._valve.pause(is_paused=True)
+        self._board.pause(why)
+
+    async def resume(self) -> None:
+        """See ``Limited``."""
+        self._valve.pause(is_paused=False)
+        self._board.pause({})
+
+    async def limit(self, limits: Limits) -> None:
+        """See ``Limited``."""
+        self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
+        self._valve.limit(limits.duty, limits.cpu_threads)
+        self._board.status.limits = limits.words()
+        self._board.write()
+
+    def leave(self, *, at_once: bool) -> None:
+        """See ``Limited``."""
+        if not self._valve.leave() or at_once:
+            self.left.set()
+        else:
+            self._board.say("leaving as soon as this lease is brought back; press Ctrl-C again to stop at once")
+
+    def fields(self) -> Mapping[str, Any]:
+        """Return what a picture of it shows."""
+        sent, received = self._traffic.sent.total, self._traffic.received.total
+        return {**self._board.fields(), "samples_trained": self._valve.num_samples, "sent_bytes": sent, "received_bytes": received}
+
+    def show(self) -> None:
+        """See ``Limited``."""
+        self._board.write()
+
+
+async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bool:
+    """Take part as a light contributor; return whether the run is finished, else the person left, and a thread may work on.
+
+    Raises:
+        UserError: the settings, or the run, do not fit.
+    """
+    check_light(config)
+    self_test()
+    limiter = Limiter(config.limits, config.dir, sensors, refuse=check_light_limits)
+    store, voice, valve, traffic = PeerStore(config.dir), Voice(), Valve(), Traffic()
+    with only_process(store.directory):
+        identity = own_identity(store, voice.say)
+        board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex()), voice)
+        meter = BlockingTraffic(traffic, asyncio.get_running_loop())
+        client = GatewayClient([GatewayUrl.of(text) for text in config.gateway], meter)
+        contributor = Contributor(identity, board, client, valve, config.run)
+        sitter, limited = Sitter(voice), LimitedLight(valve, board, traffic)
+        sitter.sits(limited.fields)
+        async with Control(store.directory, limiter, sitter.picture):
+            await limiter.attach(limited)
+            await _until_it_ends(contributor, limited, limiter)
+        status = board.status
+        if not status.finished:
+            board.say(f"left the run taken={status.taken} samples={status.samples_taken}")
+        board.write()
+    return status.finished
+
+
+async def _until_it_ends(contributor: Contributor, limited: LimitedLight, limiter: Limiter) -> None:
+    """Let it work until the run is finished, or the person has left."""
+    events, told = asyncio.get_running_loop(), 0
+
+    def stop() -> None:
+        nonlocal told
+        told += 1
+        limited.leave(at_once=told > 1)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        events.add_signal_handler(number, stop)
+    life = _in_thread(contributor.run)
+
+    def ended(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the person has left already
+            events.call_soon_threadsafe(limited.left.set)
+
+    life.add_done_callback(ended)
+    watching, leaving = asyncio.create_task(limiter.watch()), asyncio.create_task(limited.left.wait())
+    try:
+        await asyncio.wait((watching, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if watching.done():
+            watching.result()
+        if life.done():
+            life.result()
+    finally:
+        for task in (watching, leaving):
+            task.cancel()
+        await asyncio.gather(watching, leaving, return_exceptions=True)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            events.remove_signal_handler(number)
+
+
+def _in_thread(work: Callable[[], None]) -> "Future[None]":
+    """Do ``work`` in a thread that the end of the program does not wait for."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is waited for
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threading.Thread(target=run, daemon=True, name="leases").start()
+    return future

@@ -1,0 +1,170 @@
+"""The work of one lease: its lots, trained as any peer trains them, on the weights that their architecture covers, and the claim of them.
+
+The other weights are zeros here, and so is what was learnt of them. What is claimed is what the body decodes to: that is what is averaged.
+"""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from automl.data.snippet import load
+from automl.spaces.space import Architecture
+from automl.training.course import RunCourse
+from automl.training.coverage import coverage
+from automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered, weights_of
+from automl.training.local import LocalSteps
+from automl.training.lots import Lot, Worker
+from automl.training.schedule import place_of_lot
+from automl.training.update import State
+from exact.coding import encode, parse
+from exact.residuals import vector_digest
+from peer.training.work import Learnt, Pile, Vector, claim_of
+from protocol.errors import EncodingError, MantaError, UserError
+from protocol.exchange import MAX_LOT_MS
+from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote
+from protocol.records import Manifest
+from protocol.rounds import Standing
+from protocol.signing import Identity, PublicKey
+
+_REMEMBERED = 16  # lots
+
+
+class NoUse(MantaError):
+    """What was trained came to nothing: its values are not finite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a lease."""
+
+    back: LightReturn
+    samples: int
+    loss: float
+
+
+class LightWork:
+    """One light contributor's device, lease after lease."""
+
+    def __init__(self, manifest: Manifest, run: bytes, identity: Identity) -> None:
+        """Prepare.
+
+        Raises:
+            UserError: a run that this version cannot train.
+        """
+        try:
+            self._course = RunCourse(manifest)
+        except ValueError as error:
+            raise UserError(f"{error}; install the version that the operator names") from error
+        if manifest.is_private:
+            raise UserError("in this run everybody trains on data of their own: there is nothing for light contributors")
+        self._manifest = manifest
+        self._run = run
+        self._identity = identity
+        self._lots_ms: deque[float] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def lot_ms(self) -> int:
+        """The median lot's duration lately; 0 before there was one."""
+        return min(max(1, round(statistics.median(self._lots_ms))), MAX_LOT_MS) if self._lots_ms else 0
+
+    def architecture_of(self, lease: Lease) -> Architecture:
+        """Return the architecture of a lease, which is one that its round asks for.
+
+        Raises:
+            EncodingError: the lease makes no sense in this run.
+        """
+        if not 1 <= lease.round <= self._manifest.num_rounds:
+            raise EncodingError("a lease for a round that the run has not")
+        exchange = self._manifest.exchange
+        lots = lease.lots_a_step * exchange.local_steps
+        if lots > MAX_LEASE_LOTS or lots * self._manifest.lot_samples > exchange.max_claim_samples:
+            raise EncodingError(f"a lease of {lots} lots is more than a claim may have")
+        if self._course.plan.phase(lease.round).distils:
+            raise EncodingError("a lease of lots that need a teacher")
+        for architecture in self._course.plan.architectures(lease.round, lease.cohort):
+            if architecture.text == lease.architecture:
+                return architecture
+        raise EncodingError("a lease for an architecture that its round does not ask for")
+
+    def do(
+        self,
+        lease: Lease,
+        weights: bytes,
+        samples: bytes,
+        before_lot: Callable[[], None] = lambda: None,
+        after_lot: Callable[[float, int], float] = lambda _ms, _samples: 0.0,
+    ) -> Done:
+        """Return what comes of a lease, signed; takes as long as its lots do.
+
+        ``before_lot`` may take its time, or raise. ``after_lot`` is given how long a lot took, ms, and its samples; it rests, and returns
+        for how long, ms: that is a part of the lot's duration as the gateway gets to know it.
+
+        Raises:
+            EncodingError: the lease, its weights or its samples make no sense.
+            NoUse: the values that came out are not finite.
+        """
+        plan, architecture = self._course.plan, self.architecture_of(lease)
+        architectures = plan.architectures(lease.round, lease.cohort)
+        key, steps = PublicKey(self._identity.public_key), self._manifest.exchange.local_steps
+        places = leased_lots(architectures, architecture, lease.base, key, local_steps=steps, lots_a_step=lease.lots_a_step)
+        parameters = torch.from_numpy(weights_of(weights, plan.space, architecture))
+        worker = Worker(self._manifest.supernet, load(samples, self._manifest.task, lease.num_train, self._samples_of(lease, places)))
+        pile = Pile(worker.num_weights, architectures)
+        local = LocalSteps(State(lease.round - 1, parameters, ()), plan) if steps > 1 else None
+        notes: list[LotNote] = []
+        step_notes: list[StepNote] = []
+        for step in range(steps):
+            worker.load(parameters if local is None else local.weights)
+            for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
+                of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
+                lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
+                before_lot()
+                notes.append(self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot))
+            if local is not None:
+                gradient = pile.gradient()
+                note = StepNote(vector_digest(local.weights.numpy()), vector_digest(gradient))
+                pile.end_step(note.state, note.vector, note.vector)
+                step_notes.append(note)
+                local.step(torch.from_numpy(gradient))
+        vector = pile.gradient() if local is None else local.learnt().numpy()
+        return self._made(lease, architecture, pile, vector, notes, step_notes)
+
+    def _samples_of(self, lease: Lease, places: Places) -> Sequence[int]:
+        seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
+        return leased_samples(places, seed=seed, base=lease.base, key=key, num_train=lease.num_train, lot_samples=of_lot)
+
+    def _train(self, worker: Worker, lot: Lot, place: int, pile: Pile, after_lot: Callable[[float, int], float]) -> LotNote:
+        started_s = time.monotonic()
+        result = worker.train(lot)
+        took_ms = 1000 * (time.monotonic() - started_s)
+        self._lots_ms.append(took_ms + after_lot(took_ms, lot.samples))
+        if not bool(result.gradient.isfinite().all()):
+            raise NoUse("a gradient that is not finite")
+        pile.add(lot, place, result)
+        return LotNote(f"{result.loss:.6g}", result.projection)
+
+    def _made(
+        self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector, notes: list[LotNote], steps: list[StepNote]
+    ) -> Done:
+        """Return the return: the vector coded, and the claim of what that decodes to."""
+        if not bool(np.isfinite(vector).all()):
+            raise NoUse("what was learnt is not finite")
+        space = self._course.plan.space
+        body = encode(CODEC, vector[coverage(space, architecture)], lease.floor)
+        decoded = scattered(parse(CODEC, body, num_covered(space, architecture)).values(lease.floor), space, architecture)
+        learnt = Learnt(Standing(lease.round - 1, lease.base, b"", lease.floor, None), lease.cohort, pile, decoded, None)
+        claim = claim_of(
+            learnt,
+            self._identity,
+            self._run,
+            founder=PublicKey(lease.gateway),
+            local_steps=self._manifest.exchange.local_steps,
+            residual=lease.residual,
+            lot_ms=max(1, self.lot_ms),
+        )
+        return Done(LightReturn(claim, tuple(notes), tuple(steps), body), pile.samples, pile.loss)

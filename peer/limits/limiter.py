@@ -1,0 +1,145 @@
+"""Keeps a person's limits while a peer runs: looks at the computer every few seconds, pauses the peer and lets it go on, takes new limits.
+
+What decides is ``peer.limits.limits``; what is paused is behind ``Limited``. It is there before the peer has found its run, and what it
+was told by then holds from the peer's first moment on.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from peer.config import checked, keep_limits
+from peer.limits.limits import Limits, listed, reasons
+from peer.limits.sensors import Sensors
+from peer.status import YOU
+from swarm import waits
+from swarm.tasks import within
+
+
+class Limited(Protocol):
+    """A peer at work (``peer.limited``)."""
+
+    async def pause(self, why: Mapping[str, str]) -> None:
+        """Compute nothing from now on, for these reasons, in words by limit."""
+
+    async def resume(self) -> None:
+        """Go on."""
+
+    async def limit(self, limits: Limits) -> None:
+        """Take no more than this from now on."""
+
+    def leave(self, *, at_once: bool) -> None:
+        """Hand in what is trained, then end; or end at once."""
+
+    def show(self) -> None:
+        """Write down where it stands."""
+
+
+class Limiter:
+    """A peer's limits, and its person's word. Implements ``peer.control.Person``."""
+
+    def __init__(self, limits: Limits, directory: Path, sensors: Sensors, refuse: Callable[[Limits], None] = lambda _: None) -> None:
+        """Begin with ``limits``; those that come later are kept in ``directory``, unless ``refuse`` raises a UserError.
+
+        Raises:
+            UserError: a limit that this computer cannot keep.
+        """
+        sensors.check(limits)
+        self._limits = limits
+        self._directory = directory
+        self._sensors = sensors
+        self._refuse = refuse
+        self._peer: Limited | None = None
+        self._is_paused = False  # by the person
+        self._why: dict[str, str] = {}  # the peer is paused
+        self._turn = asyncio.Lock()
+        self._told = asyncio.Event()  # something new
+        self.called_off = asyncio.Event()  # the person left before the run was found
+
+    @property
+    def limits(self) -> Limits:
+        """Those of now."""
+        return self._limits
+
+    async def attach(self, peer: Limited) -> None:
+        """Let ``peer`` be what is limited, from now on; it has not begun yet."""
+        async with self._turn:
+            self._peer = peer
+            await peer.limit(self._limits)
+            await self._look()
+
+    async def watch(self) -> None:
+        """Look at the computer again and again; ends when it is cancelled."""
+        while True:
+            await within(self._told, waits.LOOK_AT_COMPUTER_S)
+            self._told.clear()
+            async with self._turn:
+                await self._look()
+
+    async def pause(self) -> str:
+        """The person says: pause."""
+        async with self._turn:
+            was_paused, self._is_paused = self._is_paused, True
+            await self._look()
+        return "it was paused already" if was_paused else "paused: nothing is computed until manta-peer resume"
+
+    async def resume(self) -> str:
+        """The person says: go on."""
+        async with self._turn:
+            was_paused, self._is_paused = self._is_paused, False
+            await self._look()
+        said = "resumed" if was_paused else "it was not paused by you"
+        return f"{said}; nothing is computed all the same: {'; '.join(self._why.values())}" if self._why else said
+
+    async def leave(self, *, at_once: bool) -> str:
+        """The person says: leave."""
+        if self._peer is None:
+            self.called_off.set()
+            return "it leaves; it had not found its run yet"
+        self._peer.leave(at_once=at_once)
+        return "it stops at once; what was sealed is kept" if at_once else "it leaves as soon as what is trained is handed in"
+
+    async def limit(self, told: dict[str, str]) -> str:
+        """Change these limits, in the person's words, and keep them for the next start; say what holds then.
+
+        Raises:
+            UserError: a limit that cannot be, or that this computer cannot keep; nothing is changed.
+            StorageError: the disk refuses.
+        """
+        async with self._turn:
+            if told:
+                limits = checked(told, self._limits)
+                self._refuse(limits)
+                await asyncio.to_thread(self._sensors.check, limits)
+                keep_limits(self._directory, told)
+                self._limits = limits
+                if self._peer is not None:
+                    await self._peer.limit(limits)
+            await self._look()
+        return described(self._limits, self._why)
+
+    async def show(self) -> str:
+        """Have written down where the peer stands; say it where it has not found its run, for then nothing is written."""
+        if self._peer is None:
+            return f"a peer runs, and looks for its run; {described(self._limits, self._why)}"
+        self._peer.show()
+        return ""
+
+    async def _look(self) -> None:
+        """See why nothing is to be computed now, and pause the peer or let it go on."""
+        now = await asyncio.to_thread(self._sensors.read, self._limits)
+        found = reasons(self._limits, now, was_hot="max_temperature" in self._why)
+        before, self._why = self._why, {**({YOU: "by you"} if self._is_paused else {}), **found}
+        if self._peer is None:
+            return
+        if self._why:
+            await self._peer.pause(self._why)
+        elif before:
+            await self._peer.resume()
+
+
+def described(limits: Limits, why: Mapping[str, str]) -> str:
+    """Return what holds, for a person."""
+    said = listed(limits.words()) or "no limits"
+    return f"{said}; nothing is computed now: {'; '.join(why.values())}" if why else said

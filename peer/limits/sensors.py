@@ -1,0 +1,164 @@
+"""What a computer says of itself: the time of its day, its power, who uses it, how hot it is. Each may not be known."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from peer.limits import nvml
+from peer.limits.limits import Limits, Readings
+from protocol.errors import UserError
+
+Reading = TypeVar("Reading")
+
+_PROCESSORS = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "cpu-thermal", "soc_thermal", "amdgpu")  # what drivers call them
+_ANY_ZONE = "acpitz"  # where nothing better is known
+_ANSWER_S = 5.0  # for another program to say what it knows
+_TERMINALS = (Path("/dev/pts"), Path("/dev"))
+_DESKTOPS = Path("/tmp/.X11-unix")
+
+
+@dataclass(frozen=True, slots=True)
+class Sensors:
+    """Where each reading comes from; a test gives others."""
+
+    minute: Callable[[], int]
+    on_battery: Callable[[], bool | None]
+    idle_s: Callable[[], float | None]
+    celsius: Callable[[], float | None]
+
+    def read(self, limits: Limits) -> Readings:
+        """Return what these limits ask for, and nothing else: some of it costs time."""
+        return Readings(
+            self.minute(),
+            _known(self.on_battery) if limits.on_ac else False,
+            _known(self.idle_s) if limits.when_idle is not None else None,
+            _known(self.celsius) if limits.max_temperature is not None else None,
+        )
+
+    def check(self, limits: Limits) -> None:
+        """Refuse limits that this computer cannot keep, because it does not say what they ask for.
+
+        Raises:
+            UserError: one of them.
+        """
+        now = self.read(limits)
+        if limits.when_idle is not None and now.idle_s is None:
+            raise UserError("--when-idle: this computer does not say whether somebody uses it; leave it out, or give a --schedule")
+        if limits.on_ac and now.on_battery is None:
+            raise UserError("--on-ac: this computer does not say whether it is on battery; leave it out")
+        if limits.max_temperature is not None and now.celsius is None:
+            raise UserError("--max-temperature: this computer does not say how hot it is; leave it out, or give a --duty")
+
+
+def _known(reading: Callable[[], Reading | None]) -> Reading | None:
+    """Return a reading; None where the system refuses it: that is not known, then."""
+    try:
+        return reading()
+    except (OSError, psutil.Error):
+        return None
+
+
+def minute_of_day() -> int:
+    """Return the minute of this computer's day, by its own time zone."""
+    now = time.localtime()
+    return 60 * now.tm_hour + now.tm_min
+
+
+def on_battery() -> bool | None:
+    """Return whether this computer runs on its battery; one without a battery does not."""
+    battery = psutil.sensors_battery() if hasattr(psutil, "sensors_battery") else None
+    if battery is None:
+        return False
+    return None if battery.power_plugged is None else not battery.power_plugged
+
+
+def hottest() -> float | None:
+    """Return the temperature of the hottest processor or GPU, degrees Celsius."""
+    zones = psutil.sensors_temperatures() if hasattr(psutil, "sensors_temperatures") else {}
+    named = [zone.current for name in _PROCESSORS for zone in zones.get(name, ())] or [zone.current for zone in zones.get(_ANY_ZONE, ())]
+    found = [each for each in (*named, *(gpu.celsius for gpu in nvml.gpus())) if each is not None]
+    return max(found) if found else None
+
+
+def unused_s() -> float | None:
+    """Return for how many seconds nobody has used this computer: at its screen, at a terminal, or from afar at one."""
+    if sys.platform == "darwin":
+        return idle_of_registry(_said("ioreg", "-c", "IOHIDSystem", "-d", "4"))
+    at_terminals = idle_of_terminals(_TERMINALS, time.time())
+    at_screens = idle_of_sessions(_sessions(), time.monotonic())
+    if at_screens is None and _DESKTOPS.is_dir() and any(_DESKTOPS.iterdir()):
+        return None  # there is a screen, and nobody to ask who sits there
+    known = [each for each in (at_terminals, at_screens, time.time() - psutil.boot_time()) if each is not None]
+    return max(0.0, min(known))
+
+
+def idle_of_terminals(folders: Iterable[Path], now_s: float) -> float | None:
+    """Return for how long nobody typed at any terminal in these folders; None: there is none."""
+    typed_s = []
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if re.fullmatch(r"[0-9]+|tty[0-9]+", entry.name) and stat.S_ISCHR(entry.stat().st_mode):
+                        typed_s.append(entry.stat().st_atime)  # of the last byte that a program read there
+        except OSError:
+            continue  # there is no such folder, or a terminal was closed a moment ago
+    return None if not typed_s else now_s - max(typed_s)
+
+
+def idle_of_sessions(sessions: Iterable[str] | None, now_s: float) -> float | None:
+    """Return for how long nobody used any screen, as systemd's sessions say in lines ``Key=value``; None: nobody says.
+
+    A desktop tells of idleness once it has lasted for as long as it is set to; before that somebody is there.
+    """
+    if sessions is None:
+        return None
+    idle = []
+    for session in sessions:
+        said = dict(line.split("=", 1) for line in session.splitlines() if "=" in line)
+        if said.get("Type") in ("x11", "wayland", "mir") and said.get("State") != "closing":
+            since = said.get("IdleSinceHintMonotonic", "0")
+            is_idle = said.get("IdleHint") == "yes" and since.isdecimal()
+            idle.append(now_s - int(since) / 1e6 if is_idle else 0.0)
+    return min(idle, default=now_s)
+
+
+def idle_of_registry(said: str | None) -> float | None:
+    """Return for how long nobody touched keyboard or mouse, as macOS's ``ioreg`` says."""
+    found = re.search(r'"HIDIdleTime"\s*=\s*([0-9]+)', said or "")
+    return None if found is None else int(found[1]) / 1e9
+
+
+def _sessions() -> list[str] | None:
+    listed = _said("loginctl", "--no-pager", "--no-legend", "list-sessions")
+    if listed is None:
+        return None
+    keys = ("Type", "State", "IdleHint", "IdleSinceHintMonotonic")
+    properties = [word for key in keys for word in ("-p", key)]
+    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    return [_said("loginctl", "--no-pager", "show-session", name, *properties) or "" for name in names]
+
+
+def _said(*command: str) -> str | None:
+    """Return what a program of this computer prints; None: it is not there, or fails."""
+    program = shutil.which(command[0])
+    if program is None:
+        return None
+    try:
+        ended = subprocess.run([program, *command[1:]], capture_output=True, stdin=subprocess.DEVNULL, timeout=_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return ended.stdout.decode("utf-8", "replace") if ended.returncode == 0 else None
+
+
+THIS_COMPUTER = Sensors(minute_of_day, on_battery, unused_s, hottest)

@@ -1,0 +1,125 @@
+"""How two sites of a stereo run find each other among their mates, check that they have the same scenes, and notice that one is gone."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from automl.data.views import StereoDataset
+from peer.views.messages import MAX_SMALL_BYTES, MEET, OtherData, Site
+from protocol.encoding import pack, unpack
+from protocol.errors import RemoteFault, Weather
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.rpc import Handler
+
+TROUBLE = (RemoteFault, Weather)
+
+logger = logging.getLogger("manta.views")
+
+
+class Near(Protocol):
+    """The way to the mates (``peer.cohort.cohort.Cohort``)."""
+
+    @property
+    def key(self) -> PublicKey:
+        """This peer's own key."""
+
+    def mates(self) -> tuple[PublicKey, ...]:
+        """Return who proved the cohort's token lately."""
+
+    async def serve_mates(self, method: str, handler: Handler) -> None:
+        """Answer calls of mates, and of nobody else."""
+
+    async def call_mate(self, mate: PublicKey, method: str, request: bytes, *, timeout_s: float, largest: int) -> bytes:
+        """Return a mate's answer; ``largest``: bytes that it may have."""
+
+
+class Partner:
+    """The other site, as long as it is there."""
+
+    def __init__(self, site: Site, dataset: StereoDataset, data_digest: bytes, on_change: Callable[[], None]) -> None:
+        """Know of none.
+
+        Args:
+            site: says what this one has.
+            dataset: what it has of the run's pairs.
+            data_digest: of all of them.
+            on_change: is called when the other site comes or goes.
+        """
+        self._site = site
+        self._dataset = dataset
+        self._data_digest = data_digest
+        self._on_change = on_change
+        self._lost = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._said = ""
+        self.say: Callable[[str], None] = logger.info
+        self.key: PublicKey | None = None  # None: it is away
+
+    def look(self, near: Near, num_lots: Callable[[], int]) -> None:
+        """Left site: meet the other one among these mates, now and whenever it was lost; ``num_lots`` were trained with it so far."""
+        self._looking = asyncio.create_task(self._look(near, num_lots))
+
+    async def close(self) -> None:
+        """Look no longer."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    def part(self, reason: str) -> None:
+        """Lose the other site."""
+        if self.key is not None:
+            self._tell(f"without the other site: {reason}")
+        self.key = None
+        self._lost.set()
+        self._on_change()
+
+    def meet(self, caller: PublicKey, request: bytes) -> bytes:
+        """Right site: return the answer to a left one that wants to train with this one.
+
+        Raises:
+            EncodingError: it does not say what it has.
+        """
+        try:
+            self._met(caller, unpack(Site, request, max_bytes=MAX_SMALL_BYTES))
+        except OtherData as error:
+            self._tell(str(error))  # the answer lets the other one see it as well
+        return pack(self._site)
+
+    async def _look(self, near: Near, num_lots: Callable[[], int]) -> None:
+        shortest_s, longest_s = waits.VIEWS_AGAIN_S
+        pause_s, lots = shortest_s, 0
+        while True:
+            self._lost.clear()
+            if self.key is None:
+                if lots != num_lots():
+                    pause_s, lots = shortest_s, num_lots()
+                await self._meet_any(near)
+                await asyncio.sleep(pause_s)  # also after it was met: who fails again and again is asked less and less often
+                pause_s = min(2 * pause_s, longest_s)
+            else:
+                await self._lost.wait()
+
+    async def _meet_any(self, near: Near) -> None:
+        for mate in near.mates():
+            try:
+                answer = await near.call_mate(mate, MEET, pack(self._site), timeout_s=waits.HELLO_S, largest=MAX_SMALL_BYTES)
+                self._met(mate, unpack(Site, answer, max_bytes=MAX_SMALL_BYTES))
+            except OtherData as error:
+                self._tell(str(error))
+            except TROUBLE as error:
+                logger.debug("no site peer=%s reason=%s", mate.hex()[:8], error)
+            else:
+                return
+
+    def _met(self, mate: PublicKey, other: Site) -> None:
+        self._site.check(other, self._dataset, self._data_digest)
+        self.key = mate
+        self._tell(f"trains with peer {mate.hex()[:8]}, which has the {other.view} views of the same {other.count} scenes")
+        self._on_change()
+
+    def _tell(self, line: str) -> None:
+        if line != self._said:
+            self._said = line
+            self.say(line)

@@ -1,0 +1,168 @@
+"""Where the monitor listens, and what the aggregator writes down for it."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from aggregator.attendants.live import DIRECTORY, LIVE, FinalQuality, Live, LiveFile
+from aggregator.attendants.onlookers import Onlookers
+from aggregator.monitor.door import MonitorDoor, check_address, open_door
+from aggregator.monitor.settings import DEFAULT_ADDRESS, MonitorSection
+from aggregator.rounds.intake import now_ms
+from protocol.closing import Closing
+from protocol.errors import UserError
+from swarm.budget import Faults
+from swarm.traffic import Traffic
+
+USUAL = MonitorSection()
+KEYS = [bytes([number]) * 32 for number in range(1, 4)]
+
+
+@contextmanager
+def opened(asked: str | None, settings: MonitorSection = USUAL) -> Iterator[MonitorDoor]:
+    door = open_door(asked, settings)
+    assert door is not None
+    with door.socket:
+        yield door
+
+
+def test_an_address_is_listened_at_and_shown_as_people_open_it() -> None:
+    with opened("127.0.0.1:0") as door:
+        port = door.socket.getsockname()[1]
+        assert door.url == f"http://127.0.0.1:{port}/"
+        assert door.is_loopback
+    with opened("0.0.0.0:0") as door:
+        assert not door.is_loopback
+    with opened("localhost:0") as door:
+        assert door.is_loopback
+
+
+def test_no_address_is_no_monitor() -> None:
+    assert open_door("", USUAL) is None
+    assert open_door(None, MonitorSection(address="")) is None
+
+
+def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        for asked, settings in ((address, USUAL), (None, MonitorSection(address=address))):
+            with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\): give another --monitor HOST:PORT, or"):
+                open_door(asked, settings)
+        with pytest.raises(UserError, match="cannot listen"):
+            check_address(address)
+    check_address(address)
+    check_address("")
+
+
+def test_the_usual_address_gives_way_to_a_free_port() -> None:
+    """Whoever else has it: another aggregator, or this test's second door."""
+    with opened(None) as first, opened(None) as second:
+        assert first.url != second.url
+        assert second.is_loopback
+    with pytest.raises(UserError), opened(DEFAULT_ADDRESS), opened(DEFAULT_ADDRESS):
+        pass
+    check_address(DEFAULT_ADDRESS)
+
+
+@pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4.5:80", "no.such.host.invalid:80", "127.0.0.1:99999"])
+def test_what_is_no_address_is_said_in_one_line(address: str) -> None:
+    with pytest.raises(UserError, match="HOST:PORT"):
+        open_door(address, USUAL)
+
+
+def onlookers(directory: Path) -> tuple[Onlookers, Closing]:
+    look, rounds = Onlookers(directory, USUAL, None, None), Closing(8)
+    look.watch(rounds, Traffic(), Faults(lambda: 0.0), lambda: False)
+    return look, rounds
+
+
+def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -> None:
+    look, rounds = onlookers(tmp_path)
+    rounds.open(7, 60_000, frozenset(KEYS), now_ms())
+    look.timeline.opened(7)
+    first, second = b"\x0a" * 32, b"\x0b" * 32
+    for founder, contribution in ((KEYS[0], first), (KEYS[1], second)):
+        rounds.header(founder, frozenset({founder}), 7, contribution, now_ms())
+    rounds.arrived(first, now_ms())
+    rounds.good(first)
+    live = Live.model_validate_json(look.now().model_dump_json())
+    assert live.open is not None
+    assert (live.open.round, live.open.stage, live.open.open_ms) == (7, "open", 60_000)
+    assert set(live.open.expected) == {key.hex() for key in KEYS}
+    assert Counter((one.keys, one.body) for one in live.open.handed) == Counter([((KEYS[0].hex(),), "good"), ((KEYS[1].hex(),), "header")])
+    assert live.open.deadline_at is not None
+    assert live.open.opened_at is not None
+    assert 0 < live.open.deadline_at - live.open.opened_at <= 60_000
+
+
+def test_before_the_first_header_the_first_round_has_no_time(tmp_path: Path) -> None:
+    look, rounds = onlookers(tmp_path)
+    rounds.open(1, 60_000, frozenset(), None)
+    look.timeline.opened(1, is_waiting_for_first=True)
+    live = look.now()
+    assert live.open is not None
+    assert (live.open.stage, live.open.opened_at, live.open.deadline_at) == ("idle", None, None)
+
+
+def test_a_disk_that_refuses_the_file_stops_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / DIRECTORY).mkdir()
+    (tmp_path / DIRECTORY / LIVE).mkdir()  # no file can take its place
+    look, rounds = onlookers(tmp_path)
+    rounds.open(1, 60_000, frozenset(), None)
+
+    async def story() -> None:
+        writes = 0
+
+        def now() -> Live:
+            nonlocal writes
+            writes += 1
+            if writes == 3:
+                asyncio.current_task().cancel()  # type: ignore[union-attr]
+            return look.now()
+
+        with pytest.raises(asyncio.CancelledError):
+            await LiveFile(tmp_path, now).keep()
+        assert writes == 3
+
+    asyncio.run(story())
+    assert len(caplog.records) == 1
+    assert "live.json" in caplog.text
+
+
+def test_the_file_is_kept_up_to_date(tmp_path: Path) -> None:
+    look, rounds = onlookers(tmp_path)
+    rounds.open(1, 60_000, frozenset(), None)
+
+    async def story() -> None:
+        keeping = asyncio.create_task(LiveFile(tmp_path, look.now).keep())
+        path = tmp_path / DIRECTORY / LIVE
+        seen = set()
+        async with asyncio.timeout(60):
+            while len(seen) < 3:
+                if path.exists():
+                    seen.add(Live.model_validate_json(path.read_bytes()).written_at)
+                await asyncio.sleep(0.05)
+        keeping.cancel()
+        await asyncio.wait({keeping})
+
+    asyncio.run(story())
+
+
+def test_the_address_is_let_go(tmp_path: Path) -> None:
+    with opened("127.0.0.1:0") as door:
+        with closing(Onlookers(tmp_path, USUAL, door, None)) as look:
+            assert [attendant.pid for attendant in look.attendants] == [None, None]
+        assert door.socket.fileno() == -1
+
+
+def test_figures_that_are_no_numbers_leave_what_is_written_readable() -> None:
+    for error in (float("nan"), float("inf")):
+        final = FinalQuality.of(3, largest=error, smallest=2.0, random=(1.0, 2.0))
+        assert Live.model_validate_json(Live(written_at=1, started_at=1, pid=1, final=final).model_dump_json()).final is None
+    final = FinalQuality.of(3, largest=1.0, smallest=2.0, random=(1.0, 2.0))
+    assert Live.model_validate_json(Live(written_at=1, started_at=1, pid=1, final=final).model_dump_json()).final == final

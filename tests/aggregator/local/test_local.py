@@ -1,0 +1,409 @@
+"""manta-swarm without its programs: what it refuses, what a peer's end means, and what a report finds."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from aggregator.local.cli import main
+from aggregator.local.progress import Progress
+from aggregator.local.report import (
+    AggregatorStatus,
+    Fate,
+    LedgerReport,
+    Limits,
+    PeerReport,
+    PeerStatus,
+    Quality,
+    Report,
+    fate,
+    make_report,
+    read_status,
+    show,
+)
+from aggregator.local.settings import Settings, Wishes, make_settings
+from aggregator.monitor.settings import MonitorSection
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
+from automl.data.digits import digits
+from automl.training.settings import usual
+from protocol.errors import UserError
+from protocol.signing import Identity
+
+NO_LIMITS = Limits()
+THIN = RunConfig(exchange=ExchangeSection(local_steps=10, codec="topk-512-3"))
+STATE, OTHER_STATE, ROOT = "aa" * 32, "bb" * 32, "cc" * 32
+
+
+def accuracy(largest: float, smallest: float, *random: float) -> Quality:
+    return Quality(metric="accuracy", largest=largest, smallest=smallest, random=random)
+
+
+def epe(largest: float, smallest: float, baseline: float | None = 4.5) -> Quality:
+    return Quality(metric="epe", largest=largest, smallest=smallest, random=(2.0,), baseline=baseline)
+
+
+def peer(
+    name: str, *, state: str = STATE, end: Fate = Fate.FINISHED, dropped: int = 0, broken: int = 0, handed_in: int | None = None
+) -> PeerReport:
+    status = PeerStatus(
+        key=name,
+        cohort="cohort-0",
+        round=3,
+        state=state,
+        samples_counted=96,
+        samples_lost=4 * dropped,
+        rounds_counted=3 - dropped,
+        dropped={"too old": dropped} if dropped else {},
+        promises_broken=broken,
+        bytes_handed_in=handed_in,
+    )
+    return PeerReport.make(name, status, end, credits=7)
+
+
+def report(
+    *peers: PeerReport,
+    rounds: int = 3,
+    quality: Quality | None = None,
+    verified: bool = True,
+    dataset: str = "digits",
+    limits: Limits = NO_LIMITS,
+    refused: dict[str, int] | None = None,
+) -> Report:
+    finished = rounds == 3
+    return make_report(
+        AggregatorStatus(
+            run="ee" * 32,
+            name="test",
+            dataset=dataset,
+            num_rounds=3,
+            round=rounds,
+            state=STATE,
+            quality=quality,
+            finished=finished,
+            refused=refused or {},
+        ),
+        peers or (peer("peer-0"), peer("peer-1")),
+        LedgerReport(verified=verified, size=9, root=ROOT, detail="9 entries" if verified else "entry 4 does not hold"),
+        run=THIN,
+        cohorts=2,
+        limits=limits,
+        wall_time_s=61.04,
+        directory=Path("/somewhere"),
+    )
+
+
+def failed(made: Report) -> list[str]:
+    assert made.succeeded == (not [check for check in made.checks if not check.passed])
+    return [check.name for check in made.checks if not check.passed]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--peers", "0"], "--peers takes a number from 1"),
+        (["--peers", "3", "--cohorts", "4"], "--cohorts takes a number from 1 to that of the peers (3), not 4"),
+        (["--cohorts", "0"], "--cohorts takes a number from 1"),
+        (["--cohorts", "2", "--affinity"], "--affinity goes without --cohorts"),
+        (["--workers", "0"], "--workers takes a number from 1 to 256, not 0"),
+        (["--workers", "257"], "--workers takes a number from 1 to 256"),
+        (["--rounds", "0"], "--rounds takes a number from 1"),
+        (["--local-steps", "0"], "--local-steps takes a number from 1 to 1024, not 0"),
+        (["--local-steps", "1025"], "--local-steps takes a number from 1 to 1024"),
+        (["--codec", "fp16"], "--codec: unknown codec 'fp16': int16, int8 or topk-KEPT-BITS"),
+        (["--codec", "topk-0-4"], "--codec: unknown codec 'topk-0-4'"),
+        (["--algorithm", "gossip"], "--algorithm takes data-parallel or model-parallel, not 'gossip'"),
+        (["--schedule", "growing"], "--schedule takes sandwich or shrinking, not 'growing'"),
+        (["--task", "speech"], "--task takes classification or stereo, not 'speech'"),
+        (["--data", "imaginary"], "unknown data set 'imaginary'"),
+        (["--data", "layers", "--task", "classification"], "--data layers is for stereo, not for classification"),
+        (["--supernet", "giant"], "unknown supernet 'giant'"),
+        (["--task", "stereo", "--supernet", "classifier-tiny"], "--supernet classifier-tiny is for classification, not for stereo"),
+        (["--max-epe", "1"], "for classification give --min-largest and --min-smallest"),
+        (["--task", "stereo", "--max-epe", "-1"], "--max-epe takes pixels"),
+        (["--task", "stereo", "--min-largest", "90"], "for stereo give --max-epe"),
+        (["--seed", "-1"], "--seed takes a number from 0"),
+        (["--min-largest", "101"], "--min-largest takes percent"),
+        (["--min-smallest", "nan"], "--min-smallest takes percent"),
+        (["--private", "/nowhere"], "--private: cannot read /nowhere"),
+        (["--private", "/nowhere", "--task", "stereo"], "--private: cannot read /nowhere"),
+    ],
+)
+def test_a_value_that_cannot_be_is_one_line_and_exit_code_2(arguments: list[str], says: str, tmp_path: Path) -> None:
+    outcome = CliRunner().invoke(main, ["up", "--dir", str(tmp_path / "new"), *arguments])
+    assert outcome.exit_code == 2
+    assert outcome.output.startswith("manta-swarm: ")
+    assert says in outcome.output
+    assert outcome.output.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_directory_that_holds_something_is_left_as_it_is(tmp_path: Path) -> None:
+    directory = tmp_path / "earlier"
+    directory.mkdir()
+    (directory / "report.json").write_text("{}")
+    outcome = CliRunner().invoke(main, ["up", "--dir", str(directory)])
+    assert outcome.exit_code == 2
+    assert "holds something already" in outcome.output
+    assert outcome.output.count("\n") == 1
+    assert [path.name for path in directory.iterdir()] == ["report.json"]
+    assert (directory / "report.json").read_text() == "{}"
+
+
+def test_a_directory_that_is_a_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = CliRunner().invoke(main, ["up", "--dir", str(tmp_path / "file")])
+    assert outcome.exit_code == 2
+    assert outcome.output.count("\n") == 1
+
+
+def test_the_full_schedule_has_thresholds_and_a_shorter_one_has_those_that_were_given(tmp_path: Path) -> None:
+    made = {
+        Wishes(directory=tmp_path / "a"): Limits(min_largest=90, min_smallest=80),
+        Wishes(directory=tmp_path / "b", rounds=5): Limits(),
+        Wishes(directory=tmp_path / "c", min_largest=50): Limits(min_largest=50, min_smallest=80),
+        Wishes(directory=tmp_path / "d", rounds=5, min_largest=50): Limits(min_largest=50),
+        Wishes(directory=tmp_path / "e", task="stereo"): Limits(beats_constant=True),
+        Wishes(directory=tmp_path / "f", task="stereo", rounds=5): Limits(),
+        Wishes(directory=tmp_path / "g", task="stereo", rounds=5, max_epe=2.5): Limits(max_epe=2.5),
+    }
+    for wishes, limits in made.items():
+        assert make_settings(wishes).limits == limits
+
+
+def test_the_run_is_the_usual_one_of_the_task_with_what_was_asked_for(tmp_path: Path) -> None:
+    stereo = make_settings(Wishes(directory=tmp_path / "a", task="stereo", rounds=3, seed=7, schedule="shrinking", data_root=tmp_path)).run
+    assert (stereo.run.rounds, stereo.run.seed, stereo.run.schedule) == (3, 7, "shrinking")
+    assert (stereo.data.dataset, stereo.data.supernet, stereo.data_root) == ("layers", "stereo-tiny", tmp_path)
+    assert stereo.optimizer_settings() == usual("stereo").optimizer
+    plain = make_settings(Wishes(directory=tmp_path / "b")).run
+    quick = RoundSection(first_open_s=0.5, min_open_s=0.2, max_open_s=120)  # rounds adapt by themselves, from a short one on
+    shown = MonitorSection(evaluate_share=0.1)
+    assert plain == RunConfig(run=RunSection(name="digits-data-parallel", cohorts="affinity"), round=quick, monitor=shown)
+
+
+def test_the_task_may_follow_from_the_data(tmp_path: Path) -> None:
+    made = make_settings(Wishes(directory=tmp_path / "a", data="layers")).run
+    assert (made.data.dataset, made.data.supernet) == ("layers", "stereo-tiny")
+
+
+def test_local_steps_make_fewer_rounds_of_more_samples_unless_rounds_are_asked_for(tmp_path: Path) -> None:
+    dense = usual("classification")
+    for steps, rounds in ((1, 200), (10, 20), (7, 29), (300, 1)):
+        made = make_settings(Wishes(directory=tmp_path / str(steps), local_steps=steps, codec="topk-256-4")).run
+        assert (made.run.rounds, made.round.target_batch) == (rounds, dense.target_batch * steps)
+        assert (made.exchange.local_steps, made.exchange.codec) == (steps, "topk-256-4")
+        manifest = made.manifest(Identity(b"\x01" * 32), bytes(32), digits())  # what is asked for goes together
+        assert manifest.exchange.max_claim_samples >= steps * manifest.lot_samples
+    made = make_settings(Wishes(directory=tmp_path / "rounds", local_steps=10, rounds=3)).run
+    assert (made.run.rounds, made.round.target_batch, made.exchange.codec) == (3, 10 * dense.target_batch, "int16")
+
+
+@pytest.mark.parametrize(("peers", "cohorts", "sizes"), [(4, 2, [2, 2]), (5, 2, [3, 2]), (3, 3, [1, 1, 1]), (1, 1, [1])])
+def test_cohorts_have_equal_shares_of_the_peers(peers: int, cohorts: int, sizes: list[int], tmp_path: Path) -> None:
+    made = Settings(peers, cohorts, RunConfig(), None, tmp_path, Limits())
+    names = [made.cohort(index) for index in range(peers)]
+    assert [names.count(f"cohort-{index}") for index in range(cohorts)] == sizes
+
+
+def test_by_affinity_peers_have_no_label(tmp_path: Path) -> None:
+    made = make_settings(Wishes(directory=tmp_path / "1", affinity=True))
+    assert [made.cohort(index) for index in range(made.peers)] == [None] * made.peers
+    assert made.run.run.cohorts == "affinity"
+    (tmp_path / "own" / "a").mkdir(parents=True)
+    with pytest.raises(UserError, match="--affinity goes without --private"):
+        make_settings(Wishes(private=tmp_path / "own", affinity=True))
+
+
+def test_with_private_data_there_is_a_peer_for_each_folder_and_each_is_alone(tmp_path: Path) -> None:
+    for name in ("b", "a", "c", ".hidden"):
+        (tmp_path / "own" / name).mkdir(parents=True)
+    (tmp_path / "own" / "notes.txt").touch()
+    made = make_settings(Wishes(directory=tmp_path / "1", private=tmp_path / "own"))
+    assert [path.name for path in made.private] == ["a", "b", "c"]
+    assert (made.peers, made.cohorts, made.limits, made.run.run.data) == (3, 3, Limits(), "private")
+    together = make_settings(Wishes(directory=tmp_path / "2", private=tmp_path / "own", cohorts=1, peers=3))
+    assert (together.peers, together.cohorts) == (3, 1)
+    for wishes, says in (
+        (Wishes(private=tmp_path / "own", peers=2), "--peers is 2, and .* has 3 folders"),
+        (Wishes(private=tmp_path / "own" / "a"), "has no folders"),
+        (Wishes(private=tmp_path / "own", task="stereo"), "is for labelled images"),
+    ):
+        with pytest.raises(UserError, match=says):
+            make_settings(wishes)
+
+
+@pytest.mark.parametrize(
+    ("returncode", "finished", "expected"),
+    [
+        (0, True, Fate.FINISHED),
+        (0, False, Fate.LEFT),
+        (130, False, Fate.LEFT),
+        (-9, False, Fate.KILLED),
+        (-9, True, Fate.KILLED),
+        (-15, False, Fate.KILLED),
+        (1, False, Fate.FAILED),
+        (2, False, Fate.FAILED),
+        (1, True, Fate.FAILED),
+        (-11, False, Fate.FAILED),
+    ],
+)
+def test_a_peer_that_crashed_has_failed_and_one_that_was_killed_has_not(returncode: int, finished: bool, expected: Fate) -> None:
+    assert fate(returncode, PeerStatus(finished=finished)) is expected
+
+
+def test_a_run_that_did_everything_succeeds() -> None:
+    assert failed(report(quality=accuracy(0.97, 0.8, 0.9), limits=Limits(min_largest=90, min_smallest=80))) == []
+
+
+def test_a_missing_round_fails() -> None:
+    assert failed(report(rounds=2)) == ["every round is committed"]
+
+
+def test_a_peer_with_another_state_fails_and_is_named() -> None:
+    made = report(peer("peer-0"), peer("peer-1", state=OTHER_STATE))
+    assert failed(made) == ["all peers hold the log's state"]
+    assert not made.all_peers_agree
+    assert "peer-1" in next(check.detail for check in made.checks if not check.passed)
+
+
+def test_peers_that_agree_on_another_state_than_the_log_fail() -> None:
+    assert failed(report(peer("peer-0", state=OTHER_STATE), peer("peer-1", state=OTHER_STATE))) == ["all peers hold the log's state"]
+
+
+@pytest.mark.parametrize("end", [Fate.KILLED, Fate.LEFT])
+def test_a_peer_that_was_killed_or_left_is_not_compared(end: Fate) -> None:
+    made = report(peer("peer-0"), peer("peer-1", state=OTHER_STATE, end=end))
+    assert failed(made) == []
+    assert made.all_peers_agree
+
+
+def test_a_peer_that_does_not_end_with_the_run_fails() -> None:
+    assert failed(report(peer("peer-0"), peer("peer-1", end=Fate.LATE))) == ["peers ran to the end"]
+
+
+def test_a_run_without_a_peer_at_its_end_fails() -> None:
+    assert failed(report(peer("peer-0", end=Fate.KILLED))) == ["peers ran to the end", "all peers hold the log's state"]
+
+
+def test_a_ledger_that_does_not_verify_fails() -> None:
+    assert failed(report(verified=False)) == ["ledger verifies"]
+
+
+def test_a_ticket_that_was_not_kept_fails() -> None:
+    made = report(peer("peer-0"), peer("peer-1", broken=1))
+    assert failed(made) == ["every ticket was kept"]
+
+
+def test_accuracy_below_a_threshold_fails_and_without_a_threshold_does_not() -> None:
+    low = accuracy(0.8999, 0.7999)
+    assert failed(report(quality=low)) == []
+    assert failed(report(quality=low, limits=Limits(min_largest=90, min_smallest=80))) == [
+        "the largest subnet reaches 90 %",
+        "the smallest subnet reaches 80 %",
+    ]
+
+
+def test_an_error_above_a_limit_or_a_constants_fails_and_without_a_limit_does_not() -> None:
+    assert failed(report(quality=epe(9.0, 9.0))) == []
+    assert failed(report(quality=epe(2.5, 2.51), limits=Limits(max_epe=2.5))) == ["the smallest subnet errs by 2.5 px at most"]
+    assert failed(report(quality=epe(4.4, 4.5), limits=Limits(beats_constant=True))) == ["the smallest subnet beats a constant disparity"]
+    assert failed(report(quality=epe(4.4, 4.4), limits=Limits(max_epe=4.4, beats_constant=True))) == []
+
+
+def test_what_was_not_measured_fails_every_limit() -> None:
+    assert failed(report(limits=Limits(min_largest=90))) == ["the largest subnet reaches 90 %"]
+    assert len(failed(report(limits=Limits(max_epe=1, beats_constant=True)))) == 4
+    assert len(failed(report(quality=epe(1, 1, baseline=None), limits=Limits(beats_constant=True)))) == 2
+
+
+def test_the_report_comes_back_from_its_json() -> None:
+    made = report(peer("peer-0", dropped=2), peer("peer-1", dropped=1), quality=accuracy(0.9, 0.8, 0.85, 0.86))
+    text = made.model_dump_json()
+    assert Report.model_validate_json(text) == made
+    assert (json.loads(text)["samples_counted"], json.loads(text)["samples_lost"]) == (2 * 96, 3 * 4)
+    assert json.loads(text)["peers"][0]["dropped"] == {"too old": 2}
+
+
+def test_a_person_reads_what_failed_and_every_digit_of_the_root() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    refused = {"malformed": 1, "no body": 2}
+    peers = peer("peer-0", dropped=2, handed_in=1_500_000), peer("peer-1", handed_in=500_000)
+    show(report(*peers, quality=accuracy(0.5, 0.4, 0.45), limits=Limits(min_largest=90), refused=refused), console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert ROOT in printed
+    assert "50.0 % on held-out data (the aim is 97 %)" in printed
+    assert "192 (96.0 % of those trained)" in printed
+    assert "2 cohorts, 10 local steps a round, topk-512-3" in printed
+    assert "1.0 MB a peer, 1.5 MB at most" in printed
+    assert "2 (too old: 2)" in printed
+    assert "3 (malformed: 1, no body: 2)" in printed
+    assert "failed: the largest subnet reaches 90 %" in printed
+    assert "…" not in printed
+
+
+def test_a_person_reads_errors_in_pixels_and_what_a_constant_would_have() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    show(report(quality=epe(1.654, 2.0), dataset="layers", limits=Limits(beats_constant=True)), console)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "1.65 px on held-out data" in printed
+    assert "4.50 px: the held-out data's median" in printed
+    assert "the aim" not in printed
+    assert "everything that had to hold holds" in printed
+
+
+def test_a_report_ends_with_the_command_that_takes_a_network_out_of_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "aggregator" / "snapshots"
+    folder.mkdir(parents=True)
+    for taken in (False, True):
+        console = Console(file=io.StringIO(), width=80)
+        show(report().model_copy(update={"directory": str(tmp_path)}), console)
+        printed = console.file.getvalue()  # type: ignore[attr-defined]
+        assert (f"manta-search export --snapshot {folder / 'round-00000012.safetensors'} --arch" in printed) == taken
+        for round_ in (8, 12):
+            (folder / f"round-{round_:08}.safetensors").touch()
+
+
+def test_a_status_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    assert read_status(PeerStatus, tmp_path) is None
+    (tmp_path / "status.json").write_text('{"key": "ab", "round": 4, "phase": "working", "dropped": {"late": 1}}')
+    assert read_status(PeerStatus, tmp_path) == PeerStatus(key="ab", round=4, dropped={"late": 1})
+    (tmp_path / "status.json").write_text('{"key": "ab", "rou')
+    assert read_status(PeerStatus, tmp_path) is None
+
+
+def test_without_a_terminal_progress_is_plain_lines_and_the_end_is_said_once() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    with Progress(console, 2) as progress:
+        progress.update(0, 4, None)
+        progress.update(1, 4, 2.5)
+        progress.update(2, 4, 2.25)
+        progress.update(2, 4, 2.25)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == ["training round=0/2 peers=4", "evaluating round=2/2 peers=4 loss=2.250"]
+
+
+def test_on_a_terminal_progress_is_a_bar() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=True)
+    with Progress(console, 8) as progress:
+        progress.update(3, 4, 1.5)
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "3/8" in printed
+    assert "loss 1.500" in printed
+
+
+def test_the_aggregator_is_told_where_its_monitor_is_to_be(tmp_path: Path) -> None:
+    assert make_settings(Wishes(directory=tmp_path / "a")).monitor == ()
+    assert make_settings(Wishes(directory=tmp_path / "b", no_monitor=True)).monitor == ("--no-monitor",)
+    assert make_settings(Wishes(directory=tmp_path / "c", monitor="localhost:0")).monitor == ("--monitor", "localhost:0")
+    with pytest.raises(UserError, match="do not go together"):
+        make_settings(Wishes(directory=tmp_path / "d", monitor="127.0.0.1:0", no_monitor=True))
+    for wrong in ("8787", "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:65536", "127.0.0.1:-1", "http://127.0.0.1:80"):
+        with pytest.raises(UserError, match=r"--monitor .*HOST:PORT"):
+            make_settings(Wishes(directory=tmp_path / "d", monitor=wrong))
+    with pytest.raises(UserError, match=r"cannot listen on a\.\.b:80"):
+        make_settings(Wishes(directory=tmp_path / "d", monitor="a..b:80"))
+    assert not (tmp_path / "d").exists()

@@ -1,0 +1,173 @@
+"""An aggregator that is killed: what it gave a ticket for is in the table that the ticket names, and its states are those of the log."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.verify import verify_directory
+from aggregator.rounds.replay import replay_directory
+from automl.training.update import state_digest
+from protocol.records import Ticket
+from swarm.messages import HandIn
+from tests.aggregator.at_work import OPEN_MS, Aggregator, Story, World, at_work
+from tests.aggregator.made import Made
+from tests.aggregator.real_run import PEERS, everybodys, made, made_together
+from tests.aggregator.small_run import opened_head
+from tests.contributions import PEERS as MANY_PEERS
+
+STRANGER = MANY_PEERS[3]
+Play = Callable[[Story], None]
+
+
+@pytest.fixture
+def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
+    """Tell a story of an aggregator at work."""
+    return lambda story: at_work(tmp_path / "aggregator", monkeypatch, story)
+
+
+async def check_tickets(log: Aggregator, tickets: dict[bytes, Ticket], contributions: list[Made]) -> None:
+    """Check that what has a ticket is in the table that it names, once that is committed, and that the log says so."""
+    for one in contributions:
+        ticket = tickets.get(one.digest)
+        if ticket is None:
+            continue
+        answer = await log.header(one)
+        assert answer.round == ticket.round
+        if ticket.round > log.ledger.round:
+            assert answer.status == HandIn.HAVE_TICKET
+            assert answer.ticket[0].open(log.ledger.manifest.operators[0]) == ticket
+        else:
+            assert answer.status == HandIn.LISTED
+
+
+async def check_life(log: Aggregator, tickets: dict[bytes, Ticket], contributions: list[Made]) -> None:
+    """Check a life after a kill: every ticket is kept, the state is the log's, rounds go on, and all of it can be computed again."""
+    await check_tickets(log, tickets, contributions)
+    last = max(ticket.round for ticket in tickets.values())
+    while log.ledger.round < last:
+        await log.finish_round()
+        assert log.run.follower.state is not None
+        assert state_digest(log.run.follower.state) == log.ledger.state
+    await check_tickets(log, tickets, contributions)
+    for one in everybodys(log.ledger, seed=5):
+        await log.hand_in(one)
+    await log.finish_round()
+    await log.commits.close()
+    assert verify_directory(log.directory).rounds == last + 1
+    assert replay_directory(log.directory).rounds == last + 1
+
+
+def test_killed_before_or_after_any_sync_it_keeps_every_promise(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rounds of three contributions, and one that comes for the next round while the first one is waited for."""
+    fsync, mutex = os.fsync, threading.Lock()
+    tickets: dict[bytes, Ticket] = {}
+    images: list[tuple[Path, dict[bytes, Ticket]]] = []
+
+    async def story(world: World) -> None:
+        def filmed(file: int) -> None:
+            with mutex:
+                for sync in (lambda _: None, fsync):
+                    sync(file)
+                    given = dict(tickets)
+                    images.append((world.image(), given))
+
+        log = await world.start()
+        contributions = [*everybodys(log.ledger), made(log.ledger, STRANGER)]
+        monkeypatch.setattr(os, "fsync", filmed)
+        for one in contributions[:3]:
+            tickets[one.digest] = await log.ticket(one)
+        log.clock.now += OPEN_MS  # nobody is told: the round closes at the next event
+        tickets[contributions[3].digest] = await log.ticket(contributions[3])
+        await log.round(1)  # which needs no more time: all are in
+        for one in everybodys(log.ledger):
+            tickets[one.digest] = await log.ticket(one)
+            contributions.append(one)
+        await log.finish_round()
+        await log.commits.close()
+        monkeypatch.setattr(os, "fsync", fsync)
+        assert sorted(ticket.round for ticket in tickets.values()) == [1, 1, 1, 2, 2, 2, 2]
+        for image, given in images[:: len(images) // 9]:
+            if given:
+                await check_life(await world.start(image), given, contributions)
+                await world.lives.pop().stop()
+
+    play(story)
+
+
+def images_of_the_transaction(world: World, log: Aggregator, patch: pytest.MonkeyPatch, moment: str) -> list[Path]:
+    """Return what will have a copy of the disk "before" or "after" each transaction to come."""
+    images: list[Path] = []
+    store = log.run.log._store
+
+    def filmed(entries: Sequence[bytes]) -> None:
+        if moment == "after":
+            store(entries)
+        images.append(world.image())
+        if moment == "before":
+            store(entries)
+
+    patch.setattr(log.run.log, "_store", filmed)
+    return images
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_one_row(
+    play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        images = images_of_the_transaction(world, log, monkeypatch, moment)
+        contributions = [made(log.ledger, PEERS[1]), made_together(log.ledger, PEERS[:2]), made(log.ledger, PEERS[2])]
+        tickets = {one.digest: await log.ticket(one) for one in contributions}
+        await log.finish_round()
+        expected = log.run.log.entries(0, 100)
+        again = await world.start(images[0])
+        if moment == "before":
+            await again.finish_round()
+        assert again.run.log.entries(0, 100) == expected
+        table = again.ledger.table_at(1) or ()
+        assert {one.row.contribution for one in table} == {one.digest for one in contributions[1:]}
+        await check_life(again, tickets, contributions)
+
+    play(story)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_around_the_transaction_it_comes_to_the_same_log_state_and_table(
+    play: Play, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    async def story(world: World) -> None:
+        log = await world.start()
+        images = images_of_the_transaction(world, log, monkeypatch, moment)
+        contributions = everybodys(log.ledger)
+        tickets = {one.digest: await log.ticket(one) for one in contributions}
+        await log.finish_round()
+        expected = log.run.log.entries(0, 100)
+        again = await world.start(images[0])
+        assert again.ledger.round == (0 if moment == "before" else 1)
+        if moment == "before":
+            assert again.closing.left_ms(again.clock.now) == OPEN_MS  # all of its time once more, for those without a ticket
+            await again.finish_round()
+        assert again.run.log.entries(0, 100) == expected
+        assert opened_head(again.run.log).size == len(expected)
+        await check_life(again, tickets, contributions)
+
+    play(story)
+
+
+def test_killed_again_and_again_before_a_round_closes_it_keeps_every_ticket(play: Play) -> None:
+    async def story(world: World) -> None:
+        tickets: dict[bytes, Ticket] = {}
+        contributions: list[Made] = []
+        for peer in PEERS:
+            log = await world.start(world.image() if world.lives else None)
+            contributions.append(made(log.ledger, peer))
+            tickets[contributions[-1].digest] = await log.ticket(contributions[-1])
+            world.directory = log.directory
+        await check_life(log, tickets, contributions)
+        assert log.ledger.index_at(1) == 6  # all three in one table
+
+    play(story)

@@ -1,0 +1,126 @@
+"""Before which words a log signs nothing after a start, in virtual time."""
+
+import asyncio
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.fence import PLACE, Fence, mark_restored
+from aggregator.log.log import Log
+from aggregator.log.storage import HANDED_OVER, RESTORED, refuse_handed_over
+from protocol.errors import UserError
+from protocol.receipts import ProvenRound, open_round_receipt
+from protocol.signing import PublicKey
+from swarm import waits
+from tests.aggregator.small_run import OPERATOR, PEERS, STRANGER, create, grow, reopen, signed_manifest
+from tests.swarm.virtual_time import now, run_virtual
+
+KEYS = [PublicKey(peer.public_key) for peer in PEERS]
+
+
+def proven(log: Log, round_: int) -> ProvenRound:
+    """Return a round of the log."""
+    index = log.ledger.index_at(round_)
+    assert index is not None
+    return open_round_receipt(log.receipt(index), log.ledger.run, OPERATOR.public_key)
+
+
+class Start:
+    """One start on a folder."""
+
+    def __init__(self, directory: Path, log: Log, *, is_newest: bool = False) -> None:
+        self.log = log
+        self.said: list[str] = []
+        self.fence = Fence(directory, log, self.said.append, is_newest=is_newest)
+
+    async def lifted_at(self, *words: tuple[float, PublicKey, int]) -> float | None:
+        """Return when it is lifted if peers say which round they hold at these times; None: not within an hour."""
+
+        async def speak() -> None:
+            for at, key, round_ in words:
+                await asyncio.sleep(at - now())
+                self.fence.heard(key, proven(self.log, round_) if round_ else None)
+
+        speaking = asyncio.create_task(speak())
+        try:
+            async with asyncio.timeout(3600):
+                await self.fence.lifted()
+            return now()
+        except TimeoutError:
+            return None
+        finally:
+            speaking.cancel()
+
+
+def lifted_at(directory: Path, *words: tuple[float, PublicKey, int], is_newest: bool = False) -> float | None:
+    """Return when a start on ``directory`` may sign."""
+    found: list[float | None] = []
+
+    async def story() -> None:
+        with reopen(directory) as log:
+            found.append(await Start(directory, log, is_newest=is_newest).lifted_at(*words))
+
+    run_virtual(story())
+    return found[0]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A folder of a log of three rounds that was started before."""
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 3)
+    assert lifted_at(directory) == waits.HEARD_S
+    assert (directory / PLACE).exists()
+    return directory
+
+
+def test_a_new_run_waits_for_nobody(tmp_path: Path) -> None:
+    create(tmp_path, signed_manifest()).close()
+    assert lifted_at(tmp_path) == 0
+
+
+def test_a_restart_waits_for_those_of_the_last_table_but_not_for_long(directory: Path) -> None:
+    assert lifted_at(directory, *((at, key, 3) for at, key in enumerate(KEYS, 1))) == len(KEYS)
+    assert lifted_at(directory, (1, KEYS[0], 3)) == waits.HEARD_S
+    assert lifted_at(directory, (1, KEYS[0], 2), (1, KEYS[1], 3), (2, KEYS[2], 0)) == 2
+
+
+def test_a_copy_of_the_folder_waits_for_a_word(directory: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    assert lifted_at(copy) is None
+    assert lifted_at(copy, (20, KEYS[1], 2), (30, PublicKey(STRANGER.public_key), 3)) is None
+    assert lifted_at(copy, (20, KEYS[1], 3)) == 20
+    assert lifted_at(copy) == waits.HEARD_S  # it is the run's folder from then on
+
+
+def test_a_folder_from_a_backup_waits_for_a_word_also_after_more_starts(directory: Path) -> None:
+    mark_restored(directory)
+    assert lifted_at(directory) is None
+    assert (directory / RESTORED).exists()
+    assert lifted_at(directory, (5, KEYS[0], 3)) == waits.HEARD_S  # the others are heard too, if they are there
+    assert not (directory / RESTORED).exists()
+
+
+def test_the_operators_word_is_one_too_but_peers_are_heard_first(directory: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    assert lifted_at(copy, is_newest=True) == waits.HEARD_S
+    assert json.loads((copy / PLACE).read_text())["inode"] == (copy / "log.sqlite3").stat().st_ino
+
+
+def test_a_folder_of_before_there_were_marks_is_taken_as_it_is(directory: Path) -> None:
+    (directory / PLACE).unlink()
+    assert lifted_at(directory) == waits.HEARD_S
+    (directory / PLACE).write_text("[]")
+    assert lifted_at(directory) == waits.HEARD_S
+
+
+def test_a_folder_whose_run_was_handed_over_is_refused(directory: Path) -> None:
+    refuse_handed_over(directory)
+    (directory / HANDED_OVER).touch()
+    with pytest.raises(UserError, match="handed over"):
+        refuse_handed_over(directory)

@@ -1,0 +1,208 @@
+"""A log that is replaced by an older copy of itself hears of it from whoever holds a newer head, and never signs again."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aggregator.cli import main
+from aggregator.log.evidence import EVIDENCE
+from aggregator.log.heads import HeadsDesk
+from aggregator.log.log import Log
+from protocol.encoding import pack, unpack
+from protocol.errors import OtherHistory, StorageError
+from protocol.histories import Departure, Histories, departure
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.receipts import ProvenRound, open_round_receipt
+from protocol.records import Receipt
+from protocol.signing import PublicKey
+from swarm.memory import MemoryNetwork
+from swarm.messages import HeldHead, ShownHead
+from swarm.rpc import Refused
+from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, STRANGER, create, grow, next_round, opened_head, reopen, signed_manifest
+
+SIGNED = signed_manifest()
+
+
+class Scene:
+    """A log at work, and those who ask it for its head."""
+
+    def __init__(self, directory: Path, log: Log) -> None:
+        self.directory, self.log = directory, log
+        self.heard: list[tuple[PublicKey, int | None]] = []
+        self.network = MemoryNetwork()
+        endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
+        self.desk = HeadsDesk(endpoint, log, SIGNED, directory, self._heard)
+
+    def _heard(self, key: PublicKey, held: ProvenRound | None) -> None:
+        self.heard.append((key, None if held is None else held.round.round))
+
+    async def ask(self, *receipts: Receipt) -> ShownHead:
+        """Return what the log shows to a peer that holds a commit."""
+        endpoint = self.network.endpoint(PEERS[0].public_key)
+        answer = await endpoint.call(PublicKey(OPERATOR.public_key), "tree-head", pack(HeldHead(receipts)), timeout_s=30)
+        return unpack(ShownHead, answer, max_bytes=2**20)
+
+
+def play(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
+    """Tell a story of the log in ``directory``."""
+
+    async def whole() -> None:
+        with reopen(directory) as log:
+            scene = Scene(directory, log)
+            await scene.desk.start()
+            await story(scene)
+
+    asyncio.run(whole())
+
+
+def newest(log: Log) -> Receipt:
+    """Return the receipt of the newest round."""
+    index = log.ledger.index_at(log.ledger.round)
+    assert index is not None
+    return log.receipt(index)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> tuple[Path, Receipt]:
+    """The folder of a log, put back to its second round after it had signed for five, and the newest commit."""
+    directory, copy = tmp_path / "run", tmp_path / "copy"
+    with create(directory, SIGNED) as log:
+        grow(log, 2)
+    shutil.copytree(directory, copy)
+    with reopen(directory) as log:
+        grow(log, 3)
+        receipt = newest(log)
+    shutil.move(directory, tmp_path / "lost")
+    shutil.copytree(copy, directory)
+    return directory, receipt
+
+
+def test_a_whole_log_proves_that_it_goes_on_from_what_is_held(tmp_path: Path) -> None:
+    with create(tmp_path, SIGNED) as log:
+        grow(log, 2)
+        receipt = newest(log)
+        grow(log, 1)
+
+    async def story(scene: Scene) -> None:
+        shown = await scene.ask(receipt)
+        held = open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key)
+        assert shown.tree_head == scene.log.tree_head
+        assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is None
+        assert (await scene.ask()).tree_head == scene.log.tree_head
+        assert scene.heard == [(PEERS[0].public_key, 2), (PEERS[0].public_key, None)]
+        grow(scene.log, 1)
+
+    play(tmp_path, story)
+
+
+def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the_proof(old: tuple[Path, Receipt]) -> None:
+    directory, receipt = old
+
+    async def story(scene: Scene) -> None:
+        before = scene.log.tree_head
+        shown = await scene.ask(receipt)
+        assert (shown.tree_head, shown.consistency) == (before, ())
+        with pytest.raises(OtherHistory, match=r"has 14 entries, .* signed for 35, up to round 5: 21 entries are missing"):
+            await scene.desk.watch()
+        with pytest.raises(OtherHistory, match="missing"):
+            scene.log.commit(next_round(scene.log.ledger))
+        assert (scene.log.tree_head, scene.heard) == (before, [])
+
+    play(directory, story)
+    result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE)])
+    assert (result.exit_code, "signed for 35 entries, up to round 5, and for 14" in result.output) == (0, True), result.output
+    result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE), "--run", "00" * 32])
+    assert (result.exit_code, "another run" in result.output) == (2, True), result.output
+    kept = unpack(Histories, (directory / EVIDENCE).read_bytes(), max_bytes=2**20)
+    assert kept.held == receipt
+    assert kept.check().departure is Departure.WENT_BACK
+    # Also not after a restart, with nobody there to say it again.
+    note = (directory / "tree-head.txt").read_bytes()
+    with pytest.raises(OtherHistory, match="21 entries are missing"):
+        reopen(directory)
+    assert (directory / "tree-head.txt").read_bytes() == note
+
+
+def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> None:
+    directory, receipt = old
+
+    async def story(scene: Scene) -> None:
+        shown = await asyncio.gather(*(scene.ask(receipt) for _ in range(20)))
+        assert {one.tree_head for one in shown} == {scene.log.tree_head}
+        with pytest.raises(OtherHistory, match="21 entries are missing"):
+            await scene.desk.watch()
+
+    play(directory, story)
+    assert (directory / EVIDENCE).exists()
+
+
+def test_the_whole_folder_opens_again_and_the_proof_is_gone(old: tuple[Path, Receipt], tmp_path: Path) -> None:
+    directory, receipt = old
+
+    async def story(scene: Scene) -> None:
+        await scene.ask(receipt)
+        with pytest.raises(OtherHistory):
+            await scene.desk.watch()
+
+    play(directory, story)
+    shutil.copy(directory / EVIDENCE, tmp_path / "lost")
+    with reopen(tmp_path / "lost") as log:
+        grow(log, 1)
+    assert not (tmp_path / "lost" / EVIDENCE).exists()
+
+
+def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> None:
+    directory, receipt = old
+    with reopen(directory) as log:
+        for number in range(5):
+            log.commit(next_round(log.ledger, mean=b"another %d" % number))
+        assert log.head.size == 7 * ENTRIES
+
+    async def story(scene: Scene) -> None:
+        shown = await scene.ask(receipt)
+        held = open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key)
+        assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is Departure.UNPROVEN
+        with pytest.raises(OtherHistory, match="not the only one"):
+            await scene.desk.watch()
+
+    play(directory, story)
+    with pytest.raises(OtherHistory):
+        reopen(directory)
+
+
+def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> None:
+    directory, receipt = old
+    name = origin(SIGNED.run, OPERATOR.public_key)
+    head = TreeHead(name, 35, b"\x07" * 32)
+    forged = [
+        replace(receipt, tree_head=sign_tree_head(head, name, STRANGER)),
+        replace(receipt, index=33),
+        replace(receipt, tree_head=receipt.tree_head.replace("\n35\n", "\n36\n")),
+        replace(receipt, entry=b"\x00" + receipt.entry),
+    ]
+
+    async def story(scene: Scene) -> None:
+        for one in forged:
+            with pytest.raises(Refused):
+                await scene.ask(one)
+        with pytest.raises(Refused):
+            await scene.network.endpoint(PEERS[0].public_key).call(
+                PublicKey(OPERATOR.public_key), "tree-head", b"\x80" * 100_000, timeout_s=30
+            )
+        assert not scene.desk.broken.done()
+        grow(scene.log, 1)
+
+    play(directory, story)
+    assert not (directory / EVIDENCE).exists()
+
+
+def test_damaged_evidence_is_no_reason_to_go_on(old: tuple[Path, Receipt]) -> None:
+    directory, _ = old
+    (directory / EVIDENCE).write_bytes(b"nothing")
+    with pytest.raises(StorageError, match="damaged"):
+        reopen(directory)

@@ -1,0 +1,230 @@
+import shutil
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.log import Log
+from aggregator.log.storage import DATABASE, MANIFEST
+from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
+from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
+from protocol.receipts import open_round_receipt
+from protocol.records import commit_digest
+from protocol.signing import sha256
+from tests.aggregator.small_run import (
+    ENTRIES,
+    OPERATOR,
+    OTHER_OPERATOR,
+    STRANGER,
+    child,
+    create,
+    grow,
+    next_round,
+    opened_head,
+    reopen,
+    rfc_root,
+    signed_manifest,
+)
+
+SIGNED = signed_manifest()
+
+
+def test_a_new_log_is_empty_and_has_a_signed_tree_head(log: Log) -> None:
+    head = opened_head(log)
+    assert (head.size, head.root) == (0, sha256(b""))
+    assert log.ledger.size == 0
+    assert log.entries(0, 10) == []
+
+
+def test_the_root_is_the_one_that_the_rfc_defines_over_the_entries(log: Log) -> None:
+    written: list[bytes] = []
+    for _ in range(5):
+        batch = next_round(log.ledger)
+        log.commit(batch)
+        written += batch
+        assert (opened_head(log).size, opened_head(log).root) == (len(written), rfc_root(written))
+    assert log.entries(0, 1000) == written
+    assert log.entries(3, 4) == written[3:7]
+    assert [log.entry(index) for index in range(len(written))] == written
+    assert log.ledger.round == 5
+
+
+def test_every_receipt_holds_under_the_published_tree_head(log: Log) -> None:
+    for rounds in range(1, 5):
+        grow(log, 1)
+        head = opened_head(log)
+        assert head.size == rounds * ENTRIES
+        for index in range(head.size):
+            receipt = log.receipt(index)
+            assert receipt.tree_head == log.tree_head
+            assert receipt.entry == log.entry(index)
+            verify_inclusion(leaf_hash(receipt.entry), receipt.index, head.size, receipt.proof, head.root)
+
+
+def test_each_tree_head_continues_every_earlier_one(log: Log) -> None:
+    heads = [opened_head(log)]
+    for _ in range(4):
+        grow(log, 1)
+        heads.append(opened_head(log))
+    leaves = [leaf_hash(entry) for entry in log.entries(0, 100)]
+    for new in heads:
+        for old in heads[: heads.index(new) + 1]:
+            proof = consistency_proof(leaves[: new.size], old.size)
+            verify_consistency(old.size, new.size, proof, old.root, new.root)
+
+
+def test_a_rounds_receipt_is_one_that_a_peer_accepts(log: Log) -> None:
+    grow(log, 2)
+    for round_ in (1, 2):
+        index = log.ledger.index_at(round_)
+        assert index is not None
+        receipt = log.receipt(index)
+        proven = open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key)
+        assert proven.round.round == round_
+        assert proven.commit == commit_digest(receipt.entry) == log.ledger.commit_at(round_)
+
+
+def test_a_batch_with_one_invalid_entry_changes_nothing(log: Log, directory: Path) -> None:
+    grow(log, 1)
+    before = (log.ledger.size, log.tree_head, log.entries(0, 100))
+    entries = next_round(log.ledger)
+    claim, contribution, round_ = entries[0], entries[1], entries[-1]
+    forged = claim[:-1] + bytes([claim[-1] ^ 1])
+    for batch, refusal in (
+        ([*entries[:2], forged, *entries[3:]], SignatureError),
+        ([claim, *entries], LedgerError),
+        ([claim, contribution, round_], LedgerError),
+        ([round_], LedgerError),
+        ([*entries, claim], LedgerError),
+        ([claim, b"\x00"], EncodingError),
+    ):
+        with pytest.raises(refusal):
+            log.commit(batch)
+        assert (log.ledger.size, log.tree_head, log.entries(0, 100)) == before
+    log.commit(entries)
+    assert log.ledger.round == 2
+    log.close()
+    with reopen(directory) as again:
+        assert again.ledger.round == 2
+
+
+@pytest.mark.parametrize("left_out", range(1, ENTRIES))
+def test_a_batch_that_does_not_end_with_a_round_changes_nothing(log: Log, left_out: int) -> None:
+    before = (log.ledger, log.tree_head)
+    with pytest.raises(LedgerError, match="a batch of entries ends with a round"):
+        log.commit(next_round(log.ledger)[:-left_out])
+    assert (log.ledger, log.tree_head) == before
+    grow(log, 2)
+    assert log.ledger.round == 2
+
+
+def test_committing_nothing_changes_nothing(log: Log) -> None:
+    before = log.tree_head
+    log.commit([])
+    assert log.tree_head == before
+
+
+def test_a_reopened_log_is_the_same_and_goes_on(log: Log, directory: Path) -> None:
+    grow(log, 3)
+    before = (log.tree_head, log.ledger.size, log.ledger.credits(), log.entries(0, 100))
+    log.close()
+    with reopen(directory, run=SIGNED.run) as again:
+        assert (again.tree_head, again.ledger.size, again.ledger.credits(), again.entries(0, 100)) == before
+        grow(again, 2)
+        assert again.ledger.round == 5
+
+
+def test_what_does_not_exist_is_a_value_error(log: Log) -> None:
+    grow(log, 1)
+    for index in (-1, ENTRIES, 2**70):
+        with pytest.raises(ValueError, match="has no entry"):
+            log.entry(index)
+        with pytest.raises(ValueError, match="has no entry"):
+            log.receipt(index)
+    for start, limit in ((-1, 1), (0, -1)):
+        with pytest.raises(ValueError, match="no entries from"):
+            log.entries(start, limit)
+    assert log.entries(2**70, 2**70) == []
+
+
+def test_a_second_process_is_refused_while_the_first_one_lives(log: Log, directory: Path) -> None:
+    log.close()
+    with child("hold", directory) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(UserError, match=f"another aggregator uses {directory}"):
+            reopen(directory)
+        with pytest.raises(UserError, match="another aggregator uses"):
+            create(directory, SIGNED)
+    with reopen(directory) as again:
+        with pytest.raises(UserError, match="another aggregator uses"):
+            reopen(directory)  # in the same process
+        grow(again, 1)
+
+
+def test_a_forked_process_that_outlives_a_killed_aggregator_does_not_keep_its_log(log: Log, directory: Path) -> None:
+    log.close()
+    with child("hold-and-fork", directory) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        holder.kill()
+        holder.wait(timeout=30)
+        with reopen(directory) as again:  # the forked one lives until our end of its standard input closes
+            grow(again, 1)
+
+
+def test_a_user_hears_what_is_wrong_with_a_directory(log: Log, directory: Path, tmp_path: Path) -> None:
+    log.close()
+    with pytest.raises(UserError, match="already holds the log of a run"):
+        create(directory, SIGNED)
+    with pytest.raises(UserError, match="holds another run"):
+        reopen(directory, run=signed_manifest("another").run)
+    with pytest.raises(UserError, match="of another operator"):
+        reopen(directory, OTHER_OPERATOR)
+    with pytest.raises(UserError, match="holds no log"):
+        reopen(tmp_path / "nothing")
+    with pytest.raises(UserError, match="does not name this operator"):
+        create(tmp_path / "new", SIGNED, STRANGER)
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot make the directory"):
+        create(tmp_path / "file" / "below", SIGNED)
+    reopen(directory).close()  # no refusal has kept the lock
+
+
+def test_a_manifest_of_another_run_beside_the_database_is_refused(log: Log, directory: Path, tmp_path: Path) -> None:
+    log.close()
+    create(tmp_path / "other", signed_manifest("another")).close()
+    shutil.copy(tmp_path / "other" / MANIFEST, directory / MANIFEST)
+    with pytest.raises(StorageError, match="of another run than the manifest"):
+        reopen(directory)
+
+
+def test_a_log_whose_database_is_gone_is_not_started_anew(log: Log, directory: Path) -> None:
+    grow(log, 1)
+    log.close()
+    (directory / DATABASE).unlink()
+    with pytest.raises(StorageError, match=f"whose {DATABASE} is missing"):
+        create(directory, SIGNED)
+
+
+def test_a_creation_that_was_killed_can_be_repeated(log: Log, directory: Path) -> None:
+    log.close()
+    (directory / DATABASE).rename(directory / f"{DATABASE}.new")  # one step before the end, for another run
+    with pytest.raises(UserError, match="holds no log"):
+        reopen(directory)
+    with create(directory, signed_manifest("another")) as again:
+        grow(again, 1)
+    assert not (directory / f"{DATABASE}.new").exists()
+
+
+def test_each_operator_keeps_a_log_of_its_own(tmp_path: Path) -> None:
+    with create(tmp_path / "second", SIGNED, OTHER_OPERATOR) as log:
+        grow(log, 1)
+        receipt = log.receipt(ENTRIES - 1)
+    assert open_round_receipt(receipt, SIGNED.run, OTHER_OPERATOR.public_key).round.round == 1
+
+
+def test_closing_twice_is_harmless_and_a_closed_log_does_nothing(log: Log) -> None:
+    log.close()
+    log.close()
+    with pytest.raises(StorageError, match=r"has stopped \(closed\)"):
+        grow(log, 1)

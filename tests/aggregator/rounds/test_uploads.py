@@ -1,0 +1,37 @@
+"""Which groups of a body are said to be there: just those that came, and of a whole body all but one, for whose answer the ticket is."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aggregator.rounds.uploads import Uploads
+from protocol.ledger import Listed
+from protocol.records import Header, SignedClaim, SignedContribution
+from protocol.table import Row
+from swarm.messages import BodyPart, HandIn, HeaderAnswer
+
+KEY, DIGEST = b"\x01" * 32, b"\x02" * 32
+HEADER = Header(SignedContribution(b"", b""), (SignedClaim(b"", b""),))
+ROW = Row(contribution=DIGEST, founder=KEY, age=0, role=0, samples=1, cohort="here", body=DIGEST)
+LISTED = Listed(ROW, round=1, keys=(KEY,), claims=(DIGEST,), consent=KEY, residual=b"", counted=1, lots_ms=(1,), rewards=())
+
+
+@given(st.integers(1, 40), st.data())
+def test_groups_that_came_are_there_and_no_others(count: int, data: st.DataObject) -> None:
+    came = data.draw(st.sets(st.integers(0, count - 1)))
+    uploads = Uploads([1] * count, 8)
+    uploads.place(DIGEST, HEADER, LISTED, bringer=KEY, is_awaited=True, now=0)
+    for place in came:
+        uploads.part(KEY, BodyPart(DIGEST, place, b"x"), 0)
+    upload = uploads.get(DIGEST)
+    assert upload is not None
+    answer = HeaderAnswer(int(HandIn.SEND_BODY), 1, 0, (), there=upload.there)
+    is_whole = len(came) == count
+    expected = came - {count - 1} if is_whole else came
+    assert {place for place in range(count + 20) if answer.has(place)} == expected
+    stays = 0 < len(came) < count
+    assert uploads.forget(DIGEST) == (KEY if stays else None)
+    uploads.place(DIGEST, HEADER, LISTED, bringer=KEY, is_awaited=False, now=0)
+    again = uploads.get(DIGEST)
+    assert again is not None
+    assert (again.there == upload.there) == (stays or not upload.there)
+    assert uploads.forget(DIGEST) is None  # no more of it came

@@ -1,0 +1,390 @@
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
+from aggregator.settings.sections import RunSection
+from automl.data.catalog import load_dataset
+from automl.data.digits import digits
+from automl.spaces.cost import cost_table, macs
+from automl.spaces.space import TINY, space_named
+from automl.training.settings import thin, usual
+from protocol.errors import UserError
+from protocol.exchange import Exchange, codec_named
+from protocol.private import PrivateData
+from protocol.records import TASKS, SignedManifest
+from protocol.rewards import architecture_cost
+from protocol.signing import Identity, sha256
+
+OPERATOR = Identity(b"\x01" * 32)
+STATE = sha256(b"state 0")
+
+CHANGED: dict[str, dict[str, Any]] = {
+    "run": {"name": "my-run.2", "algorithm": "model-parallel", "schedule": "shrinking", "seed": 2**63 - 1, "rounds": 7}
+    | {"cohorts": "affinity", "data": "private"},
+    "data": {"dataset": "folder-garden", "supernet": "classifier-base", "classes": ("rose", 't"lip', "über")},
+    "round": {
+        "target_batch": 33,
+        "lot_samples": 3,
+        "weight_cap": 12,
+        "max_claim_samples": 99,
+        "first_open_s": 12345.125,  # more digits than a short form has
+        "min_open_s": 0.001,
+        "max_open_s": 86400,
+    },
+    "optimizer": {
+        "name": "sgd",
+        "learning_rate": "0.1",
+        "beta1": "0",
+        "beta2": "0.5",
+        "epsilon": "0",
+        "weight_decay": "0",
+        "warmup_percent": 0,
+        "outer_rate": "0.7",
+        "outer_momentum": "0",
+    },
+    "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
+    "rewards": {"pool": 1, "unaudited_percent": 100},
+    "follower": {"evaluate_every": 5, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
+}
+
+
+def file_with(directory: Path, text: str) -> Path:
+    path = directory / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def refusal(directory: Path, text: str) -> str:
+    path = file_with(directory, text)
+    with pytest.raises(UserError) as caught:
+        load_run_file(path)
+    message = str(caught.value)
+    assert str(path) in message
+    assert "\n" not in message
+    return message
+
+
+def test_the_template_reads_back_as_the_defaults(tmp_path: Path) -> None:
+    write_run_file(tmp_path / "run.toml", RunConfig())
+    assert load_run_file(tmp_path / "run.toml") == RunConfig()
+
+
+def test_a_template_with_other_settings_reads_back_as_them(tmp_path: Path) -> None:
+    changed = RunConfig.model_validate(CHANGED)
+    for section, values in CHANGED.items():
+        for name, value in values.items():
+            assert getattr(getattr(changed, section), name) != getattr(getattr(RunConfig(), section), name), name
+            assert getattr(getattr(changed, section), name) == value
+    assert load_run_file(file_with(tmp_path, template(changed))) == changed
+
+
+@settings(deadline=None)
+@given(
+    st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False),
+    # What TOML can carry in one line: a run file with more than that has no use, and its manifest is refused.
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x7f")),
+)
+def test_every_number_and_text_survives_the_template(first_open_s: float, name: str) -> None:
+    config = RunConfig.model_validate({"run": {"name": name}, "round": {"first_open_s": first_open_s}})
+    assert RunConfig(**tomllib.loads(template(config))) == config
+
+
+def test_every_key_is_in_the_template_and_explained_on_the_line_above_it() -> None:
+    lines = template(RunConfig()).splitlines()
+    for section_name, section_field in RunConfig.model_fields.items():
+        assert any(line.split("#")[0].strip() == f"[{section_name}]" for line in lines), section_name
+        assert section_field.annotation is not None
+        for name, field in section_field.annotation.model_fields.items():
+            assert field.description, name
+            places = [place for place, line in enumerate(lines) if line.startswith(f"{name} = ")]
+            assert any(lines[place - 1] == f"# {field.description}" for place in places), name
+
+
+def test_the_template_says_what_may_change_later() -> None:
+    (line,) = (line for line in template(RunConfig()).splitlines() if line.startswith("[follower]"))
+    assert "may change at any start" in line
+
+
+def test_a_file_may_leave_out_what_it_does_not_change(tmp_path: Path) -> None:
+    assert load_run_file(file_with(tmp_path, "")) == RunConfig()
+    assert load_run_file(file_with(tmp_path, "[run]\nrounds = 5\n")) == RunConfig(run=RunSection(rounds=5))
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[run]\nronds = 5", "run.ronds"),
+        ("[rund]\nrounds = 5", "rund"),
+        ("rounds = 5", "rounds"),
+        ("[run]\nrounds.x = 5", "run.rounds"),
+        ("[round]\nFIRST_OPEN_S = 5", "round.FIRST_OPEN_S"),
+        ("[round]\ndeadline_s = 5", "round.deadline_s"),
+        ("[codec]\nswarm = 'fp16'", "codec"),
+    ],
+)
+def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, text: str, key: str) -> None:
+    message = refusal(tmp_path, text)
+    assert f"{key}: " in message
+    assert "manta-aggregator init" in message
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("run", "algorithm", '"parallel"'),
+        ("run", "schedule", '"growing"'),
+        ("run", "cohorts", '"labels"'),
+        ("run", "seed", "-1"),
+        ("run", "seed", "0.5"),
+        ("run", "rounds", "0"),
+        ("run", "rounds", '"many"'),
+        ("run", "name", "5"),
+        ("data", "dataset", '"My Images"'),
+        ("data", "supernet", '"base"'),
+        ("data", "supernet", '"classifier-tiny-3x100"'),  # the family is enough
+        ("round", "target_batch", "1"),
+        ("round", "lot_samples", "1"),
+        ("round", "lot_samples", "65537"),
+        ("round", "max_claim_samples", "0"),
+        ("round", "weight_cap", "0"),
+        ("round", "first_open_s", "0"),
+        ("round", "first_open_s", "-1.0"),
+        ("round", "first_open_s", "inf"),
+        ("round", "first_open_s", "nan"),
+        ("round", "min_open_s", "0"),
+        ("round", "max_open_s", "inf"),
+        ("optimizer", "name", '"lion"'),
+        ("optimizer", "learning_rate", "0.008"),  # a float has no canonical form: text, in quotes
+        ("optimizer", "warmup_percent", "101"),
+        ("exchange", "codec", '"fp16"'),
+        ("exchange", "codec", '"topk-2049-4"'),
+        ("exchange", "codec", '"topk-256-9"'),
+        ("exchange", "codec", "256"),
+        ("exchange", "residual_percent", "101"),
+        ("exchange", "residual_percent", "-1"),
+        ("exchange", "local_steps", "0"),
+        ("exchange", "local_steps", "1025"),
+        ("optimizer", "outer_rate", "0.9"),
+        ("exchange", "max_rows", "0"),
+        ("exchange", "max_rows", "1025"),
+        ("exchange", "first_floor", "-201"),
+        ("exchange", "first_floor", "95"),
+        ("rewards", "pool", "0"),
+        ("follower", "keep_snapshots", "0"),
+        ("follower", "keep_bodies", "3"),
+        ("follower", "evaluate_every", "-1"),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str, value: str) -> None:
+    assert f"{section}.{key}: " in refusal(tmp_path, f"[{section}]\n{key} = {value}\n")
+
+
+@pytest.mark.parametrize("text", ["[run", "run = [", "[run]\nrounds = 5\nrounds = 6", "\x00"])
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
+    assert "cannot read" in refusal(tmp_path, text)
+
+
+def test_a_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b'[run]\nname = "\xff"')
+    with pytest.raises(UserError, match="cannot read"):
+        load_run_file(tmp_path / "run.toml")
+
+
+def test_a_file_without_an_end_is_not_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_bytes(b" " * ((1 << 20) + 1))
+    with pytest.raises(UserError, match=r"run\.toml: it has more than 1048576 bytes"):
+        load_run_file(tmp_path / "run.toml")
+
+
+def test_a_file_that_is_not_there_is_named_with_the_command_that_makes_it(tmp_path: Path) -> None:
+    path = tmp_path / "nothing.toml"
+    with pytest.raises(UserError, match=f"there is no run file {path}.*manta-aggregator init {path}"):
+        load_run_file(path)
+
+
+def test_a_file_that_exists_is_not_overwritten(tmp_path: Path) -> None:
+    path = file_with(tmp_path, "mine")
+    with pytest.raises(UserError, match="exists already"):
+        write_run_file(path, RunConfig())
+    assert path.read_text() == "mine"
+
+
+def test_a_place_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot write"):
+        write_run_file(tmp_path / "no" / "run.toml", RunConfig())
+
+
+ON_DIGITS = {name: values for name, values in CHANGED.items() if name != "data"}
+NEAR = RunConfig.model_validate(
+    {**ON_DIGITS, "run": {**ON_DIGITS["run"], "data": "shared"}}
+)  # private data and affinity exclude each other
+PRIVATE = RunConfig.model_validate({**ON_DIGITS, "run": {**ON_DIGITS["run"], "cohorts": "consent"}})
+
+
+@pytest.mark.parametrize("config", [RunConfig(), NEAR, PRIVATE], ids=["defaults", "near", "private"])
+def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, digits()), OPERATOR).open()
+    assert (manifest.name, manifest.algorithm, manifest.schedule, manifest.cohorts, manifest.seed, manifest.num_rounds) == (
+        config.run.name,
+        config.run.algorithm,
+        config.run.schedule,
+        config.run.cohorts,
+        config.run.seed,
+        config.run.rounds,
+    )
+    assert (manifest.task, manifest.dataset, manifest.supernet) == ("classification", "digits", "classifier-tiny")
+    assert manifest.data_digest == digits().digest
+    assert manifest.initial_state == STATE
+    assert manifest.lot_samples == config.round.lot_samples
+    assert manifest.exchange == Exchange(
+        codec=config.exchange.codec,
+        residual_percent=config.exchange.residual_percent,
+        local_steps=config.exchange.local_steps,
+        max_rows=config.exchange.max_rows,
+        target_batch=config.round.target_batch,
+        max_claim_samples=config.round.max_claim_samples,
+        weight_cap=config.round.weight_cap,
+        first_floor=config.exchange.first_floor,
+        first_open_ms=round(config.round.first_open_s * 1000),
+        min_open_ms=round(config.round.min_open_s * 1000),
+        max_open_ms=round(config.round.max_open_s * 1000),
+    )
+    assert manifest.optimizer.name == config.optimizer.name
+    assert manifest.optimizer.learning_rate == config.optimizer.learning_rate
+    assert (manifest.optimizer.outer_rate, manifest.optimizer.outer_momentum) == (
+        config.optimizer.outer_rate,
+        config.optimizer.outer_momentum,
+    )
+    assert manifest.reward_pool == config.rewards.pool
+    assert manifest.cost_table() == dict(cost_table(TINY))
+    assert manifest.operators == (OPERATOR.public_key,)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_has_usual_settings_that_make_a_run(task: str) -> None:
+    config = RunConfig.usual(task)
+    assert RunConfig(**tomllib.loads(template(config))) == config
+    dataset = load_dataset(config.data.dataset)
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, dataset), OPERATOR).open()
+    assert (manifest.task, space_named(manifest.supernet).task) == (task, task)
+    assert (manifest.optimizer, manifest.num_rounds) == (usual(task).optimizer, usual(task).num_rounds)
+    assert (manifest.exchange.local_steps, codec_named(manifest.exchange.codec).is_sparse) == (1, False)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_has_settings_for_little_traffic_that_make_a_run_of_as_many_updates(task: str) -> None:
+    config = RunConfig.thin(task)
+    assert RunConfig(**tomllib.loads(template(config))) == config
+    manifest = SignedManifest.sign(config.manifest(OPERATOR, STATE, load_dataset(config.data.dataset)), OPERATOR).open()
+    exchange, dense = manifest.exchange, RunConfig.usual(task)
+    assert exchange.local_steps > 1
+    assert codec_named(exchange.codec).is_sparse
+    assert (exchange.codec, exchange.residual_percent) == (thin(task).codec, thin(task).residual_percent)
+    assert manifest.num_rounds * exchange.local_steps >= dense.run.rounds
+    assert exchange.target_batch <= dense.round.target_batch * exchange.local_steps
+    assert config.plan(load_dataset(config.data.dataset)).local_steps == exchange.local_steps
+
+
+def test_without_a_task_the_settings_are_those_of_classification() -> None:
+    assert RunConfig() == RunConfig.usual("classification")
+
+
+def test_a_supernet_is_fitted_to_the_channels_and_classes_of_the_data() -> None:
+    colours = replace(digits(), name="colours", num_classes=3)
+    manifest = RunConfig().manifest(OPERATOR, STATE, colours)
+    assert manifest.supernet == "classifier-tiny-1x3"
+    assert manifest.cost_table() == dict(cost_table(space_named("classifier-tiny-1x3")))
+
+
+def test_a_supernet_for_another_task_than_the_data_is_a_users_mistake() -> None:
+    config = RunConfig.model_validate({"data": {"supernet": "stereo-tiny"}})
+    with pytest.raises(UserError, match=r"stereo-tiny is for stereo, dataset digits for classification; .*init --task classification"):
+        config.manifest(OPERATOR, STATE, digits())
+
+
+def test_the_largest_space_fits_a_manifest() -> None:
+    base = RunConfig.model_validate({"data": {"supernet": "classifier-base"}})
+    many = replace(digits(), name="many", num_classes=100_000)
+    manifest = SignedManifest.sign(base.manifest(OPERATOR, STATE, many), OPERATOR).open()
+    assert manifest.supernet == "classifier-base-1x100000"
+    largest = space_named(manifest.supernet).largest()
+    assert architecture_cost(largest.text, manifest.cost_table()) == macs(largest, space_named(manifest.supernet))
+
+
+def test_the_follower_is_no_part_of_the_run() -> None:
+    other = RunConfig.model_validate({"follower": CHANGED["follower"]})
+    assert other.manifest(OPERATOR, STATE, digits()) == RunConfig().manifest(OPERATOR, STATE, digits())
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("run", "name", "My Run", "plain lower-case name"),
+        ("run", "seed", 2**63, "seed"),
+        ("run", "rounds", 2**41, "num_rounds"),
+        ("round", "first_open_s", 0.0001, "a round is open for"),
+        ("round", "first_open_s", 1e300, "a round is open for"),
+        ("round", "min_open_s", 61, "the first one between the least and the most"),
+        ("round", "max_open_s", 59, "the first one between the least and the most"),
+        ("round", "max_open_s", 86_401, "a round is open for 1 ms to a day"),
+        ("round", "weight_cap", 31, "weight_cap is at least one lot"),
+        ("round", "max_claim_samples", 255, "weight_cap is at most max_claim_samples"),
+        ("exchange", "local_steps", 300, "max_claim_samples is at least one lot a local step, 9600"),
+        ("round", "target_batch", 2**41, "target_batch is at least 1"),
+        ("exchange", "max_rows", 1024, "sums over 1024 contributions of int16 need"),
+        ("rewards", "pool", 2**49, "reward_pool"),
+        ("optimizer", "learning_rate", "fast", "decimal"),
+        ("optimizer", "learning_rate", "1e-3", "decimal"),
+        ("optimizer", "beta1", "1", "betas"),
+        ("optimizer", "epsilon", "0", "epsilon"),
+        ("optimizer", "outer_rate", "0", "outer_rate is above 0"),
+        ("optimizer", "outer_momentum", "1", "outer_momentum below 1"),
+        ("optimizer", "outer_momentum", "half", "decimal"),
+    ],
+)
+def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str, value: Any, words: str) -> None:
+    config = RunConfig.model_validate({section: {key: value}})
+    with pytest.raises(UserError, match=words) as caught:
+        config.manifest(OPERATOR, STATE, digits())
+    assert "\n" not in str(caught.value)
+
+
+def private(**sections: dict[str, Any]) -> RunConfig:
+    run = {"data": "private", **sections.pop("run", {})}
+    return RunConfig.model_validate({"run": run, **sections})
+
+
+def test_where_data_are_private_the_manifest_names_their_classes_and_caps_their_credit() -> None:
+    manifest = SignedManifest.sign(private().manifest(OPERATOR, STATE, digits()), OPERATOR).open()
+    assert (manifest.data, manifest.private) == ("private", (PrivateData(tuple("0123456789"), 0, 25),))
+    assert manifest.data_digest == digits().digest  # what the operator measures by
+    named = private(data={"classes": list("jihgfedcba")}, rewards={"unaudited_percent": 7})
+    photographs = replace(digits(), flips=True)
+    assert named.manifest(OPERATOR, STATE, photographs).private == (PrivateData(tuple("jihgfedcba"), 1, 7),)
+    assert RunConfig().manifest(OPERATOR, STATE, digits()).private == ()
+
+
+def test_classes_that_do_not_fit_are_a_users_mistake() -> None:
+    for config, dataset, says in (
+        (private(data={"classes": ["a", "b"]}), digits(), "2 classes are named, the data set digits has 10"),
+        (
+            private(data={"classes": list("abcdefghi/")}),
+            digits(),
+            r"\[data\]: classes: a class needs a name that a folder can have, not '/'",
+        ),
+        (private(data={"classes": list("aacdefghij")}), digits(), "two classes have one name"),
+        (RunConfig.model_validate({"data": {"classes": ["a", "b"]}}), digits(), 'write data = "private" in \\[run\\]'),
+        (
+            private(data={"dataset": "layers", "supernet": "stereo-tiny"}),
+            load_dataset("layers"),
+            "is for labelled images; layers is a set for stereo",
+        ),
+    ):
+        with pytest.raises(UserError, match=says):
+            config.manifest(OPERATOR, STATE, dataset)

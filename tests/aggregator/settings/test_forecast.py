@@ -1,0 +1,153 @@
+"""What a run file means: figures that follow from it, and advice where a swarm does not fit."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import aggregator.commands.settings
+from aggregator.cli import main
+from aggregator.settings.config import RunConfig, load_run_file, template
+from aggregator.settings.forecast import Sizes, forecast, lines, sizes_of
+from aggregator.settings.lines import line_of
+from aggregator.settings.sections import ExchangeSection
+from automl.data.catalog import load_dataset
+from automl.training.update import initial_state, state_digest, state_pieces
+from exact.coding import body_groups
+from protocol.errors import UserError
+from protocol.records import SignedClaim, entry_of
+from tests.aggregator.real_run import CONFIG, DATASET, everybodys, opened
+
+
+def typed(*arguments: object) -> Result:
+    """Type a command, with nobody at a terminal."""
+    return CliRunner().invoke(main, [str(each) for each in arguments])
+
+
+def test_sizes_are_those_of_what_a_run_really_makes(tmp_path: Path) -> None:
+    sizes = sizes_of(CONFIG, DATASET)
+    run = opened(tmp_path / "run")
+    with run.log as log:
+        made = everybodys(log.ledger)[0]
+        assert sizes.body == len(made.body) == sum(map(len, body_groups("int16", made.body, sizes.num_weights)))
+        state = initial_state(CONFIG.plan(DATASET))
+        assert sizes.num_weights == state.parameters.numel()
+        assert abs(sizes.state - sum(map(len, state_pieces(state)))) < 100
+        claim = entry_of(made.header.claims[0])
+        assert isinstance(made.header.claims[0], SignedClaim)
+        assert 0.8 * sizes.claim < len(claim) <= sizes.claim
+        assert state_digest(state)
+
+
+def test_a_peer_gets_the_bodies_or_the_mean_whichever_is_less() -> None:
+    sizes = Sizes(num_weights=1000, body=100, mean=4000, state=8000, claim=500, contribution=300)
+    config = RunConfig(exchange=ExchangeSection(max_rows=64))
+    few, many = forecast(config, sizes, 10, 50.0), forecast(config, sizes, 1000, 50.0)
+    assert (few.rows, few.peer_in) == (10, 900)
+    assert (many.rows, many.peer_in) == (64, 4000)
+    assert (few.log_in, many.log_in) == (10 * 900, 64 * 900)
+    assert few.log_out == (4 * 10 * 100, 10 * 900)
+    assert many.log_out == (4 * 64 * 100, 1000 * 4000)
+    assert few.bodies_disk == 32 * 10 * 900
+
+
+def test_rounds_adapt_within_their_bounds() -> None:
+    sizes = sizes_of(CONFIG, DATASET)
+    config = RunConfig.thin("classification")
+    assert config.round.target_batch == 2560
+    assert forecast(config, sizes, 10, 50.0).open_s == pytest.approx(5.12)
+    assert forecast(config, sizes, 1000, 50.0).open_s == config.round.min_open_s
+    assert forecast(config, sizes, 1, 0.1).open_s == config.round.max_open_s
+    assert forecast(config, sizes, 10, 50.0).run_s == pytest.approx(5.12 * config.run.rounds)
+
+
+def test_a_swarm_that_does_not_fit_is_told_what_to_do() -> None:
+    config = RunConfig.thin("classification")
+    said = "\n".join(lines(config, sizes_of(config, load_dataset("digits")), 50.0))
+    assert "64 of 1000 contributions fit in a round" in said
+    assert "cohorts of 16" in said
+    assert "64 of 10 " not in said
+    small = config.model_copy(update={"exchange": config.exchange.model_copy(update={"max_rows": 10})})
+    assert "at most 32 members" in "\n".join(lines(small, sizes_of(small, load_dataset("digits")), 50.0))
+
+
+def test_check_says_that_a_run_file_makes_a_run_and_what_it_means(tmp_path: Path) -> None:
+    assert typed("init", tmp_path / "run.toml").exit_code == 0
+    result = typed("check", tmp_path / "run.toml", "--samples-per-s", "80")
+    assert result.exit_code == 0, result.output
+    for words in (
+        "classification on digits",
+        "226,094 weights",
+        "10 peers",
+        "100 peers",
+        "1000 peers",
+        "80 samples a second",
+        "(computed)",
+    ):
+        assert words in result.output
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        ("lot_samples = 32", "lot_samples = 1", "round.lot_samples: Input should be greater"),
+        ("[rewards]", "[prizes]", "prizes: is not a key of a run file"),
+        ('codec = "topk-192-4"', 'codec = "zip"', "exchange.codec"),
+        ("pool = ", "pools = ", "rewards.pools: is not a key"),
+    ],
+)
+def test_a_mistake_is_shown_by_its_line(tmp_path: Path, before: str, after: str, words: str) -> None:
+    text = template(RunConfig.thin("classification"))
+    assert before in text
+    (tmp_path / "run.toml").write_text(text.replace(before, after))
+    number = text[: text.index(before)].count("\n") + 1
+    result = typed("check", tmp_path / "run.toml")
+    assert result.exit_code == 2
+    assert f"run.toml, line {number}: {words}" in result.output, result.output
+    with pytest.raises(UserError, match=f"line {number}"):
+        load_run_file(tmp_path / "run.toml")
+
+
+def test_what_does_not_go_together_is_refused_by_check_too(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text('[data]\nsupernet = "stereo-tiny"\n')
+    result = typed("check", tmp_path / "run.toml")
+    assert (result.exit_code, "is for stereo" in result.output) == (2, True), result.output
+
+
+def test_a_place_is_found_in_files_that_people_write() -> None:
+    text = 'x = 1\n\n [ run ]  # a run\nname="a"\n[round]\n# lot_samples = 3\n  lot_samples=4\nname = "b"\n'
+    assert line_of(text, ("run", "name")) == 4
+    assert line_of(text, ("round", "lot_samples")) == 7
+    assert line_of(text, ("round", "missing")) == 5
+    assert line_of(text, ("x",)) == 1
+    assert line_of(text, ("nowhere", "name")) is None
+    assert line_of(text, ()) is None
+
+
+def test_init_takes_flags_and_refuses_what_cannot_be(tmp_path: Path) -> None:
+    flags = ("--name", "mine", "--rounds", "7", "--supernet", "classifier-base", "--private")
+    assert typed("init", tmp_path / "run.toml", *flags).exit_code == 0
+    config = load_run_file(tmp_path / "run.toml")
+    assert (config.run.name, config.run.rounds, config.run.data, config.data.supernet) == ("mine", 7, "private", "classifier-base")
+    assert config.exchange == RunConfig.thin("classification").exchange
+    for wrong in (("--supernet", "huge"), ("--dataset", "No Name"), ("--rounds", "0")):
+        result = typed("init", tmp_path / "other.toml", *wrong)
+        assert (result.exit_code, (tmp_path / "other.toml").exists()) == (2, False), result.output
+
+
+def test_init_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal:
+        @staticmethod
+        def isatty() -> bool:
+            return True
+
+    class System:
+        stdin, stdout = Terminal, Terminal
+
+    monkeypatch.setattr(aggregator.commands.settings, "sys", System)
+    answers = "stereo\nn\n\n\nour-rocks\n12\n"
+    result = CliRunner().invoke(main, ["init", str(tmp_path / "run.toml")], input=answers)
+    assert result.exit_code == 0, result.output
+    config = load_run_file(tmp_path / "run.toml")
+    assert (config.run.name, config.run.rounds, config.data.dataset) == ("our-rocks", 12, RunConfig.usual("stereo").data.dataset)
+    assert config.exchange == RunConfig.usual("stereo").exchange

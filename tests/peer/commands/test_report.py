@@ -1,0 +1,131 @@
+"""What manta-peer status prints."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from peer.cli import main
+from peer.commands.report import lines_of
+from peer.light.status import LightStatus
+from peer.status import PeerStatus, StatusBoard
+from peer.store import PeerStore
+from protocol.errors import UserError
+
+STATUS = PeerStatus(
+    "12D3KooWpeer",
+    "aa",
+    "0123456789abcdef" * 4,
+    "digits",
+    "near-0123456789ab",
+    "cpu",
+    num_rounds=9,
+    round=4,
+    phase="working",
+    members=5,
+    samples_counted=640,
+    rounds_counted=3,
+    why="same host as 2 others",
+    round_trips="1.0 ms from the aggregator",
+    reach="others can call this peer",
+)
+
+
+def told(directory: Path, **changes: object) -> list[str]:
+    """Return what is printed once a peer has written its status."""
+    board = StatusBoard(PeerStore(directory), replace(STATUS))
+    for name, value in changes.items():
+        setattr(board.status, name, value)
+    board.write()
+    return lines_of(directory)
+
+
+def test_it_says_where_the_peer_stands_and_why_it_is_in_its_cohort(tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()", "peer.cli"], stdin=subprocess.PIPE) as peer:
+        lines = told(tmp_path, pid=peer.pid)
+        assert peer.stdin is not None
+        peer.stdin.close()
+    assert lines == [
+        "peer 12D3KooWpeer in run digits (0123456789abcdef): working, round 4 of 9",
+        "counted: 640 samples in 3 rounds; about 5 peers in the run",
+        "cohort near-0123456789ab: same host as 2 others",
+        "round trips: 1.0 ms from the aggregator",
+        "reach: others can call this peer",
+    ]
+
+
+def test_in_a_model_parallel_run_it_says_the_cohorts_size_and_why(tmp_path: Path) -> None:
+    lines = told(tmp_path, size="1 of 4: its slowest device is that of vYdBfeSB")
+    assert lines[3] == "size 1 of 4: its slowest device is that of vYdBfeSB"
+
+
+def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path) -> None:
+    lines = told(tmp_path, near="same host as 1 other", waiting_for="the log")
+    assert "near you: same host as 1 other; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN" in lines
+    assert lines[-1] == "waiting for the log"
+
+
+@pytest.mark.parametrize(("finished", "state"), [(True, "finished"), (False, "not running")])
+def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, state: str) -> None:
+    lines = told(tmp_path, pid=os.getpid(), finished=finished)  # this process is no peer
+    assert lines[0].endswith(f": {state}, round 4 of 9")
+
+
+def test_of_a_light_contributor_it_says_where_it_leases_and_what_the_log_has(tmp_path: Path) -> None:
+    status = LightStatus("12D3KooWlight", "aa", waiting_for="no answer", pid=os.getpid())
+    PeerStore(tmp_path).write_status(asdict(status))
+    assert lines_of(tmp_path) == [
+        "light contributor 12D3KooWlight in no run yet: not running, round 0 of 0",
+        "the log has 0 samples of 0 leases; 0 came to nothing",
+        "waiting for a gateway: no answer",
+    ]
+    status = replace(status, run="ab" * 32, name="digits", num_rounds=9, round=4, gateway="http://a", waiting_for="", finished=True)
+    PeerStore(tmp_path).write_status(asdict(replace(status, taken=3, samples_taken=96, lost=1)))
+    assert lines_of(tmp_path) == [
+        "light contributor 12D3KooWlight in run digits (abababababababab): finished, round 4 of 9",
+        "the log has 96 samples of 3 leases; 1 came to nothing",
+        "leases from http://a",
+    ]
+
+
+def test_a_file_of_another_version_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    values = {"peer": "p", "run": "r", "name": "n", "cohort": "c", "pid": 1, "num_rounds": 2, "of_tomorrow": [1]}
+    (tmp_path / "status.json").write_text(json.dumps(values))
+    assert "cohort c" in lines_of(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"peer": 1}', b"\xff\xfe"])
+def test_what_is_no_status_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "status.json").write_bytes(content)
+    with pytest.raises(UserError, match="no peer's status"):
+        lines_of(tmp_path)
+
+
+def test_where_no_peer_ever_ran_it_says_so_in_one_line(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(main, ["status", "--dir", str(tmp_path / "nothing")])
+    assert ended.exit_code == 2
+    assert ended.output.startswith("manta-peer: no peer ever ran in ")
+    assert ended.output.count("\n") == 1
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_the_command_prints_it(tmp_path: Path) -> None:
+    expected = told(tmp_path, pid=1)
+    ended = CliRunner().invoke(main, ["status", "--dir", str(tmp_path)])
+    assert ended.exit_code == 0
+    assert ended.output.splitlines() == expected
+
+
+def test_who_has_images_of_its_own_sees_how_good_the_model_is_for_them_and_what_was_given_away(tmp_path: Path) -> None:
+    own = told(tmp_path, own_round=3, own_samples=121, own_largest=0.884, own_smallest=0.5, epsilon=0.79452, delta=1e-5)
+    assert "on 121 held-out images of your own, after round 3: largest subnet 88.4%, smallest 50.0%" in own
+    assert "given away of your images: epsilon=0.7945 at delta=1e-05 so far" in own
+
+
+def test_a_gateway_says_where_it_leases_lots(tmp_path: Path) -> None:
+    assert "leases lots to light contributors at http://0.0.0.0:8080/" in told(tmp_path, leases_at="http://0.0.0.0:8080/")

@@ -1,0 +1,131 @@
+"""Latency tables between members, over an in-memory network: whose word they are, and what is left out."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+import peer.commands.tables
+from automl.latency.table import MAX_BYTES
+from automl.spaces.space import TINY
+from peer.commands.tables import FoundTable, find_tables, load_table, publish_table
+from protocol.encoding import pack
+from protocol.errors import SignatureError, UserError
+from protocol.offers import SignedOffer, TableOffer
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.blobs import Blob, Shelf
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from tests.latency_table import table_of
+from tests.swarm.virtual_time import run_virtual
+
+RUN = sha256(b"run")
+ASKING, HONEST, LIAR = (Identity(bytes([seed]) * 32) for seed in (1, 2, 3))
+
+
+def offer_of(identity: Identity, data: bytes, run: bytes = RUN, size: int | None = None) -> TableOffer:
+    return TableOffer(run, identity.public_key, Blob.of([data]).root, len(data) if size is None else size)
+
+
+async def member(network: MemoryNetwork, identity: Identity, table: bytes | None) -> MemoryEndpoint:
+    endpoint, shelf = network.endpoint(identity.public_key), Shelf(max_bytes=0)
+    await shelf.serve(endpoint)
+    if table is not None:
+        await publish_table(endpoint, identity, RUN, shelf, table)
+    return endpoint
+
+
+def found(story: Callable[[MemoryNetwork], Awaitable[None]], members: Sequence[Identity] = (HONEST,)) -> list[FoundTable]:
+    """Return the tables found among ``members``, once ``story`` has set them up."""
+
+    async def ask() -> list[FoundTable]:
+        network = MemoryNetwork()
+        endpoint = network.endpoint(ASKING.public_key)
+        await story(network)
+        return await find_tables(endpoint, RUN, TINY.name, [PublicKey(each.public_key) for each in members])
+
+    return run_virtual(ask())
+
+
+def test_a_table_that_a_member_hands_out_arrives_as_its_word() -> None:
+    async def story(network: MemoryNetwork) -> None:
+        await member(network, HONEST, table_of().to_bytes())
+
+    (one,) = found(story)
+    assert (one.key, one.table) == (HONEST.public_key, table_of())
+    assert one.file_name.startswith("a-processor-r-v2-")
+
+
+def test_a_table_of_several_pieces_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peer.commands.tables, "_PIECE_BYTES", 1000)
+
+    async def story(network: MemoryNetwork) -> None:
+        await member(network, HONEST, table_of().to_bytes())
+
+    (one,) = found(story)
+    assert one.table == table_of()
+
+
+def test_who_has_no_table_or_has_gone_is_left_out() -> None:
+    async def story(network: MemoryNetwork) -> None:
+        await member(network, HONEST, table_of().to_bytes())
+        await member(network, LIAR, None)
+
+    assert [one.key for one in found(story, (LIAR, ASKING, HONEST))] == [HONEST.public_key]
+
+
+@pytest.mark.parametrize(
+    "lie",
+    ["another's name", "another run", "unsigned", "garbage", "no table", "another supernet's", "not there", "other size", "too large"],
+)
+def test_who_breaks_the_rules_is_left_out(lie: str) -> None:
+    data = {"no table": b"{}", "another supernet's": table_of(supernet="classifier-tiny-3x100").to_bytes()}.get(lie, table_of().to_bytes())
+    honest = SignedOffer.sign(offer_of(LIAR, data), LIAR)
+    answer = {
+        "another's name": pack(SignedOffer.sign(offer_of(HONEST, data), HONEST)),
+        "another run": pack(SignedOffer.sign(offer_of(LIAR, data, run=sha256(b"another")), LIAR)),
+        "unsigned": pack(SignedOffer(honest.payload, bytes(64))),
+        "garbage": b"garbage",
+        "not there": pack(SignedOffer.sign(offer_of(LIAR, b"nothing"), LIAR)),
+        "other size": pack(SignedOffer.sign(offer_of(LIAR, data, size=len(data) - 1), LIAR)),
+        "too large": pack(SignedOffer.sign(offer_of(LIAR, data, size=MAX_BYTES + 1), LIAR)),
+    }.get(lie, pack(honest))
+
+    async def story(network: MemoryNetwork) -> None:
+        endpoint, shelf = network.endpoint(LIAR.public_key), Shelf(max_bytes=0)
+        shelf.pin(Blob.of([data]))
+        await shelf.serve(endpoint)
+
+        async def tell(_caller: PublicKey, _request: bytes) -> bytes:
+            return answer
+
+        await endpoint.serve("latency", tell)
+        await member(network, HONEST, table_of().to_bytes())
+
+    assert [one.key for one in found(story, (LIAR, HONEST))] == [HONEST.public_key]
+
+
+def test_a_device_s_name_cannot_lead_out_of_the_folder() -> None:
+    for name in ("../../etc/passwd", "/", "é" * 200):
+        path = Path("out") / FoundTable(HONEST.public_key, table_of(name)).file_name
+        assert path.parent == Path("out")
+        assert len(path.name) < 64
+
+
+def test_an_offer_holds_under_its_own_key_only() -> None:
+    offer = offer_of(HONEST, b"table")
+    assert SignedOffer.sign(offer, HONEST).open() == offer
+    with pytest.raises(SignatureError):
+        SignedOffer.sign(offer, LIAR).open()
+
+
+def test_a_file_that_is_no_table_of_the_run_s_supernet_is_a_users_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    with pytest.raises(UserError, match="cannot read"):
+        load_table(path, TINY.name)
+    path.write_text("{}")
+    with pytest.raises(UserError, match="no latency table"):
+        load_table(path, TINY.name)
+    table_of().save(path)
+    assert load_table(path, TINY.name) == table_of().to_bytes()
+    with pytest.raises(UserError, match=r"is of classifier-tiny, the run trains stereo-tiny: measure one"):
+        load_table(path, "stereo-tiny")

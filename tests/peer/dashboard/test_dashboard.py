@@ -1,0 +1,198 @@
+"""The dashboard beside a peer's real control socket, driven by Textual's pilot."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Static
+
+from peer.control import Control
+from peer.dashboard import dashboard
+from peer.dashboard.dashboard import Dashboard, Help, new_lines
+from peer.dashboard.picture import Sitter
+from peer.limits.limiter import Limiter
+from peer.limits.limits import Limits
+from peer.status import PeerStatus
+from peer.voice import Form, Voice
+from tests.memory_log import DEADLINE_S
+from tests.peer.computer import Computer, Peer
+
+SIZES = [(80, 24), (200, 60)]
+Story = Callable[["Scene", Pilot[None]], Awaitable[None]]
+
+
+class Scene:
+    """A peer whose status a test sets, and who is told things for real."""
+
+    def __init__(self, directory: Path) -> None:
+        self.peer = Peer()
+        self.limiter = Limiter(Limits(), directory, Computer().sensors)
+        self.sitter = Sitter(Voice(Form.SILENT))
+        self.status = PeerStatus("12D3KooWpeer", "aa", "bb" * 32, "digits", "here", "cpu", num_rounds=9, phase="working", round=3)
+
+    def fields(self) -> dict[str, object]:
+        why = dict(self.peer.why)
+        return {**asdict(self.status), "paused": bool(why), "pauses": why, "left_ms": 500.0, "open_ms": 1000.0}
+
+
+def play(directory: Path, story: Story, size: tuple[int, int] = (80, 24), *, is_there: bool = True) -> None:
+    async def whole() -> None:
+        scene = Scene(directory)
+        async with asyncio.timeout(DEADLINE_S):
+            app = Dashboard(directory)
+            if not is_there:
+                async with app.run_test(size=size) as pilot:
+                    await story(scene, pilot)
+                return
+            async with Control(directory, scene.limiter, scene.sitter.picture):
+                await scene.limiter.attach(scene.peer)
+                scene.sitter.sits(scene.fields)
+                async with app.run_test(size=size) as pilot:
+                    await story(scene, pilot)
+
+    asyncio.run(whole())
+
+
+def shown(pilot: Pilot[None]) -> str:
+    """What the screen has, as text."""
+    return "\n".join("".join(segment.text for segment in line) for line in pilot.app.screen._compositor.render_strips())
+
+
+async def until(pilot: Pilot[None], *texts: str) -> str:
+    """Return the screen once it has all of that."""
+    while not all(text in shown(pilot) for text in texts):
+        await pilot.pause(0.02)
+    return shown(pilot)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_it_shows_where_the_peer_stands_and_follows(tmp_path: Path, size: tuple[int, int]) -> None:
+    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+        scene.sitter.voice.say("[red]a line[/red] that it says")
+        await until(pilot, "TRAINING", "round 3 of 9", "digits", "peers", "limits", "[red]a line[/red] that it says")
+        screen = await until(pilot, "Pause / resume", "Leave the run", "Close view", "Help")
+        lines = screen.splitlines()
+        assert len(lines) == size[1]
+        assert all(len(line) <= size[0] for line in lines)
+        assert "Help" in lines[-1]
+        scene.status.round, scene.status.phase = 4, "sealed"
+        await until(pilot, "AVERAGING", "round 4 of 9")
+
+    play(tmp_path, story, size)
+
+
+def test_pause_and_leave_are_keys_and_what_others_tell_the_peer_shows(tmp_path: Path) -> None:
+    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+        await until(pilot, "TRAINING")
+        await pilot.press("p")
+        await until(pilot, "PAUSED  by you")
+        assert scene.peer.why == {"you": "by you"}
+        await pilot.press("p")
+        await until(pilot, "TRAINING")
+        assert scene.peer.why == {}
+        await scene.limiter.pause()  # from another terminal
+        await until(pilot, "PAUSED  by you")
+        await scene.limiter.resume()
+        await until(pilot, "TRAINING")
+        await pilot.press("l", "l")
+        await until(pilot, "LEAVING")
+        while not scene.peer.told:
+            await pilot.pause(0.02)
+        await pilot.press("l")
+        assert scene.peer.told == ["leave"]  # a second one would stop it at once
+
+    play(tmp_path, story)
+
+
+def test_help_opens_and_closes_and_the_view_can_be_closed(tmp_path: Path) -> None:
+    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+        await until(pilot, "TRAINING")
+        await pilot.press("question_mark")
+        await until(pilot, "computes nothing, and loses nothing")
+        assert isinstance(pilot.app.screen, Help)
+        await pilot.press("escape")
+        await until(pilot, "TRAINING")
+        await pilot.press("q")
+        assert pilot.app.return_code == 0
+
+    play(tmp_path, story)
+
+
+def test_while_nobody_answers_it_says_so_and_shows_whoever_comes(tmp_path: Path) -> None:
+    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+        await until(pilot, "STARTING", "no peer runs here")
+        await pilot.press("p", "question_mark", "escape")  # nothing to tell: that is said, and nothing ends
+        other = Scene(tmp_path)
+        other.sitter.sits(other.fields)
+        async with Control(tmp_path, other.limiter, other.sitter.picture):
+            await until(pilot, "TRAINING")
+        await until(pilot, "NO ANSWER", "no peer runs here now", "round 3 of 9")
+
+    play(tmp_path, story, is_there=False)
+
+
+def test_it_shows_no_other_peer_than_the_one_that_started_it(tmp_path: Path) -> None:
+    async def whole() -> None:
+        scene = Scene(tmp_path)
+        scene.sitter.sits(scene.fields)
+        asked = 0
+
+        def picture() -> str:
+            nonlocal asked
+            asked += 1
+            return scene.sitter.picture()
+
+        app = Dashboard(tmp_path, os.getpid() + 1)
+        async with asyncio.timeout(DEADLINE_S), Control(tmp_path, scene.limiter, picture), app.run_test() as pilot:
+            while asked < 2:
+                await pilot.pause(0.02)
+            await until(pilot, "STARTING")
+            assert "digits" not in shown(pilot)
+
+    asyncio.run(whole())
+
+
+def test_without_colours_everything_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+        await until(pilot, "TRAINING", "round 3 of 9", "█", "░")
+        assert pilot.app.no_color
+        assert pilot.app.screen.query_one("#round", Static).has_class("is-training")
+
+    play(tmp_path, story)
+
+
+def test_what_is_seen_while_the_view_closes_is_not_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard, "_LOOK_S", 0.0)
+
+    async def story(_scene: Scene, pilot: Pilot[None]) -> None:
+        await until(pilot, "TRAINING")
+
+    play(tmp_path, story)
+
+
+def test_its_colours_are_the_sixteen_of_the_terminal(tmp_path: Path) -> None:
+    async def story(scene: Scene, pilot: Pilot[None]) -> None:
+        for number in range(39):
+            scene.sitter.voice.say(f"line {number}")
+        await until(pilot, "TRAINING", "line 38", "Help")
+        await pilot.press("p")
+        await until(pilot, "PAUSED  by you")
+        styles = [segment.style for line in pilot.app.screen._compositor.render_strips() for segment in line if segment.style]
+        colours = {colour for style in styles for colour in (style.color, style.bgcolor) if colour is not None}
+        assert all(colour.is_default or (colour.number is not None and colour.number < 16) for colour in colours), colours
+
+    play(tmp_path, story)
+
+
+def test_only_what_was_said_since_is_added() -> None:
+    assert new_lines((), ("a", "b")) == ("a", "b")
+    assert new_lines(("a", "b"), ("a", "b")) == ()
+    assert new_lines(("a", "b"), ("b", "c", "d")) == ("c", "d")
+    assert new_lines(("a", "a"), ("a", "a", "a")) == ("a",)
+    assert new_lines(("a", "b"), ("c",)) == ("c",)

@@ -1,0 +1,124 @@
+"""A peer with a gateway in a run in memory: what its light contributors did is in the log, round after round, with what coding left."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.gateway.desk import GatewayDesk
+from peer.gateway.seat import GatewaySeat
+from peer.light.work import LightWork
+from peer.training.work import now_ms
+from protocol.encoding import pack
+from protocol.light import Fate, LeaseRequest, LightWord, SignedLeaseRequest
+from protocol.rounds import Phase
+from protocol.signing import Identity, sha256
+from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
+from tests.peer.gateways import digits
+from tests.peer.scene import Member, Scene, play
+
+LIGHTS = [Identity(sha256(b"light %d" % number)) for number in range(2)]
+SPARSE = replace(SMALL_EXCHANGE, codec="topk-256-4", residual_percent=90)
+SPARSE_STEPS = replace(SPARSE, local_steps=2)
+
+
+def _desk(scene: Scene, *, is_lease_only: bool = False) -> GatewayDesk:
+    log = scene.log
+    return GatewayDesk(PEERS[0], log.signed, log.course, digits(), now_ms, log.num_weights, is_lease_only=is_lease_only)
+
+
+async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> bytes:
+    """Do a lease of the base that the gateway works on, once there is one; return the name of what came back."""
+    work = LightWork(scene.log.manifest, scene.log.signed.run, identity)
+    request = LeaseRequest(scene.log.signed.run, PEERS[0].public_key, identity.public_key, 0, 0)
+    packed = pack(SignedLeaseRequest.sign(request, identity))
+    while not (answer := await desk.lease(packed, "here")).lease:  # noqa: ASYNC110 - as a contributor asks
+        await asyncio.sleep(0.01)
+    lease = answer.lease[0].open()
+    weights, samples = desk.blob(lease.weights), desk.blob(lease.samples)
+    assert weights is not None
+    assert samples is not None
+    done = await asyncio.to_thread(work.do, lease, weights, samples)
+    word = await desk.take(pack(done.back))
+    assert word.fate == Fate.HELD, word.reason
+    return done.back.name
+
+
+def _word(desk: GatewayDesk, name: bytes) -> LightWord:
+    word = desk.word(name)
+    assert word is not None
+    return word
+
+
+def _wait_with_lots(gateway: Member) -> None:
+    """Let it not be done with its own lots before its light contributors are; what they teach is about as long as theirs."""
+    gateway.worker.may_go_on.clear()
+    gateway.worker.scale = 4.0
+
+
+@pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE, SPARSE_STEPS], ids=["dense", "sparse", "local steps"])
+def test_light_contributors_are_in_the_gateways_contribution_and_have_credit(exchange: Any, tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 600_000  # no clock decides here
+        desk = _desk(scene)
+        gateway = scene.join(0, gateway=desk, prepare=_wait_with_lots)
+        for round_ in range(1, 4):
+            names = [await _contribute(scene, desk, identity) for identity in LIGHTS]
+            gateway.worker.may_go_on.set()
+            await until(lambda names=names: all(_word(desk, name).fate != Fate.HELD for name in names))
+            assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+            header = scene.log.headers[-1]
+            claims = {claim.open().key: claim.open() for claim in header.claims}
+            assert set(claims) == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
+            if exchange.codec != "int16" and round_ > 1:  # the log left all of them one residual, and the gateway adds it for all
+                assert len({claim.residual for claim in claims.values()}) == 1
+                assert claims[PEERS[0].public_key].residual == scene.log.ledger.residual_of(LIGHTS[0].public_key) != b""
+            _wait_with_lots(gateway)
+            scene.log.commit()
+            await gateway.reaches(round_)
+        credit = scene.log.ledger.credits()
+        assert all(credit[identity.public_key] > 0 for identity in LIGHTS)
+        assert gateway.status.samples_counted >= 3 * LOT * exchange.local_steps
+
+    play(tmp_path, story, exchange=exchange)
+
+
+@pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE_STEPS], ids=["one step", "local steps"])
+def test_a_gateway_that_only_leases_does_a_lot_a_step_and_goes_on_leasing(exchange: Any, tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 600_000  # no clock decides here: it would lease for minutes
+        desk = _desk(scene, is_lease_only=True)
+        gateway = scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        names = [await _contribute(scene, desk, LIGHTS[0])]
+        await until(lambda: gateway.phase is Phase.SEALED)
+        names.append(await _contribute(scene, desk, LIGHTS[1]))
+        assert not scene.log.headers
+        await gateway.leaves()  # what came back by then is handed in
+        assert [(_word(desk, name).fate, _word(desk, name).reason) for name in names] == [(Fate.TAKEN, "")] * 2
+        keys = {claim.open().key for claim in scene.log.headers[-1].claims}
+        assert keys == {PEERS[0].public_key, *(identity.public_key for identity in LIGHTS)}
+        assert len(gateway.worker.lots) == exchange.local_steps
+
+    play(tmp_path, story, exchange=exchange)
+
+
+def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 200
+        desk = _desk(scene, is_lease_only=True)
+        seats: list[object] = []
+        convene = desk.convene
+
+        async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
+            seats.append(seat := await convene(*args, **kwargs))
+            return seat
+
+        desk.convene = counted  # type: ignore[method-assign]
+        gateway = scene.join(0, gateway=desk)
+        await until(lambda: len(seats) > 1)  # all was due, and it began again
+        await gateway.leaves()
+        assert (gateway.worker.lots, scene.log.headers) == ([], [])
+
+    play(tmp_path, story)

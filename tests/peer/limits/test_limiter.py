@@ -1,0 +1,179 @@
+"""A peer under its person's limits, over a network in memory: paused and let go on by the state of a computer that the test sets."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.limits.limiter import Limiter
+from peer.limits.limits import Limits
+from protocol.errors import UserError
+from protocol.rounds import Phase
+from swarm import waits
+from tests.memory_log import LOT, LOTS, SMALL_EXCHANGE, until
+from tests.peer.computer import Computer
+from tests.peer.scene import Member, Scene, play
+
+pytestmark = pytest.mark.usefixtures("quick_pauses")
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "LOOK_AT_COMPUTER_S", 0.01)
+
+
+@asynccontextmanager
+async def limited(member: Member, limits: Limits, computer: Computer) -> AsyncIterator[Limiter]:
+    """Yield the limiter of a peer, which looks at the computer again and again."""
+    limiter = Limiter(limits, member.store.directory, computer.sensors)
+    await limiter.attach(member.limited)
+    watching = asyncio.create_task(limiter.watch())
+    try:
+        yield limiter
+    finally:
+        watching.cancel()
+        with suppress(asyncio.CancelledError):
+            await watching
+
+
+def set_minute(computer: Computer) -> None:
+    computer.minute = 23 * 60
+
+
+def set_idle(computer: Computer) -> None:
+    computer.idle_s = 3.0
+
+
+def set_battery(computer: Computer) -> None:
+    computer.on_battery = True
+
+
+def set_hot(computer: Computer) -> None:
+    computer.celsius = 91.0
+
+
+def calm() -> Computer:
+    computer = Computer()
+    computer.idle_s, computer.celsius = 1000.0, 50.0
+    return computer
+
+
+CASES: list[tuple[dict[str, Any], Callable[[Computer], None], str]] = [
+    ({"schedule": "08:00-18:00"}, set_minute, "it is 23:00, outside of 08:00-18:00"),
+    ({"when_idle": 60}, set_idle, "this computer is in use"),
+    ({"on_ac": True}, set_battery, "on battery"),
+    ({"max_temperature": 80}, set_hot, "hot: 91 of 80 degrees"),
+]
+
+
+@pytest.mark.parametrize(("settings", "disturb", "words"), CASES, ids=[next(iter(settings)) for settings, _, _ in CASES])
+def test_what_a_limit_asks_for_pauses_the_peer_and_its_end_lets_it_go_on_and_nothing_is_lost(
+    tmp_path: Path, settings: dict[str, Any], disturb: Callable[[Computer], None], words: str
+) -> None:
+    async def story(scene: Scene) -> None:
+        computer = calm()
+        member = scene.join(0, prepare=lambda member: member.worker.may_go_on.clear())
+        async with limited(member, Limits(**settings), computer):
+            await until(lambda: len(member.worker.lots) == 1)
+            disturb(computer)
+            await until(lambda: member.status.paused)
+            assert list(member.status.pauses.items()) == [(next(iter(settings)), words)]
+            member.worker.may_go_on.set()
+            await scene.log.wait_for(1)  # what was done is handed in
+            scene.log.commit()
+            await member.reaches(1)
+            written = json.loads((member.store.directory / "status.json").read_text())
+            assert (written["paused"], written["pauses"]) == (True, {next(iter(settings)): words})
+            assert len(member.worker.lots) == 1
+            computer.__dict__.update({name: value for name, value in calm().__dict__.items() if name != "sensors"})
+            await until(lambda: not member.status.paused)
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await member.reaches(2)
+            assert (member.status.samples_counted, member.status.samples_lost) == (LOT + LOTS * LOT, 0)
+
+    play(tmp_path, story)
+
+
+def test_the_person_s_word_and_a_limit_both_hold_until_both_are_over(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        computer = calm()
+        member = scene.join(0)
+        async with limited(member, Limits(on_ac=True), computer) as limiter:
+            await limiter.pause()
+            computer.on_battery = True
+            await until(lambda: set(member.status.pauses) == {"you", "on_ac"})
+            assert "all the same: on battery" in await limiter.resume()
+            assert set(member.status.pauses) == {"on_ac"}
+            assert "nothing is computed now: on battery" in await limiter.limit({})
+            assert await limiter.limit({"on_ac": "none"}) == "no limits"
+            assert (member.status.paused, member.status.pauses) == (False, {})
+
+    play(tmp_path, story)
+
+
+def test_who_starts_outside_of_its_hours_trains_nothing_until_they_come(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        computer = calm()
+        set_minute(computer)
+        member = scene.join(0)
+        async with limited(member, Limits(schedule="08:00-18:00"), computer):  # type: ignore[arg-type]
+            await until(lambda: member.phase is Phase.WORKING)
+            assert (member.worker.lots, member.status.paused) == ([], True)
+            computer.minute = 9 * 60
+            await scene.log.wait_for(1)
+            assert member.worker.lots
+
+    play(tmp_path, story)
+
+
+def test_duty_threads_and_rates_act_at_once_and_are_shown(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        async with limited(member, Limits(), calm()) as limiter:
+            told = {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "8Mbit"}
+            said = await limiter.limit(told)
+            assert said == "duty 50%, cpu-threads 1, max-upload 1MB, max-download 1MB"
+            assert member.status.limits == {"duty": "50%", "cpu_threads": "1", "max_upload": "1MB", "max_download": "1MB"}
+            traffic = member.limited._traffic
+            assert (traffic.sent.limit, traffic.received.limit) == (1_000_000, 1_000_000)
+            for _ in range(2):
+                await scene.log.wait_for(1)
+                scene.log.commit()
+            await limiter.limit({"duty": "none", "max_upload": "none"})
+            assert traffic.sent.limit is None
+            assert set(json.loads((member.store.directory / "status.json").read_text())["limits"]) == {"cpu_threads", "max_download"}
+
+    play(tmp_path, story)
+
+
+def test_a_peer_that_rests_takes_all_local_steps_and_says_that_its_lots_take_longer(tmp_path: Path) -> None:
+    steps = 3
+    exchange = replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=steps * LOT, weight_cap=steps * LOT)
+
+    async def story(scene: Scene) -> None:
+        def be_slow(member: Member) -> None:
+            member.worker.takes_s = 0.02
+
+        member = scene.join(0, prepare=be_slow)
+        async with limited(member, Limits(duty=20), calm()):
+            for round_ in (1, 2):
+                await scene.log.wait_for(1)
+                scene.log.commit()
+                await member.reaches(round_)
+            assert [lot.step for lot in member.worker.lots[: 2 * steps]] == [*range(steps), *range(steps)]
+            assert (member.status.samples_counted, member.status.samples_lost) == (2 * steps * LOT, 0)
+            assert scene.log.headers[-1].claims[0].open().lot_ms >= 100  # 20 ms, and the rest that a fifth of the time asks for
+
+    play(tmp_path, story, exchange=exchange)
+
+
+def test_a_limit_that_this_computer_cannot_keep_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    for limits, flag in ((Limits(when_idle=60), "--when-idle"), (Limits(max_temperature=70), "--max-temperature")):
+        with pytest.raises(UserError, match=flag):
+            Limiter(limits, tmp_path, Computer().sensors)

@@ -1,0 +1,162 @@
+"""Whether tickets were kept, as the log shows it: in virtual time."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from peer.rounds.promises import Promises
+from protocol.errors import EncodingError, Unreachable
+from protocol.ledger import Ledger
+from protocol.records import SignedManifest
+from protocol.rounds import Sealed
+from protocol.signing import Identity, sha256
+from swarm import waits
+from swarm.log_client import OwnRow
+from swarm.rpc import Refused
+from tests.contributions import header_of
+from tests.runs import FixedCourse, manifest_of
+from tests.swarm.virtual_time import now, run_virtual
+
+OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x0b" * 32)
+LEDGER = Ledger(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), FixedCourse())
+HEADER = header_of(LEDGER, PEER)
+SEALED = Sealed(HEADER, HEADER.contribution.open(), HEADER.claims[0].digest, 64)
+ROW = OwnRow(LEDGER.listed(HEADER, 1).row, HEADER.contribution.open())
+OTHER_ROW = OwnRow(ROW.row, replace(ROW.contribution, claims=(sha256(b"another's claim"),)))
+COHORT_ROW = OwnRow(
+    replace(ROW.row, contribution=sha256(b"the cohort's")),
+    replace(ROW.contribution, claims=(sha256(b"a mate's claim"), HEADER.claims[0].digest)),
+)
+
+
+class Seen:
+    """What became of promises, with a log that answers as the test says."""
+
+    def __init__(self, *answers: OwnRow | Exception | None) -> None:
+        self._answers = iter(answers)
+        self.asked: list[tuple[int, float]] = []
+        self.kept: list[tuple[int, Sealed]] = []
+        self.rows: list[OwnRow | None] = []  # of what was kept
+        self.broken: list[tuple[int, Sealed]] = []
+        self.promises = Promises(self.row, self._on_kept, lambda *broken: self.broken.append(broken))
+
+    def _on_kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
+        self.kept.append((round_, sealed))
+        self.rows.append(row)
+
+    async def row(self, round_: int) -> OwnRow | None:
+        self.asked.append((round_, now()))
+        answer = next(self._answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def seen(story: Callable[[Seen], Awaitable[Any]], *answers: OwnRow | Exception | None) -> Seen:
+    async def play() -> Seen:
+        found = Seen(*answers)
+        await story(found)
+        await found.promises.close()
+        assert not found.promises._looking
+        return found
+
+    return run_virtual(play())
+
+
+async def look(found: Seen) -> None:
+    """Expect a contribution in round 1, and ask the log until that is settled."""
+    found.promises.expect(1, SEALED)
+    found.promises.look()
+    await asyncio.wait(found.promises._looking.values())
+
+
+def test_a_row_that_comes_with_the_news_keeps_the_promise_and_nobody_is_asked() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(2, ROW)  # of another round
+        found.promises.see(1, OTHER_ROW)
+        assert found.kept == []
+        found.promises.see(1, ROW)
+        found.promises.see(1, ROW)
+        await found.promises.settle()
+
+    found = seen(story)
+    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+
+
+def test_a_ticket_that_comes_after_the_row_was_seen_counts_nothing_twice() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, ROW)
+        found.promises.expect(1, SEALED)
+        assert not found.promises.is_waiting
+        await found.promises.settle()
+
+    found = seen(story)
+    assert (found.kept, found.broken, found.asked) == ([(1, SEALED)], [], [])
+
+
+def test_the_cohort_s_row_keeps_the_promise_to_a_member_and_says_what_it_is_left_with() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.see(1, COHORT_ROW)
+        assert not found.promises.is_waiting
+
+    found = seen(story)
+    assert (found.kept, found.rows) == ([(1, SEALED)], [COHORT_ROW])
+
+
+def test_a_row_that_the_news_did_not_bring_is_asked_for_once() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        found.promises.look()
+        await found.promises.settle()
+
+    found = seen(story, ROW)
+    assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 1)
+
+
+@pytest.mark.parametrize("answer", [None, OTHER_ROW])
+def test_a_table_without_it_breaks_the_promise(answer: OwnRow | None) -> None:
+    found = seen(look, answer)
+    assert (found.kept, found.broken) == ([], [(1, SEALED)])
+
+
+def test_a_log_that_is_away_has_broken_nothing() -> None:
+    away = Unreachable("away")
+    found = seen(look, *[away] * 6, ROW)
+    assert (found.kept, found.broken) == ([(1, SEALED)], [])
+    assert [at for _, at in found.asked] == [0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5]
+
+
+@pytest.mark.parametrize("fault", [Refused("that table is not kept here any more"), EncodingError("no row")])
+def test_a_log_that_does_not_show_the_table_is_believed_its_ticket_in_the_end(fault: Exception) -> None:
+    assert seen(look, fault, fault, ROW).kept == [(1, SEALED)]
+    found = seen(look, *[fault] * 3)
+    assert (found.kept, found.broken, len(found.asked)) == ([(1, SEALED)], [], 3)
+
+
+def test_at_the_end_it_is_waited_for_but_not_for_long() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        await found.promises.settle()
+        assert now() == waits.LAST_ROWS_S
+
+    found = seen(story, *[Unreachable("away")] * 100)
+    assert (found.kept, found.broken) == ([], [])
+
+
+def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        await asyncio.sleep(0.1)
+        found.promises.see(1, ROW)
+        await found.promises.settle()
+
+    found = seen(story, Unreachable("away"))
+    assert (found.kept, len(found.asked)) == ([(1, SEALED)], 1)

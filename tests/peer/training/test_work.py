@@ -1,0 +1,175 @@
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from automl.spaces.space import TINY, Architecture
+from automl.training.lots import Lot, LotResult
+from exact.coding import encode
+from exact.residuals import residual_digest
+from peer.training.work import Lap, Learnt, Pile, Vector, claim_of, made_of
+from protocol.encoding import pack
+from protocol.merkle import leaf_hash, root
+from protocol.records import LotRecord, SignedClaim, StepRecord
+from protocol.rounds import Standing
+from protocol.signing import Identity, sha256
+
+PEER = Identity(b"\x0b" * 32)
+LARGEST, SMALLEST = TINY.largest(), TINY.smallest()
+ASKED = (LARGEST, SMALLEST, LARGEST)  # a round may ask for the same twice
+
+
+def lot(index: int, architecture: Architecture, samples: int) -> Lot:
+    return Lot(7, sha256(b"base"), 0, PEER.public_key, index, architecture, samples)
+
+
+def result(gradient: list[float], samples: int, loss: float, projection: bytes = b"p") -> LotResult:
+    return LotResult(gradient=torch.tensor(gradient), loss=loss, samples=samples, projection=projection)
+
+
+def three_lots() -> Pile:
+    pile = Pile(2, ASKED)
+    pile.add(lot(0, LARGEST, 16), 2, result([1.0, 0.0], 16, 2.0, b"a"))
+    pile.add(lot(1, SMALLEST, 48), 1, result([0.0, 4.0], 48, 1.0, b"b"))
+    pile.add(lot(3, LARGEST, 16), 2, result([-1.0, 8.0], 16, 0.123456789, b"c"))
+    return pile
+
+
+def test_the_gradient_is_the_mean_over_samples_not_over_lots() -> None:
+    assert three_lots().gradient().tolist() == [(16 - 16) / 80, (48 * 4 + 16 * 8) / 80]
+
+
+def test_the_loss_is_the_mean_over_samples() -> None:
+    assert three_lots().loss == pytest.approx((16 * 2 + 48 * 1 + 16 * 0.123456789) / 80)
+
+
+def test_a_pile_has_as_many_lots_as_were_added() -> None:
+    assert len(Pile(2, ASKED)) == 0
+    assert len(three_lots()) == 3
+
+
+def test_lots_are_counted_by_the_place_of_their_architecture_in_what_the_round_asks_for() -> None:
+    assert Pile(2, ASKED).work == (0, 0, 0)
+    assert three_lots().work == (0, 1, 2)
+
+
+def test_the_lots_gradients_are_not_changed() -> None:
+    pile, one = Pile(2, ASKED), result([1.0, 2.0], 16, 1.0)
+    pile.add(lot(0, LARGEST, 16), 0, one)
+    pile.add(lot(1, LARGEST, 16), 0, result([5.0, 5.0], 16, 1.0))
+    assert one.gradient.tolist() == [1.0, 2.0]
+
+
+def test_a_gradient_that_was_taken_does_not_change_with_later_lots() -> None:
+    pile = three_lots()
+    taken = pile.gradient()
+    before = taken.copy()
+    pile.add(lot(4, LARGEST, 16), 0, result([100.0, 100.0], 16, 1.0))
+    assert (taken == before).all()
+
+
+def test_the_root_is_over_the_lots_records_in_the_order_of_their_index_a_gap_where_one_was_dropped() -> None:
+    leaves = [
+        LotRecord(0, 0, LARGEST.text, 16, "2", b"a"),
+        LotRecord(0, 1, SMALLEST.text, 48, "1", b"b"),
+        LotRecord(0, 3, LARGEST.text, 16, "0.123457", b"c"),
+    ]
+    assert three_lots().lots_root() == root([leaf_hash(pack(leaf)) for leaf in leaves])
+
+
+def test_a_step_that_ended_is_recorded_and_the_next_one_has_a_gradient_of_its_own() -> None:
+    pile = three_lots()
+    assert pile.steps_root() == b""
+    assert (pile.step_lots, pile.step_samples) == (3, 80)
+    first = pile.gradient()
+    pile.end_step(sha256(b"state"), sha256(b"own"), sha256(b"mean"))
+    assert (pile.step_lots, pile.step_samples, pile.samples, len(pile)) == (0, 0, 80, 3)
+    pile.add(lot(4, LARGEST, 16), 0, result([3.0, 5.0], 16, 1.0))
+    assert pile.gradient().tolist() == [3.0, 5.0]
+    assert first.tolist() == [0.0, 4.0]
+    pile.end_step(sha256(b"later"), sha256(b"own too"), sha256(b"own too"))
+    records = [
+        StepRecord(0, 80, sha256(b"state"), sha256(b"own"), sha256(b"mean")),
+        StepRecord(1, 16, sha256(b"later"), sha256(b"own too"), sha256(b"own too")),
+    ]
+    assert pile.steps_root() == root([leaf_hash(pack(record)) for record in records])
+
+
+BASE = Standing(6, sha256(b"base"), sha256(b"state"), -20, None)
+RUN = sha256(b"run")
+
+
+def claimed(pile: Pile, vector: Vector, **changes: Any) -> SignedClaim:
+    settings = {"founder": PEER.public_key, "local_steps": 1, "residual": b"", "lot_ms": 12, **changes}
+    return claim_of(Learnt(BASE, "home", pile, vector, None), PEER, RUN, **settings)
+
+
+def test_what_is_claimed_is_what_was_trained_and_learnt() -> None:
+    pile = three_lots()
+    vector = pile.gradient()
+    claim = claimed(pile, vector).open()
+    assert (claim.run, claim.round, claim.base, claim.cohort) == (RUN, 7, BASE.commit, "home")
+    assert (claim.key, claim.founder, claim.local_steps, claim.residual, claim.lot_ms) == (PEER.public_key, PEER.public_key, 1, b"", 12)
+    assert (claim.work, claim.lots_root, claim.steps_root) == (pile.work, pile.lots_root(), b"")
+    assert claim.vector == sha256(vector.astype("<f4").tobytes())
+
+
+def test_a_member_s_claim_names_its_founder_its_residual_and_its_steps() -> None:
+    pile, founder = three_lots(), Identity(b"\x0c" * 32).public_key
+    for number in range(2):
+        pile.end_step(sha256(bytes([number])), sha256(b"own"), sha256(b"mean"))
+    claim = claimed(pile, np.ones(2, np.float32), founder=founder, local_steps=2, residual=sha256(b"left")).open()
+    assert (claim.founder, claim.local_steps, claim.residual, claim.steps_root) == (founder, 2, sha256(b"left"), pile.steps_root())
+
+
+def test_a_contribution_has_the_body_of_what_is_given() -> None:
+    pile = three_lots()
+    vector = pile.gradient()
+    signed = claimed(pile, vector)
+    made = made_of([signed], vector, Learnt(BASE, "home", pile, vector, None), PEER, RUN, "int16")
+    contribution = made.header.contribution.open()
+    assert (contribution.run, contribution.round, contribution.base) == (RUN, 7, BASE.commit)
+    assert (contribution.founder, contribution.claims, contribution.residual) == (PEER.public_key, (signed.digest,), b"")
+    assert made.header.claims == (signed,)
+    assert made.left is None
+    assert made.blob.join() == encode("int16", vector, -20)
+    assert contribution.body == made.blob.root
+    assert made.body.values(-20).tolist() == vector.tolist()  # these few bits fit
+
+
+def test_a_sparse_contribution_names_what_it_leaves_out_of_what_is_covered_and_of_what_is_not() -> None:
+    given = np.array([0.5, -2.0, 8.0, 0.25], np.float32)
+    coverage = np.array([True, True, False, True])
+    pile = three_lots()
+    made = made_of([claimed(pile, given)], given, Learnt(BASE, "home", pile, given, coverage), PEER, RUN, "topk-1024-4")
+    assert made.body.values(-20).tolist() == [0.0, -2.0, 0.0, 0.0]  # one of four values
+    assert made.left is not None
+    assert made.left.tolist() == [0.5, 0.0, 8.0, 0.25]
+    assert made.header.contribution.open().residual == residual_digest(made.left)
+
+
+def test_a_sparse_contribution_that_leaves_nothing_out_leaves_no_residual() -> None:
+    given = np.array([0.0, -2.0, 0.0, 0.0], np.float32)
+    made = made_of([claimed(three_lots(), given)], given, Learnt(BASE, "home", three_lots(), given, None), PEER, RUN, "topk-1024-4")
+    assert (made.left, made.header.contribution.open().residual) == (None, b"")
+
+
+def test_times_add_up_by_name_until_the_line_is_told() -> None:
+    lap = Lap()
+    for name in ("train", "wait", "train"):
+        lap.mark(name)
+    assert re.fullmatch(r"train_s=\d+\.\d\d wait_s=\d+\.\d\d", lap.line())
+    lap.mark("hand_in")
+    assert re.fullmatch(r"hand_in_s=\d+\.\d\d", lap.line())
+
+
+def test_a_blind_piles_roots_say_nothing_of_what_was_computed() -> None:
+    roots = []
+    for seed in (1.0, 2.0):
+        pile = Pile(2, ASKED, is_blind=True)
+        pile.add(lot(0, LARGEST, 16), 0, result([seed, seed], 16, seed, bytes([int(seed)])))
+        pile.end_step(bytes([int(seed)]) * 32, bytes([int(seed)]) * 32, bytes([int(seed)]) * 32)
+        roots.append((pile.lots_root(), pile.steps_root()))
+    assert roots[0] == roots[1]
