@@ -51,8 +51,8 @@ from automl.training.schedule import Plan
 from automl.training.settings import recipe_for, usual
 from automl.training.trainer import Trainer
 from protocol.lots import lot_seed, sample_indices
+from protocol.manifest import SCHEDULES
 from protocol.recipe import Recipe
-from protocol.records import SCHEDULES
 from protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000

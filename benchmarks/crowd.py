@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from crowd_rounds import FASTEST_LOT_MS, LOT_SAMPLES, OPERATOR, UNEVEN, Log, Peer, World
 
 from protocol.exchange import Exchange
-from protocol.records import Manifest, Optimizer
+from protocol.manifest import Manifest, Optimizer
 from protocol.signing import sha256
 
 

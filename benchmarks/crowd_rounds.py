@@ -18,8 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from protocol.closing import Closing, NotTaken
 from protocol.exchange import MAX_AGE, next_open_ms
+from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Claim, Contribution, Manifest, Round, Ticket
+from protocol.records import Claim, Contribution, Round, Ticket
 from protocol.rounds import Phase, RoundMachine, Standing
 from protocol.signing import Identity, sha256
 

@@ -33,7 +33,7 @@ from automl.training.schedule import Plan
 from automl.training.settings import thin, usual
 from automl.training.trainer import Trainer
 from protocol.exchange import codec_named
-from protocol.records import ALGORITHMS, SCHEDULES
+from protocol.manifest import ALGORITHMS, SCHEDULES
 
 _UPDATES = {"classification": 200, "stereo": 100}
 _SETTING = re.compile(r"([a-z0-9-]+)@([1-9][0-9]*)((?:,(?:residual|rate|momentum|lr)=[0-9.]+)*)")

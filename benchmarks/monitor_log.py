@@ -13,9 +13,10 @@ from aggregator.settings.config import RunConfig
 from automl.data.digits import digits
 from automl.training.asked import AskedCourse
 from protocol.encoding import pack
+from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, SignedManifest, commit_digest, entry_of
+from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, commit_digest, entry_of
 from protocol.signing import Identity
 from swarm.disk import make_directory, replace_file
 

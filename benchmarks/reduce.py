@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peer.cohort.cohort import Cohort
 from protocol.exchange import Exchange
-from protocol.records import Manifest, Optimizer
+from protocol.manifest import Manifest, Optimizer
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.near_mates import Mates

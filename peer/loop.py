@@ -39,8 +39,9 @@ from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Lap, now_ms
 from peer.training.workbench import Workbench
 from protocol.cohorts import AFFINITY, meeting_secret
+from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
-from protocol.records import Manifest, Round, SignedManifest
+from protocol.records import Round
 from protocol.rounds import Phase, RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Shelf

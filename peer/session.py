@@ -53,7 +53,7 @@ from peer.views.views import SiteCrew, load_site, make_site_crew
 from peer.voice import Voice
 from protocol.cohorts import affinity_token, cohort_name
 from protocol.errors import MantaError, UserError
-from protocol.records import Manifest, SignedManifest
+from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.blobs import Shelf

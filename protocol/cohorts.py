@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from protocol.errors import UserError
-from protocol.records import check_name
+from protocol.fields import check_name
 from protocol.signing import PublicKey, sha256
 from protocol.sizes import ALL, size_of
 

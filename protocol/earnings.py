@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.course import Course
-from protocol.records import Claim, Contribution, Header, Manifest, Round
+from protocol.manifest import Manifest
+from protocol.records import Claim, Contribution, Header, Round
 from protocol.rewards import claim_weight, share_out
 from protocol.table import Row, TableError, table_root
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from protocol.errors import ProofError
+from protocol.manifest import SignedManifest
 from protocol.merkle import verify_consistency
 from protocol.notes import TreeHead, open_tree_head, origin
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Receipt, SignedManifest
+from protocol.records import Receipt
 from protocol.signing import Digest
 
 

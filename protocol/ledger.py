@@ -16,16 +16,15 @@ from protocol.course import Course
 from protocol.earnings import reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
+from protocol.manifest import Manifest, SignedManifest
 from protocol.records import (
     Claim,
     Contribution,
     Header,
     Logged,
-    Manifest,
     Round,
     SignedClaim,
     SignedContribution,
-    SignedManifest,
     Threshold,
     commit_digest,
     entry_of,

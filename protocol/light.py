@@ -11,20 +11,9 @@ from enum import IntEnum
 
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
-from protocol.records import (
-    MAX_ENTRY_BYTES,
-    MAX_MANIFEST_BYTES,
-    MAX_ROUND,
-    LotRecord,
-    Signed,
-    SignedClaim,
-    SignedContribution,
-    SignedManifest,
-    SignedTicket,
-    StepRecord,
-    check_digest,
-    check_name,
-)
+from protocol.fields import MAX_ROUND, Signed, check_digest, check_name
+from protocol.manifest import MAX_MANIFEST_BYTES, SignedManifest
+from protocol.records import MAX_ENTRY_BYTES, LotRecord, SignedClaim, SignedContribution, SignedTicket, StepRecord
 from protocol.signing import Digest, Identity, sha256, verify
 
 PREFIX = "/light/v1"

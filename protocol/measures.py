@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
-from protocol.records import MAX_ROUND, Signed, check_digest
+from protocol.fields import MAX_ROUND, Signed, check_digest
 from protocol.signing import Identity, verify
 
 MAX_MEASURE_BYTES = 256

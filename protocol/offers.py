@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
-from protocol.records import Signed, check_digest
+from protocol.fields import Signed, check_digest
 from protocol.signing import Identity, verify
 
 MAX_OFFER_BYTES = 256

@@ -27,7 +27,8 @@ from enum import Enum
 from protocol.course import Course
 from protocol.errors import LedgerError
 from protocol.exchange import MAX_AGE
-from protocol.records import Contribution, Header, Manifest, Round, SignedContribution, Ticket, commit_digest, entry_of
+from protocol.manifest import Manifest
+from protocol.records import Contribution, Header, Round, SignedContribution, Ticket, commit_digest, entry_of
 
 _MAX_MISSING = 1024  # commits after the one held that are remembered: so many may come while a state is being fetched
 

@@ -9,7 +9,7 @@ import re
 NUM_SIZES = 4
 ALL = NUM_SIZES  # architectures of every cost: a name that says nothing
 _SIZED = re.compile(r".+\.size-([1-3])")
-_MAX_NAME = 63  # characters, see ``protocol.records.check_name``
+_MAX_NAME = 63  # characters, see ``protocol.fields.check_name``
 _MAX_BARE = _MAX_NAME - len(".size-1")
 
 

@@ -11,8 +11,9 @@ from math import isqrt
 from protocol.encoding import encode, pack, unpack
 from protocol.errors import RemoteFault
 from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, WEIGHT_BITS
+from protocol.fields import check_digest, check_name
 from protocol.merkle import leaf_hash, root, verify_inclusion
-from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold, check_digest, check_name
+from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
 from protocol.signing import Digest
 
 MAX_TABLE_BYTES = 192 * MAX_ROWS  # a row packed has at most 179, its weight 3

@@ -1,6 +1,6 @@
 """Which version of the protocol this program speaks, and what a person is told whose run has another one.
 
-The version stands beside the bytes that are signed as a manifest (``protocol.records.SignedManifest``), in a form that never changes: so
+The version stands beside the bytes that are signed as a manifest (``protocol.manifest.SignedManifest``), in a form that never changes: so
 every program from version 5 on can read of which version a run is, and what takes part in it. Of the records a program knows those of
 its own version; the manifest's signature is for that version alone (``protocol.signing``), so it never passes for another one's.
 """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from protocol import merkle
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, Unreachable
-from protocol.records import check_digest
+from protocol.fields import check_digest
 from protocol.signing import Digest, PublicKey
 from swarm.rpc import Endpoint
 

@@ -8,9 +8,10 @@ from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
+from protocol.manifest import Manifest, SignedManifest
 from protocol.measures import SignedMeasure
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Contribution, Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket
+from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket
 from protocol.signing import PublicKey
 from protocol.table import Row, open_table
 from swarm import waits

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_AGE
-from protocol.records import Contribution, SignedContribution, SignedTicket, Ticket, check_digest
+from protocol.fields import check_digest
+from protocol.records import Contribution, SignedContribution, SignedTicket, Ticket
 
 MAX_PUSH_BYTES = 48 * 1024  # of a push's offers: below what is worth a stream of its own
 MAX_OFFERS, MAX_ROOTS = 256, 256  # of a push

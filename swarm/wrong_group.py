@@ -16,8 +16,9 @@ from exact.vectors import vector_group_sizes, vector_groups
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, ProofError
 from protocol.exchange import GROUP_VALUES, MAX_AGE
+from protocol.manifest import Manifest, SignedManifest
 from protocol.receipts import open_round_receipt
-from protocol.records import Manifest, Receipt, Round, SignedManifest, commit_digest, entry_of, open_entry
+from protocol.records import Receipt, Round, commit_digest, entry_of, open_entry
 from protocol.signing import Digest
 from protocol.table import Row, open_table, weights
 from swarm.blobs import ProvenPiece

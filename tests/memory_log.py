@@ -20,10 +20,11 @@ from protocol.earnings import TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger, entries_of
+from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import open_round_receipt
-from protocol.records import Header, Manifest, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of
+from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
 from protocol.table import RowProof, table_bytes, table_root, weights_root
 from swarm.blobs import Blob, Shelf

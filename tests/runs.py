@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from protocol.exchange import Exchange
-from protocol.records import Manifest, Optimizer
+from protocol.manifest import Manifest, Optimizer
 from protocol.signing import Identity, sha256
 
 EXCHANGE = Exchange(

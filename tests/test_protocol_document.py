@@ -27,6 +27,7 @@ from protocol.encoding import encode as encode_value
 from protocol.encoding import pack
 from protocol.exchange import Exchange, next_open_ms
 from protocol.lots import lot_seed, sample_indices
+from protocol.manifest import Manifest, Optimizer, SignedManifest
 from protocol.merkle import EMPTY_ROOT, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.offers import SignedOffer, TableOffer
@@ -37,12 +38,9 @@ from protocol.records import (
     Contribution,
     Header,
     LotRecord,
-    Manifest,
-    Optimizer,
     Round,
     SignedClaim,
     SignedContribution,
-    SignedManifest,
     SignedTicket,
     StepRecord,
     Threshold,

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from protocol.errors import MantaError, UserError
-from protocol.records import ALGORITHMS, SCHEDULES, TASKS
+from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from swarm.disk import replace_file
 from swarm.exits import ending_in_a_line
 from swarm.loading import check_installed, ending_at_ctrl_c

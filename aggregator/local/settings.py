@@ -12,8 +12,8 @@ from automl.spaces.space import fitted_name, space_named
 from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, codec_named
+from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from protocol.private import PRIVATE
-from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 from swarm.disk import make_directory
 from swarm.loading import ending_at_ctrl_c
 

@@ -12,8 +12,8 @@ from aggregator.log.log import Log
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError, OtherHistory, StorageError
 from protocol.histories import Histories
+from protocol.manifest import SignedManifest
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import SignedManifest
 from protocol.signing import PublicKey
 from swarm.messages import MAX_RECEIPT_BYTES, HeldHead, ShownHead
 from swarm.rpc import Endpoint

@@ -38,9 +38,10 @@ from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, re
 from automl.training.course import RunCourse
 from protocol.errors import LedgerError, OtherHistory, StorageError, UserError
 from protocol.ledger import Ledger
+from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import Receipt, SignedManifest
+from protocol.records import Receipt
 from protocol.signing import Identity
 from swarm.disk import DirectoryLock, make_directory, write_durably
 

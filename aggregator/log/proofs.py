@@ -9,7 +9,7 @@ from automl.spaces.space import space_named
 from protocol.encoding import unpack
 from protocol.errors import RemoteFault, UserError
 from protocol.histories import Departure, Histories, Shown
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from swarm.wrong_group import Finding, Measure, verify_wrong_group
 
 MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of each of the most rows, dense, and more

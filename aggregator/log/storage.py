@@ -16,9 +16,9 @@ from pathlib import Path
 
 from protocol.encoding import pack
 from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import EMPTY_ROOT
 from protocol.notes import MAX_NOTE_BYTES
-from protocol.records import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from swarm.disk import disk_errors, sync_directory, write_durably
 
 MANIFEST = "manifest.cbor"

@@ -14,9 +14,9 @@ from automl.training.course import RunCourse
 from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
+from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, open_tree_head, origin
-from protocol.records import Manifest, SignedManifest
 
 CourseOf = Callable[[Manifest], Course]
 RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"

@@ -29,8 +29,9 @@ from aggregator.monitor.shown import (
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
+from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash
-from protocol.records import Claim, Contribution, Manifest
+from protocol.records import Claim, Contribution
 from protocol.signing import peer_name
 
 MAX_PEERS, MAX_ROUNDS, MAX_ENTRIES, MAX_CONTRIBUTIONS = 200, 200, 100, 100

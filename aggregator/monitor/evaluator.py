@@ -30,7 +30,7 @@ from automl.spaces.space import Architecture, space_named
 from automl.training.snapshot import load_snapshot
 from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
 from swarm.disk import disk_errors, replace_file
 

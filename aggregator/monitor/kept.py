@@ -26,8 +26,8 @@ from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from protocol.course import Course
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, StorageError
+from protocol.manifest import SignedManifest
 from protocol.merkle import Frontier, leaf_hash
-from protocol.records import SignedManifest
 from protocol.signing import peer_name, sha256
 from swarm.disk import replace_file
 

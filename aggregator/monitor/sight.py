@@ -22,8 +22,8 @@ from aggregator.monitor.view import View
 from automl.training.asked import AskedCourse
 from protocol.course import Course
 from protocol.errors import EncodingError, LedgerError, RemoteFault, StorageError
+from protocol.manifest import Manifest
 from protocol.notes import TreeHead, open_tree_head, origin
-from protocol.records import Manifest
 
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 256  # 20 ms

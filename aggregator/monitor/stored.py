@@ -11,8 +11,8 @@ from pathlib import Path
 
 from aggregator.log.storage import read_manifest, read_tree_head, reading
 from protocol.errors import StorageError
+from protocol.manifest import SignedManifest
 from protocol.merkle import HASH_BYTES, Subtrees
-from protocol.records import SignedManifest
 
 
 class _StoredNodes(Subtrees):

@@ -7,7 +7,8 @@ from statistics import median_low
 from aggregator.monitor.opened import Opened
 from protocol.course import Course
 from protocol.errors import LedgerError
-from protocol.records import Claim, Contribution, Manifest, Round
+from protocol.manifest import Manifest
+from protocol.records import Claim, Contribution, Round
 from protocol.rewards import claim_weight, share_out
 
 

@@ -12,8 +12,9 @@ from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen, TableSeen, table_seen
 from protocol.course import Course
+from protocol.manifest import Manifest
 from protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
-from protocol.records import Manifest, Round
+from protocol.records import Round
 from protocol.signing import peer_name
 
 KEPT_CLAIMS = 64  # of each peer, the newest

@@ -19,8 +19,9 @@ from exact.coding import Body
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
 from protocol.ledger import Ledger, Listed
+from protocol.manifest import Manifest
 from protocol.notes import TreeHead
-from protocol.records import Manifest, Threshold
+from protocol.records import Threshold
 from swarm.blobs import Blob
 
 NUM_RANDOM = 8  # random subnets in a report

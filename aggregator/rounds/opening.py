@@ -16,7 +16,7 @@ from automl.training.update import State, initial_state, state_digest, state_pie
 from exact.coding import body_num_bytes
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from protocol.signing import Identity
 from swarm.blobs import Blob, Shelf
 

@@ -13,8 +13,8 @@ from automl.training.schedule import Plan
 from automl.training.snapshot import load_snapshot, save_snapshot
 from automl.training.update import State, state_digest
 from protocol.errors import StorageError, UserError
+from protocol.manifest import Manifest
 from protocol.notes import TreeHead
-from protocol.records import Manifest
 from swarm.disk import make_directory, write_durably
 
 logger = logging.getLogger("manta.follower")

@@ -34,8 +34,8 @@ from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
 from protocol.errors import UserError
 from protocol.exchange import Exchange
+from protocol.manifest import Manifest, Optimizer
 from protocol.private import PRIVATE, PrivateData
-from protocol.records import Manifest, Optimizer
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
 

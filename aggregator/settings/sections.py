@@ -9,8 +9,8 @@ from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
+from protocol.fields import check_name
 from protocol.recipe import MAX_PERCENT, USUAL, Recipe
-from protocol.records import check_name
 
 _USUAL = usual("classification")
 

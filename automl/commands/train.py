@@ -13,8 +13,8 @@ from automl.spaces.space import FAMILIES, space_named
 from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
+from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from protocol.recipe import MAX_PERCENT
-from protocol.records import ALGORITHMS, SCHEDULES, TASKS
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from automl.spaces.space import space_named
 from automl.training.schedule import Plan
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
 
 _REMEMBERED = 4096  # (round, cohort): in data-parallel a round is the same for all

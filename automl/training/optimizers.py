@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from exact.scaling import check_denormals
-from protocol.records import Optimizer
+from protocol.manifest import Optimizer
 
 Moments = tuple[Tensor, ...]
 

@@ -21,8 +21,8 @@ from itertools import pairwise
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.cohort_sizes import drawn
 from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.manifest import SCHEDULES, Manifest, Optimizer
 from protocol.recipe import USUAL, Recipe
-from protocol.records import SCHEDULES, Manifest, Optimizer
 from protocol.sizes import ALL, size_of
 
 _KINDS = ("largest", "smallest", "random")

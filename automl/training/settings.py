@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from protocol.exchange import codec_named
+from protocol.manifest import Optimizer
 from protocol.recipe import Recipe
-from protocol.records import Optimizer
 
 
 @dataclass(frozen=True, slots=True)

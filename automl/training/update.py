@@ -25,8 +25,9 @@ from automl.training.sorting import sort_channels
 from exact.vectors import joined, vector_group_sizes, vector_groups
 from protocol.encoding import decode, encode
 from protocol.errors import EncodingError, OwnFault
+from protocol.fields import MAX_ROUND
+from protocol.manifest import Optimizer
 from protocol.merkle import leaf_hash, root
-from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import Digest
 
 _MAX_HEADER_BYTES = 96

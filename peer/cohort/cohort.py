@@ -24,7 +24,7 @@ from peer.cohort.seat import GONE, Accepted, Desk, Gathered, Seat
 from protocol.cohorts import Group
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_LOT_MS, MAX_OPEN_MS
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.rosters import Silence
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey

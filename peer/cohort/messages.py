@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS
-from protocol.records import MAX_ENTRY_BYTES, MAX_ROUND, SignedClaim, SignedContribution, SignedTicket, check_digest, check_name
+from protocol.fields import MAX_ROUND, check_digest, check_name
+from protocol.records import MAX_ENTRY_BYTES, SignedClaim, SignedContribution, SignedTicket
 from swarm.near import Offer
 
 JOIN, GIVE, HAND_OVER = "near.join", "near.give", "near.hand-over"  # methods

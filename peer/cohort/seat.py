@@ -17,7 +17,8 @@ from peer.cohort.messages import GIVE, HAND_OVER, MAX_SMALL_BYTES, MAX_WORD_BYTE
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.exchange import codec_named
-from protocol.records import Manifest, SignedClaim, SignedContribution, SignedTicket
+from protocol.manifest import Manifest
+from protocol.records import SignedClaim, SignedContribution, SignedTicket
 from protocol.rosters import Silence
 from protocol.rounds import Standing
 from protocol.signing import PublicKey

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 
 _GENERAL = """\
 Manta lends this computer to a run that trains a neural network. No account, no wallet, no root; nothing is bought or sold.

@@ -23,7 +23,7 @@ from peer.limits import nvml
 from peer.limits.sensors import THIS_COMPUTER
 from peer.store import read_last_run
 from protocol.errors import MantaError, Unreachable, UserError
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from protocol.signing import PublicKey
 from swarm.disk import IDENTITY, load_identity
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from peer.config import PeerConfig
 from protocol.errors import OtherVersion, RemoteFault, Unreachable, UserError
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from protocol.signing import Identity
 from swarm import local_runs
 from swarm.log_client import fetch_manifest

@@ -13,7 +13,7 @@ from peer.store import PeerStore
 from protocol.encoding import pack
 from protocol.errors import OtherHistory, RemoteFault, StorageError
 from protocol.histories import Departure, Histories, Shown, contradict, departure, open_log_head
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from swarm import waits
 from swarm.disk import make_directory, write_durably
 from swarm.log_client import Commitment, LogClient

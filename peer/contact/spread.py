@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from protocol.encoding import unpack
 from protocol.errors import MantaError, Unreachable
-from protocol.records import Manifest, Round, SignedContribution, SignedTicket
+from protocol.manifest import Manifest
+from protocol.records import Round, SignedContribution, SignedTicket
 from protocol.signing import PublicKey, sha256
 from protocol.table import Row, open_table, table_bytes
 from swarm import waits

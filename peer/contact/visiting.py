@@ -13,7 +13,8 @@ from peer.config import PeerConfig
 from peer.contact.finding import fetch_checked_manifest, start_node
 from peer.contact.whereabouts import find_addresses
 from peer.store import read_last_run
-from protocol.records import Manifest, Round, SignedManifest
+from protocol.manifest import Manifest, SignedManifest
+from protocol.records import Round
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.disk import load_identity

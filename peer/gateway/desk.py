@@ -36,8 +36,9 @@ from protocol.light import (
     Welcome,
     max_return_bytes,
 )
+from protocol.manifest import Manifest, SignedManifest
 from protocol.private import NO_LEASES
-from protocol.records import Manifest, SignedContribution, SignedManifest, SignedTicket
+from protocol.records import SignedContribution, SignedTicket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256

@@ -12,7 +12,8 @@ from math import isfinite
 
 from peer.cohort.seat import GONE, Accepted, Gathered, Seat, Vector, norm_of
 from protocol.leases import Leases
-from protocol.records import Manifest, SignedClaim, SignedContribution, SignedTicket
+from protocol.manifest import Manifest
+from protocol.records import SignedClaim, SignedContribution, SignedTicket
 from protocol.rosters import Durations, outliers
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey

@@ -14,8 +14,8 @@ from peer.gateway.desk import GatewayDesk
 from peer.status import StatusBoard
 from peer.training.work import now_ms
 from protocol.errors import UserError
+from protocol.manifest import Manifest, SignedManifest
 from protocol.private import NO_LEASES
-from protocol.records import Manifest, SignedManifest
 from protocol.signing import Identity
 from swarm.door import Door
 from swarm.traffic import Traffic

@@ -19,8 +19,9 @@ from protocol.encoding import pack
 from protocol.errors import EncodingError
 from protocol.leases import Leased
 from protocol.light import CODEC, Lease, LightReturn, lot_records, step_records
+from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, Manifest
+from protocol.records import Claim
 from protocol.rounds import Standing
 
 

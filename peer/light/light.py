@@ -19,7 +19,7 @@ from peer.light.work import Done, LightWork, NoUse
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.signing import Identity, peer_name
 
 _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not answer is asked again

@@ -27,7 +27,7 @@ from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.exchange import MAX_LOT_MS
 from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
 

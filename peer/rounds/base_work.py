@@ -17,8 +17,8 @@ from peer.training.work import Lap, now_ms
 from peer.training.workbench import Workbench
 from protocol.errors import MantaError
 from protocol.exchange import grace_ms
+from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Manifest
 from protocol.rounds import Phase, RoundMachine, Standing
 from swarm import waits
 from swarm.tasks import unless, within

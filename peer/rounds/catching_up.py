@@ -11,7 +11,7 @@ from peer.rounds.states import States
 from peer.status import StatusBoard
 from peer.training.work import Lap, now_ms
 from protocol.errors import Unreachable
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.rounds import RoundMachine
 from swarm import waits
 from swarm.tasks import unless, within

@@ -16,9 +16,10 @@ from exact.vectors import vector_group_sizes
 from protocol.encoding import pack
 from protocol.errors import MantaError, RemoteFault, Weather
 from protocol.exchange import MAX_AGE
+from protocol.manifest import SignedManifest
 from protocol.merkle import HASH_BYTES
 from protocol.receipts import ProvenRound
-from protocol.records import Receipt, Round, SignedManifest, entry_of
+from protocol.records import Receipt, Round, entry_of
 from protocol.signing import PublicKey
 from protocol.table import Row, table_bytes
 from swarm import waits

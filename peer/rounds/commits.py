@@ -10,8 +10,9 @@ from peer.rounds.residuals import Residuals
 from peer.status import StatusBoard
 from peer.training.work import Lap, now_ms
 from protocol.exchange import MAX_AGE, codec_named
+from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Manifest, Round
+from protocol.records import Round
 from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm.log_client import Commitment, LogClient, OwnRow, Told
 

@@ -18,7 +18,8 @@ from protocol.course import Course
 from protocol.earnings import earned
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError, RemoteFault, StorageError
-from protocol.records import Manifest, Round
+from protocol.manifest import Manifest
+from protocol.records import Round
 from protocol.signing import sha256
 from swarm import waits
 from swarm.log_client import Commitment, LogClient

@@ -12,8 +12,8 @@ from peer.status import StatusBoard
 from peer.training.work import Lap, Learnt, now_ms
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
+from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Manifest
 from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm import waits
 from swarm.log_client import HandedIn

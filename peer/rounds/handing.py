@@ -21,7 +21,8 @@ from peer.store import PeerStore
 from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
 from protocol.errors import MantaError
 from protocol.exchange import codec_named
-from protocol.records import Header, Manifest, SignedClaim, SignedContribution
+from protocol.manifest import Manifest
+from protocol.records import Header, SignedClaim, SignedContribution
 from protocol.rounds import RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm import waits

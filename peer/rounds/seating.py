@@ -13,8 +13,8 @@ from peer.rounds.states import States
 from peer.training.work import ComputeThread, now_ms
 from protocol.cohorts import Group
 from protocol.exchange import codec_named, grace_ms
+from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Manifest
 from protocol.rounds import Phase, RoundMachine, Standing
 from protocol.signing import PublicKey
 from swarm.tasks import unless

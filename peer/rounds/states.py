@@ -21,7 +21,7 @@ from exact.vectors import joined, vector_group_sizes
 from peer.contact.spread import Spread
 from peer.training.work import ComputeThread
 from protocol.errors import EncodingError, MantaError, Unreachable
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.rounds import Standing
 from protocol.table import Row
 from swarm import waits

@@ -12,7 +12,7 @@ from peer.early import check_noise
 from peer.training.account import Account
 from peer.training.noise import Noise
 from protocol.errors import UserError
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 
 
 def load_private(manifest: Manifest, folder: Path | None) -> ImageDataset:

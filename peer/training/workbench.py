@@ -25,8 +25,8 @@ from peer.training.noise import Noise
 from peer.training.shift import MayStart, Shift, Task
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Learnt, Pile, Vector
+from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Manifest
 from protocol.rounds import RoundMachine, Standing
 
 logger = logging.getLogger("manta.peer")

@@ -7,8 +7,8 @@ from automl.spaces.space import MAX_TEXT
 from protocol.encoding import encode
 from protocol.errors import RemoteFault
 from protocol.exchange import MAX_LOCAL_STEPS
+from protocol.fields import check_digest
 from protocol.recipe import MAX_PERCENT
-from protocol.records import check_digest
 from protocol.signing import sha256
 
 MEET, BEGIN, LEAD, EXCHANGE = "views.meet", "views.begin", "views.lead", "views.exchange"  # methods; all but LEAD are the left site's

@@ -40,7 +40,7 @@ from peer.views.messages import (
 from peer.views.partner import TROUBLE, Near, Partner
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, Unreachable, UserError, Weather
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.tasks import unless

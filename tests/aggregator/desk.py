@@ -17,7 +17,8 @@ from protocol.closing import Closing
 from protocol.encoding import pack, unpack
 from protocol.exchange import GROUP_VALUES
 from protocol.ledger import Ledger
-from protocol.records import SignedManifest, SignedTicket, Ticket
+from protocol.manifest import SignedManifest
+from protocol.records import SignedTicket, Ticket
 from protocol.signing import Identity, PublicKey
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork

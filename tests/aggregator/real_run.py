@@ -11,7 +11,8 @@ from aggregator.settings.sections import ExchangeSection, FollowerSection, Round
 from automl.data.digits import digits
 from automl.training.update import State, initial_state, state_digest
 from protocol.ledger import Ledger, entries_of
-from protocol.records import SignedManifest, entry_of
+from protocol.manifest import SignedManifest
+from protocol.records import entry_of
 from protocol.signing import Identity
 from protocol.table import weights_root
 from tests.aggregator.made import Made, made_of, made_of_cohort, values_of

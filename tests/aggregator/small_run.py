@@ -11,8 +11,9 @@ from aggregator.log.log import Log
 from aggregator.log.verify import Verification, verify_directory
 from protocol.course import Course
 from protocol.ledger import Ledger, entries_of
+from protocol.manifest import Manifest, SignedManifest
 from protocol.notes import TreeHead, open_tree_head, origin
-from protocol.records import Header, Manifest, SignedManifest, entry_of
+from protocol.records import Header, entry_of
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import header_of, round_of

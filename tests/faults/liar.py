@@ -17,7 +17,8 @@ from automl.training.snapshot import load_snapshot
 from exact.coding import body_groups, body_num_bytes, encode
 from protocol.encoding import pack, unpack
 from protocol.ledger import Ledger
-from protocol.records import Header, Manifest
+from protocol.manifest import Manifest
+from protocol.records import Header
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm import waits
 from swarm.blobs import Blob

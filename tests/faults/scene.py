@@ -15,7 +15,7 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, FollowerSection
 from automl.training.course import RunCourse
 from protocol.ledger import Ledger
-from protocol.records import Manifest
+from protocol.manifest import Manifest
 from protocol.signing import Identity
 from tests.swarm.processes import LISTEN, Programs, Status, are_gone, small_run, wait_for
 

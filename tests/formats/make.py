@@ -27,7 +27,8 @@ from automl.training.update import State, state_digest
 from peer.store import KeptResiduals, PeerStore
 from peer.training.account import Account
 from protocol.ledger import entries_of
-from protocol.records import SignedManifest, entry_of
+from protocol.manifest import SignedManifest
+from protocol.records import entry_of
 from protocol.signing import Identity, peer_name, sha256
 from protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of

@@ -25,7 +25,7 @@ from peer.store import PeerStore
 from peer.training.noise import Noise
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
 from swarm.blobs import Shelf

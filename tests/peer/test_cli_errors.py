@@ -16,7 +16,7 @@ import pytest
 from aggregator.settings.config import RunConfig
 from automl.data.digits import digits
 from protocol.errors import UserError
-from protocol.records import Manifest, SignedManifest
+from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, sha256
 from protocol.versions import PROTOCOL
 from swarm.disk import load_identity, only_process

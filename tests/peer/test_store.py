@@ -8,7 +8,8 @@ import pytest
 from peer.store import Kept, LastRun, PeerStore
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
-from protocol.records import Header, SignedManifest
+from protocol.manifest import SignedManifest
+from protocol.records import Header
 from protocol.signing import Identity, sha256
 from swarm.disk import load_identity, only_process
 from tests.contributions import header_of

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import settings
 
 from protocol.ledger import Ledger
-from protocol.records import Manifest, Optimizer, SignedManifest
+from protocol.manifest import Manifest, Optimizer, SignedManifest
 from protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of

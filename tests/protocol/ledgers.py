@@ -7,7 +7,8 @@ import pytest
 from protocol.errors import LedgerError, RemoteFault
 from protocol.exchange import Exchange
 from protocol.ledger import Ledger, entries_of
-from protocol.records import Header, SignedManifest, entry_of
+from protocol.manifest import SignedManifest
+from protocol.records import Header, entry_of
 from protocol.signing import Identity
 from tests.contributions import PEERS
 from tests.runs import EXCHANGE, FixedCourse, manifest_of

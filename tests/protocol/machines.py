@@ -1,6 +1,7 @@
 """A peer's machine in every state that the tests begin with, and what its cohort and the log hand it."""
 
-from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, SignedManifest, Ticket
+from protocol.manifest import SignedManifest
+from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket
 from protocol.rounds import RoundMachine, Standing
 from protocol.signing import Identity, sha256
 from tests.runs import FixedCourse, manifest_of

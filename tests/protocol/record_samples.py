@@ -4,11 +4,11 @@ from dataclasses import replace
 
 from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
 from protocol.exchange import MAX_COHORT, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
+from protocol.fields import MAX_ROUND
 from protocol.records import (
     MAX_ARCHITECTURES,
     MAX_LOTS,
     MAX_ROLES,
-    MAX_ROUND,
     Announcement,
     Claim,
     Contribution,

@@ -29,7 +29,7 @@ from protocol.affinity import (
     tag_of,
 )
 from protocol.exchange import MAX_COHORT
-from protocol.records import check_name
+from protocol.fields import check_name
 from protocol.signing import sha256
 
 NOWHERE = Position(1, b"", b"", ())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.cohorts import cohort_name, is_mate_proof, mate_proof
 from protocol.errors import UserError
-from protocol.records import check_name
+from protocol.fields import check_name
 from protocol.signing import PublicKey
 
 

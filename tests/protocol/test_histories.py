@@ -8,10 +8,11 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
 from protocol.histories import Departure, Histories, contradict, departure, open_log_head
 from protocol.ledger import Ledger, entries_of
+from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import open_round_receipt
-from protocol.records import Receipt, SignedManifest, entry_of
+from protocol.records import Receipt, entry_of
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, header_of, round_of
 from tests.runs import FixedCourse, manifest_of

@@ -13,14 +13,8 @@ from protocol.encoding import encode
 from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.exchange import MAX_AGE
 from protocol.ledger import KEPT_TABLES, Ledger, entries_of
-from protocol.records import (
-    Round,
-    SignedManifest,
-    Threshold,
-    commit_digest,
-    entry_of,
-    open_entry,
-)
+from protocol.manifest import SignedManifest
+from protocol.records import Round, Threshold, commit_digest, entry_of, open_entry
 from protocol.signing import sha256
 from protocol.table import table_root
 from protocol.verified import Verified

@@ -11,12 +11,7 @@ import protocol.records
 from protocol.errors import LedgerError, SignatureError
 from protocol.exchange import MAX_AGE
 from protocol.ledger import Ledger
-from protocol.records import (
-    Header,
-    SignedClaim,
-    SignedContribution,
-    entry_of,
-)
+from protocol.records import Header, SignedClaim, SignedContribution, entry_of
 from protocol.signing import sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, in_order, listing, round_of, with_contribution
 from tests.protocol.ledgers import append, claim_entry, ledger_of, refused

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.encoding import pack
 from protocol.errors import EncodingError, SignatureError
+from protocol.fields import MAX_ROUND
 from protocol.measures import MAX_MEASURE_BYTES, MAX_SAMPLES, MAX_SIGNED_BYTES, Measure, SignedMeasure, Spread
-from protocol.records import MAX_ROUND
 from protocol.signing import Identity, sha256
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)

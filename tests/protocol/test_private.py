@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from protocol.encoding import pack, unpack
+from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from protocol.private import MAX_CLASSES, PrivateData, check_class_name
-from protocol.records import MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
+from protocol.manifest import SignedManifest
 from protocol.merkle import inclusion_proof, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import open_round_receipt
-from protocol.records import Receipt, Round, SignedManifest, commit_digest, open_entry
+from protocol.records import Receipt, Round, commit_digest, open_entry
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, commit, header_of
 from tests.runs import FixedCourse, manifest_of

@@ -12,31 +12,27 @@ from protocol.affinity import MAX_DISTANCES, NUM_STEPS, Position
 from protocol.encoding import encode, pack, to_value, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, Exchange
+from protocol.fields import MAX_ROUND, check_name
+from protocol.manifest import MAX_COSTS, MAX_MANIFEST_BYTES, Manifest, SignedManifest
 from protocol.records import (
     MAX_ANNOUNCEMENT_BYTES,
     MAX_ARCHITECTURES,
-    MAX_COSTS,
     MAX_ENTRY_BYTES,
     MAX_LOTS,
-    MAX_MANIFEST_BYTES,
     MAX_PAYLOAD_BYTES,
     MAX_ROLES,
-    MAX_ROUND,
     Announcement,
     Claim,
     Contribution,
     Entry,
     Header,
-    Manifest,
     Receipt,
     Round,
     SignedClaim,
     SignedContribution,
-    SignedManifest,
     SignedTicket,
     Threshold,
     Ticket,
-    check_name,
     commit_digest,
     entry_of,
     open_entry,

@@ -10,18 +10,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, SignatureError
 from protocol.exchange import MAX_COHORT
-from protocol.records import (
-    MAX_COSTS,
-    MAX_ENTRY_BYTES,
-    MAX_PAYLOAD_BYTES,
-    Manifest,
-    SignedClaim,
-    SignedContribution,
-    SignedManifest,
-    SignedTicket,
-    entry_of,
-    open_entry,
-)
+from protocol.manifest import MAX_COSTS, Manifest, SignedManifest
+from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, SignedClaim, SignedContribution, SignedTicket, entry_of, open_entry
 from protocol.signing import Identity, sha256
 from tests.protocol.record_samples import (
     ALICE,

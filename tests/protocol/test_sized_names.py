@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.records import check_name
+from protocol.fields import check_name
 from protocol.sizes import ALL, NUM_SIZES, is_size, size_of, sized_name
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)

@@ -8,7 +8,7 @@ import pytest
 from protocol import signing, versions
 from protocol.encoding import encode, pack
 from protocol.errors import EncodingError, OtherVersion, SignatureError
-from protocol.records import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.signing import Identity
 from protocol.versions import MAX_PROTOCOL, PROGRAM, PROTOCOL
 from tests.runs import manifest_of

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from exact.coding import body_groups, encode, parse
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
+from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Manifest, Receipt, Round, SignedManifest, commit_digest, entry_of
+from protocol.records import Receipt, Round, commit_digest, entry_of
 from protocol.signing import Identity, sha256
 from protocol.table import Row, ordered, table_bytes, table_root, weights_root
 from swarm.blobs import Blob

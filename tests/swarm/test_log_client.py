@@ -10,9 +10,10 @@ import pytest
 from exact.coding import group_sizes
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, ProofError, RemoteFault, SignatureError, Unreachable
+from protocol.manifest import SignedManifest
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.receipts import ProvenRound
-from protocol.records import Header, Receipt, Round, SignedManifest, SignedTicket, Ticket, entry_of, open_entry
+from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
 from protocol.signing import Identity, PublicKey, sha256
 from protocol.table import MAX_TABLE_BYTES, TableError, table_bytes, weights
 from swarm import waits

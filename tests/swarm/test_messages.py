@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.exchange import GROUP_VALUES, MAX_COHORT, MAX_ROWS
+from protocol.fields import MAX_ROUND
 from protocol.merkle import MAX_SIZE
 from protocol.notes import TreeHead, origin, sign_tree_head
-from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, MAX_ROUND, Receipt, SignedContribution, SignedTicket, Ticket
+from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, Receipt, SignedContribution, SignedTicket, Ticket
 from protocol.signing import Identity, sha256
 from protocol.table import MAX_TABLE_BYTES, Row, RowProof, table_bytes
 from swarm.messages import (

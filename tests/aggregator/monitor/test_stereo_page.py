@@ -16,7 +16,7 @@ from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.pictures import PicturesIndex
 from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
 from tests.aggregator.monitor.browser import browser, screens
 from tests.aggregator.monitor.page_checks import contrast_faults, structure_faults

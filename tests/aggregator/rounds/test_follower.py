@@ -15,8 +15,9 @@ from automl.training.snapshot import load_snapshot, save_snapshot
 from automl.training.update import State, initial_state, next_state, state_digest
 from protocol.errors import OwnFault, StorageError
 from protocol.ledger import Ledger
+from protocol.manifest import SignedManifest
 from protocol.notes import TreeHead
-from protocol.records import Header, SignedManifest
+from protocol.records import Header
 from protocol.signing import sha256
 from protocol.table import weights
 from tests.aggregator.made import Made, made_of, values_of

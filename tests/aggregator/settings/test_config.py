@@ -16,8 +16,8 @@ from automl.spaces.space import TINY, space_named
 from automl.training.settings import thin, usual
 from protocol.errors import UserError
 from protocol.exchange import Exchange, codec_named
+from protocol.manifest import TASKS, SignedManifest
 from protocol.private import PrivateData
-from protocol.records import TASKS, SignedManifest
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
 

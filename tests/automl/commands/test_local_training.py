@@ -24,7 +24,7 @@ from automl.training.update import initial_state, next_state, state_digest
 from exact.coding import body_num_bytes, encode, parse
 from protocol.encoding import encode as cbor
 from protocol.exchange import MAX_LOCAL_STEPS, codec_named
-from protocol.records import ALGORITHMS, SCHEDULES
+from protocol.manifest import ALGORITHMS, SCHEDULES
 from protocol.signing import sha256
 
 SPARSE = "topk-256-4"

@@ -13,7 +13,7 @@ from automl.spaces.cost import macs
 from automl.spaces.space import FAMILIES, TINY, space_named
 from automl.training.cohort_sizes import bound_macs, drawn
 from automl.training.schedule import Plan
-from protocol.records import ALGORITHMS, SCHEDULES, Optimizer
+from protocol.manifest import ALGORITHMS, SCHEDULES, Optimizer
 from protocol.sizes import ALL, NUM_SIZES, size_of, sized_name
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")

@@ -13,7 +13,7 @@ from automl.training.lots import Lot, Worker
 from automl.training.schedule import Plan, place_of_lot
 from protocol.errors import EncodingError
 from protocol.lots import sample_indices
-from protocol.records import Optimizer
+from protocol.manifest import Optimizer
 from protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")

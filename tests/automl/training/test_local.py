@@ -9,8 +9,8 @@ from automl.training.local import LocalSteps
 from automl.training.schedule import Plan
 from automl.training.update import State, initial_state, next_state
 from protocol.errors import OwnFault
+from protocol.manifest import Optimizer
 from protocol.recipe import Recipe
-from protocol.records import Optimizer
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 SGD = Optimizer("sgd", "0.1", "0.9", "0", "0", "0.0005", 20, "0.9", "0.5")

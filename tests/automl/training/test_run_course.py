@@ -13,7 +13,8 @@ from automl.training.coverage import coverage
 from automl.training.schedule import Plan
 from protocol.course import Course
 from protocol.errors import LedgerError, UserError
-from protocol.records import ALGORITHMS, MAX_ARCHITECTURES, MAX_ROLES, SCHEDULES, Manifest
+from protocol.manifest import ALGORITHMS, SCHEDULES, Manifest
+from protocol.records import MAX_ARCHITECTURES, MAX_ROLES
 from protocol.rewards import architecture_cost
 from protocol.signing import Identity
 from tests.runs import manifest_of

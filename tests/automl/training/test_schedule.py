@@ -7,8 +7,9 @@ import pytest
 
 from automl.spaces.space import BASE, TINY
 from automl.training.schedule import Plan, place_of_lot
+from protocol.manifest import Optimizer
 from protocol.recipe import Recipe
-from protocol.records import MAX_ARCHITECTURES, Optimizer
+from protocol.records import MAX_ARCHITECTURES
 from protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")

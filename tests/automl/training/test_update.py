@@ -31,8 +31,9 @@ from automl.training.update import (
 from protocol.encoding import encode
 from protocol.errors import EncodingError, OwnFault
 from protocol.exchange import GROUP_VALUES
+from protocol.fields import MAX_ROUND
+from protocol.manifest import Optimizer
 from protocol.recipe import Recipe
-from protocol.records import MAX_ROUND, Optimizer
 from protocol.signing import sha256
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")

@@ -9,7 +9,7 @@ from automl.training.schedule import Plan
 from peer.cohort.company import Choice, Company
 from peer.training.sizing import Sizing
 from protocol.affinity import MAX_GROUP, first_name
-from protocol.records import Optimizer
+from protocol.manifest import Optimizer
 from protocol.signing import Identity, PublicKey, peer_name, sha256
 from protocol.sizes import ALL
 from swarm.distances import Distances, serve_pings

@@ -10,7 +10,7 @@ import pytest
 from peer.rounds.promises import Promises
 from protocol.errors import EncodingError, Unreachable
 from protocol.ledger import Ledger
-from protocol.records import SignedManifest
+from protocol.manifest import SignedManifest
 from protocol.rounds import Sealed
 from protocol.signing import Identity, sha256
 from swarm import waits

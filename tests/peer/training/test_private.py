@@ -12,8 +12,8 @@ from peer.config import PeerConfig
 from peer.training import account
 from peer.training.private import described, load_private, noise_of, refuse_noise, refuse_private
 from protocol.errors import UserError
+from protocol.manifest import Manifest
 from protocol.private import PrivateData
-from protocol.records import Manifest
 from protocol.signing import Identity
 from tests.runs import manifest_of
 

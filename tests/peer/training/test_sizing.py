@@ -14,7 +14,7 @@ from automl.spaces.space import TINY, Architecture
 from automl.training.cohort_sizes import bound_macs
 from automl.training.schedule import Plan
 from peer.training.sizing import LIGHT, PART, Sizing
-from protocol.records import Optimizer
+from protocol.manifest import Optimizer
 from protocol.sizes import ALL, sized_name
 
 PLAN = Plan("classifier-tiny", "sandwich", "model-parallel", Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"), 1000, 3)

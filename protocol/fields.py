@@ -1,0 +1,52 @@
+"""What fields of records have in common: ranges, digests, names; and what a record with a signature is."""
+
+import re
+from dataclasses import dataclass
+
+from protocol.encoding import pack
+from protocol.signing import Digest, sha256
+
+MAX_ROUND = 2**40
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def require(condition: bool, what: str) -> None:
+    """Refuse a record of which ``condition`` does not hold.
+
+    Raises:
+        ValueError: it does not; ``what`` says what would.
+    """
+    if not condition:
+        raise ValueError(what)
+
+
+def check_digest(value: bytes, what: str) -> None:
+    """Refuse what has not the length of a digest.
+
+    Raises:
+        ValueError: the digest is refused.
+    """
+    require(len(value) == 32, f"{what} has {len(value)} bytes, not 32")
+
+
+def check_name(value: str, what: str) -> None:
+    """Refuse what is not a plain lower-case name of 1-63 letters, digits, dots, dashes and underscores.
+
+    Raises:
+        ValueError: the name is refused.
+    """
+    require(_NAME.fullmatch(value) is not None, f"{what} must be a plain lower-case name, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """The bytes of a record with a signature: what travels, and what the log keeps."""
+
+    payload: bytes
+    signature: bytes
+
+    @property
+    def digest(self) -> Digest:
+        """What names it: SHA-256 of the payload and the signature together."""
+        return sha256(pack(self))
