@@ -332,7 +332,9 @@ def near_rows() -> Iterator[tuple[str, str]]:
 
 def search_space_row(space: SearchSpace) -> str:
     """Return a space as its table has it."""
-    lists = (space.resolutions, space.widths, (space.stem_width,), space.depths, space.kernels, space.expansions)
+    (first, *others) = space.units
+    assert all(replace(unit, width=first.width) == first for unit in others)
+    lists = (space.resolutions, space.widths, (space.stem_width,), first.depths, first.kernels, first.expansions)
     channels, classes, disparities = space.image_channels, space.num_classes or "-", space.num_disparities or "-"
     cells = [f"`{space.name}`", space.task, *(", ".join(map(str, values)) for values in lists), channels, classes, disparities]
     return f"| {' | '.join(map(str, cells))} |"

@@ -14,9 +14,10 @@ def space(supernet: str) -> None:
     with clear_errors():
         chosen = space_named(supernet)
     click.echo(f"{chosen.name} ({chosen.task}): {chosen.size():,} architectures of {len(chosen.genes())} genes")
-    rows = [("units", f"{len(chosen.widths)}, handing on {_listed(chosen.widths)} channels")]
-    rows += [("resolutions", ", ".join(f"{height} x {height * chosen.aspect}" for height in chosen.resolutions))]
-    rows += [("depths", _listed(chosen.depths)), ("kernels", _listed(chosen.kernels)), ("expansions", _listed(chosen.expansions))]
+    rows = [("resolutions", ", ".join(f"{height} x {height * chosen.aspect}" for height in chosen.resolutions))]
+    for number, unit in enumerate(chosen.units, 1):
+        choices = f"depths {_listed(unit.depths)}; kernels {_listed(unit.kernels)}; expansions {_listed(unit.expansions)}"
+        rows.append((f"unit {number}", f"{unit.width} channels; {choices}"))
     for name, architecture in (("largest", chosen.largest()), ("smallest", chosen.smallest())):
         size = f"{macs(architecture, chosen) / 1e6:,.2f} M MACs, {num_weights(architecture, chosen):,} weights"
         rows.append((name, f"{size}: {architecture.text}"))

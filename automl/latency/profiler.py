@@ -25,7 +25,8 @@ from automl.latency.table import Conditions, LatencyTable
 from automl.models.layers import PlainLayer
 from automl.models.plain import plain_network
 from automl.spaces.shapes import LayerShape, layer_shapes, unit_sides
-from automl.spaces.space import Architecture, Layer, SearchSpace
+from automl.spaces.space import Architecture, SearchSpace, layer_gene
+from automl.spaces.units import Layer
 from protocol.errors import UserError
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -88,10 +89,9 @@ def table_parts(space: SearchSpace) -> dict[str, Part]:
         sides = [(resolution, resolution * space.aspect), *unit_sides(space, resolution)]
         for shape in layer_shapes(space):
             height, width = sides[shape.unit if shape.index == 0 else shape.unit + 1]
-            for kernel in space.kernels:
-                for expansion in space.expansions:
-                    key = f"r{resolution} u{shape.unit + 1}.{shape.index}:k{kernel}e{expansion}"
-                    parts[key] = LayerPart(replace(shape, unit=0, index=0), height, width, Layer(kernel, expansion))
+            for layer in space.units[shape.unit].layers():
+                key = f"r{resolution} {layer_gene(shape.unit, shape.index, layer)}"
+                parts[key] = LayerPart(replace(shape, unit=0, index=0), height, width, layer)
     return parts
 
 

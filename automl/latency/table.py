@@ -14,7 +14,7 @@ from typing import cast
 
 from automl.files import read_bounded, write_whole
 from automl.spaces.cost import cost_table
-from automl.spaces.space import Architecture, SearchSpace, space_named
+from automl.spaces.space import Architecture, SearchSpace, layer_gene, space_named
 from protocol.errors import EncodingError, UserError
 
 FORMAT = "manta/latency/v1"
@@ -70,12 +70,12 @@ class LatencyTable:
     def _cheapest_sum(self, space: SearchSpace, resolution: int) -> float:
         """Layers add up, and do not touch one another: the cheapest choice of each, and of each unit the cheapest depth."""
         total = self.entries[f"r{resolution}"]
-        choices = [f"k{kernel}e{expansion}" for kernel in space.kernels for expansion in space.expansions]
-        for unit in range(len(space.widths)):
+        for number, unit in enumerate(space.units):
             cheapest = [
-                min(self.entries[f"r{resolution} u{unit + 1}.{index}:{choice}"] for choice in choices) for index in range(space.depths[-1])
+                min(self.entries[f"r{resolution} {layer_gene(number, index, layer)}"] for layer in unit.layers())
+                for index in range(unit.depths[-1])
             ]
-            total += min(math.fsum(cheapest[:depth]) for depth in space.depths)
+            total += min(math.fsum(cheapest[:depth]) for depth in unit.depths)
         return total
 
     def _corrected(self, total_ms: float) -> float:

@@ -15,7 +15,7 @@ from torch.nn.utils import skip_init
 
 from automl.models.linked import Link, linked_batch_norm
 from automl.spaces.shapes import LayerShape
-from automl.spaces.space import Layer
+from automl.spaces.units import Layer
 
 BATCH_NORM_EPSILON = 1e-5
 

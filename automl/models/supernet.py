@@ -34,8 +34,9 @@ class Supernet(nn.Module, ABC):
         super().__init__()
         self.space = space
         self.units = nn.ModuleList()
-        for _, shapes in groupby(layer_shapes(space), key=lambda shape: shape.unit):
-            self.units.append(nn.ModuleList(ElasticLayer(shape, space.kernels, space.expansions) for shape in shapes))
+        for unit, shapes in groupby(layer_shapes(space), key=lambda shape: shape.unit):
+            choices = space.units[unit]
+            self.units.append(nn.ModuleList(ElasticLayer(shape, choices.kernels, choices.expansions) for shape in shapes))
 
     @abstractmethod
     def forward(self, x_BCHW: Tensor, architecture: Architecture) -> Outputs:

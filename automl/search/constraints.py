@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Context
 
-from automl.spaces.space import Architecture, Layer, SearchSpace
+from automl.spaces.space import Architecture, SearchSpace
+from automl.spaces.units import Layer
 from protocol.errors import UserError
 
 _MISSES = 64  # in a row: a region is too tight to be hit at random, or hardly holds anything that is not known
@@ -136,12 +137,12 @@ def cheapest(space: SearchSpace, cost: Cost) -> Architecture:
 
 def _cheapest_at(resolution: int, space: SearchSpace, cost: Cost) -> Architecture:
     architecture = replace(space.smallest(), resolution=resolution)
-    for unit in range(len(space.widths)):
+    for number, unit in enumerate(space.units):
         of_depth = []
-        for depth in space.depths:
-            candidate = _with_unit(architecture, unit, (Layer(space.kernels[0], space.expansions[0]),) * depth)
+        for depth in unit.depths:
+            candidate = _with_unit(architecture, number, (unit.smallest_layer,) * depth)
             for index in range(depth):
-                candidate = min(_with_other_layers(candidate, unit, index, space), key=cost.of)
+                candidate = min(_with_other_layers(candidate, number, index, space), key=cost.of)
             of_depth.append(candidate)
         architecture = min(of_depth, key=cost.of)
     return architecture
@@ -180,16 +181,15 @@ def _others(architecture: Architecture, unit: int, index: int, space: SearchSpac
         yield from (replace(architecture, resolution=other) for other in space.resolutions if other != architecture.resolution)
     elif index < 0:
         layers = architecture.units[unit]
-        yield from (_with_unit(architecture, unit, layers[:depth]) for depth in space.depths if depth < len(layers))
+        yield from (_with_unit(architecture, unit, layers[:depth]) for depth in space.units[unit].depths if depth < len(layers))
     else:
         yield from (other for other in _with_other_layers(architecture, unit, index, space) if other != architecture)
 
 
 def _with_other_layers(architecture: Architecture, unit: int, index: int, space: SearchSpace) -> Iterator[Architecture]:
     layers = architecture.units[unit]
-    for kernel in space.kernels:
-        for expansion in space.expansions:
-            yield _with_unit(architecture, unit, (*layers[:index], Layer(kernel, expansion), *layers[index + 1 :]))
+    for layer in space.units[unit].layers():
+        yield _with_unit(architecture, unit, (*layers[:index], layer, *layers[index + 1 :]))
 
 
 def _with_unit(architecture: Architecture, unit: int, layers: tuple[Layer, ...]) -> Architecture:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from automl.search.constraints import Cost, Region, distinct
 from automl.search.front import Point, by_merit, front, spread
+from automl.spaces.breeding import crossed, mutated
 from automl.spaces.space import Architecture
 
 MIN_SAMPLES = 20  # that a predictor is fitted to
@@ -65,6 +66,6 @@ def _children(
     def child() -> Architecture:
         one, other = rng.choice(parents), rng.choice(parents)
         space = region.space
-        return region.repaired(space.mutate(one, rng, _MUTATION) if rng.random() < 0.5 else space.crossover(one, other, rng), rng)
+        return region.repaired(mutated(one, space, rng, _MUTATION) if rng.random() < 0.5 else crossed(one, other, rng), rng)
 
     return distinct(child, count, known)

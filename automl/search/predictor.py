@@ -90,9 +90,9 @@ def one_hot(architecture: Architecture, space: SearchSpace) -> list[bool]:
     A layer that is absent has none of them.
     """
     flags = [architecture.resolution == resolution for resolution in space.resolutions]
-    for unit in architecture.units:
-        for index in range(space.depths[-1]):
-            layer = unit[index] if index < len(unit) else None
-            flags += [layer is not None and layer.kernel == kernel for kernel in space.kernels]
-            flags += [layer is not None and layer.expansion == expansion for expansion in space.expansions]
+    for layers, unit in zip(architecture.units, space.units, strict=True):
+        for index in range(unit.depths[-1]):
+            layer = layers[index] if index < len(layers) else None
+            flags += [layer is not None and layer.kernel == kernel for kernel in unit.kernels]
+            flags += [layer is not None and layer.expansion == expansion for expansion in unit.expansions]
     return flags

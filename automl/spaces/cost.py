@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from automl.spaces.shapes import layer_shapes, unit_sides
-from automl.spaces.space import Architecture, Layer, SearchSpace
+from automl.spaces.space import Architecture, SearchSpace, layer_gene
 from automl.spaces.stereo_shapes import fixed_macs as stereo_macs
 from automl.spaces.stereo_shapes import fixed_num_weights as stereo_num_weights
 
@@ -27,10 +27,8 @@ def _prices(space: SearchSpace) -> Iterator[tuple[str, int]]:
         sides = unit_sides(space, resolution)
         for shape in layer_shapes(space):
             height, width = sides[shape.unit]
-            for kernel in space.kernels:
-                for expansion in space.expansions:
-                    gene = f"u{shape.unit + 1}.{shape.index}:k{kernel}e{expansion}"
-                    yield f"r{resolution} {gene}", shape.macs(Layer(kernel, expansion), height * width)
+            for layer in space.units[shape.unit].layers():
+                yield f"r{resolution} {layer_gene(shape.unit, shape.index, layer)}", shape.macs(layer, height * width)
 
 
 @cache

@@ -6,7 +6,8 @@ No torch.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from automl.spaces.space import Layer, SearchSpace
+from automl.spaces.space import SearchSpace
+from automl.spaces.units import Layer
 
 NUM_SHARED_UNITS = 3  # of stereo: they see both views
 _REDUCTION = 2  # of each unit's first layer
@@ -45,13 +46,13 @@ class LayerShape:
 def layer_shapes(space: SearchSpace) -> Iterator[LayerShape]:
     """Yield the shape of every searchable layer there is, in order."""
     channels_in, spatial = space.image_channels, space.stem_width
-    for unit, width in enumerate(space.widths):
+    for unit, choices in enumerate(space.units):
         if space.task == "stereo" and unit == NUM_SHARED_UNITS:
             channels_in = spatial = joined_channels(space)
         views = 2 if space.task == "stereo" and unit < NUM_SHARED_UNITS else 1
-        for index in range(space.depths[-1]):
-            yield LayerShape(unit, index, channels_in, spatial, width, _REDUCTION if index == 0 else 1, views)
-            channels_in = spatial = width
+        for index in range(choices.depths[-1]):
+            yield LayerShape(unit, index, channels_in, spatial, choices.width, _REDUCTION if index == 0 else 1, views)
+            channels_in = spatial = choices.width
 
 
 def joined_channels(space: SearchSpace) -> int:
@@ -63,7 +64,7 @@ def unit_sides(space: SearchSpace, resolution: int) -> list[tuple[int, int]]:
     """Return height and width of what each unit hands on."""
     height, width = resolution, resolution * space.aspect
     sides = []
-    for _ in space.widths:
+    for _ in space.units:
         height, width = -(-height // _REDUCTION), -(-width // _REDUCTION)
         sides.append((height, width))
     return sides

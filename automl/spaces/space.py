@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
+from automl.spaces.units import Layer, UnitSpace, units_alike
 from protocol.errors import UserError
 
 MAX_TEXT = 400  # a claim names architectures by their text (protocol.records.Claim)
@@ -26,14 +27,6 @@ _LAYER_GENE = re.compile(r"u([1-9])\.([0-9]):k([1-9][0-9]?)e([1-9])")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    """One active layer: the side of its spatial kernel, and how many times it widens its input inside."""
-
-    kernel: int
-    expansion: int
-
-
-@dataclass(frozen=True, slots=True)
 class Architecture:
     """One point of a search space: what is active, and nothing else."""
 
@@ -43,7 +36,7 @@ class Architecture:
     @property
     def genes(self) -> tuple[str, ...]:
         """Its active genes, in order."""
-        return (_resolution_gene(self.resolution), *(_layer_gene(unit, index, layer) for unit, index, layer in self.layers()))
+        return (_resolution_gene(self.resolution), *(layer_gene(unit, index, layer) for unit, index, layer in self.layers()))
 
     @property
     def text(self) -> str:
@@ -93,7 +86,7 @@ class Architecture:
         """
         if len(text) > MAX_TEXT:
             raise ValueError(f"an architecture's text has at most {MAX_TEXT} characters")
-        units: list[list[Layer]] = [[] for _ in space.widths]
+        units: list[list[Layer]] = [[] for _ in space.units]
         first, *others = text.split(" ")
         resolution = _RESOLUTION_GENE.fullmatch(first)
         if resolution is None:
@@ -112,7 +105,7 @@ class Architecture:
 
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Every choice there is, and what is fixed: the widths that the units hand on, the image and the outputs."""
+    """Every choice there is, and what is fixed: the image, the outputs and what stands between the units."""
 
     name: str
     task: str  # "classification" | "stereo"
@@ -122,10 +115,12 @@ class SearchSpace:
     num_classes: int  # 0 in stereo
     num_disparities: int  # of the correlation, in pixels at an eighth of the resolution; 0 in classification
     stem_width: int  # channels that the very first convolution makes of the image
-    widths: tuple[int, ...]  # what each unit hands on
-    depths: tuple[int, ...]
-    kernels: tuple[int, ...]
-    expansions: tuple[int, ...]
+    units: tuple[UnitSpace, ...]
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """What each unit hands on."""
+        return tuple(unit.width for unit in self.units)
 
     def check(self, architecture: Architecture) -> None:
         """Refuse an architecture from outside.
@@ -135,14 +130,16 @@ class SearchSpace:
         """
         if architecture.resolution not in self.resolutions:
             raise ValueError(f"{self.name} has a resolution of {_choices(self.resolutions)}, not {architecture.resolution}")
-        if len(architecture.units) != len(self.widths):
-            raise ValueError(f"{self.name} has {len(self.widths)} units, not {len(architecture.units)}")
-        if any(len(unit) not in self.depths for unit in architecture.units):
-            raise ValueError(f"a unit of {self.name} has a depth of {_choices(self.depths)}")
-        if any(layer.kernel not in self.kernels or layer.expansion not in self.expansions for _, _, layer in architecture.layers()):
-            raise ValueError(
-                f"a layer of {self.name} has a kernel of {_choices(self.kernels)} and an expansion of {_choices(self.expansions)}"
-            )
+        if len(architecture.units) != len(self.units):
+            raise ValueError(f"{self.name} has {len(self.units)} units, not {len(architecture.units)}")
+        for number, (unit, layers) in enumerate(zip(self.units, architecture.units, strict=True), 1):
+            if len(layers) not in unit.depths:
+                raise ValueError(f"unit {number} of {self.name} has a depth of {_choices(unit.depths)}")
+            if any(layer.kernel not in unit.kernels or layer.expansion not in unit.expansions for layer in layers):
+                raise ValueError(
+                    f"a layer of unit {number} of {self.name} has a kernel of {_choices(unit.kernels)} "
+                    f"and an expansion of {_choices(unit.expansions)}"
+                )
 
     def restricted(
         self,
@@ -152,25 +149,28 @@ class SearchSpace:
         depths: tuple[int, ...] | None = None,
         expansions: tuple[int, ...] | None = None,
     ) -> "SearchSpace":
-        """Return a part of this space; what is not given stays as it is. Its architectures belong to the same supernet."""
-        return replace(
-            self,
-            resolutions=resolutions or self.resolutions,
-            kernels=kernels or self.kernels,
-            depths=depths or self.depths,
-            expansions=expansions or self.expansions,
+        """Return a part of this space, with these choices in every unit; what is not given stays as it is.
+
+        Its architectures belong to the same supernet.
+        """
+        units = (
+            replace(unit, depths=depths or unit.depths, kernels=kernels or unit.kernels, expansions=expansions or unit.expansions)
+            for unit in self.units
         )
+        return replace(self, resolutions=resolutions or self.resolutions, units=tuple(units))
+
+    def with_largest(self, *, kernels: int, depths: int, expansions: int) -> "SearchSpace":
+        """Return the part in which each unit has so many of its largest choices, or all where it has no more."""
+        units = (unit.with_largest(kernels=kernels, depths=depths, expansions=expansions) for unit in self.units)
+        return replace(self, units=tuple(units))
 
     def largest(self) -> Architecture:
         """Return the architecture with every choice at its maximum."""
-        return self._uniform(self.resolutions[-1], self.depths[-1], Layer(self.kernels[-1], self.expansions[-1]))
+        return Architecture(self.resolutions[-1], tuple((unit.largest_layer,) * unit.depths[-1] for unit in self.units))
 
     def smallest(self) -> Architecture:
         """Return the architecture with every choice at its minimum."""
-        return self._uniform(self.resolutions[0], self.depths[0], Layer(self.kernels[0], self.expansions[0]))
-
-    def _uniform(self, resolution: int, depth: int, layer: Layer) -> Architecture:
-        return Architecture(resolution, ((layer,) * depth,) * len(self.widths))
+        return Architecture(self.resolutions[0], tuple((unit.smallest_layer,) * unit.depths[0] for unit in self.units))
 
     def sample(self, rng: random.Random, accept: Callable[[Architecture], bool] = lambda _: True) -> Architecture:
         """Return an architecture with every choice uniform; the same generator state gives the same one everywhere.
@@ -182,65 +182,32 @@ class SearchSpace:
         """
         for _ in range(_MAX_TRIES):
             resolution = rng.choice(self.resolutions)
-            architecture = Architecture(resolution, tuple(self._sample_unit(rng) for _ in self.widths))
+            architecture = Architecture(resolution, tuple(unit.sample(rng) for unit in self.units))
             if accept(architecture):
                 return architecture
         raise ValueError(f"none of {_MAX_TRIES} random architectures of {self.name} was acceptable")
 
-    def _sample_unit(self, rng: random.Random) -> tuple[Layer, ...]:
-        return tuple(self._sample_layer(rng) for _ in range(rng.choice(self.depths)))
-
-    def _sample_layer(self, rng: random.Random) -> Layer:
-        return Layer(rng.choice(self.kernels), rng.choice(self.expansions))
-
-    def mutate(self, architecture: Architecture, rng: random.Random, probability: float) -> Architecture:
-        """Return the architecture with each choice drawn anew with ``probability``: resolution, depths, kernels, expansions.
-
-        A unit that becomes deeper gets random layers, one that becomes shallower loses its last ones. May return what it was given.
-        """
-        resolution = rng.choice(self.resolutions) if rng.random() < probability else architecture.resolution
-        units = []
-        for unit in architecture.units:
-            depth = rng.choice(self.depths) if rng.random() < probability else len(unit)
-            layers = [*unit[:depth], *(self._sample_layer(rng) for _ in range(depth - len(unit)))]
-            for index, layer in enumerate(layers):
-                kernel = rng.choice(self.kernels) if rng.random() < probability else layer.kernel
-                expansion = rng.choice(self.expansions) if rng.random() < probability else layer.expansion
-                layers[index] = Layer(kernel, expansion)
-            units.append(tuple(layers))
-        return Architecture(resolution, tuple(units))
-
-    def crossover(self, one: Architecture, other: Architecture, rng: random.Random) -> Architecture:
-        """Return a child: the resolution and each unit's depth from either parent, each layer from either parent that has it."""
-        resolution = rng.choice((one.resolution, other.resolution))
-        units = []
-        for mine, theirs in zip(one.units, other.units, strict=True):
-            depth = len(rng.choice((mine, theirs)))
-            layers = [rng.choice([unit[index] for unit in (mine, theirs) if index < len(unit)]) for index in range(depth)]
-            units.append(tuple(layers))
-        return Architecture(resolution, tuple(units))
-
     def genes(self) -> tuple[str, ...]:
         """Return every gene there is."""
-        layers = [Layer(kernel, expansion) for kernel in self.kernels for expansion in self.expansions]
-        positions = [(unit, index) for unit in range(len(self.widths)) for index in range(self.depths[-1])]
-        return (
-            *(_resolution_gene(resolution) for resolution in self.resolutions),
-            *(_layer_gene(unit, index, layer) for unit, index in positions for layer in layers),
+        layers = (
+            layer_gene(number, index, layer)
+            for number, unit in enumerate(self.units)
+            for index in range(unit.depths[-1])
+            for layer in unit.layers()
         )
+        return (*(_resolution_gene(resolution) for resolution in self.resolutions), *layers)
 
     def size(self) -> int:
         """Return how many architectures there are."""
-        choices = len(self.kernels) * len(self.expansions)
-        networks: int = prod(sum(choices**depth for depth in self.depths) for _ in self.widths)
-        return len(self.resolutions) * networks
+        return len(self.resolutions) * prod(unit.size() for unit in self.units)
 
     def __iter__(self) -> Iterator[Architecture]:
         """Yield every architecture, each once; for spaces that are small enough."""
-        layers = [Layer(kernel, expansion) for kernel in self.kernels for expansion in self.expansions]
-        units = [unit for depth in self.depths for unit in itertools.product(layers, repeat=depth)]
+        units = [
+            [layers for depth in unit.depths for layers in itertools.product(list(unit.layers()), repeat=depth)] for unit in self.units
+        ]
         for resolution in self.resolutions:
-            for chosen in itertools.product(units, repeat=len(self.widths)):
+            for chosen in itertools.product(*units):
                 yield Architecture(resolution, chosen)
 
 
@@ -252,7 +219,8 @@ def _resolution_gene(resolution: int) -> str:
     return f"r{resolution}"
 
 
-def _layer_gene(unit: int, index: int, layer: Layer) -> str:
+def layer_gene(unit: int, index: int, layer: Layer) -> str:
+    """Return the gene of a layer; unit and index count from 0."""
     return f"u{unit + 1}.{index}:k{layer.kernel}e{layer.expansion}"
 
 
@@ -265,10 +233,7 @@ TINY = SearchSpace(
     num_classes=10,
     num_disparities=0,
     stem_width=16,
-    widths=(16, 24, 40, 64, 96),
-    depths=(1, 2),
-    kernels=(3, 5, 7),
-    expansions=(2, 3, 4),
+    units=units_alike((16, 24, 40, 64, 96), depths=(1, 2), kernels=(3, 5, 7), expansions=(2, 3, 4)),
 )
 
 BASE = SearchSpace(
@@ -280,10 +245,7 @@ BASE = SearchSpace(
     num_classes=1000,
     num_disparities=0,
     stem_width=24,
-    widths=(24, 40, 80, 128, 192),
-    depths=(2, 3, 4),
-    kernels=(3, 5, 7),
-    expansions=(3, 4, 6),
+    units=units_alike((24, 40, 80, 128, 192), depths=(2, 3, 4), kernels=(3, 5, 7), expansions=(3, 4, 6)),
 )
 
 STEREO_TINY = SearchSpace(
@@ -295,10 +257,7 @@ STEREO_TINY = SearchSpace(
     num_classes=0,
     num_disparities=8,
     stem_width=16,
-    widths=(16, 24, 40, 64, 80, 96),
-    depths=(1, 2),
-    kernels=(3, 5, 7),
-    expansions=(2, 3, 4),
+    units=units_alike((16, 24, 40, 64, 80, 96), depths=(1, 2), kernels=(3, 5, 7), expansions=(2, 3, 4)),
 )
 
 STEREO_BASE = SearchSpace(
@@ -310,10 +269,7 @@ STEREO_BASE = SearchSpace(
     num_classes=0,
     num_disparities=40,
     stem_width=32,
-    widths=(32, 64, 128, 192, 256, 352),
-    depths=(2, 3, 4),
-    kernels=(3, 5, 7),
-    expansions=(3, 4, 6),
+    units=units_alike((32, 64, 128, 192, 256, 352), depths=(2, 3, 4), kernels=(3, 5, 7), expansions=(3, 4, 6)),
 )
 
 _SPACES = {space.name: space for space in (TINY, BASE, STEREO_TINY, STEREO_BASE)}

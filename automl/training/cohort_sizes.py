@@ -59,12 +59,13 @@ def _reducible(space: SearchSpace, architecture: Architecture) -> Iterator[_Choi
     if architecture.resolution > space.resolutions[0]:
         yield -1, -1, "resolution"
     for unit, layers in enumerate(architecture.units):
-        if len(layers) > space.depths[0]:
+        least = space.units[unit]
+        if len(layers) > least.depths[0]:
             yield unit, -1, "depth"
         for index, layer in enumerate(layers):
-            if layer.kernel > space.kernels[0]:
+            if layer.kernel > least.kernels[0]:
                 yield unit, index, "kernel"
-            if layer.expansion > space.expansions[0]:
+            if layer.expansion > least.expansions[0]:
                 yield unit, index, "expansion"
 
 
@@ -73,13 +74,13 @@ def _reduced(space: SearchSpace, architecture: Architecture, choice: _Choice) ->
     unit, index, what = choice
     if what == "resolution":
         return replace(architecture, resolution=_before(space.resolutions, architecture.resolution))
-    layers = list(architecture.units[unit])
+    layers, choices = list(architecture.units[unit]), space.units[unit]
     if what == "depth":
-        layers = layers[: _before(space.depths, len(layers))]
+        layers = layers[: _before(choices.depths, len(layers))]
     elif what == "kernel":
-        layers[index] = replace(layers[index], kernel=_before(space.kernels, layers[index].kernel))
+        layers[index] = replace(layers[index], kernel=_before(choices.kernels, layers[index].kernel))
     else:
-        layers[index] = replace(layers[index], expansion=_before(space.expansions, layers[index].expansion))
+        layers[index] = replace(layers[index], expansion=_before(choices.expansions, layers[index].expansion))
     units = list(architecture.units)
     units[unit] = tuple(layers)
     return replace(architecture, units=tuple(units))

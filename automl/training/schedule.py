@@ -150,12 +150,13 @@ class Plan:
 
 def _shrinking(space: SearchSpace, num_rounds: int) -> list[Phase]:
     """Return the phases of progressive shrinking; each has a round at least, as long as there are rounds."""
-    full = space.restricted(kernels=space.kernels[-1:], depths=space.depths[-1:], expansions=space.expansions[-1:])
-    parts = [("full", full), ("kernel", full := full.restricted(kernels=space.kernels))]
-    for smallest in range(len(space.depths) - 2, -1, -1):
-        parts.append(("depth", full := full.restricted(depths=space.depths[smallest:])))
-    for smallest in range(len(space.expansions) - 2, -1, -1):
-        parts.append(("width", full := full.restricted(expansions=space.expansions[smallest:])))
+    kernels, depths, expansions = (
+        max(len(choices) for choices in each) for each in zip(*((u.kernels, u.depths, u.expansions) for u in space.units), strict=True)
+    )
+    parts = [("full", space.with_largest(kernels=1, depths=1, expansions=1))]
+    parts.append(("kernel", space.with_largest(kernels=kernels, depths=1, expansions=1)))
+    parts += [("depth", space.with_largest(kernels=kernels, depths=count, expansions=1)) for count in range(2, depths + 1)]
+    parts += [("width", space.with_largest(kernels=kernels, depths=depths, expansions=count)) for count in range(2, expansions + 1)]
     steps = [name for name, _ in parts]
     phases: list[Phase] = []
     last, percent = 0, 0.0

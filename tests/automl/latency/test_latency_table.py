@@ -15,7 +15,7 @@ from automl.latency.correction import fitted_table
 from automl.latency.profiler import Effort, FixedPart, profile, table_parts
 from automl.latency.table import MAX_BYTES, Accuracy, Conditions, LatencyTable
 from automl.spaces.cost import cost_table
-from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace
+from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
 from protocol.errors import EncodingError, UserError
 
 ONCE = Effort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
@@ -31,7 +31,7 @@ def made_up(space: SearchSpace, offset: float = 0.25, factor: float = 1.5) -> La
 
 
 def small(space: SearchSpace) -> SearchSpace:
-    return space.restricted(resolutions=space.resolutions[:1], kernels=(3,), depths=(1,), expansions=space.expansions[:2])
+    return space.restricted(resolutions=space.resolutions[:1], kernels=(3,), depths=(1,), expansions=space.units[0].expansions[:2])
 
 
 def test_the_latency_of_an_architecture_is_the_corrected_sum_over_its_genes() -> None:
@@ -45,8 +45,8 @@ def test_the_latency_of_an_architecture_is_the_corrected_sum_over_its_genes() ->
 
 @pytest.mark.parametrize("depths", [(1,), (1, 2), (2,)])
 def test_the_minimum_is_that_of_all_architectures(depths: tuple[int, ...]) -> None:
-    units = TINY.widths[:2]  # few enough to try them all
-    space = replace(TINY, widths=units).restricted(depths=depths, kernels=(3, 7), expansions=(2, 4), resolutions=(24, 32))
+    units = TINY.units[:2]  # few enough to try them all
+    space = replace(TINY, units=units).restricted(depths=depths, kernels=(3, 7), expansions=(2, 4), resolutions=(24, 32))
     table = made_up(TINY)
     assert table.minimum_ms(space) == pytest.approx(min(table.latency_ms(architecture) for architecture in space), rel=1e-12)
 
@@ -164,8 +164,9 @@ def test_every_key_has_a_part_and_equal_layers_have_one_in_common(space: SearchS
     assert list(parts) == [key for key, _ in cost_table(space)]
     for resolution in space.resolutions:
         assert parts[f"r{resolution}"] == FixedPart(resolution)
-        gene = f"k{space.kernels[0]}e{space.expansions[0]}"
-        layers = [parts[f"r{resolution} u1.{index}:{gene}"] for index in range(space.depths[-1])]
+        unit = space.units[0]
+        genes = [layer_gene(0, index, unit.smallest_layer) for index in range(unit.depths[-1])]
+        layers = [parts[f"r{resolution} {gene}"] for gene in genes]
         assert layers[0] not in layers[1:]
         assert len(set(layers[1:])) == 1
 

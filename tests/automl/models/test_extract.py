@@ -14,14 +14,15 @@ from automl.models.layers import ElasticBatchNorm
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import STEREO_TINY, TINY, Architecture, Layer, SearchSpace
+from automl.spaces.space import STEREO_TINY, TINY, Architecture, SearchSpace
+from automl.spaces.units import Layer
 
 
 def extremes(space: SearchSpace) -> Iterable[Architecture]:
     """Every combination of the smallest and the largest choices."""
-    ends = product(*((choices[0], choices[-1]) for choices in (space.resolutions, space.depths, space.kernels, space.expansions)))
-    for resolution, depth, kernel, expansion in dict.fromkeys(ends):
-        yield Architecture(resolution, ((Layer(kernel, expansion),) * depth,) * len(space.widths))
+    for resolution, depth, kernel, expansion in dict.fromkeys(product((0, -1), repeat=4)):
+        layers = ((Layer(unit.kernels[kernel], unit.expansions[expansion]),) * unit.depths[depth] for unit in space.units)
+        yield Architecture(space.resolutions[resolution], tuple(layers))
 
 
 def some(space: SearchSpace, count: int) -> list[Architecture]:
@@ -80,13 +81,14 @@ def larger_by_one_choice(architecture: Architecture, space: SearchSpace) -> Iter
         if resolution > architecture.resolution:
             yield replace(architecture, resolution=resolution)
     for unit, index, layer in architecture.layers():
-        others = [Layer(kernel, layer.expansion) for kernel in space.kernels if kernel > layer.kernel]
-        others += [Layer(layer.kernel, expansion) for expansion in space.expansions if expansion > layer.expansion]
+        choices = space.units[unit]
+        others = [Layer(kernel, layer.expansion) for kernel in choices.kernels if kernel > layer.kernel]
+        others += [Layer(layer.kernel, expansion) for expansion in choices.expansions if expansion > layer.expansion]
         for other in others:
             yield with_unit(architecture, unit, (*architecture.units[unit][:index], other, *architecture.units[unit][index + 1 :]))
     for unit, layers in enumerate(architecture.units):
-        if len(layers) < space.depths[-1]:
-            yield with_unit(architecture, unit, (*layers, Layer(space.kernels[0], space.expansions[0])))
+        if len(layers) < space.units[unit].depths[-1]:
+            yield with_unit(architecture, unit, (*layers, space.units[unit].smallest_layer))
 
 
 def with_unit(architecture: Architecture, unit: int, layers: tuple[Layer, ...]) -> Architecture:

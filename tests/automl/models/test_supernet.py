@@ -74,8 +74,8 @@ def test_gradients_are_zero_outside_the_active_slices_and_only_there(
 ) -> None:
     F.cross_entropy(supernet(x_BCHW, architecture), torch.arange(4)).backward()
     active = {(unit, index): layer for unit, index, layer in architecture.layers()}
-    for unit in range(len(TINY.widths)):
-        for index in range(TINY.depths[-1]):
+    for unit, choices in enumerate(TINY.units):
+        for index in range(choices.depths[-1]):
             layer = layer_of(supernet, unit, index)
             if (unit, index) not in active:
                 assert all(not gradient(parameter).any() for parameter in layer.parameters())
@@ -171,7 +171,7 @@ def test_at_the_start_a_residual_layer_hands_on_what_it_reads_so_depth_makes_no_
     shapes = list(layer_shapes(space))
     x_BCHW = torch.rand(4, shapes[0].channels_in, space.resolutions[0], space.resolutions[0])
     deep = space.largest()
-    shallow = replace(deep, units=tuple(unit[: space.depths[0]] for unit in deep.units))
+    shallow = replace(deep, units=tuple(unit[: choices.depths[0]] for unit, choices in zip(deep.units, space.units, strict=True)))
     with torch.no_grad():
         assert torch.equal(supernet.run_unit(0, x_BCHW, deep), supernet.run_unit(0, x_BCHW, shallow))
     slices, residual = supernet.slices(), 0

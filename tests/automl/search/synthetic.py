@@ -14,9 +14,10 @@ from automl.evaluation.samples import LOSS_UNIT, Measured
 from automl.search.constraints import Cost
 from automl.spaces.cost import macs, num_weights
 from automl.spaces.space import TINY, Architecture, SearchSpace
+from automl.spaces.units import units_alike
 from protocol.errors import UserError
 
-SMALL = replace(TINY, widths=(8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,))  # 108 architectures
+SMALL = replace(TINY, units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))  # 108 architectures
 
 Key = tuple[int, ...]
 

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from automl.spaces.space import BASE, MAX_TEXT, STEREO_BASE, STEREO_TINY, TINY, Architecture, Layer, SearchSpace, fitted_name, space_named
+from automl.spaces.space import BASE, MAX_TEXT, STEREO_BASE, STEREO_TINY, TINY, Architecture, SearchSpace, fitted_name, space_named
+from automl.spaces.units import Layer, UnitSpace, units_alike
 from protocol.errors import UserError
 
 JSON = TINY.largest().to_json()
-SMALL = replace(TINY, resolutions=(24, 32), widths=(8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,))
+SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
 SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE]
 
 
@@ -27,7 +28,7 @@ def test_an_architecture_survives_its_canonical_text_and_its_json() -> None:
 
 def test_the_text_names_the_active_genes_only() -> None:
     assert TINY.smallest().text == "r24 u1.0:k3e2 u2.0:k3e2 u3.0:k3e2 u4.0:k3e2 u5.0:k3e2"
-    assert TINY.largest().text.count("u") == len(TINY.widths) * TINY.depths[-1]
+    assert TINY.largest().text.count("u") == 5 * 2
 
 
 @pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
@@ -99,9 +100,8 @@ def test_json_that_is_no_architecture_is_refused(text: str) -> None:
 
 
 def test_the_size_is_what_counting_gives() -> None:
-    layers = [Layer(kernel, expansion) for kernel in SMALL.kernels for expansion in SMALL.expansions]
-    units = [unit for depth in SMALL.depths for unit in itertools.product(layers, repeat=depth)]
-    assert SMALL.size() == 2 * len(list(itertools.product(units, repeat=len(SMALL.widths)))) == 72
+    units = [unit for depth in (1, 2) for unit in itertools.product([Layer(3, 2), Layer(5, 2)], repeat=depth)]
+    assert SMALL.size() == 2 * len(list(itertools.product(units, repeat=2))) == 72
     assert {architecture.text for architecture in sampled(2000, SMALL)} == {architecture.text for architecture in SMALL}
     assert len(list(SMALL)) == SMALL.size()
 
@@ -118,35 +118,6 @@ def test_sampling_under_a_condition_gives_only_what_it_accepts_and_says_when_the
         SMALL.sample(random.Random(0), lambda _: False)
 
 
-def test_a_mutation_changes_nothing_at_probability_zero_and_reaches_everything_at_one() -> None:
-    start = SMALL.largest()
-    assert SMALL.mutate(start, random.Random(0), 0.0) == start
-    reached = {SMALL.mutate(start, random.Random(index), 1.0).text for index in range(2000)}
-    assert reached == {architecture.text for architecture in SMALL}
-
-
-def test_a_small_probability_changes_a_small_part() -> None:
-    start = BASE.sample(random.Random(0))
-    changed = [len(set(start.genes) ^ set(BASE.mutate(start, random.Random(index), 0.05).genes)) for index in range(200)]
-    assert 1 < sum(changed) / len(changed) < 8
-
-
-@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
-def test_mutations_and_children_are_in_the_space(space: SearchSpace) -> None:
-    rng = random.Random("breeding")
-    for _ in range(200):
-        one, other = space.sample(rng), space.sample(rng)
-        space.check(space.mutate(one, rng, 0.3))
-        child = space.crossover(one, other, rng)
-        space.check(child)
-        assert set(child.genes) <= set(one.genes) | set(other.genes)
-
-
-def test_a_child_of_one_parent_twice_is_that_parent() -> None:
-    one = BASE.sample(random.Random(3))
-    assert BASE.crossover(one, one, random.Random(4)) == one
-
-
 def test_a_part_of_a_space_has_only_the_choices_that_are_left() -> None:
     part = TINY.restricted(kernels=(5,), depths=(1,))
     assert part.name == TINY.name
@@ -156,13 +127,20 @@ def test_a_part_of_a_space_has_only_the_choices_that_are_left() -> None:
         assert {layer.kernel for _, _, layer in architecture.layers()} == {5}
 
 
+def test_a_part_with_few_of_the_largest_choices_keeps_those_of_each_unit() -> None:
+    few = SearchSpace.with_largest(
+        replace(TINY, units=(*TINY.units[:1], UnitSpace(8, (1, 3, 4), (3, 5), (1,)))), kernels=1, depths=2, expansions=2
+    )
+    assert [(unit.depths, unit.kernels, unit.expansions) for unit in few.units] == [((1, 2), (7,), (3, 4)), ((3, 4), (5,), (1,))]
+
+
 def test_a_classifier_has_the_channels_and_classes_of_its_data_in_its_name() -> None:
     assert fitted_name("classifier-tiny", 1, 10) == "classifier-tiny"
     assert fitted_name("stereo-tiny", 3, 0) == "stereo-tiny"
     name = fitted_name("classifier-tiny", 3, 100)
     assert name == "classifier-tiny-3x100"
     space = space_named(name)
-    assert (space.name, space.image_channels, space.num_classes, space.widths) == (name, 3, 100, TINY.widths)
+    assert (space.name, space.image_channels, space.num_classes, space.units) == (name, 3, 100, TINY.units)
     for wrong in ("classifier-tiny-1x10", "classifier-tiny-3x1", "classifier-tiny-2x10", "classifier-tiny-3x010", "stereo-tiny-3x10"):
         with pytest.raises(UserError, match="unknown supernet"):
             space_named(wrong)

@@ -128,8 +128,8 @@ def test_shrinking_goes_from_the_full_network_to_kernels_depths_and_widths() -> 
 def test_a_larger_space_shrinks_in_more_steps() -> None:
     phases = replace(SHRINKING, supernet="classifier-base", num_rounds=1000).phases
     assert [phase.name for phase in phases] == ["full", "kernel", "depth", "depth", "width", "width"]
-    assert [min(phase.space.depths) for phase in phases] == [4, 4, 3, 2, 2, 2]
-    assert [min(phase.space.expansions) for phase in phases] == [6, 6, 6, 6, 4, 3]
+    assert [phase.space.units[0].depths[0] for phase in phases] == [4, 4, 3, 2, 2, 2]
+    assert [phase.space.units[0].expansions[0] for phase in phases] == [6, 6, 6, 6, 4, 3]
     assert phases[-1].space == BASE
 
 

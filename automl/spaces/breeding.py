@@ -1,0 +1,37 @@
+"""How new architectures are made of known ones: mutation and crossover. Pure."""
+
+import random
+
+from automl.spaces.space import Architecture, SearchSpace
+from automl.spaces.units import Layer, UnitSpace
+
+
+def mutated(architecture: Architecture, space: SearchSpace, rng: random.Random, probability: float) -> Architecture:
+    """Return the architecture with each choice drawn anew with ``probability``: resolution, depths, kernels, expansions.
+
+    A unit that becomes deeper gets random layers, one that becomes shallower loses its last ones. May return what it was given.
+    """
+    resolution = rng.choice(space.resolutions) if rng.random() < probability else architecture.resolution
+    units = (_mutated_unit(layers, unit, rng, probability) for layers, unit in zip(architecture.units, space.units, strict=True))
+    return Architecture(resolution, tuple(units))
+
+
+def _mutated_unit(layers: tuple[Layer, ...], unit: UnitSpace, rng: random.Random, probability: float) -> tuple[Layer, ...]:
+    depth = rng.choice(unit.depths) if rng.random() < probability else len(layers)
+    mutated = [*layers[:depth], *(unit.sample_layer(rng) for _ in range(depth - len(layers)))]
+    for index, layer in enumerate(mutated):
+        kernel = rng.choice(unit.kernels) if rng.random() < probability else layer.kernel
+        expansion = rng.choice(unit.expansions) if rng.random() < probability else layer.expansion
+        mutated[index] = Layer(kernel, expansion)
+    return tuple(mutated)
+
+
+def crossed(one: Architecture, other: Architecture, rng: random.Random) -> Architecture:
+    """Return a child: the resolution and each unit's depth from either parent, each layer from either parent that has it."""
+    resolution = rng.choice((one.resolution, other.resolution))
+    units = []
+    for mine, theirs in zip(one.units, other.units, strict=True):
+        depth = len(rng.choice((mine, theirs)))
+        layers = [rng.choice([unit[index] for unit in (mine, theirs) if index < len(unit)]) for index in range(depth)]
+        units.append(tuple(layers))
+    return Architecture(resolution, tuple(units))

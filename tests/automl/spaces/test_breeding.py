@@ -1,0 +1,40 @@
+import random
+from dataclasses import replace
+
+import pytest
+
+from automl.spaces.breeding import crossed, mutated
+from automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
+from automl.spaces.units import units_alike
+
+SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
+SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE]
+
+
+def test_a_mutation_changes_nothing_at_probability_zero_and_reaches_everything_at_one() -> None:
+    start = SMALL.largest()
+    assert mutated(start, SMALL, random.Random(0), 0.0) == start
+    reached = {mutated(start, SMALL, random.Random(index), 1.0).text for index in range(2000)}
+    assert reached == {architecture.text for architecture in SMALL}
+
+
+def test_a_small_probability_changes_a_small_part() -> None:
+    start = BASE.sample(random.Random(0))
+    changed = [len(set(start.genes) ^ set(mutated(start, BASE, random.Random(index), 0.05).genes)) for index in range(200)]
+    assert 1 < sum(changed) / len(changed) < 8
+
+
+@pytest.mark.parametrize("space", SPACES, ids=lambda space: space.name)
+def test_mutations_and_children_are_in_the_space(space: SearchSpace) -> None:
+    rng = random.Random("breeding")
+    for _ in range(200):
+        one, other = space.sample(rng), space.sample(rng)
+        space.check(mutated(one, space, rng, 0.3))
+        child = crossed(one, other, rng)
+        space.check(child)
+        assert set(child.genes) <= set(one.genes) | set(other.genes)
+
+
+def test_a_child_of_one_parent_twice_is_that_parent() -> None:
+    one = BASE.sample(random.Random(3))
+    assert crossed(one, one, random.Random(4)) == one
