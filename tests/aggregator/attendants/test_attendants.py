@@ -18,7 +18,9 @@ pytestmark = pytest.mark.swarm
 
 NICENESS = 7
 QUICK = Patience(start_s=60.0, quiet_s=5.0, again_s=(0.1, 0.2))
-BEATING = "import os, sys, threading\nfrom aggregator.attendants import attend, keep_beating\nattend(lambda: None)\nkeep_beating()\n"
+BEATING = (
+    "import os, sys, threading\nfrom aggregator.attendants.attendants import attend, keep_beating\nattend(lambda: None)\nkeep_beating()\n"
+)
 WORKING = BEATING + "print('at work', os.getpid(), file=sys.stderr, flush=True)\nthreading.Event().wait()\n"
 STUBBORN = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + WORKING
 

@@ -86,7 +86,7 @@ def test_weights_are_computed_once_however_many_ask_and_kept_as_long_as_tables(t
         computed.append(1)
         return outcome(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(aggregator.weights, "outcome", counted)
+    monkeypatch.setattr(aggregator.rounds.weights, "outcome", counted)
 
     async def ask() -> None:
         known = Weights(run.log, run.bodies, NUM_WEIGHTS)
