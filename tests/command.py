@@ -4,6 +4,8 @@ Everything that a program writes without being told where goes below that home. 
 environment, so whatever is still running is found by that, wherever it moved to.
 """
 
+import gc
+import logging
 import os
 import re
 import shutil
@@ -16,8 +18,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import psutil
 import pytest
+from click.testing import CliRunner
 
 from tests.swarm.processes import DEADLINE_S, wait_for
 
@@ -131,6 +135,19 @@ def home(environment: Path) -> Iterator[Home]:
     """The same home, for the commands that a test starts."""
     with new_home(environment) as home:
         yield home
+
+
+def typed(main: click.Command, *arguments: str | Path) -> Ended:
+    """Return how a command ended that ran in this process, for what needs no process of its own to be seen."""
+    root, answer = logging.getLogger(), signal.getsignal(signal.SIGINT)
+    handlers, level = root.handlers[:], root.level
+    try:
+        ended = CliRunner().invoke(main, [str(each) for each in arguments], catch_exceptions=False)
+    finally:
+        root.handlers[:], root.level = handlers, level
+        signal.signal(signal.SIGINT, answer)
+        gc.unfreeze()
+    return Ended(ended.exit_code, ended.stdout, ended.stderr)
 
 
 def wait_for_line(process: "subprocess.Popen[str]", words: str) -> str:

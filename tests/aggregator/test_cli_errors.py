@@ -1,4 +1,8 @@
-"""What an operator sees when something is wrong, with the real program: one line that says what to do, and nothing is left behind."""
+"""What an operator sees when something is wrong: one line that says what to do, and nothing is left behind.
+
+The commands run in this process, but where it is about how a process ends, or about another one beside it: ``tests/test_start.py`` starts
+every command for real.
+"""
 
 import json
 import socket
@@ -8,7 +12,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
 from aggregator.cli import main
 from aggregator.log.storage import DATABASE, MANIFEST, TREE_HEAD
@@ -17,10 +20,8 @@ from aggregator.settings.config import RunConfig, load_run_file
 from automl.data.digits import digits
 from protocol.manifest import TASKS
 from swarm.disk import load_identity, only_process
-from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, wait_for_line
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, typed, wait_for_line
 from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
-
-pytestmark = pytest.mark.swarm
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def run_file(tmp_path: Path) -> Path:
     return path
 
 
-def start(home: Home, run_file: Path, directory: Path, listen: str = LISTEN) -> Ended:
-    return home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", listen)
+def start(run_file: Path, directory: Path, listen: str = LISTEN) -> Ended:
+    return typed(main, "start", run_file, "--dir", directory, "--listen", listen)
 
 
 def make_run(run_file: Path, directory: Path) -> None:
@@ -64,9 +65,9 @@ def start_and_wait(home: Home, run_file: Path, directory: Path) -> "subprocess.P
 # The run file.
 
 
-def test_init_writes_a_file_that_start_reads_and_says_what_to_do_next(home: Home, tmp_path: Path) -> None:
+def test_init_writes_a_file_that_start_reads_and_says_what_to_do_next(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
-    ended = home.run("aggregator.cli", "init", path, "--task", "stereo")
+    ended = typed(main, "init", path, "--task", "stereo")
     assert (ended.exit_code, ended.errors) == (0, "")
     assert f"manta-aggregator start {path} --dir" in ended.output
     assert load_run_file(path) == RunConfig.thin("stereo")
@@ -76,29 +77,29 @@ def test_init_writes_a_file_that_start_reads_and_says_what_to_do_next(home: Home
 def test_init_is_for_little_traffic_and_dense_for_few_near_peers(tmp_path: Path, task: str) -> None:
     for name, flags, expected in (("thin", [], RunConfig.thin(task)), ("dense", ["--dense"], RunConfig.usual(task))):
         path = tmp_path / f"{name}.toml"
-        assert CliRunner().invoke(main, ["init", str(path), "--task", task, *flags]).exit_code == 0
+        assert typed(main, "init", path, "--task", task, *flags).exit_code == 0
         assert load_run_file(path) == expected
 
 
 def test_init_without_a_task_is_for_classification(tmp_path: Path) -> None:
     path = tmp_path / "new.toml"
-    assert CliRunner().invoke(main, ["init", str(path)]).exit_code == 0
+    assert typed(main, "init", path).exit_code == 0
     assert load_run_file(path) == RunConfig.thin("classification")
 
 
-def test_init_onto_an_existing_file(home: Home, run_file: Path) -> None:
+def test_init_onto_an_existing_file(run_file: Path) -> None:
     before = run_file.read_bytes()
-    assert_refused(home.run("aggregator.cli", "init", run_file), str(run_file), "exists already", "another name")
+    assert_refused(typed(main, "init", run_file), str(run_file), "exists already", "another name")
     assert run_file.read_bytes() == before
 
 
-def test_init_where_there_is_no_directory(home: Home, tmp_path: Path) -> None:
-    assert_refused(home.run("aggregator.cli", "init", tmp_path / "no" / "run.toml"), "cannot write", "run.toml")
+def test_init_where_there_is_no_directory(tmp_path: Path) -> None:
+    assert_refused(typed(main, "init", tmp_path / "no" / "run.toml"), "cannot write", "run.toml")
 
 
-def test_a_run_file_that_does_not_exist(home: Home, tmp_path: Path, directory: Path) -> None:
+def test_a_run_file_that_does_not_exist(tmp_path: Path, directory: Path) -> None:
     path = tmp_path / "nothing.toml"
-    assert_refused(start(home, path, directory), str(path), f"manta-aggregator init {path}")
+    assert_refused(start(path, directory), str(path), f"manta-aggregator init {path}")
     assert not directory.exists()
 
 
@@ -129,36 +130,38 @@ def test_a_run_file_that_does_not_exist(home: Home, tmp_path: Path, directory: P
         "no data",
     ],
 )
-def test_a_run_file_that_makes_no_run(home: Home, run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
+def test_a_run_file_that_makes_no_run(run_file: Path, directory: Path, text: str, words: tuple[str, ...]) -> None:
     run_file.write_text(text)
-    assert_refused(start(home, run_file, directory), *words)
+    assert_refused(start(run_file, directory), *words)
     assert not (directory / DATABASE).exists()
 
 
 # A proof against a log.
 
 
-def test_a_file_that_proves_nothing(home: Home, tmp_path: Path) -> None:
+def test_a_file_that_proves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "wrong-group-3-0.proof"
-    command = ("aggregator.cli", "ledger", "check-proof", path)
-    assert_refused(home.run(*command), str(path), "cannot read", "check the name")
+    command = ("ledger", "check-proof", path)
+    assert_refused(typed(main, *command), str(path), "cannot read", "check the name")
     path.write_bytes(b"no proof")
-    assert_refused(home.run(*command), str(path), "proves nothing")
-    assert_refused(home.run(*command, "--run", "me"), "64 hexadecimal digits", "'me'")
+    assert_refused(typed(main, *command), str(path), "proves nothing")
+    assert_refused(typed(main, *command, "--run", "me"), "64 hexadecimal digits", "'me'")
 
 
 # The address.
 
 
+@pytest.mark.swarm
 def test_a_port_in_use(home: Home, run_file: Path, directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
-        assert_refused(start(home, run_file, directory, listen), listen, "in use", "--listen")
+        ended = home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", listen)
+    assert_refused(ended, listen, "in use", "--listen")
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:31000", "/ip4/127.0.0.1/tcp/port", "/ip4/203.0.113.7/tcp/31000"])
-def test_an_address_that_cannot_be_listened_on(home: Home, run_file: Path, directory: Path, listen: str) -> None:
-    assert_refused(start(home, run_file, directory, listen), "cannot listen on", listen)
+def test_an_address_that_cannot_be_listened_on(run_file: Path, directory: Path, listen: str) -> None:
+    assert_refused(start(run_file, directory, listen), "cannot listen on", listen)
 
 
 @pytest.mark.parametrize(
@@ -170,37 +173,37 @@ def test_an_address_that_cannot_be_listened_on(home: Home, run_file: Path, direc
     ],
 )
 def test_a_gateways_settings_that_cannot_be(run_file: Path, directory: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
-    ended = CliRunner().invoke(main, ["start", str(run_file), "--dir", str(directory), *arguments])
-    assert_refused(Ended(ended.exit_code, ended.stdout, ended.stderr), *words)
+    assert_refused(typed(main, "start", run_file, "--dir", directory, *arguments), *words)
     assert not directory.exists()
 
 
-def test_a_gateways_port_in_use(home: Home, run_file: Path, directory: Path) -> None:
+def test_a_gateways_port_in_use(run_file: Path, directory: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        ended = home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN, "--gateway", address)
+        ended = typed(main, "start", run_file, "--dir", directory, "--listen", LISTEN, "--gateway", address)
     assert_refused(ended, f"cannot listen on {address}", "--gateway HOST:PORT")
     assert not (directory / DATABASE).exists()
 
 
-def test_a_gateway_where_data_stay_with_their_owners(home: Home, run_file: Path, directory: Path) -> None:
+def test_a_gateway_where_data_stay_with_their_owners(run_file: Path, directory: Path) -> None:
     run_file.write_text('[run]\ndata = "private"\n')
-    ended = home.run("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN, "--gateway", "127.0.0.1:0")
+    ended = typed(main, "start", run_file, "--dir", directory, "--listen", LISTEN, "--gateway", "127.0.0.1:0")
     assert_refused(ended, "data stay with their owners", "leave --gateway out")
 
 
 # The directory.
 
 
-def test_a_directory_of_another_run(home: Home, run_file: Path, directory: Path, tmp_path: Path) -> None:
+def test_a_directory_of_another_run(run_file: Path, directory: Path, tmp_path: Path) -> None:
     make_run(run_file, directory)
     before = contents(directory)
     other = tmp_path / "other.toml"
     other.write_text('[run]\nname = "another"\n')
-    assert_refused(start(home, other, directory), str(directory), "holds another run", "small", "--dir")
+    assert_refused(start(other, directory), str(directory), "holds another run", "small", "--dir")
     assert_kept(before, directory)
 
 
+@pytest.mark.swarm
 def test_a_directory_that_another_aggregator_uses(home: Home, run_file: Path, directory: Path) -> None:
     process = start_and_wait(home, run_file, directory)
     second = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
@@ -212,39 +215,39 @@ def test_a_directory_that_another_aggregator_uses(home: Home, run_file: Path, di
     assert "stopped at round 0" in ended.output
 
 
-def test_a_new_directory_that_another_process_uses(home: Home, run_file: Path, directory: Path) -> None:
+def test_a_new_directory_that_another_process_uses(run_file: Path, directory: Path) -> None:
     directory.mkdir()
     with only_process(directory):
-        assert_refused(start(home, run_file, directory), str(directory), "another", "--dir")
+        assert_refused(start(run_file, directory), str(directory), "another", "--dir")
     assert set(contents(directory)) == {directory / "lock"}
 
 
-def test_a_file_where_the_directory_should_be(home: Home, run_file: Path, tmp_path: Path) -> None:
+def test_a_file_where_the_directory_should_be(run_file: Path, tmp_path: Path) -> None:
     below = run_file / "aggregator"
-    assert_refused(start(home, run_file, below), "cannot make the directory", str(below), "--dir")
+    assert_refused(start(run_file, below), "cannot make the directory", str(below), "--dir")
 
 
-def test_an_identity_that_others_can_read(home: Home, run_file: Path, directory: Path) -> None:
+def test_an_identity_that_others_can_read(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     before = contents(directory)
     (directory / "identity.key").chmod(0o640)
-    assert_refused(start(home, run_file, directory), f"chmod 600 {directory / 'identity.key'}")
+    assert_refused(start(run_file, directory), f"chmod 600 {directory / 'identity.key'}")
     assert_kept(before, directory)
 
 
-def test_an_identity_that_is_garbage(home: Home, run_file: Path, directory: Path) -> None:
+def test_an_identity_that_is_garbage(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     (directory / "identity.key").write_text("garbage")
     before = contents(directory)
-    assert_refused(start(home, run_file, directory), "identity.key", "is no identity", "backup")
+    assert_refused(start(run_file, directory), "identity.key", "is no identity", "backup")
     assert_kept(before, directory)
 
 
-def test_an_identity_that_is_lost(home: Home, run_file: Path, directory: Path) -> None:
+def test_an_identity_that_is_lost(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     (directory / "identity.key").unlink()
     before = contents(directory)
-    assert_refused(start(home, run_file, directory), "identity.key is missing", "backup")
+    assert_refused(start(run_file, directory), "identity.key is missing", "backup")
     assert_kept(before, directory)
     assert not (directory / "identity.key").exists()
 
@@ -252,11 +255,11 @@ def test_an_identity_that_is_lost(home: Home, run_file: Path, directory: Path) -
 @pytest.mark.parametrize(
     ("lost", "named"), [("snapshots/round-00000000.safetensors", "snapshots holds no state"), (MANIFEST, MANIFEST), (TREE_HEAD, TREE_HEAD)]
 )
-def test_a_lost_file_is_the_machines_fault_and_named(home: Home, run_file: Path, directory: Path, lost: str, named: str) -> None:
+def test_a_lost_file_is_the_machines_fault_and_named(run_file: Path, directory: Path, lost: str, named: str) -> None:
     make_run(run_file, directory)
     (directory / lost).unlink()
     before = contents(directory)
-    ended = start(home, run_file, directory)
+    ended = start(run_file, directory)
     assert ended.exit_code == 1
     assert len(ended.errors.splitlines()) == 1
     assert named in ended.errors
@@ -266,53 +269,53 @@ def test_a_lost_file_is_the_machines_fault_and_named(home: Home, run_file: Path,
 # The ledger.
 
 
-def test_verify_where_there_is_no_log(home: Home, directory: Path) -> None:
+def test_verify_where_there_is_no_log(directory: Path) -> None:
     words = ("holds no log", "check the path")
-    assert_refused(home.run("aggregator.cli", "ledger", "verify", "--dir", directory), str(directory), *words)
+    assert_refused(typed(main, "ledger", "verify", "--dir", directory), str(directory), *words)
     assert not directory.exists()
     directory.mkdir()
-    assert_refused(home.run("aggregator.cli", "ledger", "verify", "--dir", directory), str(directory), *words)
+    assert_refused(typed(main, "ledger", "verify", "--dir", directory), str(directory), *words)
     assert contents(directory) == {}
 
 
-def test_verify_of_a_log_that_does_not_hold_is_no_users_mistake(home: Home, run_file: Path, directory: Path) -> None:
+def test_verify_of_a_log_that_does_not_hold_is_no_users_mistake(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     (directory / TREE_HEAD).write_text("garbage")
     before = contents(directory)
-    ended = home.run("aggregator.cli", "ledger", "verify", "--dir", directory)
+    ended = typed(main, "ledger", "verify", "--dir", directory)
     assert (ended.exit_code, len(ended.errors.splitlines())) == (1, 1)
     assert "Traceback" not in ended.errors
     assert contents(directory) == before
 
 
-def test_verify_prints_the_root_of_an_empty_log(home: Home, run_file: Path, directory: Path) -> None:
+def test_verify_prints_the_root_of_an_empty_log(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     before = contents(directory)
-    ended = home.run("aggregator.cli", "ledger", "verify", "--dir", directory)
+    ended = typed(main, "ledger", "verify", "--dir", directory)
     assert (ended.exit_code, ended.errors) == (0, "")
     assert "root e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" in ended.output  # SHA-256 of nothing
     assert contents(directory) == before
 
 
-def test_replay_where_there_is_no_log(home: Home, directory: Path) -> None:
-    ended = home.run("aggregator.cli", "ledger", "replay", "--dir", directory)
+def test_replay_where_there_is_no_log(directory: Path) -> None:
+    ended = typed(main, "ledger", "replay", "--dir", directory)
     assert_refused(ended, str(directory), "holds no log", "check the path")
     assert not directory.exists()
 
 
-def test_replay_of_a_new_run_writes_nothing(home: Home, run_file: Path, directory: Path) -> None:
+def test_replay_of_a_new_run_writes_nothing(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     before = contents(directory)
-    ended = home.run("aggregator.cli", "ledger", "replay", "--dir", directory)
+    ended = typed(main, "ledger", "replay", "--dir", directory)
     assert (ended.exit_code, ended.errors) == (0, "")
     assert "replayed 0 of 0 rounds" in ended.output
     assert contents(directory) == before
 
 
-def test_replay_without_a_snapshot_is_the_machines_fault(home: Home, run_file: Path, directory: Path) -> None:
+def test_replay_without_a_snapshot_is_the_machines_fault(run_file: Path, directory: Path) -> None:
     make_run(run_file, directory)
     (directory / "snapshots" / "round-00000000.safetensors").unlink()
-    ended = home.run("aggregator.cli", "ledger", "replay", "--dir", directory)
+    ended = typed(main, "ledger", "replay", "--dir", directory)
     assert (ended.exit_code, len(ended.errors.splitlines())) == (1, 1)
     assert "no snapshot is here" in ended.errors
 
@@ -320,6 +323,7 @@ def test_replay_without_a_snapshot_is_the_machines_fault(home: Home, run_file: P
 # Ctrl-C.
 
 
+@pytest.mark.swarm
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
 @pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
 def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: Path, library: str) -> None:
@@ -328,6 +332,7 @@ def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: P
     assert_ended_by_hand(home.interrupted(process), (-2, 130))  # a shell shows 130 for both
 
 
+@pytest.mark.swarm
 def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on(home: Home, run_file: Path, directory: Path) -> None:
     process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
     wait_for(lambda: bool(psutil.Process(process.pid).children()), "the daemon's keeper is there")

@@ -1,4 +1,7 @@
-"""What a volunteer sees when something is wrong, with the real program: one line that says what to do, and nothing is left behind."""
+"""What a volunteer sees when something is wrong: one line that says what to do, and nothing is left behind.
+
+Mistakes that need no network to be seen are made in this process: ``tests/test_start.py`` starts every command for real.
+"""
 
 import asyncio
 import contextlib
@@ -15,6 +18,9 @@ import pytest
 
 from aggregator.settings.config import RunConfig
 from automl.data.digits import digits
+from peer import session
+from peer.cli import main
+from peer.config import PeerConfig
 from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, sha256
@@ -23,13 +29,10 @@ from swarm.disk import load_identity, only_process
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node, peer_name
-from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, wait_for_line
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, typed, wait_for_line
 from tests.swarm.processes import LISTEN, wait_for
 
-pytestmark = [
-    pytest.mark.swarm,
-    pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),  # hivemind's way to find its daemon
-]
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # hivemind's way to find its daemon
 
 OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 NOBODY = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(STRANGER.public_key)}"  # a good address where nobody listens
@@ -40,8 +43,9 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "peer"
 
 
-def join(home: Home, directory: Path, *arguments: str) -> Ended:
-    return home.run("peer.cli", "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, *arguments)
+def join(directory: Path, *arguments: str) -> Ended:
+    """Return how ``manta-peer join`` ended in this process: it must find its mistake before it goes to the network."""
+    return typed(main, "join", "--gpus", "none", "--listen", LISTEN, "--dir", directory, *arguments)
 
 
 def manifest() -> Manifest:
@@ -62,12 +66,16 @@ async def serving(home: Home, signed: SignedManifest) -> AsyncIterator[str]:
         await node.close()
 
 
-def join_run_of(home: Home, directory: Path, signed: SignedManifest, *arguments: str) -> Ended:
-    """Return how a peer ended that joined at a node with the manifest ``signed``."""
+def refusal_of(home: Home, directory: Path, signed: SignedManifest) -> str:
+    """Return why a peer, in this process, did not join at a node with the manifest ``signed``."""
 
-    async def served() -> Ended:
+    async def served() -> str:
         async with serving(home, signed) as address:
-            return await asyncio.to_thread(join, home, directory, "--initial-peers", address, *arguments)
+            config = PeerConfig(gpus="none", listen=(LISTEN,), dir=directory, initial_peers=(address,))
+            with pytest.raises(UserError) as refused:
+                await session.join(config)
+        assert not (directory / "last.json").exists()
+        return str(refused.value)
 
     return asyncio.run(served())
 
@@ -93,44 +101,44 @@ def listening() -> Iterator[socket.socket]:
 # Mistakes that need no network to be seen.
 
 
-def test_no_address_and_no_run(home: Home, directory: Path) -> None:
-    assert_refused(join(home, directory), "no run was found", "--initial-peers", "MANTA_INITIAL_PEERS", "manta-aggregator start")
+def test_no_address_and_no_run(directory: Path) -> None:
+    assert_refused(join(directory), "no run was found", "--initial-peers", "MANTA_INITIAL_PEERS", "manta-aggregator start")
     assert not (directory / "last.json").exists()
 
 
-def test_a_run_that_is_not_the_one_on_this_computer(home: Home, directory: Path) -> None:
+def test_a_run_that_is_not_the_one_on_this_computer(directory: Path) -> None:
     with listed(LocalRun("1" * 64, "digits", (NOBODY,))):
-        assert_refused(join(home, directory, "--run", "2" * 64), "no run was found", "--initial-peers")
+        assert_refused(join(directory, "--run", "2" * 64), "no run was found", "--initial-peers")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:31000", NOBODY.rpartition("/p2p/")[0], NOBODY[:-1], f"/p2p/{NOBODY.rpartition('/')[2]}"])
-def test_a_malformed_address(home: Home, directory: Path, address: str) -> None:
-    assert_refused(join(home, directory, "--initial-peers", address), address, "/ip4/203.0.113.7/tcp/31000/p2p/")
+def test_a_malformed_address(directory: Path, address: str) -> None:
+    assert_refused(join(directory, "--initial-peers", address), address, "/ip4/203.0.113.7/tcp/31000/p2p/")
 
 
-def test_a_malformed_run_id(home: Home, directory: Path) -> None:
-    ended = join(home, directory, "--initial-peers", NOBODY, "--run", "digits")
+def test_a_malformed_run_id(directory: Path) -> None:
+    ended = join(directory, "--initial-peers", NOBODY, "--run", "digits")
     assert_refused(ended, "--run", "64 hexadecimal digits", "digits")
     assert not directory.exists()
 
 
-def test_an_unknown_key_in_the_settings_file(home: Home, directory: Path) -> None:
+def test_an_unknown_key_in_the_settings_file(directory: Path) -> None:
     directory.mkdir()
     (directory / "peer.toml").write_text("gpu = 1\n")
     before = contents(directory)
-    assert_refused(join(home, directory), "peer.toml", "'gpu'", "gpus")
+    assert_refused(join(directory), "peer.toml", "'gpu'", "gpus")
     assert contents(directory) == before
 
 
 @pytest.mark.parametrize("gpus", ["0,0", "two", "0,"])
-def test_gpus_that_cannot_be(home: Home, directory: Path, gpus: str) -> None:
-    ended = home.run("peer.cli", "join", "--gpus", gpus, "--dir", directory, "--initial-peers", NOBODY)
+def test_gpus_that_cannot_be(directory: Path, gpus: str) -> None:
+    ended = typed(main, "join", "--gpus", gpus, "--dir", directory, "--initial-peers", NOBODY)
     assert_refused(ended, "--gpus", "twice" if gpus == "0,0" else "indices of GPUs")
     assert not directory.exists()
 
 
-def test_a_gpu_that_is_not_there(home: Home, directory: Path) -> None:
-    ended = home.run("peer.cli", "join", "--gpus", "0,99", "--dir", directory, "--initial-peers", NOBODY)
+def test_a_gpu_that_is_not_there(directory: Path) -> None:
+    ended = typed(main, "join", "--gpus", "0,99", "--dir", directory, "--initial-peers", NOBODY)
     assert_refused(ended, "--gpus", "is not there")
     assert not directory.exists()
 
@@ -146,27 +154,28 @@ def test_a_gpu_that_is_not_there(home: Home, directory: Path) -> None:
         ("--gpu-memory", "6", "6GB"),
     ],
 )
-def test_a_limit_that_cannot_be(home: Home, directory: Path, flag: str, value: str, words: str) -> None:
+def test_a_limit_that_cannot_be(directory: Path, flag: str, value: str, words: str) -> None:
     for command in (("join", "--initial-peers", NOBODY), ("limits",)):
-        assert_refused(home.run("peer.cli", *command, "--dir", directory, flag, value), flag, words)
+        assert_refused(typed(main, *command, "--dir", directory, flag, value), flag, words)
     assert not directory.exists()
 
 
-def test_limits_are_kept_for_a_peer_that_does_not_run(home: Home, directory: Path) -> None:
-    ended = home.run("peer.cli", "limits", "--dir", directory, "--duty", "60%", "--schedule", "22:00-07:00", "--on-ac")
+def test_limits_are_kept_for_a_peer_that_does_not_run(directory: Path) -> None:
+    ended = typed(main, "limits", "--dir", directory, "--duty", "60%", "--schedule", "22:00-07:00", "--on-ac")
     assert (ended.exit_code, ended.errors) == (0, "")
     assert ended.output == f"no peer runs on {directory}; at its next start: duty 60%, schedule 22:00-07:00, on-ac\n"
-    ended = home.run("peer.cli", "limits", "--dir", directory, "--no-on-ac", "--duty", "none")
+    ended = typed(main, "limits", "--dir", directory, "--no-on-ac", "--duty", "none")
     assert ended.output.endswith("at its next start: schedule 22:00-07:00\n")
-    assert home.run("peer.cli", "limits", "--dir", directory).output == ended.output
+    assert typed(main, "limits", "--dir", directory).output == ended.output
 
 
 @pytest.mark.parametrize("word", ["pause", "resume", "leave"])
-def test_no_peer_to_pause(home: Home, directory: Path, word: str) -> None:
-    assert_refused(home.run("peer.cli", word, "--dir", directory), f"no peer runs on {directory}", "--dir")
+def test_no_peer_to_pause(directory: Path, word: str) -> None:
+    assert_refused(typed(main, word, "--dir", directory), f"no peer runs on {directory}", "--dir")
     assert not directory.exists()
 
 
+@pytest.mark.swarm
 def test_a_port_in_use(home: Home, directory: Path) -> None:
     with listening() as server:
         listen = f"/ip4/127.0.0.1/tcp/{server.getsockname()[1]}"
@@ -175,52 +184,55 @@ def test_a_port_in_use(home: Home, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:31000", "/ip4/127.0.0.1/udp/1", "/ip4/127.0.0.1/tcp/99999"])
-def test_a_malformed_address_to_listen_on(home: Home, directory: Path, listen: str) -> None:
-    ended = home.run("peer.cli", "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
+def test_a_malformed_address_to_listen_on(directory: Path, listen: str) -> None:
+    ended = typed(main, "join", "--listen", listen, "--dir", directory, "--initial-peers", NOBODY)
     assert_refused(ended, listen, "/ip4/0.0.0.0/tcp/31000")
 
 
-def test_a_directory_that_another_process_uses(home: Home, directory: Path) -> None:
+def test_a_directory_that_another_process_uses(directory: Path) -> None:
     directory.mkdir()
     load_identity(directory / "identity.key")
     before = contents(directory)
     with only_process(directory):
-        assert_refused(join(home, directory, "--initial-peers", NOBODY), str(directory), "another", "--dir")
+        assert_refused(join(directory, "--initial-peers", NOBODY), str(directory), "another", "--dir")
         with pytest.raises(UserError), only_process(directory):  # nobody has taken the lock away either
             pass
     assert contents(directory) == before | {directory / "lock": b""}
 
 
-def test_an_identity_that_others_can_read(home: Home, directory: Path) -> None:
+def test_an_identity_that_others_can_read(directory: Path) -> None:
     directory.mkdir()
     load_identity(directory / "identity.key")
     (directory / "identity.key").chmod(0o644)
     before = contents(directory)
-    assert_refused(join(home, directory, "--initial-peers", NOBODY), f"chmod 600 {directory / 'identity.key'}")
+    assert_refused(join(directory, "--initial-peers", NOBODY), f"chmod 600 {directory / 'identity.key'}")
     assert before.items() <= contents(directory).items()
 
 
-def test_an_identity_that_is_garbage(home: Home, directory: Path) -> None:
+def test_an_identity_that_is_garbage(directory: Path) -> None:
     directory.mkdir()
     (directory / "identity.key").touch(mode=0o600)
     (directory / "identity.key").write_text("garbage")
-    assert_refused(join(home, directory, "--initial-peers", NOBODY), "identity.key", "is no identity", "backup")
+    assert_refused(join(directory, "--initial-peers", NOBODY), "identity.key", "is no identity", "backup")
     assert (directory / "identity.key").read_text() == "garbage"
 
 
 # Mistakes that show once the network is there.
 
 
+@pytest.mark.swarm
 def test_an_unreachable_address_is_tried_until_somebody_answers(home: Home, directory: Path) -> None:
     assert_waits(home, directory, NOBODY, NOBODY, "no answer", "check the address")
 
 
+@pytest.mark.swarm
 def test_an_address_where_something_listens_that_does_not_answer(home: Home, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
         assert_waits(home, directory, address, address, "no answer", "check the address")
 
 
+@pytest.mark.swarm
 def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
     async def served() -> None:
         async with serving(home, SignedManifest.sign(manifest(), OPERATOR)) as address:
@@ -230,15 +242,22 @@ def test_an_address_with_another_nodes_key(home: Home, directory: Path) -> None:
     asyncio.run(served())
 
 
+@pytest.mark.swarm
 def test_another_run_than_the_one_asked_for(home: Home, directory: Path) -> None:
     signed = SignedManifest.sign(manifest(), OPERATOR)
     directory.mkdir()
     (directory / "last.json").write_text("of an earlier life")
-    ended = join_run_of(home, directory, signed, "--run", "1" * 64)
-    assert_refused(ended, signed.run.hex(), "1" * 64, "--run")
+
+    async def served() -> Ended:
+        async with serving(home, signed) as address:
+            where = ("--listen", LISTEN, "--dir", directory, "--initial-peers", address)
+            return await asyncio.to_thread(home.run, "peer.cli", "join", "--gpus", "none", *where, "--run", "1" * 64)
+
+    assert_refused(asyncio.run(served()), signed.run.hex(), "1" * 64, "--run")
     assert (directory / "last.json").read_text() == "of an earlier life"
 
 
+@pytest.mark.swarm
 @pytest.mark.parametrize("fault", ["signed by a stranger", "changed after it was signed", "not a manifest"])
 def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, fault: str) -> None:
     good = SignedManifest.sign(manifest(), OPERATOR)
@@ -247,15 +266,22 @@ def test_a_manifest_that_its_operator_did_not_sign(home: Home, directory: Path, 
         "changed after it was signed": SignedManifest(good.payload.replace(b"digits", b"dogits"), good.signature),
         "not a manifest": SignedManifest(b"garbage", OPERATOR.sign("manifest", b"garbage")),
     }[fault]
-    assert_refused(join_run_of(home, directory, bad), "the manifest that /ip4/127.0.0.1/tcp/", "is refused", "ask the operator")
-    assert not (directory / "last.json").exists()
+    found = refusal_of(home, directory, bad)
+    for words in ("the manifest that /ip4/127.0.0.1/tcp/", "is refused", "ask the operator"):
+        assert words in found
 
 
+@pytest.mark.swarm
 def test_a_run_of_a_later_version_of_the_protocol(home: Home, directory: Path) -> None:
-    later = SignedManifest(b"what this program cannot know", bytes(64), PROTOCOL + 1, "9.1")
-    ended = join_run_of(home, directory, later)
-    assert_refused(ended, "of another version", f"version {PROTOCOL + 1} of the protocol", "install manta-swarm 9.1 or a later release")
-    assert not (directory / "last.json").exists()
+    found = refusal_of(home, directory, SignedManifest(b"what this program cannot know", bytes(64), PROTOCOL + 1, "9.1"))
+    for words in ("of another version", f"version {PROTOCOL + 1} of the protocol", "install manta-swarm 9.1 or a later release"):
+        assert words in found
+
+
+@pytest.mark.swarm
+def test_a_run_that_this_computer_cannot_train_is_not_joined(home: Home, directory: Path) -> None:
+    other = dataclasses.replace(manifest(), data_digest=sha256(b"other data"))
+    assert "is not the run's" in refusal_of(home, directory, SignedManifest.sign(other, OPERATOR))
 
 
 @pytest.mark.parametrize(
@@ -270,12 +296,18 @@ def test_a_run_of_a_later_version_of_the_protocol(home: Home, directory: Path) -
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )
-def test_a_run_that_this_computer_cannot_train(home: Home, directory: Path, changes: dict[str, object], words: tuple[str, ...]) -> None:
-    signed = SignedManifest.sign(dataclasses.replace(manifest(), **changes), OPERATOR)  # type: ignore[arg-type]
-    assert_refused(join_run_of(home, directory, signed), *words)
-    assert not (directory / "last.json").exists()
+def test_why_this_computer_cannot_train_a_run_is_said_in_a_line(changes: dict[str, object], words: tuple[str, ...]) -> None:
+    def prepare(wanted: Manifest) -> None:
+        session.check_supported(wanted)
+        session.load_data(wanted, PeerConfig())
+
+    with pytest.raises(UserError) as refused:
+        prepare(dataclasses.replace(manifest(), **changes))  # type: ignore[arg-type]
+    assert all(each in str(refused.value) for each in words)
+    assert "\n" not in str(refused.value)
 
 
+@pytest.mark.swarm
 def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path) -> None:
     async def served() -> None:
         path = home.directory / "operator.key"
@@ -292,6 +324,7 @@ def test_an_address_of_a_node_that_is_no_aggregator(home: Home, directory: Path)
 # Ctrl-C.
 
 
+@pytest.mark.swarm
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells which libraries a process has loaded so far")
 @pytest.mark.parametrize("library", ["_multiarray_umath", "libtorch_cpu", "_C.cpython"])
 def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: str) -> None:
@@ -300,12 +333,14 @@ def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: st
     assert_ended_by_hand(home.interrupted(process), (-signal.SIGINT, 130))  # a shell shows 130 for both
 
 
+@pytest.mark.swarm
 def test_ctrl_c_while_its_daemon_starts(home: Home, directory: Path) -> None:
     process = home.start("peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
     wait_for(lambda: bool(psutil.Process(process.pid).children()), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
 
 
+@pytest.mark.swarm
 def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
     with listening() as server:
         address = NOBODY.replace("/tcp/1/", f"/tcp/{server.getsockname()[1]}/")
@@ -314,6 +349,7 @@ def test_ctrl_c_while_it_connects(home: Home, directory: Path) -> None:
         assert_ended_by_hand(home.interrupted(process), (130,))
 
 
+@pytest.mark.swarm
 @pytest.mark.parametrize("presses", [1, 2])
 def test_ctrl_c_while_it_waits_for_the_log(home: Home, directory: Path, presses: int) -> None:
     async def served() -> Ended:
