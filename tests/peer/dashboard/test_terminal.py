@@ -37,7 +37,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 def started(used: int, directory: Path, how: str, **environment: str) -> Iterator["subprocess.Popen[bytes]"]:
     """Start the shell, and its command, on the terminal's end for programs; it is killed at the end."""
     command = [sys.executable, "-P", str(SHELL), str(directory), how]
-    whole = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SHELL.parents[2]), **environment}
+    whole = {**os.environ, "TERM": "xterm", "PYTHONPATH": str(SHELL.parents[3]), **environment}
     with subprocess.Popen(command, stdin=used, stdout=used, stderr=used, start_new_session=True, env=whole) as shell:
         try:
             yield shell
