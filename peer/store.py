@@ -132,9 +132,7 @@ class PeerStore:
         Raises:
             StorageError: the disk refuses.
         """
-        path = self._run_path(run) / "newest"
-        make_directory(path.parent)
-        replace_file(path, receipt)
+        self._replace(run, "newest", receipt)
 
     def load_newest(self, run: bytes) -> bytes | None:
         """Return the packed receipt of the newest commit known; None: there is none. Whether it proves anything is not looked at.
@@ -150,9 +148,7 @@ class PeerStore:
         Raises:
             StorageError: the disk refuses.
         """
-        path = self._run_path(run) / "credit"
-        make_directory(path.parent)
-        replace_file(path, data)
+        self._replace(run, "credit", data)
 
     def load_credit(self, run: bytes) -> bytes | None:
         """Return what was kept of this peer's credit; None: nothing.
@@ -213,6 +209,11 @@ class PeerStore:
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""
         replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
+
+    def _replace(self, run: bytes, name: str, data: bytes) -> None:
+        path = self._run_path(run) / name
+        make_directory(path.parent)
+        replace_file(path, data)
 
     def _run_path(self, run: bytes) -> Path:
         return self.directory / "runs" / run.hex()[:16]

@@ -27,23 +27,9 @@ from protocol.receipts import open_round_receipt
 from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
 from protocol.table import RowProof, table_bytes, table_root, weights_root
+from swarm import messages
 from swarm.blobs import Blob, Shelf
 from swarm.memory import MemoryNetwork
-from swarm.messages import (
-    AfterRound,
-    AskCredit,
-    AskRow,
-    AskTable,
-    BodyPart,
-    CreditWord,
-    HandIn,
-    HeaderAnswer,
-    HeldHead,
-    News,
-    ProvenRow,
-    ShownHead,
-    ShownRow,
-)
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
 
@@ -206,7 +192,7 @@ class MemoryLog:
             raise LedgerError(self.refuses)
         for round_ in range(1, self.ledger.round + 1):
             if any(header.claims[0].digest in listed.claims for listed in self.ledger.table_at(round_) or ()):
-                return pack(HeaderAnswer(int(HandIn.LISTED), round_, self.left_ms, ()))
+                return pack(messages.HeaderAnswer(int(messages.HandIn.LISTED), round_, self.left_ms, ()))
         round_ = self.rounds.get(digest, self.ledger.round + 1 + self.counts_in_next)
         if round_ <= self.ledger.round:
             round_ = self.ledger.round + 1
@@ -217,17 +203,17 @@ class MemoryLog:
         except ClaimError as error:
             if len(header.claims) == 1:
                 raise
-            return pack(HeaderAnswer(int(HandIn.WITHOUT), round_, self.left_ms, (), error.keys))
+            return pack(messages.HeaderAnswer(int(messages.HandIn.WITHOUT), round_, self.left_ms, (), error.keys))
         if self.says_later:
-            return pack(HeaderAnswer(int(HandIn.LATER), round_, self.left_ms, ()))
+            return pack(messages.HeaderAnswer(int(messages.HandIn.LATER), round_, self.left_ms, ()))
         self.rounds[digest] = round_
         if digest in self.handed:
-            return pack(HeaderAnswer(int(HandIn.HAVE_TICKET), round_, self.left_ms, (self._ticket(digest),)))
+            return pack(messages.HeaderAnswer(int(messages.HandIn.HAVE_TICKET), round_, self.left_ms, (self._ticket(digest),)))
         self._bodies.setdefault(digest, [None] * len(group_sizes(self.manifest.exchange.codec, self.num_weights)))
-        return pack(HeaderAnswer(int(HandIn.SEND_BODY), round_, self.left_ms, ()))
+        return pack(messages.HeaderAnswer(int(messages.HandIn.SEND_BODY), round_, self.left_ms, ()))
 
     async def _on_body(self, _caller: PublicKey, request: bytes) -> bytes:
-        part = BodyPart.open(request)
+        part = messages.BodyPart.open(request)
         groups = self._bodies[part.contribution]
         groups[part.place] = bytes(part.data)
         whole = [group for group in groups if group is not None]
@@ -240,44 +226,44 @@ class MemoryLog:
         return pack(self._ticket(part.contribution))
 
     async def _on_commit_after(self, caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AfterRound, request, max_bytes=128)
+        ask = unpack(messages.AfterRound, request, max_bytes=128)
         while ask.patient and ask.round >= self.ledger.round and self.endpoint.key in self.network.endpoints:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
-            return pack(News((), (), self.left_ms))
+            return pack(messages.News((), (), self.left_ms))
         shown = self._shown(self.ledger.round, caller)
-        return pack(News((self.receipt(),), () if shown is None else (shown,), self.left_ms))
+        return pack(messages.News((self.receipt(),), () if shown is None else (shown,), self.left_ms))
 
     async def _on_row(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskRow, request, max_bytes=128)
+        ask = unpack(messages.AskRow, request, max_bytes=128)
         shown = self._shown(ask.round, ask.key)
-        return b"" if shown is None else pack(ProvenRow(self.receipt(ask.round), shown))
+        return b"" if shown is None else pack(messages.ProvenRow(self.receipt(ask.round), shown))
 
     async def _on_table(self, _caller: PublicKey, request: bytes) -> bytes:
-        round_ = unpack(AskTable, request, max_bytes=128).round
+        round_ = unpack(messages.AskTable, request, max_bytes=128).round
         table = self.ledger.table_at(round_)
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         return table_bytes([listed.row for listed in table], self._weights[round_])
 
     async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
-        round_ = unpack(AskTable, request, max_bytes=128).round
+        round_ = unpack(messages.AskTable, request, max_bytes=128).round
         headers = [self.handed[listed.row.contribution][0] for listed in self.ledger.table_at(round_) or ()]
         return pack(TableClaims(tuple(map(self.shows, headers))))
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(AskCredit, request, max_bytes=128)
+        ask = unpack(messages.AskCredit, request, max_bytes=128)
         table = self.ledger.table_at(ask.round)
         earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
-        return pack(CreditWord(self.ledger.round, self.ledger.credit_of(ask.key), earned))
+        return pack(messages.CreditWord(self.ledger.round, self.ledger.credit_of(ask.key), earned))
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
-        ask = unpack(HeldHead, request, max_bytes=2**20)
+        ask = unpack(messages.HeldHead, request, max_bytes=2**20)
         name = origin(self.ledger.run, OPERATOR.public_key)
         head = TreeHead(name, self._tree.size, self._tree.root())
         held = [open_round_receipt(receipt, self.ledger.run, OPERATOR.public_key).tree_head.size for receipt in ask.receipt]
         proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= head.size else ()
-        return pack(ShownHead(sign_tree_head(head, name, OPERATOR), proof))
+        return pack(messages.ShownHead(sign_tree_head(head, name, OPERATOR), proof))
 
     # What the methods above share.
 
@@ -294,7 +280,7 @@ class MemoryLog:
         index = self._tree.size - 1
         return Receipt(entry, index, tuple(self._tree.inclusion_proof(index)), sign_tree_head(head, name, OPERATOR))
 
-    def _shown(self, round_: int, key: bytes) -> ShownRow | None:
+    def _shown(self, round_: int, key: bytes) -> messages.ShownRow | None:
         table = self.ledger.table_at(round_)
         if table is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
@@ -306,7 +292,7 @@ class MemoryLog:
         if place is None:
             return None
         proof = RowProof(rows[place], place, tuple(tree.inclusion_proof(place, len(rows))))
-        return ShownRow(proof, self.handed[rows[place].contribution][0].contribution)
+        return messages.ShownRow(proof, self.handed[rows[place].contribution][0].contribution)
 
 
 async def until(condition: Any) -> None:

@@ -5,35 +5,21 @@ import struct
 import pytest
 
 from automl.data.shared import ImagesIn
-from peer.crew.worker_messages import (
-    HEAD_BYTES,
-    MAX_BYTES,
-    Answer,
-    Failed,
-    Message,
-    Missing,
-    PairsOf,
-    Ready,
-    Setup,
-    ShardsOf,
-    Task,
-    framed,
-    head,
-    message_of,
-)
+from peer.crew import worker_messages as said
+from peer.crew.worker_messages import HEAD_BYTES, MAX_BYTES, Message, framed, head, message_of
 from protocol.encoding import encode
 from protocol.errors import EncodingError
 
-TASK = Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16, 100)
+TASK = said.Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16, 100)
 MESSAGES: list[Message] = [
-    Setup("classifier-tiny", "cpu", 1, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
-    Setup("stereo-tiny", "cuda:1", 4, 2**31, 32, (), (PairsOf("layers", "", 327_744),), ()),
-    Setup("classifier-base", "cpu", 4, 0, 32, (), (), (ShardsOf("shards-x", "/data", bytes(32)),)),
-    Ready("cpu", 226_094),
+    said.Setup("classifier-tiny", "cpu", 1, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
+    said.Setup("stereo-tiny", "cuda:1", 4, 2**31, 32, (), (said.PairsOf("layers", "", 327_744),), ()),
+    said.Setup("classifier-base", "cpu", 4, 0, 32, (), (), (said.ShardsOf("shards-x", "/data", bytes(32)),)),
+    said.Ready("cpu", 226_094),
     TASK,
-    Missing(3, 9, "the shard 7 is missing"),
-    Answer(0, 5, struct.pack(">d", 2.5), b"p" * 32),
-    Failed("out of memory"),
+    said.Missing(3, 9, "the shard 7 is missing"),
+    said.Answer(0, 5, struct.pack(">d", 2.5), b"p" * 32),
+    said.Failed("out of memory"),
 ]
 
 
@@ -46,7 +32,7 @@ def test_what_is_said_is_understood(message: Message) -> None:
 
 
 def test_a_loss_keeps_its_bits() -> None:
-    assert Answer(0, 0, struct.pack(">d", 0.1), b"p" * 32).loss_value == 0.1
+    assert said.Answer(0, 0, struct.pack(">d", 0.1), b"p" * 32).loss_value == 0.1
 
 
 @pytest.mark.parametrize("data", [struct.pack(">IB", 10, 6), struct.pack(">IB", 10, 255), struct.pack(">IB", MAX_BYTES + 1, 0)])
