@@ -26,9 +26,10 @@ from tests.swarm.nodes import LARGE, PEERS, SMALL, daemon_of, echo, nodes_of, ow
 from tests.swarm.processes import are_gone, wait_for
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
-pytestmark = [pytest.mark.swarm, pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
 
 
+@pytest.mark.swarm
 def test_a_port_in_use_is_a_users_error(tmp_path: Path) -> None:
     async def whole() -> None:
         async with nodes_of(tmp_path, 1) as (node,):
@@ -109,6 +110,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.swarm
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_program_leaves_no_daemon_and_no_sockets(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen([sys.executable, "-c", _CHILD, str(tmp_path / "key")], stdout=subprocess.PIPE, text=True) as child:
@@ -122,6 +124,7 @@ def test_a_killed_program_leaves_no_daemon_and_no_sockets(tmp_path: Path, number
     wait_for(lambda: not socket_dir.exists(), "the sockets are gone")
 
 
+@pytest.mark.swarm
 def test_ctrl_c_in_the_terminal_does_not_reach_the_daemon(tmp_path: Path) -> None:
     async def work(node: Node) -> None:
         keeper, daemon = own_processes()
@@ -137,6 +140,7 @@ def test_ctrl_c_in_the_terminal_does_not_reach_the_daemon(tmp_path: Path) -> Non
 _RELAY = "/libp2p/circuit/relay/0.2.0/hop"
 
 
+@pytest.mark.swarm
 def test_no_node_relays_for_strangers(tmp_path: Path) -> None:
     async def work(a: Node) -> None:
         b = await start(tmp_path, 1, await a.addresses(), listen=())
@@ -172,6 +176,7 @@ async def use_dht(node: Node) -> None:
     await node.lookup("members")
 
 
+@pytest.mark.swarm
 def test_no_traceback_is_left_by_callers_that_hang_up_or_die(tmp_path: Path) -> None:
     rng = random.Random(0)
     left: list[dict[str, Any]] = []

@@ -16,7 +16,7 @@ from aggregator.monitor.settings import MonitorSection
 from aggregator.rounds.opening import OpenRun
 from tests.swarm.processes import DEADLINE_S, wait_for
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.xdist_group("program")]  # its fixtures are made once
 STREAMS = 3
 
 
@@ -57,16 +57,31 @@ class Program:
         return int(body["round"]) if status == 200 else None
 
 
-@pytest.fixture
-def program(played: tuple[Path, OpenRun]) -> Iterator[Program]:
+@contextmanager
+def at_work(directory: Path) -> Iterator[Program]:
+    """A monitor that has read the log; it is killed at the end."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        program = Program(played[0], listening)
+        program = Program(directory, listening)
         with program.process:
             try:
                 wait_for(lambda: program.round() == 3, "the monitor has read the log")
                 yield program
             finally:
                 program.process.kill()
+
+
+@pytest.fixture(scope="module")
+def lasting(played: tuple[Path, OpenRun]) -> Iterator[Program]:
+    """One that strangers ask: it is the same for all of them, and harmed by none."""
+    with at_work(played[0]) as program:
+        yield program
+
+
+@pytest.fixture
+def program(played: tuple[Path, OpenRun]) -> Iterator[Program]:
+    """One that a test ends."""
+    with at_work(played[0]) as program:
+        yield program
 
 
 @contextmanager
@@ -80,16 +95,16 @@ def stream(program: Program) -> Iterator[IO[bytes]]:
         yield lines
 
 
-def test_streams_are_given_out_up_to_the_limit_and_taken_back(program: Program) -> None:
-    with stream(program), stream(program):
-        with stream(program):
-            status, body = program.get("/api/events")
+def test_streams_are_given_out_up_to_the_limit_and_taken_back(lasting: Program) -> None:
+    with stream(lasting), stream(lasting):
+        with stream(lasting):
+            status, body = lasting.get("/api/events")
             assert status == 503
             assert f"all {STREAMS} streams are taken" in body["error"]["reason"]
-            assert program.get("/api/now")[0] == 200, "everything else is answered"
+            assert lasting.get("/api/now")[0] == 200, "everything else is answered"
 
         def one_is_free() -> bool:
-            with program.connect() as connection:
+            with lasting.connect() as connection:
                 connection.sendall(b"GET /api/events HTTP/1.1\r\nhost: localhost\r\n\r\n")
                 return connection.recv(12) == b"HTTP/1.1 200"
 
@@ -110,15 +125,15 @@ def test_streams_are_given_out_up_to_the_limit_and_taken_back(program: Program) 
         b"GET /api/peers/%00 HTTP/1.1\r\nhost: localhost\r\n\r\n",
     ],
 )
-def test_what_is_no_request_does_no_harm(program: Program, data: bytes) -> None:
-    with program.connect() as connection:
+def test_what_is_no_request_does_no_harm(lasting: Program, data: bytes) -> None:
+    with lasting.connect() as connection:
         try:
             connection.sendall(data)
             answer = connection.recv(16)
         except ConnectionError:
             answer = b""  # it was cut off in the middle
     assert answer[:10] in (b"", b"HTTP/1.1 4", b"HTTP/1.1 5")
-    assert program.round() == 3
+    assert lasting.round() == 3
 
 
 def test_it_ends_with_the_one_who_started_it(program: Program) -> None:

@@ -17,8 +17,6 @@ from automl.training.update import State
 from protocol.errors import OwnFault, UserError
 from tests.automl.search.synthetic import Dying, OutOfOrder, Stuck, broken, measured_of
 
-pytestmark = pytest.mark.swarm
-
 SAMPLED = [TINY.sample(random.Random(index)) for index in range(12)]
 
 
@@ -27,6 +25,7 @@ def running() -> set[psutil.Process]:
     return {child for child in psutil.Process().children() if "resource_tracker" not in " ".join(child.cmdline())}
 
 
+@pytest.mark.swarm
 def test_processes_agree_with_this_process(tmp_path: Path) -> None:
     supernet = build(TINY)
     supernet.initialise(torch.Generator().manual_seed(1))
@@ -39,6 +38,7 @@ def test_processes_agree_with_this_process(tmp_path: Path) -> None:
     assert not running()
 
 
+@pytest.mark.swarm
 def test_answers_come_in_the_order_asked_for() -> None:
     slow_first = sorted(SAMPLED, key=lambda architecture: -architecture.resolution)
     with ProcessEvaluator(OutOfOrder, 2) as evaluator:
@@ -47,18 +47,21 @@ def test_answers_come_in_the_order_asked_for() -> None:
     assert not running()
 
 
+@pytest.mark.swarm
 def test_a_process_that_dies_ends_the_search_with_a_word() -> None:
     with ProcessEvaluator(Dying, 2) as evaluator, pytest.raises(OwnFault, match=r"exit code 9.*same command"):
         list(evaluator.measure(SAMPLED, "search"))
     assert not running()
 
 
+@pytest.mark.swarm
 def test_an_error_in_a_process_is_the_error_of_the_search() -> None:
     with ProcessEvaluator(broken, 1) as evaluator, pytest.raises(UserError, match="no such file"):
         list(evaluator.measure(SAMPLED, "search"))
     assert not running()
 
 
+@pytest.mark.swarm
 def test_a_search_that_is_broken_off_leaves_no_process() -> None:
     with ProcessEvaluator(Stuck, 2) as evaluator:
         answers = evaluator.measure([TINY.smallest(), *SAMPLED], "search")
