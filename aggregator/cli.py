@@ -127,17 +127,65 @@ def verify(directory: Path) -> None:
         check_run(directory)
         with ending_at_ctrl_c():
             from aggregator.log.verify import verify_directory
-            from protocol.signing import peer_name
 
         found = verify_directory(directory)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"verified {found.size} entries, {found.rounds} rounds: signatures, tree, tree head and credits hold")
-        mark = " unaudited" if found.is_unaudited else ""
-        for key, amount in sorted(found.credits.items(), key=lambda item: -item[1]):
-            click.echo(f"credit {amount} {peer_name(key)}{mark}")
-        if found.is_unaudited:
-            click.echo("unaudited: the data are private, so nobody but a peer can compute its lots again; its share of a round was capped")
+        _say_credits(found.credits, is_unaudited=found.is_unaudited)
         click.echo(f"root {found.root.hex()}")
+
+
+def _say_credits(credits: dict[bytes, int], *, is_unaudited: bool) -> None:
+    from protocol.signing import peer_name
+
+    mark = " unaudited" if is_unaudited else ""
+    for key, amount in sorted(credits.items(), key=lambda item: -item[1]):
+        click.echo(f"credit {amount} {peer_name(key)}{mark}")
+    if is_unaudited:
+        click.echo("unaudited: the data are private, so nobody but a peer can compute its lots again; its share of a round was capped")
+
+
+@ledger.command()
+@click.argument("to", type=click.Path(path_type=Path, file_okay=False))
+@DIRECTORY
+def export(to: Path, directory: Path) -> None:
+    """Write the log to the folder TO as static files, or what is new since the last time; the run may be at work.
+
+    Any web server can serve them, and anybody check them: with check-export, or with tools for C2SP's tlog-tiles.
+    """
+    with clear_errors():
+        from aggregator.early import check_run
+
+        check_run(directory)
+        with ending_at_ctrl_c():
+            from aggregator.log.copying import CHECKPOINT
+            from aggregator.log.tiles import export as export_log
+            from aggregator.settings.sizes import in_words
+
+        done = export_log(directory, to)
+        click.echo(
+            f"{to}: {done.head.size} entries, {done.new_entries} of them new; {done.num_files} files written, {in_words(done.num_bytes)}"
+        )
+        click.echo(f"tree head {to / CHECKPOINT}, root {done.head.root.hex()}; signed by {done.key}")
+
+
+@ledger.command("check-export")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def check_export(folder: Path) -> None:
+    """Check an exported log from its files alone: every signature, each entry after those before it, each tile; print the credits."""
+    with clear_errors():
+        from aggregator.log.copying import check_exported
+
+        check_exported(folder)
+        with ending_at_ctrl_c():
+            from aggregator.log.exported import verify as verify_export
+
+        found = verify_export(folder)
+        click.echo(f"run {found.run.hex()}")
+        click.echo(f"operator {found.operator.hex()}")
+        click.echo(f"verified {found.head.size} entries, {found.rounds} rounds: signatures, tiles, tree head and credits hold")
+        _say_credits(found.credits, is_unaudited=found.is_unaudited)
+        click.echo(f"root {found.head.root.hex()}")
 
 
 @ledger.command()

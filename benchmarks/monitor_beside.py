@@ -38,8 +38,8 @@ from rich.console import Console
 from aggregator.attendants.priority import lower
 from aggregator.local.settings import Wishes, make_settings
 from aggregator.local.swarm import LocalSwarm
+from aggregator.log.stored import StoredLog
 from aggregator.monitor.opened import opened
-from aggregator.monitor.stored import StoredLog
 from protocol.records import Round
 
 WAYS = ("none", "page", "whole", "clients")

@@ -82,6 +82,11 @@ def key_id(name: str, public_key: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\n" + _ED25519 + public_key).digest()[:4]
 
 
+def verifier_key(name: str, public_key: bytes) -> str:
+    """Return a key as C2SP's tools are given it, on one line: its name, its id and the key."""
+    return f"{name}+{key_id(name, public_key).hex()}+{_to_base64(_ED25519 + public_key)}"
+
+
 def _split(note: str) -> tuple[str, list[tuple[str, bytes]]]:
     """Return a note's text, with its last newline, and its signatures as (key name, key id and signature)."""
     try:

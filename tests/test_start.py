@@ -167,6 +167,8 @@ MISTAKES = [
     (("aggregator.cli", "init", "missing/run.toml"), "cannot write"),
     (("aggregator.cli", "init", "run.toml"), "exists already"),
     (("aggregator.cli", "ledger", "verify", "--dir", "missing"), "holds no log"),
+    (("aggregator.cli", "ledger", "export", "new", "--dir", "missing"), "holds no log"),
+    (("aggregator.cli", "ledger", "check-export", "missing"), "is no exported log"),
     (("aggregator.cli", "ledger", "replay", "--dir", "missing"), "holds no log"),
     (("aggregator.cli", "status", "--dir", "missing"), "holds no run"),
     (("aggregator.cli", "stop", "--dir", "missing"), "no aggregator runs on missing"),

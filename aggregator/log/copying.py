@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from aggregator.log.storage import RESTORED, read_manifest
+from aggregator.log.storage import MANIFEST, RESTORED, read_manifest
 from protocol.errors import EncodingError, UserError
 from protocol.signing import Identity
 from swarm.disk import IDENTITY, check_directory
 
+CHECKPOINT = "checkpoint"  # of an exported log: the last of its files that is written
 _MAX_KEY_BYTES = 4096
 
 
@@ -58,6 +59,16 @@ def check_snapshot(directory: Path, out: Path) -> Path:
     if not out.absolute().parent.is_dir():
         raise UserError(f"there is no folder {out.absolute().parent}")
     return proof_out
+
+
+def check_exported(folder: Path) -> None:
+    """Refuse a folder that is no exported log.
+
+    Raises:
+        UserError: so it is.
+    """
+    if not (folder / MANIFEST).is_file() or not (folder / CHECKPOINT).is_file():
+        raise UserError(f"{folder} is no exported log: check the path; manta-aggregator ledger export makes one")
 
 
 def check_new(folder: Path, *, beside: Path) -> None:

@@ -25,6 +25,7 @@ from aggregator.monitor.asking import Asked, NotAnswered
 from aggregator.monitor.files import INDEX, StaticFile
 from aggregator.monitor.metrics import MEDIA_TYPE, metrics_text
 from aggregator.monitor.present import Present
+from aggregator.monitor.public_log import PublicLog
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.streams import Streams
@@ -74,6 +75,7 @@ class MonitorApp:
         self._present = present
         self._streams = streams
         self._files = files
+        self._log = PublicLog(sight)
         self._host_names = None if host_names is None else {name.lower() for name in host_names}
         self._faults_told: set[str] = set()
         self._cache: OrderedDict[str, _Made] = OrderedDict()
@@ -83,6 +85,7 @@ class MonitorApp:
                 Route("/static/{name:path}", self._static),
                 Route("/metrics", self._metrics),
                 Route("/api/pictures/{name}.png", self._picture),
+                Route("/tlog/{name:path}", self._public_log),
                 *self._api_routes(answers),
             ],
             exception_handlers={HTTPException: _http_error, NotAnswered: _not_answered, MantaError: self._fault, 500: _crash},
@@ -201,6 +204,12 @@ class MonitorApp:
         if data is None:
             raise NotAnswered(404, "there is no such picture; the newest are in /api/pictures")
         return Response(data, media_type="image/png", headers={"cache-control": _FOR_EVER})
+
+    async def _public_log(self, request: Request) -> Response:
+        Asked(request.scope["query_string"].decode("latin-1"), ())
+        file = await self._log.file(request.path_params["name"])
+        kept = _FOR_EVER if file.is_final else "no-cache"
+        return Response(file.data, media_type=file.media_type, headers={"cache-control": kept})
 
     async def _fault(self, _: Request, error: Exception) -> Response:
         """What it is exactly has paths and names in it, which are the operator's: the log has that, each once and not without end."""

@@ -19,8 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TypeVar
 
+from aggregator.log.stored import StoredLog
 from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.stored import StoredLog
 from aggregator.monitor.tables import ClaimSeen
 from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from protocol.course import Course

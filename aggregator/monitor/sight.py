@@ -13,11 +13,11 @@ from pathlib import Path
 
 from aggregator.attendants.live import DIRECTORY, LIVE, MAX_BYTES, Live, unix_ms
 from aggregator.log.storage import TREE_HEAD
+from aggregator.log.stored import StoredLog
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
 from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
-from aggregator.monitor.stored import StoredLog
 from aggregator.monitor.view import View
 from automl.training.asked import AskedCourse
 from protocol.course import Course

@@ -37,9 +37,10 @@ ROUTES = (
     "/",
     "/static/index.html",
 )
+FILES = ("/tlog/checkpoint", "/tlog/tile/0/000.p/19", "/tlog/tile/entries/000.p/7")  # the page asks for none of them
 
 
-@pytest.mark.parametrize("target", ROUTES)
+@pytest.mark.parametrize("target", [*ROUTES, *FILES])
 def test_every_route_answers_and_says_nothing_but_get_and_head(shown: Shown, target: str) -> None:
     got, head = shown.get(target), shown.get(target, method="HEAD")
     assert (got.status, head.status) == (200, 200)
@@ -105,6 +106,14 @@ def test_an_unknown_doubled_or_malformed_parameter_is_refused(shown: Shown, targ
         ("/static/js/../../settings.py", 404),
         ("/static/", 404),
         ("/static/index.html%00.png", 404),
+        ("/tlog/", 404),
+        ("/tlog/identity.key", 404),
+        ("/tlog/../identity.key", 404),
+        ("/tlog/tile/0/000", 404),
+        ("/tlog/tile/0/000.p/20", 404),
+        ("/tlog/tile/1/000.p/1", 404),
+        ("/tlog/tile/0/000.p/019", 404),
+        ("/tlog/checkpoint?size=7", 400),
         ("/api", 404),
         ("/api/", 404),
         ("/api/now/", 404),

@@ -93,6 +93,20 @@ class StoredLog:
         with self._reading() as connection:
             return _StoredNodes(connection, size).root()
 
+    def hashes(self, level: int, first: int, count: int) -> bytes:
+        """Return ``count`` nodes of a level of the tree one after the other, from the node ``first`` on; they are there.
+
+        Raises:
+            StorageError: a node is missing, or the disk fails.
+        """
+        with self._reading() as connection:
+            query = "SELECT position, hash FROM nodes WHERE level = ? AND position >= ? AND position < ? ORDER BY position"
+            rows = connection.execute(query, (level, first, first + count)).fetchall()
+        found = [hash_ for _, hash_ in rows if type(hash_) is bytes and len(hash_) == HASH_BYTES]
+        if [position for position, _ in rows] != list(range(first, first + count)) or len(found) != count:
+            raise StorageError(f"the log does not hold the nodes {first} to {first + count - 1} of level {level}: verify the log")
+        return b"".join(found)
+
     def inclusion_proof(self, index: int, size: int) -> list[bytes]:
         """Return the proof of entry ``index`` in the tree of the first ``size`` ones; 0 <= index < size, and they are there.
 

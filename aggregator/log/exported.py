@@ -1,0 +1,96 @@
+"""An exported log (``aggregator.log.tiles``), verified from its files alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.log.copying import CHECKPOINT, check_exported
+from aggregator.log.storage import MANIFEST
+from aggregator.log.tiles import head_of, note_of, read_file
+from aggregator.log.verify import CourseOf
+from automl.training.course import RunCourse
+from protocol.errors import OtherVersion, RemoteFault, UserError
+from protocol.ledger import Ledger
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead, origin
+from protocol.records import MAX_ENTRY_BYTES
+from protocol.tiles import MAX_TILE_BYTES, WIDTH, Tile, open_bundle, tile_hashes, tiles_of
+
+_MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What static files show, every check held."""
+
+    run: bytes
+    operator: bytes
+    head: TreeHead
+    rounds: int
+    credits: dict[bytes, int]  # key -> earned
+    is_unaudited: bool  # see ``aggregator.log.verify.Verification``
+
+
+def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
+    """Return what an export in ``folder`` shows: each entry checked after those before it, each tile, and the signed tree head.
+
+    Needs nothing else, and believes nobody: that it is the newest only a witness, or who kept a later tree head, can tell.
+
+    Raises:
+        UserError: it is no export, or something in it does not hold; the message names the first file at fault.
+        StorageError: it cannot be read.
+    """
+    signed = _manifest(folder)
+    manifest = signed.open()
+    try:
+        course = course_of(manifest)
+    except ValueError as error:
+        raise UserError(f"{folder}: {error}; install the version that the operator names") from error
+    ledger, tree = Ledger(signed, course), Tree()
+    head, operator = _signed_head(folder, signed, manifest.operators)
+    for tile in tiles_of(head.size):
+        if tile.level is not None:
+            break
+        for place, entry in enumerate(_entries(folder, tile), tile.first):
+            try:
+                ledger.append(entry)
+            except RemoteFault as error:
+                raise UserError(f"{folder / tile.path}: entry {place} does not hold: {error}") from error
+            tree.append(leaf_hash(entry))
+    if tree.root() != head.root or not ledger.is_between_rounds:
+        raise UserError(f"{folder / CHECKPOINT}: the entries are not those that it was signed for")
+    for tile in tiles_of(head.size):
+        if tile.level is not None and read_file(folder / tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
+            raise UserError(f"{folder / tile.path} is not what lies below it comes to")
+    return Shown(signed.run, operator, head, ledger.round, ledger.credits(), manifest.is_private)
+
+
+def _entries(folder: Path, tile: Tile) -> list[bytes]:
+    path = folder / tile.path
+    try:
+        return open_bundle(read_file(path, _MAX_BUNDLE_BYTES), tile.width)
+    except RemoteFault as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _signed_head(folder: Path, signed: SignedManifest, operators: Sequence[bytes]) -> tuple[TreeHead, bytes]:
+    """Return the tree head of an export, and the operator of the manifest whose key it is signed by."""
+    note = note_of(folder)
+    for operator in operators:
+        if note.startswith(f"{origin(signed.run, operator)}\n"):
+            return head_of(note, origin(signed.run, operator), operator, folder), operator
+    raise UserError(f"{folder / CHECKPOINT} is of no log of the manifest beside it")
+
+
+def _manifest(folder: Path) -> SignedManifest:
+    check_exported(folder)
+    path = folder / MANIFEST
+    try:
+        signed = SignedManifest.read(read_file(path, MAX_SIGNED_MANIFEST_BYTES))
+        signed.open()
+    except OtherVersion as error:
+        raise UserError(f"{folder} has the log of a run of another version: {error}") from error
+    except RemoteFault as error:
+        raise UserError(f"{path} does not hold: {error}") from error
+    return signed

@@ -1,0 +1,140 @@
+"""A log as static files that any web server can serve and existing tools can read: exported, brought up to date.
+
+    checkpoint      the signed tree head (C2SP tlog-checkpoint); written last, so that all that it covers is there
+    tile/...        hashes and entries (``protocol.tiles``)
+    manifest.cbor   the packed SignedManifest
+    key             the operator's key as C2SP's tools take it
+
+Files that once were there stay as they are, so whoever reads while they are brought up to date reads one history.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.log.copying import CHECKPOINT
+from aggregator.log.storage import MANIFEST
+from aggregator.log.stored import StoredLog
+from protocol.encoding import pack
+from protocol.errors import RemoteFault, StorageError, UserError
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from protocol.merkle import leaf_hash
+from protocol.notes import MAX_NOTE_BYTES, TreeHead, open_tree_head, origin, verifier_key
+from protocol.tiles import Tile, pack_bundle, tiles_of
+from swarm.disk import disk_errors, make_directory, write_durably
+
+KEY = "key"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export holds now."""
+
+    head: TreeHead
+    new_entries: int
+    key: str  # of the operator, as C2SP's tools take it
+    num_files: int  # written
+    num_bytes: int
+
+
+def export(directory: Path, to: Path) -> Exported:
+    """Write the log of ``directory`` to the folder ``to``, or what is new since it was last written there; durable when this returns.
+
+    The run may be at work. Entries are compared with the tree that the operator signed for; what they mean is not looked at.
+
+    Raises:
+        UserError: there is no log, or ``to`` is a folder of something else, of another log, or of a newer state of this one.
+        StorageError: the disk fails, or the log is damaged.
+    """
+    log = StoredLog(directory)
+    signed, operator = log.manifest(), log.operator()
+    name = origin(signed.run, operator)
+    note = log.tree_head()  # before the tree: what it covers is on the disk
+    try:
+        head = head_of(note, name, operator, directory)
+    except UserError as error:  # nobody chose that file
+        raise StorageError(str(error)) from error
+    since = _already(to, signed, name, operator)
+    if log.root(head.size) != head.root:
+        raise StorageError(f"the log in {directory} is not what its tree head says: manta-aggregator ledger verify tells more")
+    if since is not None and (since.size > head.size or log.root(since.size) != since.root):
+        raise UserError(f"{to} has entries that the log in {directory} has not: one of the two is older, or was forked; keep both")
+    make_directory(to)
+    if since is None:
+        write_durably(to / MANIFEST, pack(signed))
+        write_durably(to / KEY, f"{verifier_key(name, operator)}\n".encode())
+    old = since.size if since else 0
+    num_files = num_bytes = 0
+    for tile in tiles_of(head.size, old):
+        data = log_bytes(log, tile)
+        path = to / tile.path
+        with disk_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(path, data)
+        num_files, num_bytes = num_files + 1, num_bytes + len(data)
+    write_durably(to / CHECKPOINT, note.encode())
+    return Exported(head, head.size - old, verifier_key(name, operator), num_files, num_bytes)
+
+
+def log_bytes(log: StoredLog, tile: Tile) -> bytes:
+    """Return a tile or a bundle of ``log``, which has all of it.
+
+    Raises:
+        StorageError: the log is damaged, or the disk fails.
+    """
+    if tile.level is not None:
+        return log.hashes(tile.row, tile.first, tile.width)
+    entries = log.entries(tile.first, tile.first + tile.width)
+    if b"".join(map(leaf_hash, entries)) != log.hashes(0, tile.first, tile.width):
+        raise StorageError(
+            f"the log does not hold its entries {tile.first} to {tile.first + tile.width - 1} as its tree says: verify the log"
+        )
+    return pack_bundle(entries)
+
+
+def _already(to: Path, signed: SignedManifest, name: str, operator: bytes) -> TreeHead | None:
+    """Return up to where ``to`` holds the log of that name already; None: it is new.
+
+    Raises:
+        UserError: it is something else.
+        StorageError: it cannot be read.
+    """
+    with disk_errors(to):
+        if not to.exists() or (to.is_dir() and not any(to.iterdir())):
+            return None
+    if not (to / MANIFEST).is_file():
+        raise UserError(f"{to} is there already, and no exported log: choose a new folder")
+    if read_file(to / MANIFEST, MAX_SIGNED_MANIFEST_BYTES) != pack(signed):
+        raise UserError(f"{to} has the log of another run: choose a new folder")
+    if not (to / CHECKPOINT).exists():
+        return None  # the first export was cut off
+    return head_of(note_of(to), name, operator, to)
+
+
+def head_of(note: str, name: str, operator: bytes, where: Path) -> TreeHead:
+    try:
+        head = open_tree_head(note, name, operator)
+    except RemoteFault as error:
+        raise UserError(f"the tree head of {where} does not hold: {error}") from error
+    if head.origin != name:
+        raise UserError(f"the tree head of {where} is of another log, {head.origin}")
+    return head
+
+
+def note_of(folder: Path) -> str:
+    try:
+        return read_file(folder / CHECKPOINT, MAX_NOTE_BYTES).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(f"{folder / CHECKPOINT} is no text") from error
+
+
+def read_file(path: Path, max_bytes: int) -> bytes:
+    """Return a file's bytes, cut off just after ``max_bytes``.
+
+    Raises:
+        UserError: it is missing.
+        StorageError: it cannot be read.
+    """
+    if not path.is_file():
+        raise UserError(f"{path} is missing")
+    with disk_errors(path), path.open("rb") as file:
+        return file.read(max_bytes + 1)

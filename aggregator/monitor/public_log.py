@@ -1,0 +1,56 @@
+"""The log as files over HTTP, below /tlog/: what ``aggregator.log.tiles`` exports, made as it is asked for (C2SP tlog-tiles)."""
+
+import asyncio
+from dataclasses import dataclass
+
+from aggregator.log.copying import CHECKPOINT
+from aggregator.log.storage import MANIFEST
+from aggregator.log.tiles import KEY, log_bytes
+from aggregator.monitor.asking import NotAnswered
+from aggregator.monitor.sight import Sight
+from protocol.encoding import pack
+from protocol.errors import EncodingError
+from protocol.notes import verifier_key
+from protocol.tiles import Tile
+
+
+@dataclass(frozen=True, slots=True)
+class PublicFile:
+    """A file as it is sent."""
+
+    data: bytes
+    media_type: str
+    is_final: bool  # it never changes
+
+
+class PublicLog:
+    """The files of one run's log, up to the newest tree head that the monitor has looked at."""
+
+    def __init__(self, sight: Sight) -> None:
+        """Answer of what ``sight`` sees."""
+        self._sight = sight
+
+    async def file(self, name: str) -> PublicFile:
+        """Return a file.
+
+        Raises:
+            NotAnswered: there is none of that name, or not yet.
+            StorageError: the log is damaged, or the disk fails.
+        """
+        sight = self._sight
+        if name == CHECKPOINT:
+            if sight.newest_head is None:
+                raise NotAnswered(503, "the monitor has not read the log yet")
+            return PublicFile(sight.newest_head.note.encode(), "text/plain; charset=utf-8", is_final=False)
+        if name == KEY:
+            return PublicFile(f"{verifier_key(sight.origin, sight.operator)}\n".encode(), "text/plain; charset=utf-8", is_final=True)
+        if name == MANIFEST:
+            return PublicFile(pack(sight.signed), "application/octet-stream", is_final=True)
+        try:
+            tile = Tile.named(name)
+        except EncodingError as error:
+            raise NotAnswered(404, "there is no such file; C2SP's tlog-tiles says how they are called") from error
+        if tile.first + tile.width > sight.size >> tile.row:
+            raise NotAnswered(404, "the log has not grown to that yet")
+        data = await asyncio.to_thread(log_bytes, sight.log, tile)
+        return PublicFile(data, "application/octet-stream", is_final=True)

@@ -1,0 +1,136 @@
+"""An exported log holds what the log holds, grows with it, and is checked from its files alone: by us, and by Go's own packages."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.exported import verify
+from aggregator.log.log import Log
+from aggregator.log.tiles import export
+from protocol.errors import StorageError, UserError
+from tests.aggregator.small_run import ENTRIES, OPERATOR, OTHER_OPERATOR, course_of, create, grow, opened_head, signed_manifest
+
+GO_PACKAGES = Path("/usr/share/gocode")
+CHECKER = Path(__file__).parents[3] / "benchmarks" / "tlog" / "main.go"
+ROUNDS = -(-300 // ENTRIES)  # more than a full tile
+
+
+@pytest.fixture
+def exported(log: Log, directory: Path, tmp_path: Path) -> Path:
+    """An exported log of more than a full tile, brought up to date twice."""
+    to = tmp_path / "public"
+    for rounds in (1, ROUNDS // 2, ROUNDS):
+        grow(log, rounds)
+        done = export(directory, to)
+        assert (done.head, done.new_entries) == (opened_head(log), rounds * ENTRIES)
+    return to
+
+
+def test_an_export_shows_what_the_log_holds(log: Log, exported: Path) -> None:
+    shown = verify(exported, course_of=course_of)
+    assert (shown.run, shown.operator) == (log.ledger.run, OPERATOR.public_key)
+    assert (shown.head, shown.rounds, shown.credits) == (opened_head(log), log.ledger.round, log.ledger.credits())
+
+
+def test_an_export_in_steps_is_the_export_at_once_and_partial_tiles_of_before(exported: Path, directory: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    export(directory, again)
+    at_once = {path.relative_to(again): path.read_bytes() for path in again.rglob("*") if path.is_file()}
+    in_steps = {path.relative_to(exported): path.read_bytes() for path in exported.rglob("*") if path.is_file()}
+    assert at_once.items() <= in_steps.items()
+    assert all(path.parent.suffix == ".p" for path in in_steps.keys() - at_once.keys())
+    assert export(directory, again).num_files == 0
+
+
+def test_a_first_export_that_was_cut_off_is_done_again(log: Log, directory: Path, tmp_path: Path) -> None:
+    grow(log, 3)
+    to = tmp_path / "public"
+    export(directory, to)
+    (to / "checkpoint").unlink()
+    (to / "tile" / "entries" / f"000.p/{3 * ENTRIES}").write_bytes(b"cut")
+    assert export(directory, to).new_entries == 3 * ENTRIES
+    assert verify(to, course_of=course_of).rounds == 3
+
+
+def test_every_damaged_or_missing_file_is_named(exported: Path, tmp_path: Path) -> None:
+    used = verify(exported, course_of=course_of)
+    newest = [path for path in exported.rglob("*") if path.is_file() and (path.parent.suffix != ".p" or _is_newest(path, used.head.size))]
+    assert len(newest) >= 8
+    for number, path in enumerate(newest):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(exported, copy)
+        there = copy / path.relative_to(exported)
+        if there.name == "key":  # for other tools: the manifest names the key
+            continue
+        if number % 2:
+            there.unlink()
+        else:
+            data = bytearray(there.read_bytes())
+            data[len(data) // 2] ^= 1
+            there.write_bytes(data)
+        with pytest.raises(UserError, match=copy.name):
+            verify(copy, course_of=course_of)
+        shutil.rmtree(copy)
+
+
+def _is_newest(partial: Path, size: int) -> bool:
+    row = partial.parent.parent.name
+    there = size >> 8 * (0 if row == "entries" else int(row))
+    return int(partial.name) == there % 256 and int(partial.parent.name.removesuffix(".p")) == there // 256
+
+
+def test_an_export_never_goes_back_and_never_mixes_two_logs(log: Log, directory: Path, exported: Path, tmp_path: Path) -> None:
+    old = tmp_path / "old"
+    before = {path: path.read_bytes() for path in exported.rglob("*") if path.is_file()}
+    with create(old, signed_manifest()) as older:
+        grow(older, 1)
+        with pytest.raises(UserError, match="one of the two is older"):
+            export(old, exported)
+    other = tmp_path / "other"
+    with create(other, signed_manifest("other")), pytest.raises(UserError, match="another run"):
+        export(other, exported)
+    others = tmp_path / "others"
+    with create(others, signed_manifest(), OTHER_OPERATOR), pytest.raises(UserError, match="does not hold"):
+        export(others, exported)
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "letter.txt").write_text("mine")
+    with pytest.raises(UserError, match="no exported log"):
+        export(directory, tmp_path / "letters")
+    with pytest.raises(UserError, match="no exported log"):
+        verify(tmp_path / "letters")
+    assert {path: path.read_bytes() for path in exported.rglob("*") if path.is_file()} == before
+
+
+def test_a_log_whose_entries_are_not_under_its_tree_is_not_exported(log: Log, directory: Path, tmp_path: Path) -> None:
+    grow(log, 1)
+    log._connection.execute("UPDATE entries SET bytes = x'00' WHERE position = 1")
+    with pytest.raises(StorageError, match="entries 0 to"):
+        export(directory, tmp_path / "public")
+    assert not (tmp_path / "public" / "checkpoint").exists()
+
+
+@pytest.mark.skipif(shutil.which("go") is None or not GO_PACKAGES.is_dir(), reason="needs golang-go and golang-golang-x-mod-dev")
+def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log: Log, tmp_path: Path) -> None:
+    older = tmp_path / "older"
+    shutil.copy(exported / "checkpoint", older)
+    grow(log, 2)
+    export(directory, exported)
+
+    def check() -> subprocess.CompletedProcess[str]:
+        go = {"GO111MODULE": "off", "GOPATH": str(GO_PACKAGES), "GOCACHE": str(tmp_path / "cache"), "GOFLAGS": ""}
+        command = ["go", "run", str(CHECKER), str(exported), str(older)]
+        return subprocess.run(command, env={**os.environ, **go}, capture_output=True, text=True, check=False)
+
+    held = check()
+    size = log.ledger.size
+    assert held.returncode == 0, held.stderr
+    assert held.stdout.splitlines() == [
+        f"{size} entries are under the signed root {opened_head(log).root.hex()}",
+        f"the tree of {size - 2 * ENTRIES} entries is a prefix of it",
+    ]
+    bundle = exported / "tile" / "entries" / "000"
+    bundle.write_bytes(bundle.read_bytes()[:-1] + b"?")
+    assert check().returncode == 1
