@@ -14,7 +14,7 @@ ALL_FORMATS = (*FORMATS, INT8)
 SUFFIXES = (f".{PT2}", f".{ONNX}")
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of a folder
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,49}")
-_FOR_ONNX = ("onnx", "onnxscript", "onnxruntime")
+ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool) -> dict[str, str]:
@@ -24,7 +24,7 @@ def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool
         UserError: something has such a name already (see ``write``), or a package for ONNX is missing.
     """
     if ONNX in formats or INT8 in formats:
-        _check_packages()
+        check_onnx_packages()
     names = {PT2: f"{name}.pt2", ONNX: f"{name}.onnx", FOLDER: name, INT8: f"{name}.int8.onnx"}
     targets = {form: names[form] for form in ALL_FORMATS if form in formats}
     for target in targets.values():
@@ -57,8 +57,13 @@ def _check_target(path: Path, replace: bool) -> None:
         raise UserError(f"{path} is something else than an export, and is not replaced; choose another --name or --out")
 
 
-def _check_packages() -> None:
-    missing = next((name for name in _FOR_ONNX if find_spec(name) is None), None)
+def check_onnx_packages() -> None:
+    """Refuse what needs ONNX where a package for it is missing.
+
+    Raises:
+        UserError: one is.
+    """
+    missing = next((name for name in ONNX_PACKAGES if find_spec(name) is None), None)
     if missing is not None:
         raise missing_package(missing)
 

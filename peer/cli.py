@@ -135,7 +135,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
         for path, found in asyncio.run(collect(config, out)):
             conditions = found.table.conditions
             how = f"{conditions.device}, {conditions.threads} threads, {conditions.dtype}, batches of {conditions.batch}"
-            click.echo(f"{path}: {conditions.name} ({how})")
+            click.echo(f"{path}: {conditions.name} ({how}, {conditions.runtime})")
 
 
 @main.command(name="pause")

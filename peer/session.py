@@ -16,7 +16,7 @@ from automl.data.images import ImageDataset
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.data.views import StereoDataset
-from automl.latency.table import LatencyTable
+from automl.latency.table import TORCH, LatencyTable
 from automl.spaces.space import space_named
 from automl.training.lots import Worker
 from automl.training.schedule import Plan
@@ -320,6 +320,8 @@ def _sizing_of(config: PeerConfig, manifest: Manifest, table: bytes | None, desk
     if manifest.algorithm != "model-parallel":
         return None
     latencies = None if table is None else LatencyTable.from_bytes(table)
+    if latencies is not None and latencies.conditions.runtime != TORCH:
+        latencies = None  # lots are trained by torch: another runtime's times say little of them, and soon they are measured
     has_light = (lambda: False) if desk is None else (lambda: desk.is_lease_only or desk.has_contributors)
     return Sizing(Plan.of(manifest), manifest.lot_samples, given=config.size, table=latencies, has_light=has_light)
 

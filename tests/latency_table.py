@@ -9,7 +9,7 @@ def table_of(name: str = "A Processor (R) v2", supernet: str = TINY.name) -> Lat
     """Return a valid table for the tiny classifier, whatever supernet it says it is of."""
     return LatencyTable(
         supernet=supernet,
-        conditions=Conditions(device="cpu", name=name, threads=2, dtype="fp32", batch=1, torch="2.0"),
+        conditions=Conditions(device="cpu", name=name, threads=2, dtype="fp32", batch=1, version="2.0"),
         entries={key: 0.5 for key, _ in cost_table(TINY)},
         offset=0.25,
         factor=1.0,

@@ -186,6 +186,7 @@ MISTAKES = [
     (("automl.cli", "export", "--snapshot", "missing", "--arch", "largest", "--out", "new"), "missing is no snapshot"),
     (("automl.cli", "data", "folder-flowers", "--data-root", "missing"), "is no folder"),
     (("automl.cli", "profile", "--out", "missing/table.json"), "no folder missing"),
+    (("automl.cli", "profile", "--out", "table.json", "--runtime", "onnxruntime", "--dtype", "bf16"), "on the CPU in fp32 only"),
     # What is not what it should be.
     (("peer.cli", "join", "--dir", "settings"), "'gpu' is not a key"),
     (("peer.cli", "init", "--dir", "settings"), "there already"),

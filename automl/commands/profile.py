@@ -6,7 +6,8 @@ import click
 
 from automl.commands import clear_errors, loading
 from automl.files import check_writable
-from automl.latency.table import DTYPES
+from automl.forms import check_onnx_packages
+from automl.latency.table import DTYPES, ONNXRUNTIME, RUNTIMES, TORCH
 from automl.spaces.space import TINY, space_named
 from protocol.errors import UserError
 
@@ -17,17 +18,30 @@ from protocol.errors import UserError
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="What is computed in.")
 @click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Samples of one run.")
+@click.option(
+    "--runtime",
+    type=click.Choice(RUNTIMES),
+    default=TORCH,
+    show_default=True,
+    help="What runs the layers: onnxruntime measures as exported .onnx files run, on the CPU in fp32.",
+)
 @click.option("--quick", is_flag=True, help="Measure seldom: a rough table in seconds.")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where the table goes (JSON); an older one is replaced."
 )
-def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: int, quick: bool, out: Path) -> None:
+def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: int, runtime: str, quick: bool, out: Path) -> None:
     """Measure a latency table on this device, and how well it foretells the latency of whole networks."""
     with clear_errors():
         space = space_named(supernet)
         if device not in ("cpu", "cuda"):
             raise UserError(f"there is no device {device!r}; use --device cpu or --device cuda")
+        if runtime == ONNXRUNTIME:
+            if (device, dtype) != ("cpu", "fp32"):
+                raise UserError(
+                    "onnxruntime is measured on the CPU in fp32 only: leave --device and --dtype out, or measure with --runtime torch"
+                )
+            check_onnx_packages()
         check_writable(out)
         with loading():
             from automl.jobs import profile as job
-        job.profile(space, device, threads, dtype, batch, is_quick=quick, out=out)
+        job.profile(space, device, threads, dtype, batch, runtime, is_quick=quick, out=out)

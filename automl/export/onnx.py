@@ -5,7 +5,7 @@ other file and no operation outside the standard.
 """
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from automl.export.description import Description
-from automl.forms import missing_package
+from automl.forms import ONNX_PACKAGES, missing_package
 
 OPSET = 18  # of the standard operations: onnxruntime reads it from version 1.14 on
+IR_VERSION = 10  # of the file, as torch's exporter writes it
 MAX_BYTES = 512 << 20
 _KEY = "manta.json"  # in metadata_props
 
@@ -35,19 +36,32 @@ def onnx_model(program: torch.export.ExportedProgram, description: Description) 
     Raises:
         UserError: the packages for it are not installed.
     """
-    for name in ("onnx", "onnxscript", "onnxruntime"):
+    model = exported_model(program, list(description.input_names), [description.output_name])
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_param = "batch"
+    return model
+
+
+def exported_model(
+    program: torch.export.ExportedProgram, input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None
+) -> Any:
+    """Return a program of torch's as an ONNX model, without what the exporter tells about the source code and its folders.
+
+    Raises:
+        UserError: the packages for it are not installed.
+    """
+    for name in ONNX_PACKAGES:
         package(name)
     exported = torch.onnx.export(
-        program,
-        dynamo=True,
-        opset_version=OPSET,
-        input_names=list(description.input_names),
-        output_names=[description.output_name],
-        verbose=False,
+        program, dynamo=True, opset_version=OPSET, input_names=input_names, output_names=output_names, verbose=False
     )
     assert exported is not None
     model = exported.model_proto
-    _tidy(model)
+    for message in _messages(model):
+        if message.DESCRIPTOR.name in ("NodeProto", "ValueInfoProto", "TensorProto", "GraphProto", "ModelProto", "FunctionProto"):
+            message.ClearField("metadata_props")
+            message.ClearField("doc_string")
+    model.graph.ClearField("value_info")  # shapes in between, in the exporter's names: runtimes infer them
     return model
 
 
@@ -58,17 +72,6 @@ def described_bytes(model: Any, description: Description) -> bytes:
     onnx.checker.check_model(model, full_check=True)
     data: bytes = model.SerializeToString()
     return data
-
-
-def _tidy(model: Any) -> None:
-    """Take out what the exporter tells about the source code and its folders, and call the free dimension what it is."""
-    for message in _messages(model):
-        if message.DESCRIPTOR.name in ("NodeProto", "ValueInfoProto", "TensorProto", "GraphProto", "ModelProto", "FunctionProto"):
-            message.ClearField("metadata_props")
-            message.ClearField("doc_string")
-    for value in (*model.graph.input, *model.graph.output):
-        value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    model.graph.ClearField("value_info")  # shapes in between, in the exporter's names: runtimes infer them
 
 
 def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:

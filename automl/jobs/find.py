@@ -17,7 +17,7 @@ from automl.commands.find import JOURNAL, OPTIONS, Wishes
 from automl.data.catalog import load_dataset
 from automl.evaluation.held_out import check_fit
 from automl.files import write_whole
-from automl.latency.table import LatencyTable
+from automl.latency.table import Conditions, LatencyTable
 from automl.opening import checked_device, dataset_of, opened_snapshot
 from automl.search.constraints import Constraint, Cost, Region
 from automl.search.earlier import EarlierSearch, Recalling
@@ -48,6 +48,7 @@ class _Task:
     dataset: str
     evaluator: LocalEvaluator
     origin: dict[str, str | int | None]  # which weights, data and latencies
+    measured: Conditions | None  # of the latencies
 
 
 def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None) -> None:
@@ -95,7 +96,15 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
     axes = tuple(constraint.cost for constraint in constraints) or costs[:1]
-    return _Task(Region(space, constraints), costs, axes, dataset.name, LocalEvaluator(supernet, dataset), origin)
+    return _Task(
+        Region(space, constraints),
+        costs,
+        axes,
+        dataset.name,
+        LocalEvaluator(supernet, dataset),
+        origin,
+        None if table is None else table.conditions,
+    )
 
 
 def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str) -> LocalEvaluator:
@@ -144,12 +153,15 @@ def _save(found: Found, task: _Task, folder: Path, settings: Settings) -> None:
     space = task.region.space
     title = f"{space.name} after round {task.origin['round']}, {task.dataset}"
     write_whole(folder / "best.json", found.best.architecture.to_json().encode() + b"\n")
-    write_whole(folder / "result.json", result_json(found, task.costs, task.axes, settings))
+    write_whole(folder / "result.json", result_json(found, task.costs, task.axes, settings, task.measured))
     write_whole(folder / "front.png", plot(found, task.axes, task.region.constraints, space.task, title))
 
 
 def _show(found: Found, task: _Task, folder: Path) -> None:
     console = Console(highlight=False, markup=False)
+    if task.measured is not None:
+        of = task.measured
+        console.print(f"latencies: of {of.name} ({of.device}), {of.runtime} {of.version}, batch {of.batch}", soft_wrap=True)
     if found.fit is not None:
         fit = found.fit
         console.print(

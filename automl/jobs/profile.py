@@ -7,29 +7,31 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from automl.latency.profiler import QUICK, THOROUGH
 from automl.latency.profiler import profile as measure
-from automl.latency.table import LatencyTable
+from automl.latency.table import TORCH, LatencyTable
+from automl.latency.visits import QUICK, THOROUGH
 from automl.spaces.space import Architecture, SearchSpace
 
 
-def profile(space: SearchSpace, device: str, threads: int | None, dtype: str, batch: int, *, is_quick: bool, out: Path) -> None:
+def profile(
+    space: SearchSpace, device: str, threads: int | None, dtype: str, batch: int, runtime: str, *, is_quick: bool, out: Path
+) -> None:
     """Measure, with a bar for the person; write the table to ``out`` and say what is in it.
 
     Raises:
-        UserError: the device is not here, or cannot compute so.
+        UserError: the device is not here, or cannot compute so; a package for ONNX is missing.
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    columns = (TextColumn("measuring"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("measuring")
+        bar = progress.add_task("measuring" if runtime == TORCH else "exporting")
 
         def show(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total)
+            progress.update(bar, completed=done, total=total, description="measuring")
 
-        table = measure(space, device, dtype, batch, QUICK if is_quick else THOROUGH, show)
+        table = measure(space, device, dtype, batch, QUICK if is_quick else THOROUGH, show, runtime)
     table.save(out)
     _print(table, space)
     click.echo(f"table of {len(table.entries)} prices: {out}")
@@ -40,7 +42,7 @@ def _print(table: LatencyTable, space: SearchSpace) -> None:
     conditions = table.conditions
     click.echo(
         f"{table.supernet} on {conditions.name} ({conditions.device}), {conditions.threads} CPU threads, {conditions.dtype}, "
-        f"batch {conditions.batch}, torch {conditions.torch}"
+        f"batch {conditions.batch}, {conditions.runtime} {conditions.version}"
     )
     for name, architecture in (("largest", space.largest()), ("smallest", space.smallest())):
         click.echo(f"  {name:<9} {table.latency_ms(architecture):9.3f} ms: {_shares(table, architecture)}")

@@ -22,6 +22,7 @@ MAX_BYTES = 4 << 20
 MAX_MS = 1e9
 MAX_TEXT = 200  # of the names in a table
 DTYPES = ("fp32", "bf16", "fp16")
+TORCH, ONNXRUNTIME = RUNTIMES = ("torch", "onnxruntime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,8 @@ class Conditions:
     threads: int  # CPU threads
     dtype: str  # of DTYPES
     batch: int  # samples of one run
-    torch: str  # version
+    version: str  # of the runtime
+    runtime: str = TORCH  # of RUNTIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class LatencyTable:
     def to_bytes(self) -> bytes:
         """Return the table as canonical JSON: what a peer can publish."""
         value = {"format": FORMAT, **asdict(self)}
+        value["conditions"][value["conditions"].pop("runtime")] = value["conditions"].pop("version")  # like "torch": "2.14.1"
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
@@ -128,7 +131,8 @@ def _table(value: object) -> LatencyTable:
     fields = _object(value, "a table", ("format", "supernet", "conditions", "entries", "offset", "factor", "accuracy"))
     if fields["format"] != FORMAT:
         raise EncodingError(f"its format is not {FORMAT}")
-    conditions = _object(fields["conditions"], "its conditions", ("device", "name", "threads", "dtype", "batch", "torch"))
+    runtime = _runtime(fields["conditions"])
+    conditions = _object(fields["conditions"], "its conditions", ("device", "name", "threads", "dtype", "batch", runtime))
     accuracy = _object(fields["accuracy"], "its accuracy", ("num_fitted", "num_checked", "mean_error", "worst_error", "rank_correlation"))
     entries = fields["entries"]
     if not isinstance(entries, dict):
@@ -141,7 +145,8 @@ def _table(value: object) -> LatencyTable:
             threads=_count(conditions["threads"]),
             dtype=_text(conditions["dtype"]),
             batch=_count(conditions["batch"]),
-            torch=_text(conditions["torch"]),
+            version=_text(conditions[runtime]),
+            runtime=runtime,
         ),
         entries={key: _number(price, 0.0, MAX_MS) for key, price in entries.items()},
         offset=_number(fields["offset"], -MAX_MS, MAX_MS),
@@ -154,6 +159,11 @@ def _table(value: object) -> LatencyTable:
             rank_correlation=_number(accuracy["rank_correlation"], -1.1, 1.1),
         ),
     )
+
+
+def _runtime(conditions: object) -> str:
+    """Return the one that is named in the conditions, with its version; a table of before knows torch alone."""
+    return ONNXRUNTIME if isinstance(conditions, dict) and ONNXRUNTIME in conditions else TORCH
 
 
 def _check(table: LatencyTable) -> None:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from automl.data.dataset import STEREO
 from automl.evaluation.held_out import metric_of
+from automl.latency.table import Conditions
 from automl.search.constraints import Constraint, Cost
 from automl.search.front import spread
 from automl.search.journal import Settings
@@ -98,8 +99,10 @@ def _ranged(interval: Interval, scale: float, digits: int) -> str:
     return f"{value} [{low}, {high}]"
 
 
-def result_json(found: Found, costs: Sequence[Cost], axes: Sequence[Cost], settings: Settings) -> bytes:
-    """Return all that is known of the best and of the front, and of which search they are."""
+def result_json(
+    found: Found, costs: Sequence[Cost], axes: Sequence[Cost], settings: Settings, latencies: Conditions | None = None
+) -> bytes:
+    """Return all that is known of the best and of the front, of which search they are, and under which conditions ``latencies`` hold."""
     value = {
         "format": FORMAT,
         "settings": dict(settings),
@@ -108,6 +111,7 @@ def result_json(found: Found, costs: Sequence[Cost], axes: Sequence[Cost], setti
         "predictor": None if found.fit is None else asdict(found.fit),
         "axes": [axis.name for axis in axes],
         "best": _candidate(found.best, costs),
+        **({} if latencies is None else {"latencies": asdict(latencies)}),
         "rehearsal": None if found.rehearsal is None else asdict(found.rehearsal),
         "unseen": asdict(found.unseen),
         "front": [_candidate(candidate, costs) for candidate in found.front],

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+import onnxruntime
 import pytest
 import torch
 from click.testing import CliRunner
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from automl.commands.profile import profile as profile_command
 from automl.latency.correction import fitted_table
-from automl.latency.profiler import Effort, FixedPart, profile, table_parts
-from automl.latency.table import MAX_BYTES, Accuracy, Conditions, LatencyTable
+from automl.latency.profiler import FixedPart, profile, table_parts
+from automl.latency.table import MAX_BYTES, ONNXRUNTIME, Accuracy, Conditions, LatencyTable
+from automl.latency.visits import Effort
 from automl.spaces.cost import cost_table
 from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
 from protocol.errors import EncodingError, UserError
@@ -184,6 +186,21 @@ def test_a_profile_prices_every_gene(space: SearchSpace) -> None:
     assert [done for done, _ in heard] == list(range(1, heard[-1][1] + 1))
 
 
+def test_a_profile_by_onnxruntime_says_so_wherever_it_is_kept() -> None:
+    space = small(TINY)
+    table = profile(space, effort=ONCE, runtime=ONNXRUNTIME)
+    assert set(table.entries) == {key for key, _ in cost_table(space)}
+    assert table.minimum_ms(space) > 0.0
+    assert (table.conditions.runtime, table.conditions.version) == ("onnxruntime", onnxruntime.__version__)
+    text = json.loads(replace(made_up(TINY), conditions=table.conditions).to_bytes())
+    assert text["conditions"]["onnxruntime"] == onnxruntime.__version__
+    assert "torch" not in text["conditions"]
+    assert LatencyTable.from_bytes(json.dumps(text).encode()).conditions == table.conditions
+    text["conditions"]["torch"] = torch.__version__
+    with pytest.raises(EncodingError, match="exactly the fields"):
+        LatencyTable.from_bytes(json.dumps(text).encode())
+
+
 def test_a_profile_can_be_of_another_dtype_and_batch() -> None:
     table = profile(small(TINY), dtype="bf16", batch=3, effort=ONCE)
     assert (table.conditions.dtype, table.conditions.batch) == ("bf16", 3)
@@ -234,6 +251,8 @@ def test_a_quick_profile_can_be_loaded_and_says_how_far_to_trust_it(tmp_path: Pa
     [
         ["--supernet", "huge", "--out", "table.json"],
         ["--device", "tpu", "--out", "table.json"],
+        ["--runtime", "onnxruntime", "--dtype", "bf16", "--out", "table.json"],
+        ["--runtime", "onnxruntime", "--device", "cuda", "--out", "table.json"],
         ["--out", "missing/table.json"],
         ["--out", "."],
     ],
@@ -263,6 +282,6 @@ def test_what_the_device_cannot_run_is_the_users_error(monkeypatch: pytest.Monke
     def unable(*_: object) -> None:
         raise RuntimeError("not implemented for 'Half'\nlong trace")
 
-    monkeypatch.setattr("automl.latency.profiler.Bench.median_ms", unable)
+    monkeypatch.setattr("automl.latency.visits.Stopwatch.median_ms", unable)
     with pytest.raises(UserError, match="not implemented for 'Half'; try another --dtype"):
         profile(small(TINY), dtype="fp16", effort=ONCE)

@@ -100,6 +100,8 @@ def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measuring, 
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "found" / "result.json").read_text())
     assert found["axes"] == ["latency"]
+    assert found["latencies"]["runtime"] == "torch"
+    assert "latencies: of test (cpu), torch 2, batch 1" in result.stdout
     assert found["best"]["costs"]["latency_ms"] == pytest.approx(found["best"]["costs"]["macs"] / 1e6)
     assert all(each["costs"]["latency_ms"] <= 1.1 for each in found["front"])
 
