@@ -9,9 +9,10 @@ from protocol.errors import UserError
 
 PT2, ONNX, FOLDER = "pt2", "onnx", "folder"
 INT8 = "int8"  # ONNX too, with weights and activations of 8 bits; made where it is asked for
+PTE = "pte"  # for ExecuTorch; made where it is asked for
 FORMATS = (PT2, ONNX, FOLDER)  # made where nobody asks for others
-ALL_FORMATS = (*FORMATS, INT8)
-SUFFIXES = (f".{PT2}", f".{ONNX}")
+ALL_FORMATS = (*FORMATS, INT8, PTE)
+SUFFIXES = (f".{PT2}", f".{ONNX}")  # of files that this project opens
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of a folder
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,49}")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -21,11 +22,13 @@ def check_targets(folder: Path, name: str, formats: Sequence[str], replace: bool
     """Return what each format is to be called in ``folder``.
 
     Raises:
-        UserError: something has such a name already (see ``write``), or a package for ONNX is missing.
+        UserError: something has such a name already (see ``write``), or a package for ONNX or ExecuTorch is missing.
     """
     if ONNX in formats or INT8 in formats:
         check_onnx_packages()
-    names = {PT2: f"{name}.pt2", ONNX: f"{name}.onnx", FOLDER: name, INT8: f"{name}.int8.onnx"}
+    if PTE in formats and find_spec("executorch") is None:
+        raise missing_executorch()
+    names = {PT2: f"{name}.pt2", ONNX: f"{name}.onnx", FOLDER: name, INT8: f"{name}.int8.onnx", PTE: f"{name}.pte"}
     targets = {form: names[form] for form in ALL_FORMATS if form in formats}
     for target in targets.values():
         _check_target(folder / target, replace)
@@ -49,7 +52,7 @@ def _check_target(path: Path, replace: bool) -> None:
         return
     if not replace:
         raise UserError(f"{path} is there already; choose another --name or --out, or replace it with --force")
-    if path.suffix in SUFFIXES:
+    if path.suffix in (*SUFFIXES, f".{PTE}"):
         is_export = path.is_file()
     else:
         is_export = path.is_dir() and {entry.name for entry in path.iterdir()} <= {CONFIG, WEIGHTS, CARD}
@@ -71,3 +74,20 @@ def check_onnx_packages() -> None:
 def missing_package(name: str) -> UserError:
     """Return what a person is told who lacks a package that writes or reads ONNX."""
     return UserError(f"for ONNX the package {name} is missing: pip install 'manta-swarm[export]'")
+
+
+def missing_executorch() -> UserError:
+    """Return what a person is told who lacks the package that writes .pte files."""
+    return UserError("for .pte files the package executorch is missing: pip install 'manta-swarm[executorch]'")
+
+
+def check_opens(path: Path) -> None:
+    """Refuse a program of ExecuTorch's, which trusts what it runs: it could be a stranger's.
+
+    Raises:
+        UserError: it is one.
+    """
+    if path.suffix == f".{PTE}":
+        raise UserError(
+            f"{path} is for ExecuTorch on a device, and is not opened here; give the .pt2, the .onnx or the folder of the network"
+        )

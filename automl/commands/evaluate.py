@@ -9,7 +9,7 @@ import click
 from automl.commands import check_data, clear_errors, described, loading
 from automl.data.dataset import PARTS
 from automl.data.names import check_name
-from automl.forms import SUFFIXES
+from automl.forms import SUFFIXES, check_opens
 from automl.spaces.choice import chosen
 from protocol.errors import UserError
 
@@ -59,6 +59,7 @@ def evaluate(**options: Any) -> None:
     with clear_errors():
         wishes = Wishes(**options)
         source = _source(wishes.path, wishes.snapshot)
+        check_opens(source)
         if wishes.test_folder is not None and wishes.part is not None:
             raise UserError("--test-folder is tested on as a whole: leave --part out")
         if source == wishes.path and (source.is_dir() or source.suffix in SUFFIXES):

@@ -16,7 +16,7 @@ from automl.export import onnx, pt2
 from automl.export.description import Description
 from automl.export.folder import read_folder
 from automl.files import read_bounded
-from automl.forms import SUFFIXES
+from automl.forms import SUFFIXES, check_opens
 from protocol.errors import UserError
 
 
@@ -56,6 +56,7 @@ def open_exported(path: Path) -> ExportedNetwork:
     if path.is_dir():
         network, description = read_folder(path)
         return ExportedNetwork(description, network)
+    check_opens(path)
     if path.suffix not in SUFFIXES:
         raise UserError(f"{path} is no exported network: give a .pt2, an .onnx, or a folder with a config.json")
     form = pt2 if path.suffix == ".pt2" else onnx

@@ -13,10 +13,11 @@ from automl.export.folder import folder_files
 from automl.export.graph import traced
 from automl.export.onnx import onnx_bytes, read_onnx
 from automl.export.pt2 import pt2_bytes, read_pt2
+from automl.export.pte import own_pte, pte_bytes
 from automl.export.quantised import quantised_bytes
 from automl.export.subnet import Subnet
 from automl.files import staged
-from automl.forms import FOLDER, INT8, ONNX, PT2, check_targets
+from automl.forms import FOLDER, INT8, ONNX, PT2, PTE, check_targets
 from automl.models.plain import deployed
 from protocol.errors import OwnFault
 
@@ -35,11 +36,11 @@ class Written:
 
 
 def write(subnet: Subnet, folder: Path, name: str, formats: Sequence[str], overwrite: bool = False) -> list[Written]:
-    """Write ``folder/name.pt2``, ``folder/name.onnx``, ``folder/name.int8.onnx`` and ``folder/name/``, or some of them: all or none.
+    """Write ``folder/name.pt2``, ``.onnx``, ``.int8.onnx`` and ``.pte`` and ``folder/name/``, or some of them: all or none.
 
     Raises:
-        UserError: something has such a name already (and ``overwrite`` is False, or it is not an export); a package for ONNX is missing;
-            the disk refuses.
+        UserError: something has such a name already (and ``overwrite`` is False, or it is not an export); a package for ONNX or
+            ExecuTorch is missing; the disk refuses.
         OwnFault: a file does not compute what the network computes.
     """
     targets = check_targets(folder, name, formats, overwrite)
@@ -59,7 +60,7 @@ def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str
         targets: by format, what the file or folder is called.
 
     Raises:
-        UserError: a package for ONNX is missing.
+        UserError: a package for ONNX or ExecuTorch is missing.
         OwnFault: a file does not compute what the network computes.
     """
     description = subnet.description
@@ -76,6 +77,9 @@ def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str
         if ONNX in targets:
             files[targets[ONNX]] = onnx_bytes(program, description)
             differences[ONNX] = _difference(network, read_onnx, files[targets[ONNX]], description)
+    if PTE in targets:
+        files[targets[PTE]] = pte_bytes(network, description)
+        differences[PTE] = _difference(network, own_pte, files[targets[PTE]], description)
     if INT8 in targets:
         of_int8 = replace(description, is_int8=True)
         files[targets[INT8]] = quantised_bytes(subnet)
