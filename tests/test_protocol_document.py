@@ -332,11 +332,11 @@ def near_rows() -> Iterator[tuple[str, str]]:
 
 def search_space_row(space: SearchSpace) -> str:
     """Return a space as its table has it."""
-    (first, *others) = space.units
-    assert all(replace(unit, width=first.width) == first for unit in others)
-    lists = (space.resolutions, space.widths, (space.stem_width,), first.depths, first.kernels, first.expansions)
+    lists = (space.resolutions, space.widths, (space.stem_width,))
+    choices = [[", ".join(map(str, getattr(unit, what))) for unit in space.units] for what in ("depths", "kernels", "expansions")]
+    each = [texts[0] if len(set(texts)) == 1 else " / ".join(texts) for texts in choices]
     channels, classes, disparities = space.image_channels, space.num_classes or "-", space.num_disparities or "-"
-    cells = [f"`{space.name}`", space.task, *(", ".join(map(str, values)) for values in lists), channels, classes, disparities]
+    cells = [f"`{space.name}`", space.task, *(", ".join(map(str, values)) for values in lists), *each, channels, classes, disparities]
     return f"| {' | '.join(map(str, cells))} |"
 
 

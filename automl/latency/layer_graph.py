@@ -7,6 +7,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import fx, nn
 from torch.nn import functional as F
@@ -14,7 +15,15 @@ from torch.nn import functional as F
 from automl.export.onnx import IR_VERSION, OPSET, package
 from protocol.errors import OwnFault
 
-_ELEMENTWISE = {F.relu: "Relu", operator.add: "Add"}
+_ELEMENTWISE: dict[Any, tuple[str, dict[str, float]]] = {
+    F.relu: ("Relu", {}),
+    F.hardswish: ("HardSwish", {}),
+    F.hardsigmoid: ("HardSigmoid", {"alpha": 1 / 6}),
+    operator.add: ("Add", {}),
+    operator.mul: ("Mul", {}),
+}
+_OVER_THE_MAP = ((2, 3),)  # what is left of a mean's arguments, and its others
+_KEPT = {"keepdim": True}
 _SAME = ("contiguous",)  # methods that change no number
 
 
@@ -42,7 +51,11 @@ class Nodes:
             elif node.op == "call_method" and node.target in _SAME:
                 names[node] = given[0]
             elif node.op == "call_function" and node.target in _ELEMENTWISE:
-                self.operations.append(helper.make_node(_ELEMENTWISE[node.target], given, [own]))
+                operation, attributes = _ELEMENTWISE[node.target]
+                self.operations.append(helper.make_node(operation, given, [own], **attributes))
+            elif node.op == "call_method" and node.target == "mean" and (node.args[1:], node.kwargs) == (_OVER_THE_MAP, _KEPT):
+                self.weights.append(numbers.from_array(np.array(_OVER_THE_MAP[0]), f"{own}.axes"))
+                self.operations.append(helper.make_node("ReduceMean", [*given, f"{own}.axes"], [own]))
             elif node.op == "call_module":
                 operation, attributes, tensors = _translated(layer.get_submodule(node.target))
                 held = {f"{own}.{name}": tensor for name, tensor in tensors.items()}

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from automl.latency.correction import fitted_table
 from automl.latency.table import ONNXRUNTIME, TORCH, Conditions, LatencyTable
 from automl.latency.visits import BESIDE, THOROUGH, Effort, Run, Stopwatch, Told
-from automl.models.layers import PlainLayer
 from automl.models.plain import plain_network
+from automl.models.searchable import Plain, plain_layer
 from automl.spaces.shapes import LayerShape, layer_shapes, unit_sides
 from automl.spaces.space import Architecture, SearchSpace, layer_gene
 from automl.spaces.units import Layer
@@ -159,11 +159,11 @@ class Bench:
     def _run(self, subject: Part | Architecture) -> Run:
         if isinstance(subject, LayerPart):
             shape = (self._batch * subject.shape.views, subject.shape.channels_in, subject.height, subject.width)
-            return functools.partial(self._ready(PlainLayer(subject.shape, subject.layer)), self._input(shape))
+            return functools.partial(self._ready(plain_layer(subject.shape, subject.layer)), self._input(shape))
         module, x_BCHW = self._network(fixed_of(self._space, subject) if isinstance(subject, FixedPart) else subject)
         if isinstance(subject, FixedPart):
             for name, layer in list(module.named_modules()):
-                if isinstance(layer, PlainLayer):
+                if isinstance(layer, Plain):
                     module.set_submodule(name, _Recording(layer))
             module(x_BCHW)
         return functools.partial(module, x_BCHW)

@@ -17,8 +17,8 @@ from automl.latency.layer_graph import layer_model
 from automl.latency.profiler import FixedPart, LayerPart, Part, draw, fixed_of
 from automl.latency.rest_graph import Rest, Shape, rest_of
 from automl.latency.visits import Effort, Run, Stopwatch, Told
-from automl.models.layers import PlainLayer
 from automl.models.plain import plain_network
+from automl.models.searchable import plain_layer
 from automl.spaces.space import Architecture, SearchSpace
 
 _LEAST = 0.05  # of the time of a part that is computed, whatever its call takes
@@ -65,7 +65,7 @@ class Models:
     def of(self, subject: Part | Architecture) -> tuple[Any, list[Shape]]:
         """Return the model of a subject and the shapes of its inputs."""
         if isinstance(subject, LayerPart):
-            layer, shape = PlainLayer(subject.shape, subject.layer).eval(), subject.shape
+            layer, shape = plain_layer(subject.shape, subject.layer).eval(), subject.shape
             draw(layer, self.generator)
             of_one = (shape.channels_in, subject.height, subject.width)
             return layer_model(layer, of_one), [(self._batch * shape.views, *of_one)]

@@ -1,17 +1,45 @@
 """The classifier: five searchable units whose first convolutions have stride 2, then a mean over the map and a linear head.
 
-There is no stem: the first unit reads the image.
+There is no stem: the first unit reads the image. In a large one a 1 x 1 convolution widens the last map before the mean.
 
 Shapes: B batch, C channels, H and W height and width.
 """
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from automl.models.bottleneck import activated
+from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
 from automl.models.supernet import Supernet, draw, plain_units
+from automl.spaces.head import num_features
 from automl.spaces.space import Architecture, SearchSpace
+
+
+class Widening(nn.Module):
+    """The 1 x 1 convolution, normalisation and activation that every architecture of a space with a wide head has."""
+
+    def __init__(self, space: SearchSpace, norm: Callable[[int], nn.Module]) -> None:
+        super().__init__()
+        self.activation = space.units[-1].activation
+        # Without torch's own first weights, which would come from the global generator.
+        self.widen = skip_init(nn.Conv2d, space.widths[-1], space.head_width, 1, bias=False)
+        self.norm = norm(space.head_width)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the map with the head's width."""
+        return activated(self.norm(self.widen(x_BCHW)), self.activation)
+
+    @torch.no_grad()
+    def copy_to(self, plain: "Widening") -> None:
+        """Give a plain one the weights and running statistics."""
+        plain.widen.weight.copy_(self.widen.weight)
+        assert isinstance(self.norm, ElasticBatchNorm)
+        assert isinstance(plain.norm, nn.BatchNorm2d)
+        self.norm.copy_to(plain.norm)
 
 
 class Classifier(Supernet):
@@ -19,11 +47,14 @@ class Classifier(Supernet):
 
     def __init__(self, space: SearchSpace, device: torch.device | str = "cpu") -> None:
         super().__init__(space)
-        self.head_weight = nn.Parameter(torch.empty(space.num_classes, space.widths[-1]))
+        self.head_weight = nn.Parameter(torch.empty(space.num_classes, num_features(space)))
         self.head_bias = nn.Parameter(torch.empty(space.num_classes))
+        self.widening = Widening(space, ElasticBatchNorm) if space.head_width else None
         self._flatten(device)
 
     def _initialise_fixed(self, generator: torch.Generator) -> None:
+        if self.widening is not None:
+            draw(self.widening.widen.weight, generator)
         draw(self.head_weight, generator)
         self.head_bias.zero_()
 
@@ -31,6 +62,8 @@ class Classifier(Supernet):
         """Return the logits (B, classes)."""
         for unit in range(len(self.units)):
             x_BCHW = self.run_unit(unit, x_BCHW, architecture)
+        if self.widening is not None:
+            x_BCHW = self.widening(x_BCHW)
         return F.linear(x_BCHW.mean((2, 3)), self.head_weight, self.head_bias)
 
     @torch.no_grad()
@@ -38,6 +71,9 @@ class Classifier(Supernet):
         """Return the subnet as a plain network in evaluation mode, with copies of its weights and running statistics."""
         plain = PlainClassifier(self.space, architecture).to(self.head_bias.device)
         plain.units = nn.ModuleList(self.extract_unit(unit, architecture) for unit in range(len(self.units)))
+        if self.widening is not None:
+            assert plain.widening is not None
+            self.widening.copy_to(plain.widening)
         plain.head.weight.copy_(self.head_weight)
         plain.head.bias.copy_(self.head_bias)
         return plain.eval()
@@ -49,11 +85,14 @@ class PlainClassifier(nn.Module):
     def __init__(self, space: SearchSpace, architecture: Architecture) -> None:
         super().__init__()
         self.units = plain_units(space, architecture)
-        self.head = skip_init(nn.Linear, space.widths[-1], space.num_classes)
+        self.widening = Widening(space, lambda channels: nn.BatchNorm2d(channels, eps=BATCH_NORM_EPSILON)) if space.head_width else None
+        self.head = skip_init(nn.Linear, num_features(space), space.num_classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the logits (B, classes)."""
         for unit in self.units:
             x_BCHW = unit(x_BCHW)
+        if self.widening is not None:
+            x_BCHW = self.widening(x_BCHW)
         logits: Tensor = self.head(x_BCHW.mean((2, 3)))
         return logits

@@ -23,18 +23,22 @@ BATCH_NORM_EPSILON = 1e-5
 class ElasticSpatial(nn.Module):
     """The K x K convolution of a layer: depthwise, or dense where it makes its channels of an image."""
 
-    def __init__(self, channels_in: int, channels_out: int, kernels: tuple[int, ...], stride: int) -> None:
+    def __init__(self, channels_in: int, channels_out: int, kernels: tuple[int, ...], stride: int, groups: int | None = None) -> None:
+        """Build it; ``groups``: None for as many as there are channels, if none are added, else one."""
         super().__init__()
-        self.groups = channels_in if channels_in == channels_out else 1
+        self.groups = groups or (channels_in if channels_in == channels_out else 1)
         self.stride = stride
         self.kernels = kernels[::-1]
         self.weight = nn.Parameter(torch.empty(channels_out, channels_in // self.groups, kernels[-1], kernels[-1]))
         # One matrix a step down, shared by all channels: from the centre of the next larger kernel (arXiv:1908.09791, section 3.3).
         self.transforms = nn.ParameterList(torch.empty(small**2, small**2) for small in self.kernels[1:])
 
-    def weight_for(self, kernel: int) -> Tensor:
-        """Return the weights of ``kernel``: the centre of the next larger kernel, transformed, and so on from the largest down."""
-        weight: Tensor = self.weight
+    def weight_for(self, kernel: int, weight: Tensor | None = None) -> Tensor:
+        """Return the weights of ``kernel``: the centre of the next larger kernel, transformed, and so on from the largest down.
+
+        ``weight``: the part of the largest kernels that is wanted, if not all.
+        """
+        weight = self.weight if weight is None else weight
         for (large, small), transform in zip(pairwise(self.kernels), self.transforms, strict=True):
             if kernel == large:
                 break
@@ -54,13 +58,16 @@ class ElasticBatchNorm(nn.Module):
 
     The running statistics belong to one architecture at a time and never to the shared state: only a calibration, which sets ``momentum``,
     writes them (``automl.evaluation.calibration``). With a ``link`` the batch is one of two halves, the other of which is at its end.
+
+    The channels consist of ``blocks`` of equal length, and the first ones are those of each block.
     """
 
     running_mean: Tensor
     running_variance: Tensor
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: int, blocks: int = 1) -> None:
         super().__init__()
+        self.blocks = blocks
         self.weight = nn.Parameter(torch.empty(channels))
         self.bias = nn.Parameter(torch.empty(channels))
         self.register_buffer("running_mean", torch.zeros(channels), persistent=False)
@@ -70,7 +77,7 @@ class ElasticBatchNorm(nn.Module):
 
     def affine_for(self, channels: int) -> tuple[Tensor, Tensor]:
         """Return weight and bias of the first channels."""
-        return self.weight[:channels], self.bias[:channels]
+        return first_of_blocks(self.weight, channels, self.blocks), first_of_blocks(self.bias, channels, self.blocks)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the channels of ``x_BCHW`` normalised."""
@@ -122,6 +129,10 @@ class ElasticLayer(nn.Module):
         """Return the projecting weights of the channels that ``expand_for`` makes."""
         return self.project[:, : self.shape.spatial * expansion]
 
+    def expanded_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the parameters that have a row for each expanded channel, and of those that have a column."""
+        return ("expand", "expand_norm.weight", "expand_norm.bias"), ("project",)
+
     def weights_for(self, layer: Layer) -> tuple[Tensor, ...]:
         """Return all weights that the layer has with this kernel and expansion, its normalisations' among them."""
         expand, project = self.expand_for(layer.expansion), self.project_for(layer.expansion)
@@ -170,6 +181,14 @@ class PlainLayer(nn.Module):
         y_BEHW = F.relu(self.expand_norm(self.expand(y_BCHW)))
         y_BOHW: Tensor = self.project_norm(self.project(y_BEHW))
         return x_BCHW + y_BOHW if self.is_residual else y_BOHW
+
+
+def first_of_blocks(weight: Tensor, count: int, blocks: int, dim: int = 0) -> Tensor:
+    """Return ``count`` slices of a weight along ``dim``: the first ones of each of its blocks, equally many of each."""
+    if blocks == 1:
+        return weight.narrow(dim, 0, count)
+    in_blocks: Tensor = weight.unflatten(dim, (blocks, -1))
+    return in_blocks.narrow(dim + 1, 0, count // blocks).flatten(dim, dim + 1)
 
 
 def is_residual(shape: LayerShape) -> bool:

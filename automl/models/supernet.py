@@ -14,7 +14,9 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, PlainLayer, is_residual
+from automl.models.bottleneck import ElasticBottleneck, ElasticGate
+from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
+from automl.models.searchable import Elastic, Plain, elastic_layer, plain_layer
 from automl.spaces.shapes import layer_shapes
 from automl.spaces.space import Architecture, SearchSpace
 
@@ -35,8 +37,7 @@ class Supernet(nn.Module, ABC):
         self.space = space
         self.units = nn.ModuleList()
         for unit, shapes in groupby(layer_shapes(space), key=lambda shape: shape.unit):
-            choices = space.units[unit]
-            self.units.append(nn.ModuleList(ElasticLayer(shape, choices.kernels, choices.expansions) for shape in shapes))
+            self.units.append(nn.ModuleList(elastic_layer(shape, space.units[unit]) for shape in shapes))
 
     @abstractmethod
     def forward(self, x_BCHW: Tensor, architecture: Architecture) -> Outputs:
@@ -117,8 +118,16 @@ class Supernet(nn.Module, ABC):
             elif isinstance(module, ElasticLayer):
                 draw(module.expand, generator)
                 draw(module.project, generator)
+            elif isinstance(module, ElasticBottleneck):
+                if module.shape.expands_apart:
+                    draw(module.expand, generator)
+                draw(module.project, generator)
+            elif isinstance(module, ElasticGate):  # begins at one half for all channels, whatever goes in
+                draw(module.squeeze, generator)
+                for parameter in (module.squeeze_bias, module.excite, module.excite_bias):
+                    parameter.zero_()
         for module in self.modules():  # a residual layer begins as what its input is (arXiv:1706.02677, section 5.1): all depths as one
-            if isinstance(module, ElasticLayer) and is_residual(module.shape):
+            if isinstance(module, Elastic) and is_residual(module.shape):
                 module.project_norm.weight.zero_()
         self._initialise_fixed(generator)
 
@@ -136,11 +145,11 @@ class Supernet(nn.Module, ABC):
         """Return all weights of the active layers as the subnet uses them: slices, and kernels through their transforms."""
         return tuple(weight for unit, index, layer in architecture.layers() for weight in self._layer(unit, index).weights_for(layer))
 
-    def _layer(self, unit: int, index: int) -> ElasticLayer:
+    def _layer(self, unit: int, index: int) -> Elastic:
         layers = self.units[unit]
         assert isinstance(layers, nn.ModuleList)
         layer = layers[index]
-        assert isinstance(layer, ElasticLayer)
+        assert isinstance(layer, Elastic)
         return layer
 
 
@@ -151,9 +160,9 @@ def draw(weight: Tensor, generator: torch.Generator) -> None:
 
 def plain_units(space: SearchSpace, architecture: Architecture) -> nn.ModuleList:
     """Return the active layers of every unit as plain ones, with memory for their weights and nothing in it yet."""
-    units: list[list[PlainLayer]] = [[] for _ in architecture.units]
+    units: list[list[Plain]] = [[] for _ in architecture.units]
     for shape in layer_shapes(space):
         active = architecture.units[shape.unit]
         if shape.index < len(active):
-            units[shape.unit].append(PlainLayer(shape, active[shape.index]))
+            units[shape.unit].append(plain_layer(shape, active[shape.index]))
     return nn.ModuleList(nn.Sequential(*layers) for layers in units)

@@ -7,6 +7,7 @@ the genes of an architecture, each at its resolution, so that a table prices the
 from collections.abc import Iterator
 from functools import cache
 
+from automl.spaces.head import head_macs, head_num_weights
 from automl.spaces.shapes import layer_shapes, unit_sides
 from automl.spaces.space import Architecture, SearchSpace, layer_gene
 from automl.spaces.stereo_shapes import fixed_macs as stereo_macs
@@ -23,7 +24,7 @@ def cost_table(space: SearchSpace) -> tuple[tuple[str, int], ...]:
 
 def _prices(space: SearchSpace) -> Iterator[tuple[str, int]]:
     for resolution in space.resolutions:
-        yield f"r{resolution}", stereo_macs(space, resolution) if space.task == "stereo" else space.widths[-1] * space.num_classes
+        yield f"r{resolution}", stereo_macs(space, resolution) if space.task == "stereo" else head_macs(space, resolution)
         sides = unit_sides(space, resolution)
         for shape in layer_shapes(space):
             height, width = sides[shape.unit]
@@ -45,7 +46,29 @@ def macs(architecture: Architecture, space: SearchSpace) -> int:
 
 def num_weights(architecture: Architecture, space: SearchSpace) -> int:
     """Return how many weights the architecture's extracted network has."""
-    fixed = stereo_num_weights(space) if space.task == "stereo" else (space.widths[-1] + 1) * space.num_classes
-    layers = {(unit, index): layer for unit, index, layer in architecture.layers()}
-    shapes = ((shape, layers.get((shape.unit, shape.index))) for shape in layer_shapes(space))
-    return fixed + sum(shape.num_weights(layer) for shape, layer in shapes if layer is not None)
+    return fixed_num_weights(space) + sum(unit_num_weights(architecture, space))
+
+
+def fixed_num_weights(space: SearchSpace) -> int:
+    """Return how many weights every network of the space has besides those of its units."""
+    return stereo_num_weights(space) if space.task == "stereo" else head_num_weights(space)
+
+
+def unit_macs(architecture: Architecture, space: SearchSpace) -> list[int]:
+    """Return the MACs of one sample in each unit."""
+    costs = _prices_by_key(space)
+    first = f"r{architecture.resolution}"
+    return [
+        sum(costs[f"{first} {layer_gene(unit, index, layer)}"] for index, layer in enumerate(layers))
+        for unit, layers in enumerate(architecture.units)
+    ]
+
+
+def unit_num_weights(architecture: Architecture, space: SearchSpace) -> list[int]:
+    """Return how many weights the layers of each unit have."""
+    counts = [0] * len(space.units)
+    for shape in layer_shapes(space):
+        layers = architecture.units[shape.unit]
+        if shape.index < len(layers):
+            counts[shape.unit] += shape.num_weights(layers[shape.index])
+    return counts

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from automl.spaces.space import SearchSpace
-from automl.spaces.units import Layer
+from automl.spaces.units import Activation, Layer, UnitSpace
 
 NUM_SHARED_UNITS = 3  # of stereo: they see both views
 _REDUCTION = 2  # of each unit's first layer
+_SQUEEZE = 4  # a bottleneck squeezes to a fourth of its channels in, in whole steps
+_SQUEEZE_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class LayerShape:
-    """One searchable layer, whatever its kernel and expansion."""
+    """One searchable layer, whatever its kernel and expansion: its K x K convolution works on the narrow side."""
 
     unit: int  # from 0
     index: int  # in its unit, from 0
@@ -30,17 +32,73 @@ class LayerShape:
         """Whether the K x K convolution keeps its channels apart."""
         return self.channels_in == self.spatial
 
+    @property
+    def blocks(self) -> int:
+        """How many runs of equal length the expanded channels consist of, of each of which a smaller expansion takes the first ones."""
+        return 1
+
+    def hidden(self, expansion: int) -> int:
+        """Return how many channels it expands to."""
+        return self.spatial * expansion
+
     def macs(self, layer: Layer, pixels: int) -> int:
         """Return the multiply-accumulates of one sample at ``pixels`` pixels of its output."""
-        hidden = self.spatial * layer.expansion
+        hidden = self.hidden(layer.expansion)
         dense = 1 if self.is_depthwise else self.channels_in
         return self.views * pixels * (layer.kernel**2 * self.spatial * dense + self.spatial * hidden + hidden * self.width)
 
     def num_weights(self, layer: Layer) -> int:
         """Return how many weights the extracted layer has, those of its two normalisations among them."""
-        hidden = self.spatial * layer.expansion
+        hidden = self.hidden(layer.expansion)
         dense = 1 if self.is_depthwise else self.channels_in
         return layer.kernel**2 * self.spatial * dense + (self.spatial + self.width) * hidden + 2 * (hidden + self.width)
+
+
+@dataclass(frozen=True, slots=True)
+class BottleneckShape(LayerShape):
+    """One searchable layer whose K x K convolution works on the expanded channels (arXiv:1801.04381).
+
+    Where the layer has the unit's stride, that convolution is its first, and expands as well: each channel in has as many filters as the
+    expansion says (an image's channels are mixed). So the fine side is never expanded, and what the stride drops was seen by several
+    filters before. Elsewhere a 1 x 1 convolution expands.
+    """
+
+    squeezed: int  # channels that squeeze and excitation goes through; 0: there is none
+    activation: Activation
+
+    @property
+    def expands_apart(self) -> bool:
+        """Whether a 1 x 1 convolution expands, before the spatial one."""
+        return self.stride == 1
+
+    @property
+    def blocks(self) -> int:
+        """See ``LayerShape``: one for each channel in, if each has filters of its own; else one."""
+        return 1 if self.expands_apart or not self.is_depthwise else self.channels_in
+
+    def groups(self, hidden: int) -> int:
+        """Return how many groups the spatial convolution to so many expanded channels has."""
+        return hidden if self.expands_apart else self.blocks
+
+    def macs(self, layer: Layer, pixels: int) -> int:
+        """See ``LayerShape``."""
+        hidden = self.hidden(layer.expansion)
+        expand, spatial = self._convolutions(layer)
+        return self.views * (pixels * (expand + spatial + hidden * self.width) + 2 * hidden * self.squeezed)
+
+    def num_weights(self, layer: Layer) -> int:
+        """See ``LayerShape``."""
+        hidden = self.hidden(layer.expansion)
+        expand, spatial = self._convolutions(layer)
+        gate = (2 * hidden + 1) * self.squeezed + hidden if self.squeezed else 0
+        norms = 2 * (hidden * (2 if self.expands_apart else 1) + self.width)
+        return expand + spatial + hidden * self.width + gate + norms
+
+    def _convolutions(self, layer: Layer) -> tuple[int, int]:
+        """Return how many weights expand and spatial convolution have: what they multiply for each pixel, too."""
+        hidden = self.hidden(layer.expansion)
+        fan_in = self.channels_in if self.groups(hidden) == 1 else 1
+        return self.channels_in * hidden if self.expands_apart else 0, layer.kernel**2 * hidden * fan_in
 
 
 def layer_shapes(space: SearchSpace) -> Iterator[LayerShape]:
@@ -51,8 +109,19 @@ def layer_shapes(space: SearchSpace) -> Iterator[LayerShape]:
             channels_in = spatial = joined_channels(space)
         views = 2 if space.task == "stereo" and unit < NUM_SHARED_UNITS else 1
         for index in range(choices.depths[-1]):
-            yield LayerShape(unit, index, channels_in, spatial, choices.width, _REDUCTION if index == 0 else 1, views)
+            stride = _REDUCTION if index == 0 else 1
+            if choices.is_bottleneck:
+                squeezed = _squeezed(spatial, choices)
+                yield BottleneckShape(
+                    unit, index, channels_in, spatial, choices.width, stride, views, squeezed=squeezed, activation=choices.activation
+                )
+            else:
+                yield LayerShape(unit, index, channels_in, spatial, choices.width, stride, views)
             channels_in = spatial = choices.width
+
+
+def _squeezed(channels: int, choices: UnitSpace) -> int:
+    return -(-channels // (_SQUEEZE * _SQUEEZE_STEP)) * _SQUEEZE_STEP if choices.squeezes else 0
 
 
 def joined_channels(space: SearchSpace) -> int:

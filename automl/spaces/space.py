@@ -116,6 +116,7 @@ class SearchSpace:
     num_disparities: int  # of the correlation, in pixels at an eighth of the resolution; 0 in classification
     stem_width: int  # channels that the very first convolution makes of the image
     units: tuple[UnitSpace, ...]
+    head_width: int = 0  # channels that a 1 x 1 convolution makes of the last unit's, before the mean; 0: there is none
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -244,8 +245,15 @@ BASE = SearchSpace(
     image_channels=3,
     num_classes=1000,
     num_disparities=0,
-    stem_width=24,
-    units=units_alike((24, 40, 80, 128, 192), depths=(2, 3, 4), kernels=(3, 5, 7), expansions=(3, 4, 6)),
+    stem_width=16,
+    units=(  # the finer the map, the fewer choices: a layer costs most there, and gives least
+        UnitSpace(16, (1, 2), (3, 5), (1, 2), is_bottleneck=True),
+        UnitSpace(24, (1, 2, 3), (3, 5, 7), (3, 4, 6), is_bottleneck=True),
+        UnitSpace(40, (2, 3, 4), (3, 5, 7), (3, 4, 6), is_bottleneck=True, squeezes=True),
+        UnitSpace(104, (3, 4, 5, 6), (3, 5, 7), (3, 4, 6), is_bottleneck=True, squeezes=True, activation="hard-swish"),
+        UnitSpace(160, (2, 3, 4), (3, 5, 7), (3, 4, 6), is_bottleneck=True, squeezes=True, activation="hard-swish"),
+    ),
+    head_width=960,
 )
 
 STEREO_TINY = SearchSpace(

@@ -3,6 +3,9 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
+
+Activation = Literal["relu", "hard-swish"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,9 @@ class UnitSpace:
     depths: tuple[int, ...]
     kernels: tuple[int, ...]
     expansions: tuple[int, ...]
+    is_bottleneck: bool = False  # whether its layers' spatial convolutions work on the expanded channels; see ``automl.spaces.shapes``
+    squeezes: bool = False  # whether its bottlenecks weigh their expanded channels by squeeze and excitation
+    activation: Activation = "relu"
 
     @property
     def smallest_layer(self) -> Layer:

@@ -11,7 +11,7 @@ from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
-from automl.spaces.space import STEREO_TINY, TINY
+from automl.spaces.space import STEREO_TINY, TINY, space_named
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -39,6 +39,14 @@ def in_general_position(supernet: Supernet) -> Supernet:
 def supernet() -> Classifier:
     """The tiny classifier in general position."""
     classifier = Classifier(TINY)
+    in_general_position(classifier)
+    return classifier
+
+
+@pytest.fixture
+def base() -> Classifier:
+    """The base classifier of 10 classes in general position."""
+    classifier = Classifier(space_named("classifier-base-3x10"))
     in_general_position(classifier)
     return classifier
 

@@ -12,18 +12,18 @@ from automl.export.subnet import Subnet
 from automl.export.writer import exported_files
 from automl.forms import FORMATS
 from automl.models.networks import build
-from automl.spaces.space import STEREO_TINY, TINY
+from automl.spaces.space import STEREO_TINY, TINY, space_named
 
 _SPACES = {"classification": TINY, "stereo": STEREO_TINY}
 _METRICS = {"classification": {"accuracy": 0.125}, "stereo": {"epe": 4.5, "d1": 0.5, "bad3": 0.625}}
 
 
 @cache
-def random_subnet(task: str) -> Subnet:
-    """Return the smallest subnet of a tiny supernet, its statistics of a few random inputs."""
-    space = _SPACES[task]
-    supernet, generator = build(space), torch.Generator().manual_seed(3)
-    supernet.initialise(generator)
+def random_subnet(task: str, supernet: str = "") -> Subnet:
+    """Return the smallest subnet of a supernet, by default the task's tiny one, its statistics of a few random inputs."""
+    space = space_named(supernet) if supernet else _SPACES[task]
+    network, generator = build(space), torch.Generator().manual_seed(3)
+    network.initialise(generator)
     architecture = space.smallest()
     description = Description(
         supernet=space.name,
@@ -44,8 +44,8 @@ def random_subnet(task: str) -> Subnet:
     )
     channels, height, width = description.input_shape
     shape = (4, channels * len(description.input_names), height, width)
-    recalibrate(supernet, architecture, [torch.rand(shape, generator=generator) for _ in range(2)])
-    return Subnet(supernet.extract(architecture), description)
+    recalibrate(network, architecture, [torch.rand(shape, generator=generator) for _ in range(2)])
+    return Subnet(network.extract(architecture), description)
 
 
 @cache

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from automl.latency.layer_graph import layer_model
 from automl.latency.profiler import LayerPart, draw, table_parts
 from automl.latency.rest_graph import rest_of
-from automl.models.layers import PlainLayer
 from automl.models.plain import deployed, plain_network
-from automl.spaces.space import STEREO_TINY, TINY, SearchSpace
+from automl.models.searchable import plain_layer
+from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace
 from protocol.errors import OwnFault
 
 
@@ -21,20 +21,20 @@ def run(model: object, *inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("space", [TINY, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
 def test_every_layer_computes_in_onnxruntime_what_it_computes_in_torch(space: SearchSpace) -> None:
     parts = [part for part in table_parts(space).values() if isinstance(part, LayerPart)]
     generator = torch.Generator().manual_seed(0)
     for shape in dict.fromkeys(part.shape for part in parts):
         part = random.Random(str(shape)).choice([each for each in parts if each.shape == shape])
-        layer = PlainLayer(part.shape, part.layer).eval()
+        layer = plain_layer(part.shape, part.layer).eval()
         draw(layer, generator)
         x_BCHW = torch.rand(3, shape.channels_in, part.height, part.width, generator=generator)
         assert torch.allclose(run(layer_model(layer, tuple(x_BCHW.shape[1:])), x_BCHW), layer(x_BCHW), atol=1e-5)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("space", [TINY, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
 def test_a_network_put_together_computes_what_the_exported_one_does(space: SearchSpace) -> None:
     architecture, generator = space.sample(random.Random(5)), torch.Generator().manual_seed(1)
     network, other = plain_network(space, architecture), plain_network(space, architecture)

@@ -14,7 +14,7 @@ from automl.models.layers import ElasticBatchNorm
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import STEREO_TINY, TINY, Architecture, SearchSpace
+from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
 from automl.spaces.units import Layer
 
 
@@ -27,6 +27,10 @@ def extremes(space: SearchSpace) -> Iterable[Architecture]:
 
 def some(space: SearchSpace, count: int) -> list[Architecture]:
     return [*extremes(space), *(space.sample(random.Random(f"extract:{index}")) for index in range(count))]
+
+
+def few(space: SearchSpace) -> list[Architecture]:
+    return [space.largest(), space.smallest(), *(space.sample(random.Random(f"few:{index}")) for index in range(5))]
 
 
 def inputs(space: SearchSpace, architecture: Architecture, batch: int) -> Tensor:
@@ -54,11 +58,16 @@ def test_the_extracted_stereo_network_computes_the_same_bits_as_the_supernet(ste
         assert_equal_bits(stereo, architecture)
 
 
-@pytest.mark.parametrize("which", ["supernet", "stereo"])
+def test_the_extracted_base_classifier_computes_the_same_bits_as_the_supernet(base: Classifier) -> None:
+    for architecture in few(base.space):
+        assert_equal_bits(base, architecture)
+
+
+@pytest.mark.parametrize("which", ["supernet", "base", "stereo"])
 def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Supernet = request.getfixturevalue(which)
     space = supernet.space
-    for architecture in some(space, 8):
+    for architecture in few(space) if which == "base" else some(space, 8):
         plain = supernet.extract(architecture)
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
             plain(inputs(space, architecture, 1))
@@ -66,7 +75,7 @@ def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request
         assert sum(parameter.numel() for parameter in plain.parameters()) == num_weights(architecture, space)
 
 
-@pytest.mark.parametrize("space", [TINY, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
 def test_macs_grow_with_every_gene(space: SearchSpace) -> None:
     rng = random.Random("monotone")
     for _ in range(30):
@@ -111,13 +120,17 @@ def test_an_extracted_network_has_weights_and_statistics_of_its_own(supernet: Cl
 
 
 @torch.no_grad()
-def test_the_largest_architecture_uses_every_weight_but_the_kernels_transforms(supernet: Classifier) -> None:
-    whole = supernet.extract(TINY.largest())
+@pytest.mark.parametrize("which", ["supernet", "base"])
+def test_the_largest_architecture_uses_every_weight_but_the_kernels_transforms(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    whole = supernet.extract(supernet.space.largest())
     transforms = sum(parameter.numel() for name, parameter in supernet.named_parameters() if ".transforms." in name)
     assert sum(parameter.numel() for parameter in whole.parameters()) == supernet.num_weights - transforms
     names = dict(whole.named_parameters())
     for name, parameter in supernet.named_parameters():
-        if name.endswith((".spatial.weight", "_norm.weight", "_norm.bias")):
+        if name.endswith((".spatial.weight", "norm.weight", "norm.bias")):
             assert torch.equal(names[name], parameter)
-        elif name.endswith((".expand", ".project")):
+        elif name.endswith((".expand", ".project", ".squeeze", ".excite")):
             assert torch.equal(names[f"{name}.weight"], parameter)
+        elif name.endswith(("squeeze_bias", "excite_bias")):
+            assert torch.equal(names[name.replace("_bias", ".bias")], parameter)

@@ -19,9 +19,9 @@ def plan_of(task: str, decay: str) -> Plan:
     return Plan(settings.supernet, "sandwich", "data-parallel", settings.optimizer, 4, seed=0, recipe=Recipe(decay=decay))
 
 
-@pytest.mark.parametrize("task", ["classification", "stereo"])
-def test_norms_biases_and_transforms_do_not_decay_and_all_else_does(task: str) -> None:
-    plan = plan_of(task, "matrices")
+@pytest.mark.parametrize("supernet", ["classifier-tiny", "classifier-base-3x10", "stereo-tiny"])
+def test_norms_biases_and_transforms_do_not_decay_and_all_else_does(supernet: str) -> None:
+    plan = replace(plan_of("stereo" if supernet == "stereo-tiny" else "classification", "matrices"), supernet=supernet)
     decays_N = decaying(plan)
     assert decays_N is not None
     for name, (start, stop) in build(space_named(plan.supernet)).slices().items():

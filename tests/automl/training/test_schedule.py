@@ -125,11 +125,15 @@ def test_shrinking_goes_from_the_full_network_to_kernels_depths_and_widths() -> 
     assert SHRINKING.phases[-1].space == TINY
 
 
-def test_a_larger_space_shrinks_in_more_steps() -> None:
+def test_a_larger_space_shrinks_in_more_steps_and_each_unit_by_its_own_choices() -> None:
     phases = replace(SHRINKING, supernet="classifier-base", num_rounds=1000).phases
-    assert [phase.name for phase in phases] == ["full", "kernel", "depth", "depth", "width", "width"]
-    assert [phase.space.units[0].depths[0] for phase in phases] == [4, 4, 3, 2, 2, 2]
-    assert [phase.space.units[0].expansions[0] for phase in phases] == [6, 6, 6, 6, 4, 3]
+    assert [phase.name for phase in phases] == ["full", "kernel", "depth", "depth", "depth", "width", "width"]
+    first, fourth = ([phase.space.units[unit] for phase in phases] for unit in (0, 3))
+    assert [unit.depths[0] for unit in fourth] == [6, 6, 5, 4, 3, 3, 3]
+    assert [unit.depths[0] for unit in first] == [2, 2, 1, 1, 1, 1, 1]
+    assert [unit.expansions[0] for unit in fourth] == [6, 6, 6, 6, 6, 4, 3]
+    assert [unit.expansions[0] for unit in first] == [2, 2, 2, 2, 2, 1, 1]
+    assert [unit.kernels[0] for unit in first] == [5, 3, 3, 3, 3, 3, 3]
     assert phases[-1].space == BASE
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from automl.models.classifier import Classifier
-from automl.models.layers import ElasticLayer
+from automl.models.searchable import Elastic
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.space import STEREO_TINY, TINY
@@ -24,8 +24,8 @@ def sorted_copy(supernet: Supernet) -> Supernet:
     return copy
 
 
-def layers(supernet: Supernet) -> list[ElasticLayer]:
-    return [module for module in supernet.modules() if isinstance(module, ElasticLayer)]
+def layers(supernet: Supernet) -> list[Elastic]:
+    return [module for module in supernet.modules() if isinstance(module, Elastic)]
 
 
 @torch.no_grad()
@@ -42,13 +42,30 @@ def test_the_largest_network_computes_what_it_did_before(supernet: Classifier, s
 
 
 @torch.no_grad()
-def test_a_smaller_width_keeps_the_channels_whose_projecting_weights_are_largest(supernet: Classifier) -> None:
+def test_the_largest_network_of_bottlenecks_computes_what_it_did_before_and_the_smallest_does_not(base: Classifier) -> None:
+    x_BCHW = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(3)).double()
+    after = sorted_copy(base).double()
+    base.double()
+    torch.testing.assert_close(after(x_BCHW, base.space.largest()), base(x_BCHW, base.space.largest()), rtol=1e-6, atol=1e-6)
+    smallest = base.space.smallest()
+    assert not torch.allclose(after(x_BCHW, smallest), base(x_BCHW, smallest), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("which", ["supernet", "base"])
+def test_a_smaller_width_keeps_the_channels_whose_projecting_weights_are_largest(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
     for layer, after in zip(layers(supernet), layers(sorted_copy(supernet)), strict=True):
         importance = np.abs(layer.project.numpy().astype(np.float64)).sum(axis=(0, 2, 3))
-        assert np.array_equal(np.sort(importance)[::-1], np.abs(after.project.numpy().astype(np.float64)).sum(axis=(0, 2, 3)))
-        order = np.argsort(-importance, kind="stable")
-        for name in ("expand", "expand_norm.weight", "expand_norm.bias"):
+        blocks = np.split(np.arange(importance.size), layer.shape.blocks)  # of the filters of one channel in: they stay together
+        order = np.concatenate([block[np.argsort(-importance[block], kind="stable")] for block in blocks])
+        rows, columns = layer.expanded_parts()
+        for name in rows:
             assert np.array_equal(after.get_parameter(name).numpy(), layer.get_parameter(name).numpy()[order])
+        for name in columns:
+            assert np.array_equal(after.get_parameter(name).numpy(), layer.get_parameter(name).numpy()[:, order])
+        for parts, dim in ((rows, 0), (columns, 1)):
+            assert all(layer.get_parameter(name).shape[dim] == importance.size for name in parts)
 
 
 @torch.no_grad()
