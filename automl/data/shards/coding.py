@@ -95,17 +95,13 @@ def _unfolded(data: bytes, rows: int, columns: int) -> Disparity:
     Raises:
         LayoutError: these are others, or too many.
     """
-    unfolding = zlib.decompressobj()
+    size, unfolding = 4 * rows * columns, zlib.decompressobj()
     try:
-        values = unfolding.decompress(data, 4 * rows * columns)
+        values = unfolding.decompress(data, size)
+        more = unfolding.decompress(unfolding.unconsumed_tail, 1)
     except zlib.error as error:
         raise LayoutError(f"disparities that cannot be unfolded: {error}") from error
-    if (
-        len(values) != 4 * rows * columns
-        or unfolding.decompress(unfolding.unconsumed_tail, 1)
-        or not unfolding.eof
-        or unfolding.unused_data
-    ):
+    if len(values) != size or more or not unfolding.eof or unfolding.unused_data:
         raise LayoutError(f"disparities that are not {columns} x {rows}")
     disparity = np.frombuffer(values, "<f4").astype(np.float32).reshape(rows, columns)
     if not np.isfinite(disparity).all():

@@ -1,6 +1,8 @@
 """A folder in shards and back; what is damaged is named and not used."""
 
 import hashlib
+import struct
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +18,12 @@ from automl.data.catalog import load_dataset
 from automl.data.images import resize
 from automl.data.motorcycle import motorcycle
 from automl.data.pictures import picture_of, read_picture
-from automl.data.shards.layout import LIST_NAME, ROW, Shard, ShardList, parse_list
+from automl.data.shards.coding import Coded, coded_pair, pair_in
+from automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list
 from automl.data.shards.reading import Shards, open_shards
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.writing import shard_images, shard_pairs
-from automl.data.views import StereoDataset
+from automl.data.views import Pair, StereoDataset
 from protocol.encoding import encode, pack
 from protocol.errors import EncodingError, SamplesMissing, UserError
 from tests.automl.data.files import noise, write_picture
@@ -230,6 +233,19 @@ def test_a_decoder_that_makes_other_pixels_is_told_apart_from_damage(tmp_path: P
     monkeypatch.setattr("automl.data.shards.coding.picture_of", other)
     with pytest.raises(SamplesMissing, match="other pixels than where the shards were made: install"):
         dataset.shards.sample(0)
+
+
+def test_a_pair_whose_maker_packed_its_disparities_wrongly_is_named_and_not_used(tmp_path: Path) -> None:
+    pixels = noise(4, 6, 3, seed=1)
+    whole = coded_pair(Pair(pixels, pixels, np.ones((4, 6), np.float32)))
+    left, right, packed = whole.parts
+    stored = b"\x78\x01\x00" + struct.pack("<HH", 96, 96 ^ 0xFFFF) + bytes(96)  # all that there is to unfold, and that is not the end
+    bad_code = bytes([0b01100011, 0b00000000, 0b00111110]) + bytes(8)  # a byte more, and a distance that there is not
+    for wrong in (packed[:-1] + b"x", packed[:-4], packed + b"x", zlib.compress(bytes(8)), b"x" * 20, stored + bad_code):
+        coded = Coded([left, right, wrong], 0, [pixels, pixels, np.ones((4, 6), "<f4")])
+        with pytest.raises(LayoutError, match="disparities"):
+            pair_in(b"".join(coded.parts), coded.row, "a pair")
+    assert pair_in(b"".join(whole.parts), whole.row, "a pair").disparity.shape == (4, 6)
 
 
 def test_missing_shards_are_found_without_reading_them(tmp_path: Path) -> None:
