@@ -334,8 +334,13 @@ class Operator:
         while True:
             await self._evaluation_due.wait()
             self._evaluation_due.clear()
-            evaluation = await asyncio.to_thread(self._follower.evaluate)
-            self._show(evaluation)
+            try:
+                self._show(await asyncio.to_thread(self._follower.evaluate))
+            except UserError as error:  # samples are missing or damaged: only figures are lost by it, the log needs none
+                self.status.quality, self.status.quality_round = None, self._log.ledger.round
+                self._write_status()
+                self._say(f"not evaluated round={self._log.ledger.round}: {error}")
+                self._say_if_finished()
 
     def _show(self, evaluation: Evaluation) -> None:
         quality = evaluation.quality
@@ -347,6 +352,9 @@ class Operator:
         self._say(f"evaluated round={evaluation.round} {_in_words(evaluation.quality)}")
         if self.status.own_quality is not None:
             self._say(own_quality_in_words(self.status.own_quality))
+        self._say_if_finished()
+
+    def _say_if_finished(self) -> None:
         if self.status.finished:
             self._say("run finished; the aggregator goes on serving its state until it is stopped")
 

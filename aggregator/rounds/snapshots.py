@@ -2,6 +2,7 @@
 
 DIR/round-00000040.safetensors   a state (``automl.training.snapshot``); a missing one is computed again from an older one and the bodies
 DIR/round-00000040.json          size, root and signed tree head of the log that has the round, written after the commit
+DIR/round-00000040.statistics    of ``manta-search``, where somebody exported or calibrated right here; it goes with its state
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import json
 import logging
 from pathlib import Path
 
+from automl.export.statistics import statistics_path
 from automl.training.schedule import Plan
 from automl.training.snapshot import load_snapshot, save_snapshot
 from automl.training.update import State, state_digest
@@ -103,7 +105,8 @@ class Snapshots:
             is_anchor = round_ % every == 0 and round_ >= newest - self._keep_rounds
             if is_anchor or round_ == self._plan.teacher_round:
                 continue
-            for old in (self._path(round_), self._path(round_).with_suffix(".json")):
+            path = self._path(round_)
+            for old in (path, path.with_suffix(".json"), statistics_path(path)):
                 try:
                     old.unlink(missing_ok=True)
                 except OSError as error:  # the round is committed all the same

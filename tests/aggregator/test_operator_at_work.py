@@ -16,6 +16,9 @@ from aggregator.control import tell_to_stop
 from aggregator.log.verify import verify_directory
 from aggregator.operator import Operator
 from aggregator.rounds.bodies import Bodies
+from aggregator.settings.config import RunConfig
+from automl.data.shards.layout import shard_name
+from automl.data.shards.writing import shard_images
 from protocol.errors import OwnFault, StorageError
 from protocol.records import Round, open_entry
 from protocol.signing import Identity, PublicKey
@@ -28,6 +31,7 @@ from swarm.rpc import Refused
 from swarm.traffic import Traffic
 from tests.aggregator.made import Made
 from tests.aggregator.real_run import CONFIG, PEERS, everybodys
+from tests.automl.data.files import noise, write_picture
 from tests.memory_log import until
 
 ADDRESS = "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooW"
@@ -56,7 +60,7 @@ class MemoryNode(MemoryEndpoint):
 class Program:
     """An operator's program at work."""
 
-    def __init__(self, directory: Path, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, directory: Path, patch: pytest.MonkeyPatch, config: RunConfig = FAST, data_root: Path | None = None) -> None:
         self.directory, self.network = directory, MemoryNetwork()
         self.lines: list[str] = []
         self._said = asyncio.Event()
@@ -69,8 +73,8 @@ class Program:
 
         patch.setattr(aggregator.operator.Node, "start", start)
         patch.setattr(waits, "HEARD_S", 0.1)  # nobody here says which head it holds
-        operator = Operator(FAST, directory, self._say, monitor="")
-        self.running = asyncio.create_task(operator.run("/ip4/127.0.0.1/tcp/31000"))
+        operator = Operator(config, directory, self._say, monitor="")
+        self.running = asyncio.create_task(operator.run("/ip4/127.0.0.1/tcp/31000", data_root))
         self.operator = operator
 
     def _say(self, line: str) -> None:
@@ -85,14 +89,14 @@ class Program:
                 self._said.clear()
                 await self._said.wait()
 
-    async def a_round(self) -> list[Made]:
-        """Hand in what everybody has for the next round; return once it is committed."""
+    async def a_round(self, num_peers: int = len(PEERS)) -> list[Made]:
+        """Hand in what so many have for the next round; return once it is committed."""
         ledger = self.operator._log.ledger
-        contributions = everybodys(ledger)
+        round_, contributions = ledger.round + 1, everybodys(ledger)[:num_peers]
         for one in contributions:
             client = LogClient(self.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
             assert (await client.hand_in(one.header, one.groups)).ticket is not None
-        await self.says(f"round committed round={ledger.round + 1}")
+        await self.says(f"round committed round={round_}")
         return contributions
 
     @property
@@ -102,9 +106,15 @@ class Program:
         return status
 
 
-def run(directory: Path, patch: pytest.MonkeyPatch, story: Callable[[Program], Awaitable[None]]) -> None:
+def run(
+    directory: Path,
+    patch: pytest.MonkeyPatch,
+    story: Callable[[Program], Awaitable[None]],
+    config: RunConfig = FAST,
+    data_root: Path | None = None,
+) -> None:
     async def play() -> None:
-        program = Program(directory, patch)
+        program = Program(directory, patch, config, data_root)
         try:
             await program.says("volunteers join with:")
             await until(lambda: "header" in program.node.handlers)  # before that nothing is taken
@@ -203,6 +213,25 @@ def test_a_status_that_cannot_be_written_is_no_reason_to_stop(
         assert "status not written" in caplog.text
 
     run(directory, monkeypatch, story)
+
+
+def test_a_damaged_shard_of_its_test_images_does_not_end_the_log(directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        write_picture(tmp_path / "own" / str(number % 10) / f"{number}.png", noise(32, 32, seed=number))
+    shards = shard_images(tmp_path / "own", tmp_path / "few", lambda _done, _total: None)
+    (tmp_path / "few" / shard_name(len(shards.shards) - 1)).unlink()
+    sections = {"run": {"rounds": 2}, "data": {"dataset": "shards-few"}, "follower": {"evaluate_every": 1}}
+    config = FAST.model_copy(update={name: getattr(FAST, name).model_copy(update=changes) for name, changes in sections.items()})
+
+    async def story(program: Program) -> None:
+        await program.a_round()
+        await program.says("not evaluated round=1: the shard")
+        await program.a_round(num_peers=1)  # of the last round who is slower than it would be refused
+        await program.says("not evaluated round=2: the shard")
+        await program.says("run finished")
+        assert (program.status["finished"], program.status["quality"]) == (True, None)
+
+    run(directory, monkeypatch, story, config, tmp_path)
 
 
 def test_a_daemon_that_ends_ends_it_too(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from aggregator.rounds.follower import Follower, Next
+from automl.export.statistics import statistics_path
 from automl.training.course import RunCourse
 from automl.training.schedule import Plan
 from automl.training.snapshot import load_snapshot, save_snapshot
@@ -239,9 +240,12 @@ def test_a_file_of_somebody_else_among_the_snapshots_stays(ledger: Ledger, tmp_p
     follower = new_follower(tmp_path, keep_snapshots=1, keep_rounds=2)
     follower.save(STATE, head_of(ledger), "note")
     strange = tmp_path / "snapshots" / "round-best.safetensors"
+    statistics = statistics_path(tmp_path / "snapshots" / "round-00000000.safetensors")  # an export's from here: they go with the state
     strange.touch()
+    statistics.touch()
     rounds(follower, ledger, 3)
     assert strange.exists()
+    assert not statistics.exists()
     strange.unlink()
     assert rounds_kept(tmp_path) == [1, 2, 3]
 
