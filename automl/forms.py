@@ -13,6 +13,7 @@ PTE = "pte"  # for ExecuTorch; made where it is asked for
 FORMATS = (PT2, ONNX, FOLDER)  # made where nobody asks for others
 ALL_FORMATS = (*FORMATS, INT8, PTE)
 SUFFIXES = (f".{PT2}", f".{ONNX}")  # of files that this project opens
+MAX_STORED = 64  # subnets whose statistics lie beside a snapshot (automl.export.statistics)
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"  # of a folder
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,49}")
 ONNX_PACKAGES = ("onnx", "onnxscript", "onnxruntime")

@@ -7,7 +7,9 @@ from typing import Any
 import click
 
 from automl.commands import check_data, clear_errors, described, loading
+from automl.forms import MAX_STORED
 from automl.spaces.choice import chosen
+from protocol.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +39,11 @@ def calibrate(**options: Any) -> None:
     with clear_errors():
         wishes = Wishes(**options)
         space, metadata = described(wishes.snapshot)
-        picked = [space.largest(), space.smallest(), *(chosen(text, space, wishes.search) for text in wishes.architectures)]
+        named = (chosen(text, space, wishes.search) for text in wishes.architectures)
+        picked = list(dict.fromkeys([space.largest(), space.smallest(), *named]))
+        if len(picked) > MAX_STORED:
+            raise UserError(f"{len(picked)} subnets, and beside a snapshot is place for {MAX_STORED}: give fewer --arch")
         check_data(metadata, wishes.data, wishes.data_root)
         with loading():
             from automl.jobs import calibrate as job
-        job.calibrate(wishes, list(dict.fromkeys(picked)))
+        job.calibrate(wishes, picked)

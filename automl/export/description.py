@@ -5,8 +5,8 @@ One value, the same in a ``.pt2``, an ``.onnx`` and a folder's ``config.json``. 
 """
 
 import json
-import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import cast
@@ -236,6 +236,6 @@ def _count(value: object) -> int:
 
 
 def _finite(value: object) -> float:
-    if type(value) not in (int, float) or not 0.0 <= cast("float", value) < math.inf:
+    if type(value) not in (int, float) or not 0.0 <= cast("float", value) <= sys.float_info.max:  # a whole number may be longer
         raise ValueError("a metric in it is no finite number")
     return cast("float", value)

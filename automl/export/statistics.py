@@ -17,11 +17,11 @@ from automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
 from automl.export.description import Description
 from automl.export.subnet import Subnet
 from automl.files import write_whole
+from automl.forms import MAX_STORED
 from automl.models.supernet import Supernet
 from protocol.errors import UserError
 
 FORMAT = "manta/statistics/v1"
-MAX_SUBNETS = 64
 MAX_BYTES = 64 << 20
 _NETWORK = "network "  # and the architecture's id: the key of a description
 _SUFFIXES = ("running_mean", "running_var")
@@ -44,7 +44,7 @@ def add_statistics(path: Path, subnets: Iterable[Subnet]) -> None:
     state = next(iter(new.values())).description.provenance.state
     descriptions, tensors = _read(path) if path.exists() else ({}, {})
     kept = [name for name, each in descriptions.items() if each.provenance.state == state and name not in new]
-    kept = kept[max(0, len(kept) + len(new) - MAX_SUBNETS) :]
+    kept = kept[max(0, len(kept) + len(new) - MAX_STORED) :]
     values = {key: tensor for key, tensor in tensors.items() if key.split("/", 1)[0] in kept}
     texts = {name: descriptions[name].to_json() for name in kept}
     for name, each in new.items():
@@ -105,7 +105,7 @@ def _read(path: Path) -> tuple[dict[str, Description], dict[str, Tensor]]:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
         with safetensors.safe_open(path, framework="pt") as file:
             metadata = dict(file.metadata() or {})
-            if metadata.pop("format", None) != FORMAT or len(metadata) > MAX_SUBNETS:
+            if metadata.pop("format", None) != FORMAT or len(metadata) > MAX_STORED:
                 raise ValueError("it is of another format, or of too many subnets")
             descriptions = {}
             for key, text in metadata.items():

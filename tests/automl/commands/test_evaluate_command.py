@@ -1,4 +1,5 @@
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,7 @@ def test_a_calibrated_snapshot_is_exported_without_data_to_the_same_weights(fold
 
 EXPORT = ["export", "--snapshot", "round-00000005.safetensors", "--out", "out"]
 EVALUATE = ["evaluate", "round-00000005.safetensors"]
+MANY = [word for seed in range(65) for word in ("--arch", TINY.sample(random.Random(seed)).text)]
 
 
 @pytest.mark.parametrize(
@@ -166,6 +168,7 @@ EVALUATE = ["evaluate", "round-00000005.safetensors"]
         ([*EXPORT, "--arch", "largest", "--data", "layers"], "does not fit"),
         ([*EXPORT, "--arch", "largest", "--format", "folder", "--name", "x", "--out", "round-00000005.json/out"], "cannot write"),
         (["export", "--snapshot", "missing.safetensors", "--arch", "largest", "--out", "out"], "no snapshot"),
+        (["calibrate", "--snapshot", "round-00000005.safetensors", *MANY], "67 subnets, and beside a snapshot is place for 64"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_two(arguments: list[str], reason: str, folder: Path) -> None:

@@ -165,6 +165,7 @@ Change = Callable[[dict], object]  # type: ignore[type-arg]
         lambda value: value.update(macs=float(value["macs"])),
         lambda value: value["metrics"].update(accuracy=float("nan")),
         lambda value: value["metrics"].update(accuracy="high"),
+        lambda value: value["metrics"].update(accuracy=10**400),
         lambda value: value["metrics"].update(f1=0.5),
         lambda value: value["architecture"].update(text="r24"),
         lambda value: value["architecture"].update(id="00"),

@@ -10,8 +10,9 @@ import torch
 
 from automl.data.images import ImageDataset
 from automl.export.description import Provenance
-from automl.export.statistics import FORMAT, MAX_SUBNETS, add_statistics, statistics_path, stored_subnet
+from automl.export.statistics import FORMAT, add_statistics, statistics_path, stored_subnet
 from automl.export.subnet import Subnet, cut
+from automl.forms import MAX_STORED
 from automl.models.supernet import Supernet
 from protocol.errors import UserError
 
@@ -79,7 +80,7 @@ def test_broken_files_are_refused(supernet: Supernet, subnets: list[Subnet], tmp
         {**metadata, "format": "manta/state/v3"},
         {**metadata, f"network {architecture}": "{}"},
         {**metadata, "network ab": text},
-        {"format": FORMAT, **{f"network {index}": text for index in range(MAX_SUBNETS + 1)}},
+        {"format": FORMAT, **{f"network {index}": text for index in range(MAX_STORED + 1)}},
     ):
         safetensors.torch.save_file(tensors, path, lies)
         with pytest.raises(UserError, match="holds no statistics"):
