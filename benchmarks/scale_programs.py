@@ -170,7 +170,7 @@ def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> 
         alone=place.cohort is None and not place.finds_mates,
         listen=(place.listen,),
         gpus="none",
-        threads=1,
+        cpu_threads=1,
     )
     asyncio.run(join(config, make_worker))
 
