@@ -22,6 +22,7 @@ from automl.search.unseen import Comparison, Unseen
 FORMAT = "manta/found/v2"
 
 _MAX_ROWS = 16  # of the table; JSON has the whole front
+_ID_LETTERS = 8
 _COSTS = {"latency": ("latency", "ms", 1.0), "macs": ("MACs", "millions", 1e6), "weights": ("weights", "thousands", 1e3)}
 _QUALITIES = {
     "loss": ("loss", "nats", 1.0),
@@ -60,11 +61,11 @@ def table(found: Found, costs: Sequence[Cost], task: str) -> Table:
         label, unit, _ = _QUALITIES[name]
         result.add_column(f"{label} {unit}\n{half}", justify="right")
     result.add_column("input\npx", justify="right")
-    result.add_column("id")
+    result.add_column("id", no_wrap=True, min_width=_ID_LETTERS)  # people copy it: other columns are narrowed first
     for candidate in shown:
         prices = [f"{cost.of(candidate.architecture) / _COSTS[cost.name][2]:,.2f}" for cost in costs]
         figures = [_figure(ranked, candidate.search.quality[ranked]), *(_figure(name, candidate.test.quality[name]) for name in names)]
-        identity = [str(candidate.architecture.resolution), candidate.architecture.id[:8]]
+        identity = [str(candidate.architecture.resolution), candidate.architecture.id[:_ID_LETTERS]]
         result.add_row(*prices, *figures, *identity, style="bold" if candidate is found.best else None)
     return result
 

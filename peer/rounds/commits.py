@@ -119,7 +119,7 @@ class Commits:
         self._board.status.samples_lost += commit.samples_lost
         self._lap.mark("wait")
         logger.info("round over round=%d %s", entry.round, self._lap.line())
-        counted = commit.promised is not None or listed is not None
+        counted = commit.promised is not None or listed is not None or told.row is not None  # the last: counted before this start
         self._board.committed(
             round_=entry.round,
             state=entry.state,

@@ -104,6 +104,7 @@ def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measuring, 
     assert "latencies: of test (cpu), torch 2, batch 1" in result.stdout
     assert found["best"]["costs"]["latency_ms"] == pytest.approx(found["best"]["costs"]["macs"] / 1e6)
     assert all(each["costs"]["latency_ms"] <= 1.1 for each in found["front"])
+    assert found["best"]["id"][:8] in result.output  # also in a narrow window: it is what people copy
 
 
 def test_a_search_without_any_limit_searches_everything(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:

@@ -281,6 +281,24 @@ def test_a_ticket_that_was_lost_on_its_way_is_asked_for_again(tmp_path: Path) ->
     play(tmp_path, story)
 
 
+def test_a_round_that_counted_a_peer_is_not_told_as_one_without_it_at_the_next_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await scene.log.wait_for(1)
+        scene.log.commit()
+        await until(lambda: has_gone_well(scene, member, 1))
+        member.task.cancel()
+        await asyncio.wait({member.task})
+        capsys.readouterr()
+        await scene.join(0).reaches(1)
+
+    play(tmp_path, story)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "round committed round=1" in line]
+    assert "without this peer" not in line
+
+
 def test_a_contribution_that_is_listed_while_its_ticket_is_lost_counts_in_the_round_that_the_log_names(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         quick = scene.join(1)
