@@ -4,7 +4,7 @@ Shapes: B samples of a batch, C channels, H and W height and width.
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypedDict
 
 import torch
@@ -113,9 +113,12 @@ def check_fit(dataset: Dataset, space: SearchSpace) -> None:
 
 def baseline(dataset: Dataset, resolution: int) -> float:
     """Return the EPE of the constant that errs least on the held-out part of a stereo set, its median: what has to be beaten."""
-    truths = [each.targets for each in dataset.held_out_batches(resolution, _BATCH)]
+
+    def truths() -> Iterator[Tensor]:
+        return (each.targets for each in dataset.held_out_batches(resolution, _BATCH))
+
     constant = median_disparity(truths)
-    return disparity_metrics((torch.full_like(truth, constant), truth) for truth in truths)["epe"]
+    return disparity_metrics((torch.full_like(truth, constant), truth) for truth in truths())["epe"]
 
 
 def quality_report(

@@ -5,7 +5,7 @@ Sums and counts are kept and divided once at the end, so batches of any sizes gi
 Shapes: B batch, H and W height and width, in pixels of the predictions; V valid pixels.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 BAD_PX = 3.0  # what bad-3 and D1 call an error (the KITTI 2015 benchmark's figures)
 BAD_SHARE = 0.05  # of the truth: D1 forgives this much to large disparities
+_HALF = 16  # of the 32 bits of a disparity
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +64,39 @@ def disparity_metrics(pairs: Iterable[tuple[Tensor, Tensor]]) -> dict[str, float
     return sum((disparity_errors(prediction, disparity) for prediction, disparity in pairs), DisparityErrors()).metrics()
 
 
-def median_disparity(disparities: Iterable[Tensor]) -> float:
-    """Return the median of all valid pixels (>= 0) of some disparities: the constant with the least EPE, which any
-    network has to beat. Of an even number of pixels the lower one of the two in the middle.
+def median_disparity(read: Callable[[], Iterable[Tensor]]) -> float:
+    """Return the median of all valid pixels (>= 0) of some disparities: the constant with the least EPE, which any network has to beat.
+
+    Of an even number of pixels the lower one of the two in the middle. The disparities are read twice and never held together: floats
+    that are not negative have the order of their bits, so the first pass counts by the upper half of these, the second by the lower one.
+
+    Args:
+        read: returns the same disparities at each call.
 
     Raises:
         ValueError: there is no valid pixel.
     """
-    valid_V = torch.cat([torch.zeros(0), *(disparity[disparity >= 0].float().cpu() for disparity in disparities)])
-    if valid_V.numel() == 0:
+    counts = _counted(_bits(each) >> _HALF for each in read())
+    total = int(counts.sum())
+    if total == 0:
         raise ValueError("no pixel has a known disparity: there is no median")
-    return valid_V.median().item()
+    upper, left = _place(counts, (total - 1) // 2)
+    lower, _ = _place(_counted(bits_V[bits_V >> _HALF == upper] & (1 << _HALF) - 1 for bits_V in map(_bits, read())), left)
+    return torch.tensor(upper << _HALF | lower, dtype=torch.int32).view(torch.float32).item()
+
+
+def _bits(disparity: Tensor) -> Tensor:
+    """Return the bits of the valid pixels, as whole numbers that are not negative."""
+    return (disparity[disparity >= 0].float().cpu() + 0.0).view(torch.int32)  # of zero there are two, and + 0.0 makes one of them
+
+
+def _counted(halves: Iterable[Tensor]) -> Tensor:
+    """Return how often each half of the bits is there."""
+    return sum((torch.bincount(half_V, minlength=1 << _HALF) for half_V in halves), torch.zeros(1 << _HALF, dtype=torch.int64))
+
+
+def _place(counts: Tensor, index: int) -> tuple[int, int]:
+    """Return which value stands at an index among the sorted ones, and its index among those that are equal."""
+    sums = counts.cumsum(0)
+    value = int(torch.searchsorted(sums, index, right=True))
+    return value, index - (int(sums[value - 1]) if value else 0)

@@ -1,5 +1,7 @@
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from automl.evaluation.metrics import DisparityErrors, disparity_errors, disparity_metrics, median_disparity
 
@@ -38,7 +40,17 @@ def test_zero_is_a_known_disparity() -> None:
 
 def test_the_median_is_that_of_all_valid_pixels() -> None:
     parts = [torch.tensor([[[5.0, -1.0, 1.0]]]), torch.full((1, 1, 3), -1.0), torch.tensor([[[2.0, 9.0, 7.0]]])]
-    assert median_disparity(parts) == 5.0
-    assert median_disparity([torch.tensor([[[4.0, 3.0]]])]) == 3.0
+    assert median_disparity(lambda: parts) == 5.0
+    assert median_disparity(lambda: [torch.tensor([[[4.0, 3.0]]])]) == 3.0
+    assert median_disparity(lambda: [torch.tensor([[[0.0, -0.0, 3.0]]])]) == 0.0
     with pytest.raises(ValueError, match="median"):
-        median_disparity([torch.full((1, 2, 2), -1.0)])
+        median_disparity(lambda: [torch.full((1, 2, 2), -1.0)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1.0, 2.0**100, width=32), min_size=1, max_size=60), st.integers(1, 20))
+def test_the_median_of_parts_that_are_read_one_by_one_is_that_of_all_at_once(values: list[float], size: int) -> None:
+    disparities = torch.tensor(values)
+    valid = disparities[disparities >= 0]
+    if len(valid):
+        assert median_disparity(lambda: iter(disparities.split(size))) == valid.median().item()
