@@ -8,7 +8,7 @@ STAMP := .venv/installed
 DEMO_ARGS ?=
 WORKERS ?= 2
 
-.PHONY: demo test check fast swarm faults install format clean
+.PHONY: demo test check fast swarm faults oldest install format clean
 .DEFAULT_GOAL := demo
 .NOTPARALLEL:
 
@@ -32,6 +32,20 @@ swarm: $(STAMP)
 faults: $(STAMP)
 	$(BIN)/pytest -m faults
 
+# The export's tests with the oldest torch and torchvision that pyproject.toml allows, in an environment of their own.
+OLDEST = $(shell sed -nE 's/^ *"(torch|torchvision)>=([0-9]+\.[0-9]+)".*/\1==\2.0/p' pyproject.toml)
+
+oldest: .venv-oldest/installed
+	.venv-oldest/bin/pytest tests/automl/export
+
+.venv-oldest/installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Manta needs Python 3.11 or 3.12: install one, or name it: make oldest PYTHON=/path/to/python3.12" >&2; exit 1; }
+	@echo "installing $(OLDEST) into .venv-oldest: several gigabytes, some minutes, once"
+	@$(PYTHON) -m venv .venv-oldest 2>/dev/null || { $(PYTHON) -m venv --without-pip .venv-oldest && $(PYTHON) -m pip --python .venv-oldest install -q pip; }
+	@.venv-oldest/bin/python -m pip install --disable-pip-version-check --progress-bar off -e '.[dev]' $(OLDEST) >.venv-oldest/install.log 2>&1 \
+		|| { tail -n 15 .venv-oldest/install.log >&2; echo "the install failed; all that pip said is in .venv-oldest/install.log" >&2; exit 1; }
+	@touch $@
+
 format: $(STAMP)
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
@@ -50,5 +64,5 @@ $(STAMP): pyproject.toml
 	@touch $@
 
 clean:
-	rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-oldest build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

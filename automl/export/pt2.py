@@ -12,10 +12,12 @@ import json
 import math
 import re
 import struct
+import warnings
 import zipfile
 from typing import cast
 
 import torch
+from torch.export.pt2_archive import PT2ArchiveWriter
 
 from automl.export.description import MAX_BYTES as MAX_DESCRIPTION_BYTES
 from automl.export.description import Description
@@ -90,7 +92,9 @@ def read_pt2(data: bytes) -> tuple[torch.nn.Module, Description]:
         raise ValueError(f"not an archive of the form that this project writes: {error!r}") from error
     records[_GRAPH] = json.dumps(graph).encode()
     try:
-        program = torch.export.load(io.BytesIO(_packed(records)))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")  # torch 2.9, of bytes that it reads itself
+            program = torch.export.load(io.BytesIO(_packed(records)))
         return program.module(), description
     except Exception as error:  # torch raises anything at all for a graph that contradicts itself
         raise ValueError(f"torch {torch.__version__} cannot read it: {type(error).__name__}") from error
@@ -210,8 +214,6 @@ def _check_payloads(records: dict[str, bytes], name: str) -> None:
 
 def _packed(records: dict[str, bytes]) -> bytes:
     """Return an archive of the records."""
-    from torch.export.pt2_archive import PT2ArchiveWriter  # not in every torch that the rest of this project runs on
-
     buffer = io.BytesIO()
     with PT2ArchiveWriter(buffer) as writer:
         for name, content in records.items():
