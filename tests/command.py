@@ -160,6 +160,14 @@ def wait_for_line(process: "subprocess.Popen[str]", words: str) -> str:
     raise AssertionError(f"it ended without {words!r}: {process.stderr.read()}")
 
 
+def has_keeper(process: "subprocess.Popen[str]") -> bool:
+    """Return whether ``process`` has started its daemon's keeper; what its libraries ask as they are loaded are children of it too."""
+    try:
+        return any("keeper.py" in " ".join(child.cmdline()) for child in psutil.Process(process.pid).children())
+    except psutil.NoSuchProcess:
+        return False  # one that ended while it was looked at
+
+
 def contents(directory: Path) -> dict[Path, bytes]:
     """Return every file below ``directory``."""
     return {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}

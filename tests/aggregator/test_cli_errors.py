@@ -20,7 +20,7 @@ from aggregator.settings.config import RunConfig, load_run_file
 from automl.data.digits import digits
 from protocol.manifest import TASKS
 from swarm.disk import load_identity, only_process
-from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, typed, wait_for_line
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
 from tests.swarm.processes import DEADLINE_S, LISTEN, wait_for
 
 
@@ -335,7 +335,7 @@ def test_ctrl_c_while_the_program_loads(home: Home, run_file: Path, directory: P
 @pytest.mark.swarm
 def test_ctrl_c_while_its_daemon_starts_and_a_second_start_goes_on(home: Home, run_file: Path, directory: Path) -> None:
     process = home.start("aggregator.cli", "start", run_file, "--dir", directory, "--listen", LISTEN)
-    wait_for(lambda: bool(psutil.Process(process.pid).children()), "the daemon's keeper is there")
+    wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
     manifest = (directory / MANIFEST).read_bytes()
     process = start_and_wait(home, run_file, directory)

@@ -29,7 +29,7 @@ from swarm.disk import load_identity, only_process
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node, peer_name
-from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, typed, wait_for_line
+from tests.command import Ended, Home, assert_ended_by_hand, assert_refused, contents, has_keeper, typed, wait_for_line
 from tests.swarm.processes import LISTEN, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")  # hivemind's way to find its daemon
@@ -336,7 +336,7 @@ def test_ctrl_c_while_the_program_loads(home: Home, directory: Path, library: st
 @pytest.mark.swarm
 def test_ctrl_c_while_its_daemon_starts(home: Home, directory: Path) -> None:
     process = home.start("peer.cli", "join", "--listen", LISTEN, "--dir", directory, "--initial-peers", NOBODY)
-    wait_for(lambda: bool(psutil.Process(process.pid).children()), "the daemon's keeper is there")
+    wait_for(lambda: has_keeper(process), "the daemon's keeper is there")
     assert_ended_by_hand(home.interrupted(process), (130,))
 
 
