@@ -26,8 +26,10 @@ check: $(STAMP)
 fast: $(STAMP)
 	$(BIN)/pytest -m "not swarm" -n $(WORKERS) --dist worksteal
 
+# Files of tests side by side: most of them wait for programs. Where something is broken on purpose, the machine is theirs alone.
 swarm: $(STAMP)
-	$(BIN)/pytest -m "swarm and not faults"
+	$(BIN)/pytest -m "swarm and not faults" -n 2 --dist loadfile --ignore tests/faults
+	$(BIN)/pytest -m "swarm and not faults" tests/faults
 
 faults: $(STAMP)
 	$(BIN)/pytest -m faults

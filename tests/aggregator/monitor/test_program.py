@@ -16,7 +16,7 @@ from aggregator.monitor.settings import MonitorSection
 from aggregator.rounds.opening import OpenRun
 from tests.swarm.processes import DEADLINE_S, wait_for
 
-pytestmark = [pytest.mark.swarm, pytest.mark.xdist_group("program")]  # its fixtures are made once
+pytestmark = pytest.mark.swarm
 STREAMS = 3
 
 

@@ -171,30 +171,31 @@ def test_workers_read_shards_themselves_and_leave_out_the_lots_whose_samples_are
     play(story, data=lambda: WorkerData.of(dataset, tmp_path))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_worker_that_is_killed_or_stands_still_in_a_lot_is_replaced_and_its_lot_done_again(number: signal.Signals) -> None:
+def test_a_worker_that_is_killed_or_stands_still_in_a_lot_is_replaced_and_its_lot_done_again() -> None:
     async def story(crew: ProcessCrew) -> None:
         await crew.load(weights_of(1), None)
         await until(lambda: len(crew.present()) == 2)
         assert same(await trained(crew, 2), alone_2)  # both have an idea by now of how long a lot takes
-        before = dict(crew.pids)
+        for struck, number in ((0, signal.SIGKILL), (1, signal.SIGSTOP)):
+            lines.clear()
+            before = dict(crew.pids)
 
-        async def strike() -> None:
-            await busy(crew)
-            os.kill(before[0], number)
+            async def strike(pid: int = before[struck], number: signal.Signals = number) -> None:
+                await busy(crew)
+                os.kill(pid, number)
 
-        assert same(await trained(crew, 8, strike), alone_8)
-        await until(lambda: len(crew.present()) == 2)
-        assert crew.pids[0] != before[0]
-        assert crew.pids[1] == before[1]
-        assert not psutil.pid_exists(before[0])
-        assert [line for line in lines if "worker 0 (cpu) ended" in line and "is done again" in line] == lines
+            assert same(await trained(crew, 8, strike), alone_8)
+            await until(lambda: len(crew.present()) == 2)
+            assert crew.pids[struck] != before[struck]
+            assert crew.pids[1 - struck] == before[1 - struck]
+            assert not psutil.pid_exists(before[struck])
+            assert [line for line in lines if f"worker {struck} (cpu) ended" in line and "is done again" in line] == lines
 
     alone_2, alone_8 = alone(weights_of(1), None, 2), alone(weights_of(1), None, 8)
     play(story)
 
 
-def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on() -> None:
+def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do() -> None:
     async def story(crew: ProcessCrew) -> None:
         await crew.load(weights_of(1), None)
         await until(lambda: len(crew.present()) == 2)
@@ -207,28 +208,20 @@ def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on() -> None:
         assert [type(each) for each in await asyncio.gather(*lost, return_exceptions=True)] == [WorkerLost, WorkerLost]
         await crew.resume()
         assert same(await trained(crew, 4), expected)
-        assert lines == []
-
-    expected = alone(weights_of(1), None, 4)
-    play(story)
-
-
-def test_other_threads_are_other_workers_and_their_lots_are_done_again() -> None:
-    async def story(crew: ProcessCrew) -> None:
-        await crew.load(weights_of(1), None)
         await until(lambda: len(crew.present()) == 2)
-        before = set(crew.pids.values())
+        resumed = set(crew.pids.values())
 
         async def equip() -> None:
             await busy(crew)
             await crew.equip((Device("cpu", 2), Device("cpu", 2)), 2**31)
-            assert not any(psutil.pid_exists(pid) for pid in before)
+            assert not any(psutil.pid_exists(pid) for pid in resumed)
 
-        assert (await trained(crew, 8, equip)).samples == 8 * LOT
+        assert (await trained(crew, 8, equip)).samples == 8 * LOT  # the lots of those that were ended are done again
         for pid in crew.pids.values():
             assert psutil.Process(pid).environ()["OMP_NUM_THREADS"] == "2"
         assert lines == []
 
+    expected = alone(weights_of(1), None, 4)
     play(story)
 
 
@@ -263,7 +256,6 @@ asyncio.run(main())
 
 
 def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> None:
-    shared = set(os.listdir("/dev/shm"))
     root = str(Path(__file__).parents[3])
     command = [sys.executable, "-c", _PARENT]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env={**os.environ, "PYTHONPATH": root}) as parent:
@@ -275,7 +267,8 @@ def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> 
         finally:
             parent.kill()
     wait_for(lambda: are_gone(workers), "the workers have ended")
-    assert set(os.listdir("/dev/shm")) <= shared
+    pids = {str(pid) for pid in (parent.pid, *(worker.pid for worker in workers))}
+    assert not [name for name in os.listdir("/dev/shm") if "manta" in name or not pids.isdisjoint(name.split("_"))]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
