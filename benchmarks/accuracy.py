@@ -57,6 +57,7 @@ from protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000
 _CHOOSE_IMAGES = slice(50_000, 60_000)
+_NUM_ENDS = 2  # the largest and the smallest
 _NUM_RANDOM_TWINS = 4
 _NUM_SPREAD = 20
 _NUM_MACS_TWINS = 3  # largest, smallest and one random: the small ones take several times as long as at equal samples
@@ -240,12 +241,17 @@ Job = tuple[str, int, Callable[..., tuple[list[Quality], float]], tuple[object, 
 
 
 def jobs(setting: Setting, schedules: Sequence[str], seeds: int, *, with_twins: bool) -> list[Job]:
-    """Return what there is to train, the longest first: a name, its rounds, what trains it, and the arguments after the setting."""
+    """Return what there is to train, the longest first: a name, its rounds, what trains it, and the arguments after the setting.
+
+    Without a schedule those are the largest and the smallest network alone.
+    """
     space = setting.plan("sandwich", 0).space
     found: list[Job] = [(f"{name} {seed}", 2 * setting.rounds, train_supernet, (name, seed)) for name in schedules for seed in range(seeds)]
     for index, architecture in enumerate(twins(space) if with_twins else []):
         lengths = {"samples": setting.rounds}
-        if index < _NUM_MACS_TWINS:
+        if not schedules and index >= _NUM_ENDS:
+            break
+        if schedules and index < _NUM_MACS_TWINS:
             lengths["macs"] = rounds_at_equal_macs(setting, architecture)
         for length, rounds in lengths.items():
             found += [(f"{length} {index} {seed}", rounds, train_alone, (index, rounds, seed)) for seed in range(seeds)]
@@ -331,9 +337,11 @@ def main() -> None:
     parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="both, where it is not given")
     parser.add_argument("--seeds", type=int, default=1, metavar="N")
     parser.add_argument("--rounds", type=int, metavar="N", help="shorter or longer than usual")
+    parser.add_argument("--batch", type=int, metavar="N", help="samples of a round, other than usual")
     parser.add_argument("--lot", type=int, metavar="N", help="samples of a lot, other than usual")
     parser.add_argument("--augmentation", type=int, metavar="PERCENT", help="other than usual, 0 to 200")
     parser.add_argument("--choose", action="store_true", help="hold out what settings are chosen by, in place of the test images")
+    parser.add_argument("--alone", action="store_true", help="the largest and the smallest network alone: what a change of networks brings")
     parser.add_argument("--no-twins", action="store_true", help="supernets alone")
     parser.add_argument("--device", default="cpu", metavar="NAME", help="where everything is computed: cpu, cuda")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2, metavar="N")
@@ -350,13 +358,14 @@ def main() -> None:
         setting = replace(
             usually,
             rounds=arguments.rounds or usually.rounds,
+            batch=arguments.batch or usually.batch,
             lot=arguments.lot or usually.lot,
             augmentation=arguments.augmentation,
             chooses=arguments.choose,
             folder=str(arguments.data),
             device=arguments.device,
         )
-        schedules = arguments.schedule or SCHEDULES
+        schedules = () if arguments.alone else arguments.schedule or SCHEDULES
         every.append(run(setting, schedules, arguments.seeds, arguments.workers, with_twins=not arguments.no_twins))
         show(every[-1])
     if arguments.out:

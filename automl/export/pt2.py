@@ -41,7 +41,8 @@ _OPERATIONS = frozenset(
     f"torch.ops.aten.{name}"
     for name in (
         *("conv2d.default", "conv_transpose2d.input", "batch_norm.default", "linear.default", "matmul.default", "softmax.int"),
-        *("upsample_bilinear2d.vec", "relu.default", "sigmoid.default", "clamp.default", "clamp_min.default", "ge.Scalar"),
+        *("upsample_bilinear2d.vec", "avg_pool2d.default", "relu.default", "sigmoid.default", "floor.default", "ge.Scalar"),
+        *("clamp.default", "clamp_min.default", "detach.default"),
         *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Scalar", "sqrt.default", "rsqrt.default"),
         *("mean.dim", "sum.dim_IntList", "linalg_vector_norm.default", "arange.default", "zeros_like.default", "gather.default"),
         *("cat.default", "chunk.default", "split.Tensor", "slice.Tensor", "expand.default", "expand_as.default", "permute.default"),

@@ -2,8 +2,11 @@
 
 Units 1-3 see the left and the right view with the same weights; at an eighth of the resolution their outputs are correlated along the
 rows and joined by a 1 x 1 convolution of the left features; units 4-6 go down to 1/64. Six transposed convolutions go back up, each
-joined by a U link to the output of the unit at its scale (at full resolution: the left view), and each predicts disparities. All but the
-units is the same in every architecture: ``FixedPart``, of which the supernet and an extracted network each have one.
+joined by a U link to the output of the unit at its scale (at full resolution: the left view), and each predicts disparities, as what is
+to be added to the coarser prediction. The first of all is the mean, over 64 x 64 pixels, of what a correlation at a quarter of the
+resolution says (``automl.models.matching``); at that scale each pixel chooses between it and the coarser prediction; the last two steps
+are told how well the views agree when the right one is moved by the prediction so far. All but the units is the same in every
+architecture: ``FixedPart``, of which the supernet and an extracted network each have one.
 
 Disparities: how many pixels of the full resolution further to the left a point of the left view is found in the right one.
 
@@ -19,12 +22,14 @@ from torch.nn.utils import skip_init
 
 from automl.models.correlation import correlate
 from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticLayer, is_residual
+from automl.models.matching import FineMatch, warped_likeness
 from automl.models.supernet import Supernet, draw, plain_units
 from automl.spaces.shapes import NUM_SHARED_UNITS
 from automl.spaces.space import Architecture, SearchSpace
-from automl.spaces.stereo_shapes import UP_KERNEL, StageShape, stage_shapes
+from automl.spaces.stereo_shapes import FULL_STEP, MATCH_STEP, UP_KERNEL, WARP_OFFSETS, WARP_STEP, StageShape, match_shape, stage_shapes
 
 _NUM_VIEWS = 2
+_HALF, _QUARTER = 2, 4  # pixels of the full resolution to a pixel of these scales, each way
 
 
 class Stage(nn.Module):
@@ -32,27 +37,32 @@ class Stage(nn.Module):
 
     def __init__(self, shape: StageShape, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
+        self.takes_match = shape.takes_match
         # Without torch's own first weights, which would come from the global generator.
         self.up = skip_init(nn.ConvTranspose2d, shape.coarse, shape.width, UP_KERNEL, stride=2, padding=1, bias=False)
         self.up_norm = norm(shape.width)
         self.merge = skip_init(nn.Conv2d, shape.merged, shape.width, 3, padding=1, bias=False)
         self.merge_norm = norm(shape.width)
-        self.predict = skip_init(nn.Conv2d, shape.width, 1, 3, padding=1)
+        self.predict = skip_init(nn.Conv2d, shape.width, shape.outputs, 3, padding=1)
 
-    def forward(self, x_BCHW: Tensor, link_BCHW: Tensor, coarser_B1HW: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return features and prediction at the link's resolution, twice that of ``x_BCHW`` and of the coarser prediction."""
-        merged = [F.relu(self.up_norm(self.up(x_BCHW))), link_BCHW]
-        if coarser_B1HW is not None:
-            coarser_B1HW = F.interpolate(coarser_B1HW, scale_factor=2.0, mode="bilinear", align_corners=False)
-            merged.append(coarser_B1HW)
+    def forward(self, x_BCHW: Tensor, link_BCHW: Tensor, coarser_B1HW: Tensor, evidence: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return features and prediction at the link's resolution, twice that of ``x_BCHW``; the coarser prediction has the link's already.
+
+        ``evidence`` speaks for or against the coarser prediction; where the match can be taken, its first channel is what it says less
+        the coarser prediction.
+        """
+        merged = [F.relu(self.up_norm(self.up(x_BCHW))), link_BCHW, coarser_B1HW, *evidence]
         y_BCHW = self.merge(torch.cat(merged, 1).contiguous(memory_format=torch.channels_last))
         y_BCHW = F.relu(self.merge_norm(y_BCHW))
-        prediction_B1HW = self.predict(y_BCHW)
-        return y_BCHW, prediction_B1HW if coarser_B1HW is None else coarser_B1HW + prediction_B1HW
+        finer_BOHW = self.predict(y_BCHW)
+        if not self.takes_match:
+            return y_BCHW, coarser_B1HW + finer_BOHW
+        change_B1HW, choice_B1HW = finer_BOHW.split(1, 1)
+        return y_BCHW, coarser_B1HW + choice_B1HW.sigmoid() * evidence[0] + change_B1HW
 
 
 class FixedPart(nn.Module):
-    """What every architecture has: the correlation with its join, and the way back up."""
+    """What every architecture has: the correlation with its join, the fine match, and the way back up."""
 
     def __init__(self, space: SearchSpace, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
@@ -63,14 +73,22 @@ class FixedPart(nn.Module):
         self.join = skip_init(nn.Conv2d, features, features, 1, bias=False)
         self.join_norm = norm(features)
         self.correlation_norm = norm(space.num_disparities)
+        match = match_shape(space)
+        self.describe_half = skip_init(nn.Conv2d, space.widths[0], match.warp_channels, 1, bias=False)
+        self.describe_quarter = skip_init(nn.Conv2d, space.widths[1], match.channels, 1, bias=False)
+        self.fine = FineMatch(match, norm)
         self.stages = nn.ModuleList(Stage(shape, norm) for shape in stage_shapes(space))
 
     def forward(self, x_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
-        """Return the predictions (B, 1, H, W), coarse to fine, in pixels; ``run_unit`` gives a unit's output, units count from 0."""
+        """Return what the match says and the predictions of the six steps up, each (B, 1, H, W) in pixels.
+
+        ``run_unit`` gives a unit's output; units count from 0.
+        """
         batch = x_BCHW.shape[0]
         views_BCHW = torch.cat(x_BCHW.chunk(_NUM_VIEWS, 1)).contiguous(memory_format=torch.channels_last)
         features = self.features(views_BCHW, run_unit)
-        return self.disparities([views_BCHW[:batch], *(each[:batch] for each in features)], features[-1][batch:], run_unit)
+        right = self.compared([each[batch:] for each in features])
+        return self.disparities([views_BCHW[:batch], *(each[:batch] for each in features)], right, run_unit)
 
     def features(self, views_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
         """Return what each of the shared units makes of the views, which are one batch."""
@@ -80,22 +98,28 @@ class FixedPart(nn.Module):
             features.append(views_BCHW)
         return features
 
-    def disparities(self, links: list[Tensor], right_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
+    def compared(self, features: list[Tensor]) -> list[Tensor]:
+        """Return what of a view's ``features`` is compared with the other view: at half, a quarter and an eighth of the resolution."""
+        half_BCHW, quarter_BCHW, eighth_BCHW = features
+        return [self.describe_half(half_BCHW), self.describe_quarter(quarter_BCHW), eighth_BCHW]
+
+    def disparities(self, links: list[Tensor], right: list[Tensor], run_unit: Callable[[int, Tensor], Tensor]) -> tuple[Tensor, ...]:
         """Return what ``forward`` does.
 
         Args:
             links: the left view and its ``features``.
-            right_BCHW: the last ones of the right view.
+            right: what is ``compared`` of the right view.
             run_unit: gives the output of the units that are not shared.
         """
+        left = self.compared(links[1:])
         *links, left_BCHW = links
-        correlation_BDHW = self.match(left_BCHW, right_BCHW)
+        correlation_BDHW = self.match(left_BCHW, right[-1])
         y_BCHW = torch.cat([correlation_BDHW, F.relu(self.join_norm(self.join(left_BCHW)))], 1)
         links.append(torch.cat([correlation_BDHW, left_BCHW], 1))
         for unit in range(NUM_SHARED_UNITS, len(self.stages)):
             y_BCHW = run_unit(unit, y_BCHW)
             links.append(y_BCHW)
-        return self.refine(links)
+        return self.refine(links, left, right)
 
     def match(self, left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
         """Return how alike the features of the two views are at each disparity: the cosine of their angle, normalised over the batch."""
@@ -104,12 +128,34 @@ class FixedPart(nn.Module):
         correlation_BDHW: Tensor = self.correlation_norm(correlate(left_BCHW, right_BCHW, self.num_disparities))
         return correlation_BDHW
 
-    def refine(self, links: list[Tensor]) -> tuple[Tensor, ...]:
-        """Return the predictions of the six steps up; ``links``: the left view and what the units make of it, fine to coarse."""
-        y_BCHW, prediction_B1HW = links.pop(), None
-        predictions = []
-        for stage, link_BCHW in zip(self.stages, reversed(links), strict=True):
-            y_BCHW, prediction_B1HW = stage(y_BCHW, link_BCHW, prediction_B1HW)
+    def refine(self, links: list[Tensor], left: list[Tensor], right: list[Tensor]) -> tuple[Tensor, ...]:
+        """Return what the match says, and the predictions of the six steps up.
+
+        Args:
+            links: the left view and what the units make of it, fine to coarse.
+            left: what is ``compared`` of the left view.
+            right: the same of the right one.
+        """
+        (left_half_BCHW, left_quarter_BCHW, _), (right_half_BCHW, right_quarter_BCHW, _) = left, right
+
+        def likeness(disparity_B1HW: Tensor) -> Tensor:
+            return warped_likeness(left_half_BCHW, right_half_BCHW, disparity_B1HW * (self.unit_px / _HALF), WARP_OFFSETS)
+
+        match_B1HW, certainty_B1HW = self.fine(left_quarter_BCHW, right_quarter_BCHW)
+        match_B1HW = match_B1HW * (_QUARTER / self.unit_px)
+        y_BCHW = links.pop()
+        prediction_B1HW = F.avg_pool2d(match_B1HW, match_B1HW.shape[2] // y_BCHW.shape[2])
+        predictions = [self.unit_px * match_B1HW]  # it has to learn before the steps up do
+        for step, (stage, link_BCHW) in enumerate(zip(self.stages, reversed(links), strict=True)):
+            coarser_B1HW = _doubled(prediction_B1HW)
+            evidence: list[Tensor] = []
+            if step == MATCH_STEP:
+                evidence = [match_B1HW - coarser_B1HW, certainty_B1HW]
+            elif step == WARP_STEP:
+                evidence = [likeness(coarser_B1HW)]
+            elif step == FULL_STEP:  # half of the resolution is the finest at which views are compared
+                evidence = [_doubled(likeness(prediction_B1HW))]
+            y_BCHW, prediction_B1HW = stage(y_BCHW, link_BCHW, coarser_B1HW, evidence)
             predictions.append(self.unit_px * prediction_B1HW)
         return tuple(predictions)
 
@@ -141,6 +187,7 @@ class Stereo(Supernet):
                 draw(module.weight.transpose(0, 1), generator)  # it has its channels in first
             elif isinstance(module, nn.Conv2d):
                 draw(module.weight, generator)
+        self.fixed.fine.initialise()
         for stage in self.fixed.stages:
             assert isinstance(stage, Stage)
             stage.predict.weight.mul_(0.1)  # training begins at about zero disparity everywhere, and still has a gradient
@@ -148,7 +195,8 @@ class Stereo(Supernet):
             stage.predict.bias.zero_()
 
     def forward(self, x_BCHW: Tensor, architecture: Architecture) -> tuple[Tensor, ...]:
-        """Return six disparities (B, H, W) of the batch (B, 6, H, W: left RGB, then right RGB), at 1/32 to 1/1 of its height and width.
+        """Return seven disparities (B, H, W) of the batch (B, 6, H, W: left RGB, then right RGB): of the match, at a quarter of its height
+        and width, and of the steps up, at 1/32 to 1/1.
 
         All are in pixels of the full resolution. Height and width are multiples of 64.
         """
@@ -185,6 +233,11 @@ class PlainStereo(nn.Module):
         """Return the disparities of all scales, as ``Stereo`` does: what training needs."""
         predictions = self.fixed(x_BCHW, lambda unit, x_BCHW: self.units[unit](x_BCHW))
         return tuple(prediction.squeeze(1) for prediction in predictions)
+
+
+def _doubled(x_BCHW: Tensor) -> Tensor:
+    """Return it at twice its height and width."""
+    return F.interpolate(x_BCHW, scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
 def _window(size: int) -> Tensor:

@@ -15,6 +15,7 @@ LABEL_SMOOTHING = 0.1  # as in arXiv:1512.00567, section 7: small subnets of a s
 CLASSIFICATION_TEACHER_WEIGHT = 1.0  # once-for-all's (arXiv:1908.09791, section 4.1): the teacher counts as much as the labels
 STEREO_TEACHER_WEIGHT = 0.5  # the truth, where it is known, is better than any teacher
 SCALE_DECAY = 0.5  # a prediction's weight relative to that of the next finer one: the coarse ones guide, the last one is what is used
+MATCH_WEIGHT = 1.0  # as much as the last one: what the others start from has to be learnt first; with a quarter it took much longer
 HUBER_PX = 1.0  # below this the loss is quadratic, above it linear: outliers at the edges of things don't drown the rest
 
 
@@ -31,13 +32,14 @@ def classification_loss(logits_BK: Tensor, labels_B: Tensor, teacher_logits_BK: 
 
 
 def stereo_loss(predictions: Sequence[Tensor], disparity_BHW: Tensor, teacher_prediction: Tensor | None = None) -> Tensor:
-    """Return the smooth L1 loss in pixels over the valid pixels (``disparity_BHW`` >= 0), a weighted mean over the scales.
+    """Return the smooth L1 loss in pixels over the valid pixels (``disparity_BHW`` >= 0), a weighted mean over the predictions.
 
-    ``predictions`` go from coarse to fine, each (B, h, w) or (B, 1, h, w) in pixels of the full resolution, which is a multiple of h
-    and w; the last one is at the full resolution. A scale without any valid pixel adds zero. With a teacher, whose last prediction is
+    ``predictions`` are what the match says, and then those of the steps up from coarse to fine, each (B, h, w) or (B, 1, h, w) in pixels
+    of the full resolution, which is a multiple of h and w; the last one is at the full resolution. One without any valid pixel adds
+    zero. With a teacher, whose last prediction is
     ``teacher_prediction`` (of the last one's shape), plus the distance to that, everywhere; no gradient flows to it.
     """
-    weights = [SCALE_DECAY**step for step in reversed(range(len(predictions)))]
+    weights = [MATCH_WEIGHT, *(SCALE_DECAY**step for step in reversed(range(len(predictions) - 1)))]
     loss = torch.zeros((), dtype=disparity_BHW.dtype, device=disparity_BHW.device)
     for weight, prediction in zip(weights, predictions, strict=True):
         height, width = prediction.shape[-2:]

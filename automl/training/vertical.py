@@ -1,12 +1,12 @@
 """A stereo lot at two sites, one of which has the left views and the disparities, the other the right views of the same scenes.
 
 Each runs the units that both views share on its own views. Their BatchNorms take the statistics of both (``automl.models.linked``), so the
-two compute what one would that has both views, but for the last bits. The right site gives the left one its features for the correlation,
-and gets their gradient; the left site computes all the rest, and the loss. Views and disparities go nowhere.
+two compute what one would that has both views, but for the last bits. The right site gives the left one what views are compared by, at
+three scales, and gets its gradient; the left site computes all the rest, and the loss. Views and disparities go nowhere.
 
-Each site ends with a share of the lot's gradient: of the shared units' weights both have one, of all others the left site alone. The sum is
-the lot's, and it is made at the site in whose name the lot is, which so has what any lot gives. What an architecture does not use has no
-gradient and is not sent.
+Each site ends with a share of the lot's gradient: of the weights that both views share both have one, of all others the left site
+alone. The sum is the lot's, and it is made at the site in whose name the lot is, which so has what any lot gives. What an architecture
+does not use has no gradient and is not sent.
 
 Shapes: B samples of the lot, C channels, H and W height and width of a view or of features, N all weights.
 """
@@ -50,7 +50,7 @@ class SiteWorker(Worker):
             raise ValueError(f"{supernet_name} has no view {view!r}")
         self.is_left = view == LEFT
         self._place = VIEWS.index(view)
-        shared = tuple(f"units.{unit}." for unit in range(NUM_SHARED_UNITS))
+        shared = (*(f"units.{unit}." for unit in range(NUM_SHARED_UNITS)), "fixed.describe_")
         self._is_shared_N = np.zeros(self.num_weights, np.bool_)
         for name, (start, stop) in self._supernet.slices().items():
             self._is_shared_N[start:stop] = name.startswith(shared)
@@ -80,35 +80,38 @@ class SiteWorker(Worker):
         teaching = None
         for teacher, largest in self._teachers(architecture):
             with torch.no_grad():
-                links, right_BCHW = self._meet(teacher, left_BCHW, largest, link)
-                teaching = teacher.fixed.disparities([left_BCHW, *links], right_BCHW, _units(teacher, largest))
+                links, right = self._meet(teacher, left_BCHW, largest, link)
+                teaching = teacher.fixed.disparities([left_BCHW, *links], right, _units(teacher, largest))
         supernet = _stereo(self._supernet)
-        links, right_BCHW = self._meet(supernet, left_BCHW, architecture, link)
+        links, right = self._meet(supernet, left_BCHW, architecture, link)
         # The graph is cut at the features: their gradient goes out before the backward pass through the units, which has exchanges too.
-        leaves = [each.detach().requires_grad_() for each in (*links, right_BCHW)]
-        outputs = supernet.fixed.disparities([left_BCHW, *leaves[:-1]], leaves[-1], _units(supernet, architecture))
+        mine, theirs = ([each.detach().requires_grad_() for each in side] for side in (links, right))
+        outputs = supernet.fixed.disparities([left_BCHW, *mine], theirs, _units(supernet, architecture))
         loss = self._loss(outputs, targets, teaching)
         torch.autograd.backward(loss)
-        *gradients, gradient_BCHW = (each.grad for each in leaves if each.grad is not None)
-        give_values(link, gradient_BCHW)
-        torch.autograd.backward(links, gradients)
+        give_values(link, _joined([_gradient(each) for each in theirs]))
+        torch.autograd.backward(links, [_gradient(each) for each in mine])
         return loss
 
     def _follow(self, right_BCHW: Tensor, architecture: Architecture, link: Link) -> None:
         """Leave the right site's share of the gradient in the supernet."""
         for teacher, largest in self._teachers(architecture):
             with torch.no_grad():
-                give_values(link, _features(teacher, right_BCHW, largest, link)[-1])
-        features_BCHW = _features(_stereo(self._supernet), right_BCHW, architecture, link)[-1]
-        give_values(link, features_BCHW)
-        gradient_BCHW = take_values(link, features_BCHW.shape, features_BCHW, "gradient of features")
-        torch.autograd.backward(features_BCHW, gradient_BCHW)
+                give_values(link, _joined(teacher.fixed.compared(_features(teacher, right_BCHW, largest, link))))
+        supernet = _stereo(self._supernet)
+        compared = supernet.fixed.compared(_features(supernet, right_BCHW, architecture, link))
+        given_N = _joined(compared)
+        give_values(link, given_N)
+        gradient_N = take_values(link, given_N.shape, given_N, "gradient of features")
+        torch.autograd.backward(compared, _parted(gradient_N, compared))
 
-    def _meet(self, supernet: Stereo, left_BCHW: Tensor, architecture: Architecture, link: Link) -> tuple[list[Tensor], Tensor]:
-        """Return this site's features of each shared unit, and the other's of the last."""
+    def _meet(self, supernet: Stereo, left_BCHW: Tensor, architecture: Architecture, link: Link) -> tuple[list[Tensor], list[Tensor]]:
+        """Return this site's features of each shared unit, and what views are compared by of the other's."""
         features = _features(supernet, left_BCHW, architecture, link)
-        other_BCHW = take_values(link, features[-1].shape, features[-1], "features")
-        return features, other_BCHW.contiguous(memory_format=torch.channels_last)
+        with torch.no_grad():
+            like = supernet.fixed.compared(features)
+        joined_N = _joined(like)
+        return features, _parted(take_values(link, joined_N.shape, joined_N, "features"), like)
 
     def _teachers(self, architecture: Architecture) -> Iterator[tuple[Stereo, Architecture]]:
         """Yield the teacher and what it computes, if there is one."""
@@ -127,6 +130,22 @@ class SiteWorker(Worker):
         values = take_values(link, (int(taken_N.sum()) + 1,), share_N, "share of a gradient")
         share_N[taken_N] += values[:-1]
         return LotResult(share_N, (loss + values[-1]).item(), lot.samples, project(share_N))
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    """Return the values of all tensors in one row, so that they are one exchange."""
+    return torch.cat([part.flatten() for part in parts])
+
+
+def _parted(values_N: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Return what ``_joined`` made one row of: tensors of these shapes."""
+    parts = values_N.split([each.numel() for each in like])
+    return [part.view(each.shape).contiguous(memory_format=torch.channels_last) for part, each in zip(parts, like, strict=True)]
+
+
+def _gradient(leaf: Tensor) -> Tensor:
+    assert leaf.grad is not None
+    return leaf.grad
 
 
 def _stereo(supernet: Supernet) -> Stereo:

@@ -4,6 +4,7 @@ from itertools import pairwise
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from automl.evaluation.calibration import recalibrate
@@ -38,10 +39,28 @@ def pairs(batch: int, seed: int = 2) -> Tensor:
     return torch.rand(batch, 6, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(seed))
 
 
-def test_six_predictions_go_from_a_thirty_second_to_the_full_resolution(stereo: Stereo) -> None:
+def test_the_match_at_a_quarter_is_followed_by_six_predictions_up_to_the_full_resolution(stereo: Stereo) -> None:
     for training in (True, False):
         predictions = stereo.train(training)(pairs(2), SPACE.smallest())
-        assert [prediction.shape for prediction in predictions] == [(2, HEIGHT // scale, WIDTH // scale) for scale in (32, 16, 8, 4, 2, 1)]
+        expected = [(2, HEIGHT // scale, WIDTH // scale) for scale in (4, 32, 16, 8, 4, 2, 1)]
+        assert [prediction.shape for prediction in predictions] == expected
+
+
+def test_before_any_training_the_first_step_starts_from_the_match() -> None:
+    stereo = Stereo(SPACE)
+    stereo.initialise(torch.Generator().manual_seed(3))
+    match_BHW, first_BHW, *_ = stereo.train()(pairs(2), SPACE.largest())
+    start_BHW = F.avg_pool2d(match_BHW[:, None], 16)
+    assert (first_BHW - F.interpolate(start_BHW, scale_factor=2.0, mode="bilinear")[:, 0]).abs().max() < 0.5 * start_BHW.mean()
+
+
+def test_a_view_shifted_to_the_left_is_matched_at_its_shift_before_any_training() -> None:
+    stereo = Stereo(SPACE)
+    stereo.initialise(torch.Generator().manual_seed(3))
+    shift = 12
+    scene = torch.rand(1, 3, HEIGHT, WIDTH + shift, generator=torch.Generator().manual_seed(0))
+    match_BHW, *_ = stereo.train()(torch.cat([scene[..., :-shift], scene[..., shift:]], 1), SPACE.smallest())
+    assert (match_BHW[:, 2:-2, 2 * SPACE.num_disparities : -2] - shift).abs().median() < 2.0
 
 
 def test_an_extracted_network_has_weights_and_running_statistics_of_its_own(stereo: Stereo) -> None:
@@ -146,7 +165,7 @@ def test_the_decoder_narrows_towards_the_full_resolution() -> None:
         widths = decoder_widths(space)
         assert len(widths) == 6
         assert all(coarse >= fine for coarse, fine in pairwise(widths))
-        assert widths[-1] <= 16
+        assert widths[-2:] == (8, 4)
 
 
 def test_tiny_has_about_half_a_million_weights_and_base_about_thirteen_million(stereo: Stereo) -> None:

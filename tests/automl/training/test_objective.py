@@ -18,8 +18,8 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
 
 
 def pyramid(value: float = 0.0, batch: int = 2) -> tuple[Tensor, ...]:
-    """Predictions from 1/4 to the full 8 x 16 pixels."""
-    return tuple(torch.full((batch, 1, 8 // scale, 16 // scale), value, requires_grad=True) for scale in (4, 2, 1))
+    """What a match at half the resolution says, and predictions from 1/4 to the full 8 x 16 pixels."""
+    return tuple(torch.full((batch, 1, 8 // scale, 16 // scale), value, requires_grad=True) for scale in (2, 4, 2, 1))
 
 
 def test_the_classification_loss_is_the_cross_entropy_to_smoothed_labels() -> None:
@@ -45,17 +45,18 @@ def test_a_teacher_adds_the_cross_entropy_to_its_probabilities_and_gets_no_gradi
     torch.testing.assert_close(logits.grad, alone.grad)  # so it is the Kullback-Leibler divergence up to a constant
 
 
-def test_the_stereo_loss_is_smooth_l1_in_pixels_with_the_finest_scale_weighted_most() -> None:
+def test_the_stereo_loss_is_smooth_l1_in_pixels_with_the_match_and_the_finest_scale_weighted_most() -> None:
     disparity = torch.full((2, 8, 16), 5.0)
     assert stereo_loss(pyramid(5.0), disparity).item() == 0.0
     assert stereo_loss(pyramid(5.5), disparity).item() == pytest.approx(0.125)  # 0.5^2 / 2, and the scales' weights add up to 1
     assert stereo_loss(pyramid(9.0), disparity).item() == pytest.approx(3.5)  # 4 - 1/2
     losses = []
-    for wrong in range(3):
+    for wrong in range(4):
         predictions = list(pyramid(5.0))
         predictions[wrong] = predictions[wrong] + 4.0
         losses.append(stereo_loss(predictions, disparity).item())
-    assert losses[0] < losses[1] < losses[2]
+    assert losses[0] == losses[3] == pytest.approx(3.5 / 2.75)
+    assert losses[1] < losses[2] < losses[3]
     assert sum(losses) == pytest.approx(3.5)
 
 
@@ -110,4 +111,4 @@ def test_a_stereo_teacher_pulls_the_last_prediction_everywhere_and_gets_no_gradi
     assert loss.item() == pytest.approx(STEREO_TEACHER_WEIGHT * 2.5)
     torch.autograd.backward(loss)
     assert teacher.grad is None
-    assert [bool(prediction.grad.any()) for prediction in predictions if prediction.grad is not None] == [False, False, True]
+    assert [bool(prediction.grad.any()) for prediction in predictions if prediction.grad is not None] == [False, False, False, True]

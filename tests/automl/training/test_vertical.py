@@ -16,6 +16,7 @@ from automl.data.views import LEFT, RIGHT, StereoDataset
 from automl.models.linked import Link, linked_batch_norm, linked_in_memory, take_values
 from automl.models.stereo import Stereo
 from automl.spaces.space import STEREO_TINY
+from automl.spaces.stereo_shapes import match_shape
 from automl.training.lots import Lot, LotResult, Worker
 from automl.training.vertical import SiteWorker
 from protocol.errors import EncodingError, MantaError, Unreachable
@@ -117,8 +118,9 @@ def test_in_single_precision_the_loss_is_the_same_within_rounding(stereo: Stereo
 
 def test_the_left_site_never_sends_a_view_or_disparities_but_statistics_and_a_gradient(stereo: Stereo) -> None:
     _, sent = Sites(stereo.flat_weights_N).train(LOT, is_left=True)
-    resolution, (*_, features) = LOT.architecture.resolution, STEREO_TINY.widths[:3]
-    of_features = 4 * LOT.samples * features * (resolution // 8) * (2 * resolution // 8)
+    match, height = match_shape(STEREO_TINY), LOT.architecture.resolution
+    channels = {2: match.warp_channels, 4: match.channels, 8: STEREO_TINY.widths[2]}
+    of_features = 4 * LOT.samples * sum(count * (height // scale) * (2 * height // scale) for scale, count in channels.items())
     norms = 2 * sum(len(unit) for unit in LOT.architecture.units[:3])
     assert len(sent) == 2 * norms + 3  # each norm forward and backward, the features, their gradient, the share
     assert [size for size in sent if size > 4 * 2 * 1024] == [of_features]
@@ -163,12 +165,12 @@ def test_a_lot_that_breaks_off_anywhere_ends_at_both_sites_and_the_next_one_is_w
             return str(error)
         return "trained"
 
-    there, back = linked_in_memory(wait_s=0.5)
+    there, back = linked_in_memory(wait_s=2.0)
     with ThreadPoolExecutor(2) as threads:
         left = threads.submit(outcome, lambda: sites.left.train_site(LOT, Cut(there, after), is_own=True))
         right = threads.submit(outcome, lambda: sites.right.train_site(LOT, back, is_own=False))
         assert left.result() == "gone"
-        assert right.result() == "the other site said nothing for 0.5 s"
+        assert right.result() == "the other site said nothing for 2 s"
     whole, _ = sites.train(LOT, is_left=True)
     assert whole.loss == pytest.approx(sites.pooled.train(LOT).loss, rel=1e-5)
 
