@@ -329,6 +329,8 @@ class Ledger:
             return f"round {claim.round} does not ask for {len(claim.work)} architectures"
         if claim.lots < exchange.local_steps:
             return f"{claim.lots} lots where each of {exchange.local_steps} local steps has one at least"
+        if claim.shards and claim.shards >= self.manifest.train_shards:
+            return f"lots of {claim.shards} of the {self.manifest.train_shards} shards that travel"
         if samples > exchange.max_claim_samples:
             return f"{samples} samples where a claim has at most {exchange.max_claim_samples}"
         if any((claim.key, claim.round) in keys for keys in self._keys):

@@ -35,6 +35,25 @@ def sample_indices(seed: int, base: bytes, step: int, key: bytes, index: int, da
     return tuple(drawn)
 
 
+def held_shards(seed: int, key: bytes, train_shards: int, count: int) -> tuple[int, ...]:
+    """Return which ``count`` of a set's shards to train with a peer holds that has no room for all: the same ones for ever.
+
+    They are the first of an order that is the key's own, so one more is one beside those of before, and many peers together hold all.
+    In ascending order: a lot's samples are then drawn from those of these shards, one after the other.
+
+    Raises:
+        ValueError: none, or more than there are.
+    """
+    if not 1 <= count <= train_shards:
+        raise ValueError(f"{count} of {train_shards} shards cannot be held")
+    return tuple(sorted(shards_in_order(seed, key, train_shards)[:count]))
+
+
+def shards_in_order(seed: int, key: bytes, train_shards: int) -> list[int]:
+    """Return the shards to train with in the order in which a key holds them: a shuffle of range(``train_shards``)."""
+    return _draw(_words(encode(("held shards", seed, key))), train_shards, train_shards)
+
+
 def _draw(words: Iterator[int], size: int, count: int) -> list[int]:
     """Return the first ``count`` of a Fisher-Yates shuffle of range(size); ``moved`` holds the places that differ from range(size)."""
     moved: dict[int, int] = {}

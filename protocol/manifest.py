@@ -12,6 +12,7 @@ from protocol.exchange import Exchange
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
 from protocol.private import DATA, PRIVATE, SHARED, PrivateData
 from protocol.recipe import USUAL, Recipe
+from protocol.shards import TravellingShards
 from protocol.signing import Digest, Identity, check_public_key, sha256, verify
 from protocol.versions import PROGRAM, PROTOCOL, check_form, check_version
 
@@ -75,6 +76,7 @@ class Manifest:
     data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
     recipe: Recipe = USUAL  # how lots are augmented, and what decays
+    shards: tuple[TravellingShards, ...] = ()  # one where the data set is in shards that peers get from each other, else none
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):
@@ -103,6 +105,7 @@ class Manifest:
                 raise ValueError(f"operators: {error}") from error
         require(len(self.private) == int(self.is_private), "what private images have to be is said once where data are private, else not")
         require(self.task == "classification" or not self.is_private, "private data are labelled images: the task is classification")
+        require(len(self.shards) <= int(not self.is_private), "of at most one data set shards travel, and of none where data are private")
 
     @property
     def is_private(self) -> bool:
@@ -113,6 +116,11 @@ class Manifest:
     def credit_cap(self) -> int:
         """What one key earns in a round at most: the pool, or where data are private a part of it, rounded up."""
         return -(-self.reward_pool * self.private[0].credit_percent // 100) if self.is_private else self.reward_pool
+
+    @property
+    def train_shards(self) -> int:
+        """How many shards to train with travel among the peers; 0: none do."""
+        return self.shards[0].train_shards if self.shards else 0
 
     def cost_table(self) -> dict[str, int]:
         """Return price key -> MACs."""

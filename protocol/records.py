@@ -10,6 +10,7 @@ from protocol.affinity import NOWHERE, Position
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
+from protocol.shards import MAX_SHARDS
 from protocol.signing import Digest, Identity, sha256, verify
 from protocol.sizes import ALL, is_size, size_of
 
@@ -60,6 +61,7 @@ class Claim:
     vector: bytes  # SHA-256 of what was learnt, float32 little-endian: the mean gradient, or the change of the weights over all steps
     residual: bytes  # SHA-256 of the residual of which a part was added to it before coding; empty: of zeros
     lot_ms: int  # median duration of its lots
+    shards: int = 0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.lots.held_shards``; else 0
 
     def __post_init__(self) -> None:
         for what in ("run", "base", "lots_root", "vector", "key", "founder"):
@@ -72,6 +74,7 @@ class Claim:
         require(all(0 <= lots <= MAX_LOTS for lots in self.work) and sum(self.work) > 0, "a claim has at least one lot")
         require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
         require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
+        require(0 <= self.shards < MAX_SHARDS, "shards out of range")
 
     @property
     def lots(self) -> int:

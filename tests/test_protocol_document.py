@@ -195,7 +195,7 @@ def rows() -> Iterator[tuple[str, str]]:
     yield (
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
-        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"]]`: its id, *run*',
+        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], []]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
@@ -206,7 +206,7 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
     yield (
-        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250]`: digest when signed',
+        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250, 0]`: digest when signed',
         f"`{SIGNED_CLAIM.digest.hex()}`",
     )
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
@@ -222,7 +222,7 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "tree root over the one step record `[0, 32, Z, Z, Z]`", f"`{root([leaf_hash(pack(STEP))]).hex()}`"
     yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
     yield (
-        'claim of *mate* `[run, 1, run, mate, key, "cohort-0", 1, [1, 0, 0, 0], the same root, "", Z, "", 250]`: digest when signed',
+        'claim of *mate* `[run, 1, run, mate, key, "cohort-0", 1, [1, 0, 0, 0], the same root, "", Z, "", 250, 0]`: digest when signed',
         f"`{MATES_CLAIM.digest.hex()}`",
     )
     yield (

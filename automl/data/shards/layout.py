@@ -4,6 +4,7 @@ A folder with ``shards.manta``, a packed ``ShardList``, and ``shard-00000.bin``,
 *head*: 16 bytes that say what it is, the number of its samples (8 bytes, little-endian), and 104 bytes a sample (``ROW``). Then come
 the samples' parts, one right after the other, to the end of the file. So the SHA-256 of a head, which is in the list, pins down the
 whole shard: the head says where everything lies, and has two digests of each sample, one of its bytes and one of what they decode to.
+The list has another digest of each shard, by which it travels: the RFC 9162 root over the file in pieces of ``PIECE_BYTES``.
 
 The set's digest is the RFC 9162 root over the list without its shards, and then over each shard in it.
 """
@@ -16,16 +17,14 @@ import numpy.typing as npt
 from automl.data.pictures import MAX_PIXELS
 from protocol.encoding import pack, unpack
 from protocol.merkle import leaf_hash, root
+from protocol.shards import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES
 from protocol.signing import Digest
 
 LIST_NAME = "shards.manta"
 FORMAT = "manta/shards/v1"
 IMAGES, PAIRS = KINDS = ("images", "pairs")
-MAX_LIST_BYTES = 8 << 20
-MAX_SHARDS = 8_192
 MAX_CLASSES = 30_000
 MAX_SAMPLES = 65_536  # of a shard
-MAX_SHARD_BYTES = 1 << 30
 _MAX_NUM_SAMPLES = 1 << 40
 
 _MAGIC = b"manta/shard/v1\n\0"
@@ -57,12 +56,17 @@ class Shard:
     """What the list says of a shard."""
 
     head: bytes  # SHA-256 of its head
+    pieces: bytes  # root over its pieces, see ``pieces_root``
     size_bytes: int  # of the file
     samples: int
 
     def __post_init__(self) -> None:
         least = START_BYTES + (ROW.itemsize + 1) * self.samples
-        if len(self.head) != 32 or not 1 <= self.samples <= MAX_SAMPLES or not least <= self.size_bytes <= MAX_SHARD_BYTES:
+        if (
+            (len(self.head), len(self.pieces)) != (32, 32)
+            or not 1 <= self.samples <= MAX_SAMPLES
+            or not least <= self.size_bytes <= MAX_SHARD_BYTES
+        ):
             raise ValueError(f"no shard: {self.samples} samples in {self.size_bytes} bytes")
 
 
@@ -121,6 +125,12 @@ def parse_list(data: bytes) -> ShardList:
         EncodingError: they are none.
     """
     return unpack(ShardList, data, max_bytes=MAX_LIST_BYTES)
+
+
+def pieces_root(data: bytes) -> bytes:
+    """Return the root over these bytes in pieces of ``PIECE_BYTES``, the last one of what is left: by it they are got from others."""
+    view = memoryview(data)
+    return root([leaf_hash(bytes(view[start : start + PIECE_BYTES])) for start in range(0, max(len(view), 1), PIECE_BYTES)])
 
 
 def shard_name(number: int) -> str:

@@ -16,7 +16,6 @@ from automl.data.shards.coding import pair_in, picture_in
 from automl.data.shards.layout import (
     IMAGES,
     LIST_NAME,
-    MAX_LIST_BYTES,
     LayoutError,
     Rows,
     Shard,
@@ -30,6 +29,7 @@ from automl.data.shards.threads import Recent, in_threads
 from automl.data.views import Pair
 from automl.files import read_bounded
 from protocol.errors import EncodingError, SamplesMissing, UserError
+from protocol.shards import MAX_LIST_BYTES
 
 _HEADS_BYTES = 32 << 20
 

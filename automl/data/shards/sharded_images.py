@@ -14,6 +14,7 @@ from automl.data.augmentation import below, jitter_tables, mirrored, words
 from automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
 from automl.data.images import Indices, resize
 from automl.data.scaling import Pixels
+from automl.data.shards.part import Part
 from automl.data.shards.reading import Shards
 from automl.data.shards.threads import Recent, in_threads, one_ahead
 from protocol.signing import Digest
@@ -34,12 +35,17 @@ class _Cut(NamedTuple):
 class ShardedImages:
     """A labelled set of which only what is asked for is read; see ``Shards`` for what is damaged or missing. For any number of threads."""
 
-    def __init__(self, name: str, shards: Shards, kept_bytes: int = KEPT_BYTES) -> None:
-        """Call ``shards`` ``name``, and keep so many bytes of the pictures asked for last."""
+    def __init__(self, name: str, shards: Shards, kept_bytes: int = KEPT_BYTES, part: Part | None = None) -> None:
+        """Call ``shards`` ``name``, keep so many bytes of the pictures asked for last, and train with a ``part``; None: with all."""
         self.name = name
         self.shards = shards
+        self.part = part
         self.flips = bool(shards.list.flips)
         self._kept: Recent[Pixels] = Recent(kept_bytes)
+
+    def with_part(self, numbers: Sequence[int]) -> "ShardedImages":
+        """Return the set as it is where only some shards to train with are here; see ``Part``."""
+        return ShardedImages(self.name, self.shards, part=Part(self.shards.list, numbers))
 
     @property
     def task(self) -> str:
@@ -74,7 +80,7 @@ class ShardedImages:
     @property
     def num_train(self) -> int:
         """Images to train with."""
-        return self.shards.list.num_train
+        return self.shards.list.num_train if self.part is None else self.part.num_train
 
     @property
     def num_held_out(self) -> int:
@@ -94,28 +100,30 @@ class ShardedImages:
         Raises:
             SamplesMissing: a shard with some of them is not as it should be.
         """
-        self.shards.need(indices)
+        places = indices if self.part is None else self.part.places(indices)
+        self.shards.need(places)
         words_B3 = words("window", seed, len(indices), 3).tolist()
         mirrored_B = mirrored(len(indices), seed) & self.flips
         tables_B = jitter_tables(len(indices), _WHITE, seed, strength) if self.image_channels == 3 else [None] * len(indices)
-        cuts = [_Cut(*cut) for cut in zip(indices, words_B3, mirrored_B, tables_B, strict=True)]
+        cuts = [_Cut(*cut) for cut in zip(places, words_B3, mirrored_B, tables_B, strict=True)]
         images_BCRR = torch.stack(list(in_threads(lambda cut: _augmented(self._planes(cut.place), cut, resolution), cuts)))
-        return Batch(images_BCRR, torch.tensor([self.shards.label(index) for index in indices], dtype=torch.int64))
+        return Batch(images_BCRR, torch.tensor([self.shards.label(place) for place in places], dtype=torch.int64))
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
         """Yield the centre squares (B, C, R, R) of training images, a fixed choice; see Dataset."""
-        chosen = calibration_indices(self.num_train, batch, limit)
+        chosen = calibration_indices(self.shards.list.num_train, batch, limit)
         return one_ahead(self._centres(places.tolist(), resolution) for places in chosen)
 
     def held_out_batches(self, resolution: int, batch: int, part: str = ALL, every: int = 1) -> Iterator[Batch]:
         """Yield the centre squares of the held-out images of a part; its halves have equally many of each class, give or take one."""
-        labels = self.shards.labels(range(self.num_train, self.num_train + self.num_held_out))
+        first = self.shards.list.num_train
+        labels = self.shards.labels(range(first, first + self.num_held_out))
         chosen = part_indices(labels, part)
         starts = range(0, len(chosen), every * batch)
         return one_ahead(self._held_out(chosen[start : start + batch], labels, resolution) for start in starts)
 
     def _held_out(self, chosen: Indices, labels: Indices, resolution: int) -> Batch:
-        return Batch(self._centres((chosen + self.num_train).tolist(), resolution), torch.from_numpy(labels[chosen]))
+        return Batch(self._centres((chosen + self.shards.list.num_train).tolist(), resolution), torch.from_numpy(labels[chosen]))
 
     def _centres(self, places: Sequence[int], resolution: int) -> Tensor:
         return torch.stack(list(in_threads(lambda place: _centre(self._planes(place), resolution), places)))

@@ -21,13 +21,12 @@ from automl.data.shards.layout import (
     LIST_NAME,
     MAX_CLASSES,
     MAX_SAMPLES,
-    MAX_SHARD_BYTES,
-    MAX_SHARDS,
     PAIRS,
     ROW,
     Shard,
     ShardList,
     head_of,
+    pieces_root,
     shard_name,
 )
 from automl.data.shards.threads import in_threads
@@ -35,6 +34,7 @@ from automl.data.views import Pair, StereoDataset
 from automl.files import read_bounded, write_whole
 from protocol.encoding import pack
 from protocol.errors import UserError
+from protocol.shards import MAX_SHARD_BYTES, MAX_SHARDS
 
 SHARD_BYTES = 64 << 20
 _MAX_FILE_BYTES = 256 << 20
@@ -192,4 +192,4 @@ class _Writer:
         if len(data) > MAX_SHARD_BYTES:
             raise UserError(f"a sample has more than {MAX_SHARD_BYTES >> 20} MiB: scale it down, with --side")
         write_whole(self._stage / shard_name(len(self._shards)), data)
-        self._shards.append(Shard(hashlib.sha256(head).digest(), len(data), len(samples)))
+        self._shards.append(Shard(hashlib.sha256(head).digest(), pieces_root(data), len(data), len(samples)))

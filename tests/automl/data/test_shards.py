@@ -19,7 +19,7 @@ from automl.data.images import resize
 from automl.data.motorcycle import motorcycle
 from automl.data.pictures import picture_of, read_picture
 from automl.data.shards.coding import Coded, coded_pair, pair_in
-from automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list
+from automl.data.shards.layout import LIST_NAME, ROW, LayoutError, Shard, ShardList, parse_list, pieces_root
 from automl.data.shards.reading import Shards, open_shards
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.writing import shard_images, shard_pairs
@@ -69,14 +69,15 @@ def test_files_stand_in_shards_as_they_are(tmp_path: Path) -> None:
     assert all(path.read_bytes() in everything for path in (tmp_path / "own").rglob("*.*"))
 
 
-def test_the_digest_is_the_root_over_the_list_and_the_heads_of_the_shards(tmp_path: Path) -> None:
+def test_the_digest_is_the_root_over_the_list_and_the_digests_of_the_shards(tmp_path: Path) -> None:
     dataset = _sharded(tmp_path)
     list_, leaves = dataset.shards.list, []
     leaves.append(encode((list_.format, "images", 3, ("cat", "dog", "emu"), 1, 24)))
     for number, shard in enumerate(list_.shards):
         data = dataset.shards.path(number).read_bytes()
         head = data[: 24 + ROW.itemsize * int.from_bytes(data[16:24], "little")]
-        leaves.append(encode((hashlib.sha256(head).digest(), len(data), shard.samples)))
+        pieces = [hashlib.sha256(b"\0" + data[start : start + 2**20]).digest() for start in range(0, len(data), 2**20)]
+        leaves.append(encode((hashlib.sha256(head).digest(), _root(pieces), len(data), shard.samples)))
     hashes = [hashlib.sha256(b"\0" + leaf).digest() for leaf in leaves]
     assert dataset.digest == _root(hashes)
     assert dataset.digest == load_dataset("shards-some", tmp_path).digest
@@ -88,6 +89,12 @@ def _root(hashes: list[bytes]) -> bytes:
         return hashes[0]
     half = 1 << (len(hashes) - 1).bit_length() - 1
     return hashlib.sha256(b"\1" + _root(hashes[:half]) + _root(hashes[half:])).digest()
+
+
+def test_a_shard_s_pieces_are_of_a_mebibyte_and_the_last_one_of_what_is_left() -> None:
+    data = bytes(range(256)) * (2**12 * 2 + 1)
+    pieces = [data[: 2**20], data[2**20 : 2**21], data[2**21 :]]
+    assert pieces_root(data) == _root([hashlib.sha256(b"\0" + piece).digest() for piece in pieces])
 
 
 def test_shards_are_bounded_and_hold_samples_of_one_part(tmp_path: Path) -> None:
@@ -271,7 +278,9 @@ def test_what_is_no_list_is_refused(tmp_path: Path, data: bytes) -> None:
         load_dataset("shards-some", tmp_path)
 
 
-GOOD = ShardList("manta/shards/v1", "images", 3, ("a", "b"), 1, 2, (Shard(bytes(32), 1000, 2), Shard(bytes(32), 500, 1)))
+GOOD = ShardList(
+    "manta/shards/v1", "images", 3, ("a", "b"), 1, 2, (Shard(bytes(32), bytes(32), 1000, 2), Shard(bytes(32), bytes(32), 500, 1))
+)
 
 
 @settings(max_examples=200, deadline=None)
