@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from protocol import merkle
 from protocol.encoding import unpack
@@ -30,6 +31,7 @@ NOT_YET = "not here yet"  # some of this blob, but not this piece
 
 _MAX_CALLS = 8  # of one key, answered at the same time
 _MAX_SENDING_BYTES = 64 * 1024 * 1024
+_MAX_LENT_BYTES = 16 * 1024 * 1024  # of them of what is lent: newcomers who get a whole data set leave room for what a round needs
 _KEPT = 2  # of each kind, whatever the others take
 _MOST = {"state": 32, "mean": 32}  # each round has one, and a commit leads to the newest: older ones are for who began to get them then
 
@@ -125,6 +127,10 @@ class Growing:
         """The places of the pieces that have not arrived."""
         return [place for place, piece in enumerate(self.pieces) if piece is None]
 
+    def put(self, place: int, data: bytes) -> None:
+        """Take a piece, whose hash is known to be right."""
+        self.pieces[place] = data
+
     def proven(self, place: int) -> ProvenPiece:
         """Return a piece that has arrived, with the proof that it is this blob's."""
         piece = self.pieces[place]
@@ -136,6 +142,35 @@ class Growing:
         pieces = tuple(piece for piece in self.pieces if piece is not None)
         assert len(pieces) == len(self.hashes)
         return Blob(pieces, self.hashes, self.root)
+
+
+class Arriving(Protocol):
+    """Where the pieces of a blob are put as they arrive: ``Growing``, or a file."""
+
+    @property
+    def hashes(self) -> tuple[bytes, ...]:
+        """Of all pieces."""
+
+    @property
+    def missing(self) -> list[int]:
+        """The places of the pieces that have not arrived."""
+
+    def put(self, place: int, data: bytes) -> None:
+        """Take a piece, whose hash is known to be right."""
+
+
+class Lent(Protocol):
+    """A blob whose pieces are read when they are asked for: ``swarm.file_blobs.FileBlob``. Its methods are called in threads."""
+
+    @property
+    def num_pieces(self) -> int:
+        """How many it has."""
+
+    def hashes(self) -> tuple[bytes, ...] | None:
+        """Return the hashes of all pieces; None: it is not what it should be."""
+
+    def piece(self, place: int) -> bytes | None:
+        """Return a piece; None: it is not what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +192,9 @@ class Shelf:
         self._pinned: dict[bytes, Blob] = {}
         self._max_bytes = max_bytes
         self._sending = _Sending(max_sending_bytes)
+        self._lent: dict[bytes, Lent] = {}
+        self._lending = _Sending(_MAX_LENT_BYTES)
+        self._served: list[Endpoint] = []
         self.bytes_sent = 0
 
     def put(self, blob: Blob, kind: str) -> Digest:
@@ -183,9 +221,15 @@ class Shelf:
         """Hand out from now on what has arrived of a blob that will have at most ``size_bytes``; when it is whole, ``put`` it."""
         self._add(growing.root, _Item(kind, size_bytes, growing))
 
+    def lend(self, root: Digest, blob: Lent) -> None:
+        """Hand out a blob that does not lie in memory, for as long as this node lives."""
+        self._lent[root] = blob
+
     async def serve(self, endpoint: Endpoint) -> None:
-        """Answer "blob" calls of anybody."""
-        await endpoint.serve(METHOD, self._answer)
+        """Answer "blob" calls of anybody, from the first time on that this is asked for."""
+        if endpoint not in self._served:
+            self._served.append(endpoint)
+            await endpoint.serve(METHOD, self._answer)
 
     def _content(self, root: bytes) -> Blob | Growing | None:
         item = self._items.get(root)
@@ -206,6 +250,9 @@ class Shelf:
     async def _answer(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(Ask, request, max_bytes=MAX_REQUEST_BYTES)
         content = self._content(ask.root)
+        lent = self._lent.get(ask.root)
+        if content is None and lent is not None:
+            return await self._answer_of_lent(caller, lent, ask.place)
         if content is None:
             raise Unreachable(NOT_HERE)
         if ask.place >= len(content.hashes):
@@ -216,6 +263,20 @@ class Shelf:
         self._sending.begin(caller, len(piece))
         self.bytes_sent += len(piece)
         return bytes(piece)
+
+    async def _answer_of_lent(self, caller: PublicKey, lent: Lent, place: int) -> bytes:
+        if place >= lent.num_pieces:
+            raise EncodingError(f"a blob of {lent.num_pieces} pieces has no piece {place}")
+        self._lending.begin(caller, MAX_PIECE_BYTES)
+        if place == HASHES:
+            hashes = await asyncio.to_thread(lent.hashes)
+            answer = None if hashes is None else b"".join(hashes)
+        else:
+            answer = await asyncio.to_thread(lent.piece, place)
+        if answer is None:
+            raise Unreachable(NOT_HERE)
+        self.bytes_sent += len(answer)
+        return answer
 
 
 class _Sending:

@@ -14,8 +14,9 @@ from contextlib import asynccontextmanager
 from protocol import merkle
 from protocol.errors import EncodingError, Unreachable
 from protocol.signing import Digest, PublicKey
-from swarm.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Blob, Growing, ProvenPiece, Shelf
+from swarm.blobs import HASHES, MAX_PIECE_BYTES, MAX_PIECES, Arriving, Blob, Growing, ProvenPiece, Shelf
 from swarm.fetch_calls import Calls, OnWrong
+from swarm.file_blobs import FileName, FilePart
 from swarm.rpc import Endpoint
 from swarm.sources import Sources
 
@@ -93,6 +94,33 @@ async def fetch_piece(
     return growing.proven(place)
 
 
+async def fetch_file(
+    endpoint: Endpoint,
+    name: FileName,
+    sources: Iterable[PublicKey] | Sources,
+    *,
+    deadline_s: float,
+    on_wrong: OnWrong = lambda _key, _reason: None,
+    on_piece: Callable[[int], None] = lambda _arrived: None,
+    rng: random.Random | None = None,
+) -> None:
+    """Write a blob to its file, which is there, under its name, when this returns; what an earlier try left of it is used.
+
+    Arguments and failures are those of ``fetch``. ``on_piece`` is told at once how many pieces an earlier try left.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    sizes = name.sizes
+    async with _calling(endpoint, name.root, sources, deadline_s, None, on_wrong, rng) as calls:
+        hashes = (name.root,) if len(sizes) == 1 else await _take_hashes(calls, len(sizes))
+        part = await asyncio.to_thread(FilePart, name, hashes)
+        with part:
+            on_piece(len(sizes) - len(part.missing))
+            await _take_pieces(calls, part, sizes, part.missing, on_piece)
+            await asyncio.to_thread(part.finish)
+
+
 def _check_sizes(max_sizes: Sequence[int]) -> None:
     if not 1 <= len(max_sizes) <= MAX_PIECES or not 0 <= min(max_sizes) <= max(max_sizes) <= MAX_PIECE_BYTES:
         raise ValueError(f"a blob has 1 to {MAX_PIECES} pieces of at most {MAX_PIECE_BYTES} bytes")
@@ -150,14 +178,14 @@ async def _take_hashes(calls: Calls, num_pieces: int) -> tuple[bytes, ...]:
 
 
 async def _take_pieces(
-    calls: Calls, growing: Growing, max_sizes: Sequence[int], places: Sequence[int], on_piece: Callable[[int], None]
+    calls: Calls, growing: Arriving, max_sizes: Sequence[int], places: Sequence[int], on_piece: Callable[[int], None]
 ) -> None:
     def take(place: int, data: bytes) -> None:
         if len(data) > max_sizes[place]:
             raise EncodingError(f"{len(data)} bytes for piece {place}, which has at most {max_sizes[place]}")
         if merkle.leaf_hash(data) != growing.hashes[place]:
             raise EncodingError(f"other bytes than those of piece {place}")
-        growing.pieces[place] = data
+        growing.put(place, data)
         on_piece(len(max_sizes) - len(growing.missing))
 
     # In an order of its own: those who fetch the same at the same time have different pieces for each other.
