@@ -39,6 +39,7 @@ from aggregator.rounds.intake import Intake
 from aggregator.rounds.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig, load_run_file, template
 from aggregator.settings.sizes import held_bytes, in_words
@@ -154,6 +155,9 @@ class Operator:
             with opened.log:
                 self._take_up(opened, is_newest=is_newest)
                 shelf = filled_shelf(self._log, self._follower)
+                if self._log.ledger.manifest.shards:
+                    count = lend_shards(shelf, dataset)
+                    self._say(f"{count} shards of {dataset.name} are handed out to whoever joins; its licence has to allow that")
                 node = await self._start_node(identity, identity_path, listen, initial_peers)
                 try:
                     async with ControlSocket(self._directory, self._stopping.answer):

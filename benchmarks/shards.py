@@ -2,18 +2,22 @@
 
     python benchmarks/shards.py                     # 1,000, 4,000 and 16,000 pictures of 500 x 375: 0.5 to 8.4 GiB
     python benchmarks/shards.py --samples 200000    # as many as there is room for (about 20 kB each)
+    python benchmarks/shards.py --travel 1024       # instead: so many MiB in shards of 64 MiB from two nodes to a third, on loopback
 
 Few distinct pictures (noise, as JPEG) under many names. Each set is read by a process of its own, whose peak stands beside that
 of one that has only opened the set. Times are of ``training_batch`` alone, on as many threads as --threads says.
 """
 
 import argparse
+import asyncio
+import hashlib
 import os
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +26,7 @@ from PIL import Image
 _DISTINCT = 20
 _SIDES = (375, 500)
 _LOT = 32
+_SHARD_MIB = 64
 
 
 def main() -> None:
@@ -30,10 +35,15 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[1000, 4000, 16000])
     parser.add_argument("--lots", type=int, default=100, help=f"of {_LOT} samples")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--travel", type=int, metavar="MIB", help="measure how fast shards travel")
     parser.add_argument("--read", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.read is not None:
         _read(arguments.read, arguments.lots, arguments.threads)
+        return
+    if arguments.travel is not None:
+        with tempfile.TemporaryDirectory(prefix="manta-shards-") as folder:
+            asyncio.run(_travel(Path(folder), arguments.travel))
         return
     print(f"{'samples':>9} {'decoded':>9} {'shards':>8} {'made':>9} {'opened':>9} {'peak':>9} {'a lot':>9}")
     for samples in arguments.samples:
@@ -86,6 +96,55 @@ def _read(folder: Path, lots: int, threads: int) -> None:
         dataset.training_batch(rng.integers(0, dataset.num_train, _LOT).tolist(), lot, 224)
     lot_ms = (time.monotonic() - begin) / max(lots, 1) * 1000
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, f"{lot_ms:.0f}")
+
+
+async def _travel(folder: Path, size_mib: int) -> None:
+    """Time files on their way, against the same bytes copied and hashed by one process."""
+    from protocol.shards import PIECE_BYTES
+    from swarm.blobs import Blob, Shelf
+    from swarm.disk import load_identity, make_directory
+    from swarm.fetching import fetch_file
+    from swarm.file_blobs import FileBlob, FileName
+    from swarm.node import Node
+
+    sizes = [min(_SHARD_MIB, size_mib - start) << 20 for start in range(0, size_mib, _SHARD_MIB)]
+    nodes = []
+    for name in ("one", "other", "third"):
+        make_directory(folder / name)
+        path = folder / name / "identity.key"
+        met = await nodes[0].addresses() if nodes else []
+        nodes.append(await Node.start(load_identity(path), path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=met))
+    shelves, names, rng = [Shelf(max_bytes=0) for _ in nodes[:2]], [], np.random.default_rng(0)
+    for number, size in enumerate(sizes):
+        data = rng.bytes(size)
+        name = FileName(folder / "third" / str(number), Blob.cut(data, PIECE_BYTES).root, size, PIECE_BYTES)
+        names.append(name)
+        for shelf, where in zip(shelves, ("one", "other"), strict=True):
+            name_there = replace(name, path=folder / where / str(number))
+            name_there.path.write_bytes(data)
+            shelf.lend(name.root, FileBlob(name_there))
+    for shelf, node in zip(shelves, nodes, strict=False):
+        await shelf.serve(node)
+    print(f"{'sources':>8} {'time':>8} {'rate':>11}")
+    for count in (1, 2):
+        begin = time.monotonic()
+        for name in names:
+            await fetch_file(nodes[2], name, [node.key for node in nodes[:count]], deadline_s=600)
+        took_s = time.monotonic() - begin
+        print(f"{count:8} {took_s:6.1f} s {size_mib / took_s:5.0f} MiB/s", flush=True)
+        for name in names:
+            name.path.unlink()
+    begin = time.monotonic()
+    for number in range(len(names)):
+        data = (folder / "one" / str(number)).read_bytes()
+        hashlib.sha256(data)
+        with (folder / "third" / str(number)).open("wb") as file:
+            file.write(data)
+            os.fsync(file.fileno())
+    took_s = time.monotonic() - begin
+    print(f"{'copied':>8} {took_s:6.1f} s {size_mib / took_s:5.0f} MiB/s")
+    for node in nodes:
+        await node.close()
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def main() -> None:
 )
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Identity, settings and sealed work.")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Data sets that come with no library.")
+@click.option("--data-limit", metavar="SIZE", help="Disk for a data set that other peers give.  [default: 20GB; none: all there is]")
 @click.option("--view", metavar="left|right", help="Stereo: this computer has only these views, a mate the others.")
 @click.option("--private-data", type=click.Path(path_type=Path), metavar="DIR", help="Images of your own, where a run asks for them.")
 @click.option("--private-noise", type=float, metavar="SIGMA", help="Own images: add noise of SIGMA times the clip to what is handed in.")

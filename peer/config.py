@@ -14,7 +14,7 @@ from typing import Any, Literal
 import platformdirs
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from peer.limits.limits import Limits
+from peer.limits.limits import Limits, read_size
 from protocol.cohorts import cohort_name
 from protocol.errors import UserError
 from protocol.sizes import NUM_SIZES
@@ -59,6 +59,11 @@ class PeerConfig(Limits):
     gateway_key: Path | None = Field(default=None, description="PEM file of its key")
     lease_only: bool = Field(default=False, description="a gateway: of its own one lot a local step, and only for what came back of leases")
     data_root: Path | None = Field(default=None, description="folder with the data sets that come with no library")
+    data_limit: int | None = Field(
+        default=20_000_000_000,
+        ge=1,
+        description="disk that the data set may take where its shards come from other peers, as 20GB; none: as much as there is",
+    )
     private_data: Path | None = Field(
         default=None, description="folder with labelled images of one's own, for runs whose data are private: they stay there"
     )
@@ -78,6 +83,11 @@ class PeerConfig(Limits):
         default=None, description="stereo: this computer has the pairs' left views and disparities, or the right views; a mate the others"
     )
     latency_table: Path | None = Field(default=None, description="file with this device's latencies, to be handed to whoever asks")
+
+    @field_validator("data_limit", mode="before")
+    @classmethod
+    def _read_data_limit(cls, value: Any) -> Any:
+        return read_size(value)
 
     @field_validator("run")
     @classmethod

@@ -81,12 +81,14 @@ class PeerLoop:
         noise: Noise | None = None,
         gateway: GatewayDesk | None = None,
         sizing: Sizing | None = None,
+        shards: int = 0,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
         ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
         it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
         of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
+        ``shards`` is what its claims say (``Claim.shards``).
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -130,6 +132,7 @@ class PeerLoop:
         self._handing = Handing(
             self.manifest, self.run_id, identity, self.machine, self.log, store, residuals, compute, self._spread, self._states.keep_body
         )
+        self._handing.shards = shards
         distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
         self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.log.operator, sizing)
         proven = AFFINITY if choice is Choice.AFFINITY else cohort

@@ -6,18 +6,15 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
-from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.data.views import StereoDataset
 from automl.latency.table import TORCH, LatencyTable
-from automl.spaces.space import space_named
 from automl.training.lots import Worker
 from automl.training.schedule import Plan
 from automl.training.update import self_test
@@ -44,19 +41,20 @@ from peer.limits.limits import Limits
 from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
 from peer.rounds.measuring import Measuring
+from peer.shards.session import Held, data_here
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.training.private import described, load_private, noise_of, refuse_noise, refuse_private
+from peer.training.data import check_supported, load_data
+from peer.training.private import described, noise_of
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread
-from peer.views.views import SiteCrew, load_site, make_site_crew
+from peer.views.views import SiteCrew, make_site_crew
 from peer.voice import Voice
 from protocol.cohorts import affinity_token, cohort_name
-from protocol.errors import MantaError, UserError
+from protocol.errors import MantaError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
 from swarm import waits
-from swarm.blobs import Shelf
 from swarm.disk import only_process
 from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
@@ -64,8 +62,6 @@ from swarm.tasks import unless
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
 DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
-
-_SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 
 logger = logging.getLogger("manta.peer")
 
@@ -97,7 +93,7 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
         async with Control(store.directory, limiter, sitter.picture):
             await unless(limiter.called_off, _join(config, store, devices_for, limiter, make_worker, sitter))
     if limiter.called_off.is_set():
-        sitter.voice.say("left, before the run was found")
+        sitter.voice.say("left, before it took part")
 
 
 async def _join(
@@ -147,53 +143,6 @@ async def _enter(
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
 
-def check_supported(manifest: Manifest) -> None:
-    """Refuse a run that is newer than this program; tasks, algorithms and schedules that it cannot name make no manifest at all.
-
-    Raises:
-        UserError: it asks for something that this version does not have.
-    """
-    try:
-        space = space_named(manifest.supernet)
-    except UserError as error:
-        raise UserError(f"{error}; install the version that the operator names") from error
-    if space.task != manifest.task:
-        raise UserError(f"the run's supernet {space.name} is for {space.task}, its task is {manifest.task}: ask the operator to mend it")
-
-
-def load_checked(manifest: Manifest, root: Path | None) -> Dataset:
-    """Return the run's data set from this computer; ``root`` is the folder for those that come with no library.
-
-    Raises:
-        UserError: it is missing, not the run's, or not what the run's supernet is made for; the message says what to do.
-    """
-    try:
-        dataset = load_dataset(manifest.dataset, root)
-    except UserError as error:
-        raise UserError(f"the run needs the data set {manifest.dataset!r}: {error}") from error
-    if dataset.digest != manifest.data_digest:
-        raise UserError(
-            f"the data set {manifest.dataset!r} on this computer is not the run's (its digest is {dataset.digest.hex()[:16]}, "
-            f"the manifest says {manifest.data_digest.hex()[:16]}): install the library versions, and get the data, that the operator names"
-        )
-    space = space_named(manifest.supernet)
-    made_for = (space.task, space.image_channels, space.num_classes)
-    if made_for != (dataset.task, dataset.image_channels, dataset.num_classes):
-        raise UserError(f"the run's supernet {space.name} does not fit its data set {dataset.name}: ask the operator to mend it")
-    return dataset
-
-
-def load_data(manifest: Manifest, config: PeerConfig) -> Dataset:
-    """Return what this peer trains on: the run's data set, or where its data are private images of its own."""
-    if config.view is not None:
-        return load_site(manifest, config.view, config.data_root, is_alone=config.alone)
-    if manifest.is_private:
-        return load_private(manifest, config.private_data)
-    refuse_private(config.private_data)
-    refuse_noise(config)
-    return load_checked(manifest, config.data_root)
-
-
 def _make_crew(
     manifest: Manifest,
     dataset: Dataset,
@@ -202,6 +151,7 @@ def _make_crew(
     devices: Devices,
     compute: ComputeThread,
     make_worker: MakeWorker,
+    held: Held,
 ) -> tuple[Crew, Dataset]:
     """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
     if config.view is not None:
@@ -209,7 +159,7 @@ def _make_crew(
         return make_site_crew(manifest, dataset, config.view, devices, compute), dataset
     if devices.is_in_process:
         return InProcess(make_worker(manifest.supernet, dataset, devices.name), compute), dataset
-    data = WorkerData.of(dataset, config.data_root)
+    data = WorkerData.of(dataset, held.root, held.train)
     return ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory), data.here(dataset)
 
 
@@ -225,13 +175,31 @@ async def _take_part(
     make_worker: MakeWorker,
     sitter: Sitter,
 ) -> None:
-    manifest, limits = signed.open(), limiter.limits
-    devices = devices_for(limits.cpu_threads)
+    manifest = signed.open()
     check_supported(manifest)
     check_run(config, manifest)
-    dataset = await asyncio.to_thread(load_data, manifest, config)
+    async with data_here(config, node, signed, limiter, sitter) as held:
+        await _train(config, node, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter, held)
+
+
+async def _train(
+    config: PeerConfig,
+    node: Node,
+    identity: Identity,
+    store: PeerStore,
+    signed: SignedManifest,
+    addresses: tuple[str, ...],
+    devices_for: DevicesFor,
+    limiter: Limiter,
+    make_worker: MakeWorker,
+    sitter: Sitter,
+    held: Held,
+) -> None:
+    manifest, limits = signed.open(), limiter.limits
+    devices = devices_for(limits.cpu_threads)
+    dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
     compute = ComputeThread()
-    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, limits, devices, compute, make_worker)
+    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, limits, devices, compute, make_worker, held)
     resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
@@ -246,16 +214,15 @@ async def _take_part(
         num_rounds=manifest.num_rounds,
         is_unaudited=manifest.is_private,
     )
-    shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * crew.num_weights))
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
     store.remember_run(signed.run, addresses)
     await serve_manifest(node, signed)
     if table is not None:
-        await publish_table(node, identity, signed.run, shelf, table)
+        await publish_table(node, identity, signed.run, held.shelf, table)
     with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
-        if isinstance(dataset, ShardedImages | ShardedPairs) and (missing := dataset.shards.missing()):
+        if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
         measuring = None
         if isinstance(dataset, ImageDataset) and manifest.is_private:
@@ -271,7 +238,22 @@ async def _take_part(
         if sizing is None and config.size is not None:
             board.say("--size changes nothing here: in a data-parallel run all cohorts train the same networks")
         loop = PeerLoop(
-            node, identity, signed, resting, cohort, store, board, shelf, compute, token, measuring, choice, noise, desk, sizing
+            node,
+            identity,
+            signed,
+            resting,
+            cohort,
+            store,
+            board,
+            held.shelf,
+            compute,
+            token,
+            measuring,
+            choice,
+            noise,
+            desk,
+            sizing,
+            held.claimed,
         )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)

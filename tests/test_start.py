@@ -141,6 +141,7 @@ MISTAKES = [
     ((*PEER, "--run", "digits"), "64 hexadecimal digits"),
     ((*PEER, "--listen", "0.0.0.0:31000"), "cannot listen on"),
     ((*PEER, "--listen", "/ip4/203.0.113.7/tcp/9"), "cannot listen on"),
+    ((*PEER, "--data-limit", "much"), "--data-limit: takes a size, as 6GB or 800MB"),
     ((*PEER, "--gateway", "8080"), "give HOST:PORT"),
     ((*PEER, "--gateway", "no..name:8080"), "no such name can be"),
     (("peer.cli", "join", "--light", "--gateway", "127.0.0.1:80"), "give the URL"),

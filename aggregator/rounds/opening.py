@@ -9,6 +9,7 @@ from aggregator.log.storage import DATABASE, read_manifest
 from aggregator.rounds.bodies import Bodies
 from aggregator.rounds.follower import Follower
 from aggregator.rounds.replay import BODIES, SNAPSHOTS, Tables, replayed
+from aggregator.rounds.shards import travelling_of
 from aggregator.settings.config import RunConfig
 from automl.data.dataset import Dataset
 from automl.training.snapshot import load_snapshot
@@ -61,7 +62,7 @@ def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
             tables.forget_before(ledger.round - keep)
 
         log = undo.enter_context(Log.open(directory, identity, on_round=on_round))
-        if config.manifest(identity, manifest.initial_state, dataset) != manifest:
+        if config.manifest(identity, manifest.initial_state, dataset, travelling_of(config, dataset)) != manifest:
             raise UserError(
                 f"{directory} holds another run ({manifest.name}, {signed.run.hex()[:16]}) than the run file describes: "
                 "give that run's file, or a new directory with --dir"
@@ -76,7 +77,7 @@ def _new_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     state = initial_state(config.plan(dataset))
     if first_state is not None:
         state = _with_weights_of(first_state, state, config.plan(dataset).supernet)
-    signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset), identity)
+    signed = SignedManifest.sign(config.manifest(identity, state_digest(state), dataset, travelling_of(config, dataset)), identity)
     follower = _follower(config, directory, signed, dataset)
     follower.snapshots.save(state)  # before the log: what it promises has to be here
     with contextlib.ExitStack() as undo:

@@ -27,7 +27,7 @@ from aggregator.settings.sections import (
     Section,
 )
 from automl.data.dataset import CLASSIFICATION, Dataset
-from automl.data.names import task_of
+from automl.data.names import SHARDS, task_of
 from automl.spaces.cost import cost_table
 from automl.spaces.space import fitted_name, space_named
 from automl.training.schedule import Plan
@@ -36,6 +36,7 @@ from protocol.errors import UserError
 from protocol.exchange import Exchange
 from protocol.manifest import Manifest, Optimizer
 from protocol.private import PRIVATE, PrivateData
+from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
 
@@ -99,6 +100,8 @@ class RunConfig(Section):
             raise _misplaced_classes()
         if is_private and space.task != CLASSIFICATION:
             raise _not_images(name, space.task)
+        if self.data.share_shards and (is_private or not name.startswith(SHARDS)):
+            raise no_shards(name)
         private = (_private(self.data.classes or ("a", "b"), 0, self.rewards.unaudited_percent),) if is_private else ()
         nothing = sha256(b"")  # what only the data and the start can say
         plan = self._plan(space.name, 1)
@@ -153,18 +156,29 @@ class RunConfig(Section):
             raise UserError(f"[data]: {len(classes)} classes are named, the data set {dataset.name} has {dataset.num_classes}")
         return (_private(classes, int(dataset.flips), self.rewards.unaudited_percent),)
 
-    def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset) -> Manifest:
-        """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made.
+    def manifest(self, operator: Identity, initial_state: bytes, dataset: Dataset, shards: tuple[TravellingShards, ...] = ()) -> Manifest:
+        """Return the manifest of this run; ``initial_state`` is the digest of the state that the operator made, ``shards`` what travels.
 
         Raises:
             UserError: values that do not go together.
         """
         plan, private = self.plan(dataset), self.private_data(dataset)
         key = operator.public_key
-        return self._manifest(plan, dataset.name, dataset.task, dataset.digest, private, initial_state=initial_state, operator=key)
+        return self._manifest(
+            plan, dataset.name, dataset.task, dataset.digest, private, initial_state=initial_state, operator=key, shards=shards
+        )
 
     def _manifest(
-        self, plan: Plan, dataset: str, task: str, digest: bytes, private: tuple[PrivateData, ...], *, initial_state: bytes, operator: bytes
+        self,
+        plan: Plan,
+        dataset: str,
+        task: str,
+        digest: bytes,
+        private: tuple[PrivateData, ...],
+        *,
+        initial_state: bytes,
+        operator: bytes,
+        shards: tuple[TravellingShards, ...] = (),
     ) -> Manifest:
         try:
             return Manifest(
@@ -188,6 +202,7 @@ class RunConfig(Section):
                 data=self.run.data,
                 private=private,
                 recipe=plan.recipe,
+                shards=shards,
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
@@ -226,6 +241,14 @@ class RunConfig(Section):
 
 def _misplaced_classes() -> UserError:
     return UserError('[data]: classes are named where each peer has images of its own: write data = "private" in [run], or leave them out')
+
+
+def no_shards(dataset: str) -> UserError:
+    """Return what an operator is told who wants shards of another data set to travel."""
+    return UserError(
+        f"[data]: share_shards = true is for a data set in shards, which all train on, and not for {dataset}: "
+        "make shards with manta-search data NAME --shard OUT, or write share_shards = false"
+    )
 
 
 def _not_images(dataset: str, task: str) -> UserError:
@@ -280,7 +303,7 @@ def template(settings: RunConfig) -> str:
 
 
 def _toml(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | tuple) else repr(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | tuple | bool) else repr(value)
 
 
 def write_run_file(path: Path, settings: RunConfig) -> None:

@@ -64,6 +64,11 @@ class DataSection(Section):
         description="private data: the names of the classes' folders at the peers, in the order of the labels; [] for the data set's own",
     )
 
+    share_shards: bool = Field(
+        default=False,
+        description="true: who joins gets the shards of a set shards-NAME from here and from other peers; its licence is yours to judge",
+    )
+
     @field_validator("dataset")
     @classmethod
     def _check_dataset(cls, dataset: str) -> str:

@@ -108,12 +108,14 @@ async def _round_trip_s(node: "Node", operator: PublicKey) -> float | None:
 
 
 def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
-    from peer.session import check_supported, load_data
+    from peer.training.data import check_supported, load_data
 
     try:
         manifest = signed.open()
         check_supported(manifest)
-        load_data(manifest, config)
+        if manifest.shards:
+            return findings.travelling(manifest.dataset, manifest.shards[0].size_bytes, config.data_limit)
+        load_data(manifest, config, config.data_root)
     except MantaError as error:
         return Finding("data", State.BAD, str(error))
     return Finding("data", State.GOOD, f"{manifest.dataset} is here, and is the run's")

@@ -141,3 +141,14 @@ def _memory(gpu: Gpu) -> str:
         return ""
     used = "" if gpu.memory_used_bytes is None else f", {gpu.memory_used_bytes / _GB:.1f} in use"
     return f" ({gpu.memory_bytes / _GB:.0f} GB{used})"
+
+
+def travelling(dataset: str, size_bytes: int, limit_bytes: int | None) -> Finding:
+    """Judge a data set whose shards come from other peers."""
+    size = f"{size_bytes / _GB:,.2f} GB"
+    if limit_bytes is None or size_bytes <= limit_bytes:
+        return Finding("data", State.GOOD, f"{dataset}, {size}, comes from other peers at the first start")
+    said = (
+        f"{dataset}, {size}, comes from other peers, of which --data-limit allows {limit_bytes / _GB:,.2f} GB: lots are drawn from a part"
+    )
+    return Finding("data", State.NOTE, said, "with a larger --data-limit more of it is trained on here")

@@ -24,8 +24,10 @@ class WorkerData:
     region: Region
 
     @classmethod
-    def of(cls, dataset: Dataset, root: Path | None) -> "WorkerData":
-        """Share a data set; of images the caller need not keep its own copy, see ``here``. ``root``: the folder that it was loaded from.
+    def of(cls, dataset: Dataset, root: Path | None, part: tuple[int, ...] = ()) -> "WorkerData":
+        """Share a data set; of images the caller need not keep its own copy, see ``here``.
+
+        ``root`` is the folder that it was loaded from, ``part`` its shards to train with where these are not all.
 
         Raises:
             StorageError: as ``Region.make``.
@@ -36,9 +38,9 @@ class WorkerData:
             return cls((images,), (), (), region)
         if isinstance(dataset, StereoDataset):
             region, place_bytes = region_for(dataset.train)
-            return cls((), (PairsOf(dataset.name, "" if root is None else str(root), place_bytes),), (), region)
+            return cls((), (PairsOf(dataset.name, "" if root is None else str(root), place_bytes, part),), (), region)
         if isinstance(dataset, ShardedImages):
-            return cls((), (), (ShardsOf(dataset.name, str(root), dataset.digest),), Region.make(0))
+            return cls((), (), (ShardsOf(dataset.name, str(root), dataset.digest, part),), Region.make(0))
         raise UserError(f"the data set {dataset.name} cannot be shared among workers: give --workers 1 and --gpus none")
 
     def here(self, dataset: Dataset) -> Dataset:

@@ -25,6 +25,7 @@ class PairsOf:
     name: str
     root: str  # folder; empty: it needs none
     place_bytes: int  # see ``automl.data.shared_pairs``
+    shards: tuple[int, ...] = ()  # of a set in shards those to train with, where they are not all
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class ShardsOf:
     name: str
     root: str  # folder
     digest: bytes
+    shards: tuple[int, ...] = ()  # those to train with, where they are not all
 
     def __post_init__(self) -> None:
         if len(self.digest) != 32:

@@ -22,6 +22,8 @@ from torch import Tensor
 
 from automl.data.dataset import Dataset
 from automl.data.pairs import LazyPairs
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.data.shared import shared_images
 from automl.data.shared_pairs import SharedPairs
 from automl.data.views import StereoDataset
@@ -113,13 +115,21 @@ def _sharded(shards: ShardsOf) -> Dataset:
     dataset = load_dataset(shards.name, Path(shards.root))
     if dataset.digest != shards.digest:
         raise OwnFault(f"the list of {shards.name} was changed meanwhile")
-    return dataset
+    return _part_of(dataset, shards.shards)
+
+
+def _part_of(dataset: Dataset, shards: tuple[int, ...]) -> Dataset:
+    if not shards:
+        return dataset
+    if not isinstance(dataset, ShardedImages | ShardedPairs):
+        raise OwnFault(f"{dataset.name} is no set in shards")
+    return dataset.with_part(shards)
 
 
 def _opened(pairs: PairsOf, data: Region) -> Dataset:
     from automl.data.catalog import load_dataset  # here: it takes seconds, and a worker that has its images does without
 
-    dataset = load_dataset(pairs.name, Path(pairs.root) if pairs.root else None)
+    dataset = _part_of(load_dataset(pairs.name, Path(pairs.root) if pairs.root else None), pairs.shards)
     if not isinstance(dataset, StereoDataset):
         raise OwnFault(f"{pairs.name} is no set of stereo pairs")
     if isinstance(dataset.train, LazyPairs):

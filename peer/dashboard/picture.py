@@ -10,6 +10,7 @@ from peer.voice import Voice
 from protocol.errors import RemoteFault
 
 SEEKING = "seeking"  # the phase before there is one: the run is looked for
+FETCHING = "fetching"  # after that: its data set's shards are got from others
 
 
 class Picture(BaseModel):
@@ -57,6 +58,8 @@ class Picture(BaseModel):
     pauses: dict[str, str] = {}
     limits: dict[str, str] = {}
     leases_at: str = ""
+    data_bytes: int = 0  # of the data set that are here, while it is got from others
+    data_size_bytes: int = 0  # of all that is wanted of it
 
     @classmethod
     def of(cls, text: str) -> "Picture":

@@ -4,7 +4,7 @@ import re
 from collections import deque
 from dataclasses import dataclass
 
-from peer.dashboard.picture import SEEKING, Picture
+from peer.dashboard.picture import FETCHING, SEEKING, Picture
 from peer.limits.limits import listed
 from protocol.rounds import Phase
 
@@ -16,6 +16,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 _WORDS = {
     SEEKING: ("LOOKING FOR THE RUN", "nothing is computed yet"),
+    FETCHING: ("GETTING DATA", "the data set comes from other peers and the operator"),
     "starting": ("STARTING", "what computes gets ready"),
     Phase.BEHIND.value: ("CATCHING UP", "the newest state is fetched and checked"),
     Phase.WORKING.value: ("TRAINING", ""),
@@ -94,6 +95,9 @@ def bar(done: float, width: int) -> str:
 
 def progress(picture: Picture, width: int) -> list[str]:
     """Return the run's and the round's bars, each a line of ``width`` characters or a little less."""
+    if picture.phase == FETCHING and picture.data_size_bytes:
+        what = f"{size(picture.data_bytes)} of {size(picture.data_size_bytes)}"
+        return [_bar_line("data", picture.data_bytes / picture.data_size_bytes, what, "", width), ""]
     if not picture.num_rounds:
         return ["", ""]
     done = picture.round / picture.num_rounds

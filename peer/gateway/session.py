@@ -40,8 +40,13 @@ def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, data
     if not config.gateway:
         return None
     if isinstance(dataset, ShardedImages):
-        raise UserError(f"samples of {dataset.name} are of many sizes and cannot be handed out: leave --gateway out")
+        raise refuse_sharded_images(dataset.name)
     return GatewayDesk(identity, signed, RunCourse(signed.open()), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
+
+
+def refuse_sharded_images(name: str) -> UserError:
+    """Return what a person is told who wants a gateway for images in shards."""
+    return UserError(f"samples of {name} are of many sizes and cannot be handed out: leave --gateway out")
 
 
 @contextlib.asynccontextmanager

@@ -73,7 +73,7 @@ class Limits(BaseModel):
     @field_validator("gpu_memory", mode="before")
     @classmethod
     def _read_memory(cls, value: Any) -> Any:
-        return _read(value, _SIZE, "takes a size, as 6GB or 800MB", _size_of)
+        return read_size(value)
 
     @field_validator("max_temperature", mode="before")
     @classmethod
@@ -167,6 +167,15 @@ def _read(value: Any, form: re.Pattern[str], takes: str, meant: Callable[[re.Mat
     if found is None:
         raise ValueError(f"{takes}, or none, not {text!r}")
     return meant(found)
+
+
+def read_size(value: Any) -> Any:
+    """Return the bytes that a person means by 6GB or 800MB; None where none are meant.
+
+    Raises:
+        ValueError: it is no size.
+    """
+    return _read(value, _SIZE, "takes a size, as 6GB or 800MB", _size_of)
 
 
 def _size_of(found: re.Match[str]) -> int:

@@ -78,6 +78,7 @@ class Handing:
         self._compute = compute
         self._spread = spread
         self._keep_body = keep_body
+        self.shards = 0  # what claims say of those that lots are drawn from, where these are not all
         self._in_hand: InHand | None = None
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
@@ -135,6 +136,7 @@ class Handing:
             local_steps=self._manifest.exchange.local_steps,
             residual=residual.digest,
             lot_ms=lot_ms,
+            shards=self.shards,
         )
         if not bool(np.isfinite(whole).all()):
             return None, whole, claim

@@ -140,7 +140,15 @@ class Made:
 
 
 def claim_of(
-    learnt: Learnt, identity: Identity, run: bytes, *, founder: PublicKey, local_steps: int, residual: bytes, lot_ms: int
+    learnt: Learnt,
+    identity: Identity,
+    run: bytes,
+    *,
+    founder: PublicKey,
+    local_steps: int,
+    residual: bytes,
+    lot_ms: int,
+    shards: int = 0,
 ) -> SignedClaim:
     """Return the claim of what was learnt, for a contribution of ``founder`` or one alone; ``residual`` is the digest of the one used."""
     pile = learnt.pile
@@ -158,6 +166,7 @@ def claim_of(
         vector=sha256(learnt.vector.astype("<f4").tobytes()),
         residual=residual,
         lot_ms=lot_ms,
+        shards=shards,
     )
     return SignedClaim.sign(claim, identity)
 

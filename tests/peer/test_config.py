@@ -16,6 +16,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("gpus", "1", "1", "0, 2", "0,2", "all", "all"),
     ("workers", "2", 2, "3", 3, 4, None),
     ("data_root", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
+    ("data_limit", '"30GB"', 30_000_000_000, "800MB", 800_000_000, None, 20_000_000_000),
     ("private_data", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("private_noise", "1.5", 1.5, "2", 2.0, 3.0, None),
     ("private_clip", "1.5", 1.5, "2", 2.0, 3.0, None),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from automl.data.pictures import MAX_PIXELS
 from protocol.encoding import pack, unpack
 from protocol.merkle import leaf_hash, root
-from protocol.shards import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES
+from protocol.shards import MAX_LIST_BYTES, MAX_SHARD_BYTES, MAX_SHARDS, PIECE_BYTES, TravellingShards
 from protocol.signing import Digest
 
 LIST_NAME = "shards.manta"
@@ -131,6 +131,12 @@ def pieces_root(data: bytes) -> bytes:
     """Return the root over these bytes in pieces of ``PIECE_BYTES``, the last one of what is left: by it they are got from others."""
     view = memoryview(data)
     return root([leaf_hash(bytes(view[start : start + PIECE_BYTES])) for start in range(0, max(len(view), 1), PIECE_BYTES)])
+
+
+def travelling(list_: ShardList) -> TravellingShards:
+    """Return what a manifest says of a set whose shards travel."""
+    data = pack(list_)
+    return TravellingShards(pieces_root(data), len(data), list_.size_bytes, list_.num_train_shards)
 
 
 def shard_name(number: int) -> str:

@@ -1,0 +1,50 @@
+"""The shards of the run's data set, handed out by the operator to whoever joins, where the run says that they travel."""
+
+from aggregator.settings.config import RunConfig, no_shards
+from automl.data.dataset import Dataset
+from automl.data.shards.layout import shard_name, travelling
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.sharded_pairs import ShardedPairs
+from protocol.encoding import pack
+from protocol.errors import UserError
+from protocol.shards import PIECE_BYTES, TravellingShards
+from protocol.signing import Digest
+from swarm.blobs import Blob, Shelf
+from swarm.file_blobs import FileBlob, FileName
+
+
+def travelling_of(config: RunConfig, dataset: Dataset) -> tuple[TravellingShards, ...]:
+    """Return what peers need to know to get the shards from others; nothing where they do not travel.
+
+    Raises:
+        UserError: they are to, and the data set is not in shards.
+    """
+    if not config.data.share_shards:
+        return ()
+    if not isinstance(dataset, ShardedImages | ShardedPairs):
+        raise no_shards(dataset.name)
+    return (travelling(dataset.shards.list),)
+
+
+def lend_shards(shelf: Shelf, dataset: Dataset) -> int:
+    """Hand out the list of the shards and all of them; return how many there are. None of them is read before somebody asks for it.
+
+    Raises:
+        UserError: one is missing, or of another size.
+    """
+    assert isinstance(dataset, ShardedImages | ShardedPairs)
+    list_, folder = dataset.shards.list, dataset.shards.folder
+    names = [
+        FileName(folder / shard_name(number), Digest(shard.pieces), shard.size_bytes, PIECE_BYTES)
+        for number, shard in enumerate(list_.shards)
+    ]
+    missing = [name.path for name in names if not name.is_here]
+    if missing:
+        raise UserError(
+            f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: who hands them out needs all of them; "
+            "copy them there, or write share_shards = false for a new run"
+        )
+    shelf.pin(Blob.cut(pack(list_), PIECE_BYTES))
+    for name in names:
+        shelf.lend(name.root, FileBlob(name))
+    return len(names)

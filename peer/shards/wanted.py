@@ -1,0 +1,106 @@
+"""Which shards of a data set a peer gets from others: all, or where there is no room, all that are held out and a part of the others.
+
+The part follows from the peer's key and from how many there is room for, nothing else: so its lots can be computed again by whoever has
+the same shards, and many peers together hold all.
+"""
+
+import shutil
+from collections.abc import Container
+from dataclasses import dataclass
+from pathlib import Path
+
+from automl.data.shards.layout import ShardList
+from protocol.errors import UserError
+from protocol.lots import shards_in_order
+from protocol.manifest import Manifest
+
+KEPT_FREE_BYTES = 1 << 30  # of a disk, for whatever else it is for
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is room for in a folder."""
+
+    folder: Path
+    limit_bytes: int | None  # of all that the set may take, as the person says; None: as much as there is
+    free_bytes: int  # of the disk, for what is not here yet
+
+    @classmethod
+    def of(cls, folder: Path, limit_bytes: int | None) -> "Room":
+        """Return the room in a folder that is there."""
+        return cls(folder, limit_bytes, max(0, shutil.disk_usage(folder).free - KEPT_FREE_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The shards that a peer gets, or has."""
+
+    numbers: tuple[int, ...]  # of all of them
+    train: tuple[int, ...]  # of those to train with, ascending
+    is_part: bool  # there are more to train with
+    size_bytes: int
+
+    @property
+    def claimed(self) -> int:
+        """What a claim says, see ``Claim.shards``."""
+        return len(self.train) if self.is_part else 0
+
+
+def wanted(manifest: Manifest, key: bytes, list_: ShardList, room: Room, here: Container[int]) -> Wanted:
+    """Return the shards for a peer's key: those held out, and then one after the other in the key's order, as far as there is room.
+
+    Those of ``here`` are on the disk already.
+
+    Raises:
+        UserError: there is no room for those held out and enough others for a lot.
+    """
+    held_out = tuple(range(list_.num_train_shards, len(list_.shards)))
+    order = shards_in_order(manifest.seed, key, list_.num_train_shards)
+    least, most, samples, taken = 0, 0, 0, _Taken()
+    least_taken = taken
+    for number in held_out:
+        taken = taken.with_one(list_.shards[number].size_bytes, is_here=number in here)
+    for number in order:
+        taken = taken.with_one(list_.shards[number].size_bytes, is_here=number in here)
+        if samples < manifest.lot_samples:
+            least, least_taken = least + 1, taken
+            samples += list_.shards[number].samples
+        if not taken.fits(room):
+            break
+        most += 1
+    if most < least:
+        raise _no_room(manifest, list_, room, least_taken)
+    train = tuple(sorted(order[:most]))
+    numbers = train + held_out
+    return Wanted(numbers, train, most < len(order), sum(list_.shards[number].size_bytes for number in numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What some shards take."""
+
+    size_bytes: int = 0
+    new_bytes: int = 0  # that are not here yet
+
+    def with_one(self, size_bytes: int, *, is_here: bool) -> "_Taken":
+        """Return what these and one more take."""
+        return _Taken(self.size_bytes + size_bytes, self.new_bytes + (0 if is_here else size_bytes))
+
+    def fits(self, room: Room) -> bool:
+        """Return whether there is room for them."""
+        return self.new_bytes <= room.free_bytes and (room.limit_bytes is None or self.size_bytes <= room.limit_bytes)
+
+
+def _no_room(manifest: Manifest, list_: ShardList, room: Room, taken: _Taken) -> UserError:
+    needs = f"{manifest.dataset} has {in_words(list_.size_bytes)}, of which at least {in_words(taken.size_bytes)} must be here to train"
+    if room.limit_bytes is not None and taken.size_bytes > room.limit_bytes:
+        return UserError(f"{needs}; --data-limit allows {in_words(room.limit_bytes)}: give more with --data-limit, or join another run")
+    return UserError(
+        f"{needs}, {in_words(taken.new_bytes)} more than now; the disk of {room.folder} has {in_words(room.free_bytes)} left "
+        f"beside {in_words(KEPT_FREE_BYTES)} that stay free: make room, or name a folder on another disk with --data-root"
+    )
+
+
+def in_words(num_bytes: int) -> str:
+    """Return a number of bytes for a person."""
+    return f"{num_bytes / 1e9:,.1f} GB" if num_bytes >= 10**9 else f"{num_bytes / 1e6:,.1f} MB"

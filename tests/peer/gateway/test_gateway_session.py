@@ -1,0 +1,53 @@
+"""Which data sets a gateway can hand samples of: images in shards are refused, before they are here and after."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from automl.data.catalog import load_dataset
+from automl.data.shards.layout import travelling
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.writing import shard_images
+from peer.config import PeerConfig
+from peer.dashboard.picture import Sitter
+from peer.gateway.session import desk_of
+from peer.shards.download import Download
+from peer.shards.holders import Holders
+from peer.shards.session import _get
+from peer.voice import Voice
+from protocol.errors import UserError
+from protocol.manifest import SignedManifest
+from protocol.signing import Identity, PublicKey
+from swarm.blobs import Shelf
+from swarm.memory import MemoryNetwork
+from tests.automl.data.files import noise, write_picture
+from tests.runs import manifest_of
+
+OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
+REFUSAL = "samples of shards-noise are of many sizes and cannot be handed out: leave --gateway out"
+
+
+def _images(folder: Path) -> ShardedImages:
+    for number in range(20):
+        write_picture(folder / "own" / ("a", "b")[number % 2] / f"{number}.png", noise(20, 20, 3, seed=number))
+    shard_images(folder / "own", folder / "noise", lambda _done, _total: None)
+    dataset = load_dataset("shards-noise", folder)
+    assert isinstance(dataset, ShardedImages)
+    return dataset
+
+
+def test_a_gateway_of_images_in_shards_is_refused_in_a_line(tmp_path: Path) -> None:
+    config, signed = PeerConfig(gateway=("127.0.0.1:0",)), SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
+    with pytest.raises(UserError, match=REFUSAL):
+        desk_of(config, PEER, signed, _images(tmp_path), 10)
+
+
+def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path) -> None:
+    dataset = _images(tmp_path)
+    manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=dataset.digest, shards=(travelling(dataset.shards.list),))
+    node = MemoryNetwork().endpoint(PEER.public_key)
+    holders = Holders(node, bytes(32), PublicKey(OPERATOR.public_key), print)
+    download = Download(node, manifest, tmp_path / "noise", holders, Shelf(max_bytes=0), print)
+    with pytest.raises(UserError, match=REFUSAL):
+        asyncio.run(_get(PeerConfig(gateway=("127.0.0.1:0",)), manifest, node, tmp_path / "noise", download, Sitter(Voice())))

@@ -1,0 +1,165 @@
+"""A data set that comes to a folder over the network in memory: from others first, over breaks and liars; what is there is kept."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aggregator.rounds.shards import lend_shards
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, travelling
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.writing import shard_images
+from peer.dashboard.picture import FETCHING, Picture
+from peer.dashboard.text import progress
+from peer.shards.download import Download
+from peer.shards.holders import Holders
+from protocol.errors import UserError
+from protocol.manifest import Manifest
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.blobs import HASHES, METHOD, Shelf
+from swarm.memory import MemoryNetwork
+from tests.automl.data.files import noise, write_picture
+from tests.runs import manifest_of
+
+OPERATOR = Identity(b"\x01" * 32)
+RUN = sha256(b"run")
+HERE, OTHER = (PublicKey(sha256(b"node %d" % number)) for number in range(2))
+
+
+class Swarm:
+    """The operator's node has all of a set; ``download`` brings it to a folder."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        for number in range(40):
+            write_picture(tmp_path / "own" / ("a", "b")[number % 2] / f"{number}.png", noise(40, 40, 3, seed=number))
+        shard_images(tmp_path / "own", tmp_path / "noise", lambda _done, _total: None, shard_bytes=20_000)
+        self.dataset: Dataset = load_dataset("shards-noise", tmp_path)
+        self.network = MemoryNetwork()
+        self.source, self.folder = tmp_path / "noise", tmp_path / "here"
+        self.folder.mkdir()
+        self.said: list[str] = []
+        self.shelf = Shelf(max_bytes=0)
+        self.here = self.network.endpoint(HERE)
+        self.holders = Holders(self.here, RUN, PublicKey(OPERATOR.public_key), self.said.append)
+
+    @property
+    def list(self) -> ShardList:
+        assert isinstance(self.dataset, ShardedImages)
+        return self.dataset.shards.list
+
+    def manifest(self) -> Manifest:
+        return manifest_of(OPERATOR, dataset="shards-noise", data_digest=self.dataset.digest, shards=(travelling(self.list),))
+
+    async def serve(self, key: PublicKey, *, lies: bool = False) -> None:
+        """Let a node hand all shards out; one that lies changes a byte of each piece."""
+        endpoint, shelf = self.network.endpoint(key), Shelf(max_bytes=0)
+        lend_shards(shelf, self.dataset)
+        await shelf.serve(endpoint)
+        honest = endpoint.handlers[METHOD]
+
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            data = await honest(caller, request)
+            return bytes([data[0] ^ 1]) + data[1:] if lies and not request.endswith(bytes([0x20 | -1 - HASHES])) else data
+
+        endpoint.handlers[METHOD] = answer
+
+    def download(self) -> Download:
+        return Download(self.here, self.manifest(), self.folder, self.holders, self.shelf, self.said.append)
+
+    async def get(self) -> None:
+        download = self.download()
+        await download.shards(await download.list(), range(len(self.list.shards)))
+
+    def is_here(self) -> bool:
+        names = {path.name: path.read_bytes() for path in self.folder.iterdir()}
+        return names == {path.name: path.read_bytes() for path in self.source.iterdir()}
+
+
+def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        swarm = Swarm(tmp_path)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        await swarm.get()
+        assert swarm.is_here()
+        came = sum(path.stat().st_size for path in swarm.folder.glob("shard-*"))
+        assert f"is here, each piece checked: {came / 1e6:.1f} MB came in" in swarm.said[-1]
+        assert parse_list((swarm.folder / LIST_NAME).read_bytes()).digest == swarm.dataset.digest
+        del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
+        third = swarm.network.endpoint(OTHER)
+        await swarm.shelf.serve(swarm.here)
+        holders = Holders(third, RUN, HERE, swarm.said.append)
+        (tmp_path / "third").mkdir()
+        download = Download(third, swarm.manifest(), tmp_path / "third", holders, Shelf(max_bytes=0), swarm.said.append)
+        await download.shards(await download.list(), [2])
+        assert (tmp_path / "third" / "shard-00002.bin").read_bytes() == (swarm.source / "shard-00002.bin").read_bytes()
+
+    asyncio.run(scenario())
+
+
+def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_and_not_asked_for_the_next_shard(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        swarm = Swarm(tmp_path)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        await swarm.serve(OTHER, lies=True)
+        await Holders(swarm.network.endpoints[OTHER], RUN, PublicKey(OPERATOR.public_key), print).look()
+        await swarm.holders.look()
+        assert set(swarm.holders.sources()) == {OTHER, OPERATOR.public_key}
+        await swarm.get()
+        assert swarm.is_here()
+        (line,) = (line for line in swarm.said if "damaged" in line)
+        assert line.startswith(f"peer {OTHER.hex()[:8]} sent damaged data")
+        assert list(swarm.holders.sources()) == [OPERATOR.public_key]
+
+    asyncio.run(scenario())
+
+
+def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        swarm = Swarm(tmp_path)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        await swarm.get()
+        (swarm.folder / "shard-00001.bin").write_bytes(b"cut")
+        swarm.network.endpoints.pop(PublicKey(OPERATOR.public_key))
+        again = swarm.download()
+        await again.shards(await again.list(), [0, 2])  # nobody is there to ask
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        await swarm.get()
+        assert swarm.is_here()
+        assert any(" are here" in line for line in swarm.said)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("name", "data"), [("holiday.jpg", b"mine"), (LIST_NAME, b"no list")])
+def test_a_folder_with_something_else_is_left_as_it_is(tmp_path: Path, name: str, data: bytes) -> None:
+    swarm = Swarm(tmp_path)
+    (swarm.folder / name).write_bytes(data)
+    with pytest.raises(UserError, match="holds something else than the run's data set shards-noise: move it away, or name another folder"):
+        asyncio.run(swarm.download().list())
+    assert [(path.name, path.read_bytes()) for path in swarm.folder.iterdir()] == [(name, data)]
+
+
+def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
+    swarm = Swarm(tmp_path)
+    other = ShardList(*(getattr(swarm.list, name) for name in ShardList.__slots__))
+    manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(other),))
+    (swarm.folder / LIST_NAME).write_bytes((swarm.source / LIST_NAME).read_bytes())
+    download = Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.said.append)
+    with pytest.raises(UserError, match="something else"):
+        asyncio.run(download.list())
+
+
+def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
+    async def scenario() -> str:
+        swarm = Swarm(tmp_path)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        download = swarm.download()
+        list_ = await download.list()
+        await download.shards(list_, range(len(list_.shards)))
+        picture = Picture.model_validate({"pid": 1, **download.fields()})
+        assert (picture.phase, picture.data_bytes, picture.data_size_bytes) == (FETCHING, list_.size_bytes, list_.size_bytes)
+        return progress(picture.model_copy(update={"data_bytes": list_.size_bytes // 2}), 80)[0]
+
+    assert asyncio.run(scenario()).startswith("data  ████")
