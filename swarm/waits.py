@@ -71,6 +71,16 @@ VIEWS_MATCH_S = 2.0  # until both are at the same weights: they learn of a commi
 VIEWS_LOT_S = 120.0  # for a lot that the right site asks the left one for, which may be in the middle of one of its own
 VIEWS_AGAIN_S = (0.5, 30.0)  # first and longest pause before the left site looks for the other one again
 
+# Asking members how good architectures are.
+EVALUATION_HELD_S = 5.0  # a member holds a question so long before it says that it is still at it
+EVALUATION_CALL_S = 30.0  # a call with that
+EVALUATION_POLL_S = 0.2  # at least until it is asked again
+EVALUATION_AGAIN_S = 1.0  # the same for one that does not answer, or says: later
+EVALUATION_SLOW_S = 30.0  # from then on another one may do the same beside it
+EVALUATION_S = 1800.0  # for all of a question
+EVALUATION_LOOK_S = 5.0  # between two looks at who is there, and what is slow
+EVALUATORS_S = 60.0  # without anybody who measures, until it is given up
+
 
 def news_s(left_ms: int, grace_ms: int) -> float:
     """Return how long a caller waits for the answer of a log that waits for a commit, given what it knows of the round's time."""
