@@ -35,12 +35,12 @@ import psutil
 from monitor import Page  # before what is Manta's: it says where that is
 from rich.console import Console
 
-from aggregator.attendants.priority import lower
 from aggregator.local.settings import Wishes, make_settings
 from aggregator.local.swarm import LocalSwarm
 from aggregator.log.stored import StoredLog
 from aggregator.monitor.opened import opened
 from protocol.records import Round
+from swarm.priority import lower
 
 WAYS = ("none", "page", "whole", "clients")
 POLL_S = 0.05

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
-from protocol.records import MAX_ROUND, Signed, check_digest
+from protocol.fields import MAX_ROUND, Signed, check_digest
 from protocol.signing import Digest, Identity, sha256, verify
 
 METHOD = "evaluate"

@@ -31,7 +31,7 @@ from protocol.evaluations import (
 )
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.rpc import Endpoint
+from swarm.rpc import Endpoint, Refused
 from swarm.tasks import within
 
 CHECKED_FIRST = 2  # answers of each member
@@ -226,6 +226,9 @@ class AskedMembers:
                 except Weather:
                     failures += 1
                     pause_s = waits.EVALUATION_AGAIN_S
+                except Refused as error:
+                    self.unwilling[key] = str(error)
+                    return
                 except RemoteFault as error:
                     self._caught(key, Lie(f"its answer was none: {error}", None), call)
                     return

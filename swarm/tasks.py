@@ -29,6 +29,16 @@ async def within(event: asyncio.Event, timeout_s: float) -> None:
             await event.wait()
 
 
+async def first_of(task: "asyncio.Task[Any]", event: asyncio.Event) -> None:
+    """Wait for the end of the task, or for the event; the task is let run."""
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, Result]) -> Result | None:
     """Return what ``work`` returns; where the event is there first, cancel it and return None."""
     return await soon_after(event, 0.0, work)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.attendants.children import last_lines, open_log
-from aggregator.attendants.priority import lower
 from aggregator.log.storage import BUSY_TIMEOUT_S
+from swarm.priority import lower
 from swarm.tether import tethered
 
 BEAT_S = 1.0

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from aggregator.attendants.attendants import CANNOT, Attendant, Patience
-from aggregator.attendants.priority import group_niceness
+from swarm.priority import group_niceness
 from tests.swarm.processes import are_gone, wait_for
 
 pytestmark = pytest.mark.swarm
