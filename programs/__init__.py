@@ -41,8 +41,10 @@ def search() -> None:
     """Be manta-search."""
     _end_at_ctrl_c("manta-search")
     from automl.cli import main
+    from automl.commands.doors import Doors
+    from programs.doors import asked_run, check_run
 
-    main()
+    main(obj=Doors(check_run, asked_run))
 
 
 def _end_at_ctrl_c(program: str) -> None:

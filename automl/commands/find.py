@@ -1,14 +1,16 @@
 """manta-search find: the best subnet of a snapshot that keeps limits on latency, MACs or weights."""
 
+import contextlib
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from automl.commands import check_data, check_device, clear_errors, described, loading
+from automl.commands.doors import AskedRun, Doors
 from automl.latency.table import LatencyTable
 from automl.search.evolution import MIN_SAMPLES
 from automl.spaces.space import SearchSpace
@@ -24,7 +26,9 @@ _UNITS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 class Wishes:
     """The options as they were given."""
 
-    snapshot: Path
+    snapshot: Path | None
+    peers: str | None
+    run: str | None
     latency_ms: str | None
     macs: str | None
     weights: str | None
@@ -45,7 +49,9 @@ class Wishes:
 
 
 @click.command()
-@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), required=True, metavar="FILE", help="A .safetensors file.")
+@click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A .safetensors file.")
+@click.option("--peers", metavar="ADDRESS", help="Instead: the newest state of the run there, measured by its members.")
+@click.option("--run", metavar="ID", help="With --peers: the run's id; refuse any other run.")
 @click.option("--latency-ms", metavar="X", help="At most so many milliseconds, by --latency-table.")
 @click.option("--macs", metavar="M", help="At most so many multiply-accumulates, like 2.5M or 300k.")
 @click.option("--weights", metavar="W", help="At most so many weights, like 80k.")
@@ -82,6 +88,8 @@ class Wishes:
 def find(**options: Any) -> None:
     """Find the best subnet of a snapshot within limits, without any training; the same command goes on after a break.
 
+    With --peers the members of a run measure its newest state, as far as they let others ask them; no data are needed here.
+
     Half of the held-out data chooses: the cheapest subnet within one standard error of the lowest loss. The other half says how good that
     is, beside the smallest subnet and random ones within the limits. The folder gets best.json (for export), result.json, front.png and
     the journal search.jsonl.
@@ -90,16 +98,47 @@ def find(**options: Any) -> None:
         wishes = Wishes(**options)
         limits = _limits({"latency": wishes.latency_ms, "macs": wishes.macs, "weights": wishes.weights})
         check_device(wishes.device)
-        space, metadata = described(wishes.snapshot)
-        check_data(metadata, wishes.data, wishes.data_root)
-        table = None if wishes.latency_table is None else _table(wishes.latency_table, space)
-        if table is None and "latency" in limits:
-            raise UserError("--latency-ms needs --latency-table FILE; measure it on the device with: manta-search profile --out FILE")
         if wishes.warm_start is not None and not (wishes.warm_start / JOURNAL).is_file():
             raise UserError(f"{wishes.warm_start} has no {JOURNAL}: give --warm-start the folder of a search")
-        with loading():
-            from automl.jobs import find as job
-        job.find(wishes, limits, table)
+        if wishes.latency_table is None and "latency" in limits:
+            raise UserError("--latency-ms needs --latency-table FILE; measure it on the device with: manta-search profile --out FILE")
+        folder = wishes.out or _folder(wishes, limits)
+        with _measured_by(wishes, folder) as (snapshot, members):
+            space, metadata = described(snapshot)
+            if members is None:
+                check_data(metadata, wishes.data, wishes.data_root)
+            table = None if wishes.latency_table is None else _table(wishes.latency_table, space)
+            with loading():
+                from automl.jobs import find as job
+            job.find(replace(wishes, snapshot=snapshot), folder, limits, table, members)
+
+
+def _folder(wishes: Wishes, limits: Mapping[str, float]) -> Path:
+    stem = "run" if wishes.snapshot is None else wishes.snapshot.stem
+    return Path("-".join([stem, *(f"{name}-{limit:.12g}" for name, limit in limits.items())]))
+
+
+@contextlib.contextmanager
+def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun | None]]:
+    """Yield the snapshot to search in, and the run whose members measure it; None: it is measured here."""
+    if (wishes.snapshot is None) == (wishes.peers is None):
+        raise UserError("give --snapshot FILE, to measure here, or --peers ADDRESS, to have a run's members measure")
+    if wishes.snapshot is not None:
+        if wishes.run is not None:
+            raise UserError("--run is for --peers ADDRESS: leave it out")
+        yield wishes.snapshot, None
+        return
+    assert wishes.peers is not None
+    if wishes.data is not None or wishes.data_root is not None or wishes.workers or wishes.device != "cpu":
+        raise UserError("with --peers nothing is measured here: leave out --data, --data-root, --workers and --device")
+    doors = click.get_current_context().find_object(Doors)
+    if doors is None:
+        raise UserError("this program has no network: type manta-search find --peers ADDRESS")
+    doors.check(wishes.peers, wishes.run)
+    with loading():  # now, while there is nothing to clean up
+        import automl.jobs.find  # noqa: F401
+    with doors.members(wishes.peers, wishes.run, folder) as members:
+        yield members.snapshot, members
 
 
 def _limits(typed: Mapping[str, str | None]) -> dict[str, float]:

@@ -3,27 +3,31 @@
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 import click
 import torch
 from rich.console import Console
 
 from automl.commands import program
+from automl.commands.doors import AskedRun
 from automl.commands.find import JOURNAL, OPTIONS, Wishes
 from automl.data.catalog import load_dataset
 from automl.evaluation.held_out import check_fit
 from automl.files import write_whole
 from automl.latency.table import Conditions, LatencyTable
+from automl.models.supernet import Supernet
 from automl.opening import checked_device, dataset_of, opened_snapshot
 from automl.search.constraints import Constraint, Cost, Region
 from automl.search.earlier import EarlierSearch, Recalling
 from automl.search.evaluators import Evaluator, LocalEvaluator
 from automl.search.evolution import Effort
 from automl.search.journal import FileJournal, Settings
+from automl.search.members import MembersEvaluator
 from automl.search.processes import ProcessEvaluator
 from automl.search.progress import Progress
 from automl.search.report import plot, result_json, words
@@ -37,6 +41,9 @@ from protocol.signing import sha256
 
 _INTERRUPTED = 130  # as of a program that SIGINT ended
 
+_Evaluators: TypeAlias = Callable[[], AbstractContextManager[Evaluator]]
+_Made: TypeAlias = tuple[_Evaluators, Mapping[str, str]]
+
 
 @dataclass(frozen=True, slots=True)
 class _Task:
@@ -45,23 +52,28 @@ class _Task:
     region: Region
     costs: tuple[Cost, ...]
     axes: tuple[Cost, ...]  # of the Pareto front
-    dataset: str
-    evaluator: LocalEvaluator
+    evaluator: _Evaluators  # who measures
     origin: dict[str, str | int | None]  # which weights, data and latencies
     measured: Conditions | None  # of the latencies
 
 
-def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None) -> None:
+def find(wishes: Wishes, folder: Path, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None = None) -> None:
     """Search, keep what is found in a folder, and say what it is.
+
+    Args:
+        wishes: what the person typed, with the snapshot.
+        folder: of what is found.
+        limits: by the names of their costs.
+        table: of latencies.
+        members: the run whose members measure the snapshot's state; None: this computer does.
 
     Raises:
         UserError: the snapshot, the data, the limits or what there is in the folder do not fit.
     """
     if wishes.threads is not None:
         torch.set_num_threads(wishes.threads)
-    folder = wishes.out or Path("-".join([wishes.snapshot.stem, *(f"{name}-{limit:.12g}" for name, limit in limits.items())]))
     try:
-        task = _opened(wishes, limits, table)
+        task = _opened(wishes, limits, table, members)
         has_predictor = default_predictor(task.region.space) if wishes.predictor is None else wishes.predictor
         strategy = Strategy(Effort(wishes.population, wishes.generations), wishes.seed, has_predictor, wishes.samples, wishes.compared)
         earlier = None if wishes.warm_start is None else EarlierSearch(wishes.warm_start / JOURNAL, task.region.space)
@@ -69,42 +81,54 @@ def find(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None
             most = (strategy.num_samples if has_predictor else strategy.effort.population) // 2
             strategy = replace(strategy, start=tuple(earlier.promising(task.region, task.axes, most)))
         settings = _settings(task, strategy)
-        make = functools.partial(made_evaluator, wishes.snapshot, task.dataset, wishes.data_root, wishes.device)
-        found = _searched(task, strategy, _evaluator(task, make, wishes.workers, earlier), folder, settings)
+        found = _searched(task, strategy, _evaluator(task, earlier), folder, settings)
         _save(found, task, folder, settings)
     except KeyboardInterrupt:
         click.echo(f"{program()}: stopped; {folder} keeps what is measured, and the same command goes on from there", err=True)
         sys.exit(_INTERRUPTED)
-    _show(found, task, folder)
+    _show(found, task, folder, () if members is None else members.words())
 
 
-def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None) -> _Task:
+def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | None, members: AskedRun | None) -> _Task:
+    assert wishes.snapshot is not None
     supernet, state, metadata = opened_snapshot(wishes.snapshot, checked_device(wishes.device))
-    dataset = dataset_of(metadata, wishes.data, wishes.data_root)
     space = supernet.space
-    check_fit(dataset, space)
     latency = [] if table is None else [Cost("latency", OPTIONS["latency"], table.latency_ms)]
     counts = [("macs", macs_of), ("weights", num_weights)]
     costs = (*latency, *(Cost(name, OPTIONS[name], functools.partial(of, space=space)) for name, of in counts))
     constraints = [Constraint(cost, limits[cost.name]) for cost in costs if cost.name in limits]
+    made, data = (_here if members is None else _by_members)(wishes, supernet, metadata, members)
     origin: dict[str, str | int | None] = {
         "supernet": space.name,
         "round": state.round,
         "state": state_digest(state).hex(),
-        "dataset": dataset.name,
-        "data": dataset.digest.hex(),
+        **data,
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
     axes = tuple(constraint.cost for constraint in constraints) or costs[:1]
-    return _Task(
-        Region(space, constraints),
-        costs,
-        axes,
-        dataset.name,
-        LocalEvaluator(supernet, dataset),
-        origin,
-        None if table is None else table.conditions,
-    )
+    measured = None if table is None else table.conditions
+    return _Task(Region(space, constraints), costs, axes, made, origin, measured)
+
+
+def _here(wishes: Wishes, supernet: Supernet, metadata: Mapping[str, str], _: object) -> _Made:
+    """Return what measures on this computer, and which data it measures on."""
+    dataset = dataset_of(metadata, wishes.data, wishes.data_root)
+    check_fit(dataset, supernet.space)
+    assert wishes.snapshot is not None
+    make = functools.partial(made_evaluator, wishes.snapshot, dataset.name, wishes.data_root, wishes.device)
+    made = _itself(LocalEvaluator(supernet, dataset)) if wishes.workers <= 1 else functools.partial(ProcessEvaluator, make, wishes.workers)
+    return made, {"dataset": dataset.name, "data": dataset.digest.hex()}
+
+
+def _by_members(_: Wishes, supernet: Supernet, metadata: Mapping[str, str], members: AskedRun | None) -> _Made:
+    """Return what has a run's members measure, and which data they measure on."""
+    assert members is not None
+    evaluator = MembersEvaluator(members.ask, supernet.space.task)
+    return _itself(evaluator), {"dataset": metadata["dataset"], "data": metadata["data"]}
+
+
+def _itself(evaluator: Evaluator) -> _Evaluators:
+    return lambda: contextlib.nullcontext(evaluator)
 
 
 def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str) -> LocalEvaluator:
@@ -114,9 +138,8 @@ def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: st
 
 
 @contextlib.contextmanager
-def _evaluator(task: _Task, make: Callable[[], LocalEvaluator], workers: int, earlier: EarlierSearch | None) -> Iterator[Evaluator]:
-    with contextlib.ExitStack() as stack:
-        evaluator: Evaluator = task.evaluator if workers <= 1 else stack.enter_context(ProcessEvaluator(make, workers))
+def _evaluator(task: _Task, earlier: EarlierSearch | None) -> Iterator[Evaluator]:
+    with task.evaluator() as evaluator:
         yield Recalling(evaluator, earlier) if earlier is not None and earlier.is_of(task.origin) else evaluator
 
 
@@ -151,13 +174,13 @@ def _searched(task: _Task, strategy: Strategy, made: AbstractContextManager[Eval
 
 def _save(found: Found, task: _Task, folder: Path, settings: Settings) -> None:
     space = task.region.space
-    title = f"{space.name} after round {task.origin['round']}, {task.dataset}"
+    title = f"{space.name} after round {task.origin['round']}, {task.origin['dataset']}"
     write_whole(folder / "best.json", found.best.architecture.to_json().encode() + b"\n")
     write_whole(folder / "result.json", result_json(found, task.costs, task.axes, settings, task.measured))
     write_whole(folder / "front.png", plot(found, task.axes, task.region.constraints, space.task, title))
 
 
-def _show(found: Found, task: _Task, folder: Path) -> None:
+def _show(found: Found, task: _Task, folder: Path, others: Sequence[str]) -> None:
     console = Console(highlight=False, markup=False)
     if task.measured is not None:
         of = task.measured
@@ -173,6 +196,8 @@ def _show(found: Found, task: _Task, folder: Path) -> None:
             console.print("it ranks hardly better than chance: search with --no-predictor, or give it more --samples", soft_wrap=True)
     console.print(result_table(found, task.costs, task.region.space.task))
     for line in words(found, task.region.space.task):
+        console.print(line, soft_wrap=True)
+    for line in others:
         console.print(line, soft_wrap=True)
     console.print(f"best: {found.best.architecture.text}", soft_wrap=True)
     console.print(f"written to {folder}: best.json, result.json, front.png", soft_wrap=True)

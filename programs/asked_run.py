@@ -1,0 +1,143 @@
+"""A run whose members measure for a search: visited under a key of one's own that is gone afterwards, in a thread beside the search.
+
+The search is a program that asks and waits; the network is an event loop. So the loop runs in a thread, and only calls go over.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from automl.training.snapshot import load_snapshot, save_snapshot
+from automl.training.update import state_digest
+from peer.config import PeerConfig
+from peer.contact.visiting import Visit, visiting
+from protocol.errors import OwnFault, UserError
+from protocol.evaluations import Result
+from protocol.signing import PublicKey, peer_name
+from swarm.asked_members import AskedMembers
+from swarm.neighbours import Neighbours
+
+_END_S = 30.0  # for the node to say goodbye
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Implements ``automl.commands.doors.AskedRun``."""
+
+    loop: asyncio.AbstractEventLoop
+    members: AskedMembers
+    snapshot: Path
+    round: int
+    state: bytes  # its digest
+
+    def ask(self, architectures: Sequence[str], part: str) -> Sequence[Result]:
+        """Return what the members say."""
+        asking = asyncio.run_coroutine_threadsafe(self.members.measure(self.round, self.state, architectures, part), self.loop)
+        try:
+            return asking.result()
+        except BaseException:
+            asking.cancel()
+            raise
+
+    def words(self) -> Sequence[str]:
+        """Return how much of the answers was checked, and who lied."""
+        members = self.members
+        lines = [f"measured by {len(members.answered)} of the run's members, {members.num_checked} times by more than one of them, alike"]
+        lines += [f"not believed: {peer_name(PublicKey(key))} ({lie.reason})" for key, lie in members.liars.items()]
+        if members.num_doubtful:
+            lines.append(f"{members.num_doubtful} networks were known by the word of these alone: search anew, with another --out")
+        return lines
+
+
+@contextlib.contextmanager
+def opened(address: str, run: str | None, folder: Path) -> Iterator[Asked]:
+    """Yield the run at an address, whose members are there to be asked.
+
+    Raises:
+        UserError: nobody answers there, it is another run, or its data are private.
+        MantaError: the state cannot be had.
+    """
+    found: concurrent.futures.Future[Asked] = concurrent.futures.Future()
+    loop = asyncio.new_event_loop()
+    visit = loop.create_task(_visit(address, run, folder, found))
+    thread = threading.Thread(target=_live, args=(loop, visit, found), name="network")
+    thread.start()
+    try:
+        yield found.result()
+    finally:
+        with contextlib.suppress(RuntimeError):  # it has ended already
+            loop.call_soon_threadsafe(visit.cancel)
+        thread.join(_END_S)
+        if thread.is_alive():
+            raise OwnFault("the network does not end")
+
+
+def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "concurrent.futures.Future[Asked]") -> None:
+    """Run the visit to its end; if it ended before the run was found, that is why it was not."""
+    try:
+        loop.run_until_complete(visit)
+    except (Exception, asyncio.CancelledError) as error:
+        if not found.done():
+            found.set_exception(error)
+        elif not isinstance(error, asyncio.CancelledError):
+            raise
+    finally:
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+async def _visit(address: str, run: str | None, folder: Path, found: "concurrent.futures.Future[Asked]") -> None:
+    config = PeerConfig(initial_peers=(address,), run=run)
+    async with visiting(config) as visit:
+        manifest = visit.manifest
+        if manifest.is_private:
+            raise UserError("this run's data stay with their owners, who measure for nobody: take a snapshot of its operator's")
+        path = await _snapshot(visit, folder)
+        state, _ = load_snapshot(path)
+        neighbours = Neighbours(visit.node, visit.signed.run)
+
+        async def members() -> list[PublicKey]:
+            await neighbours.look()
+            return neighbours.members()
+
+        asking = AskedMembers(visit.node, visit.signed.run, manifest.data_digest, members, say=lambda line: click.echo(line, err=True))
+        found.set_result(Asked(asyncio.get_running_loop(), asking, path, state.round, state_digest(state)))
+        await asyncio.Event().wait()
+
+
+async def _snapshot(visit: Visit, folder: Path) -> Path:
+    """Return a snapshot in ``folder``: the one of this run that is there, which a search was begun with, or the newest state."""
+    manifest, run = visit.manifest, visit.signed.run.hex()
+    there = _newest_in(folder, run)
+    if there is not None:
+        return there
+    newest = await visit.newest()
+    round_, digest = (0, manifest.initial_state) if newest is None else (newest.round, newest.state)
+    click.echo(f"getting the state of round {round_} of {manifest.name} ({run[:16]})", err=True)
+    state = await visit.state(newest)
+    described = {"run": run, "supernet": manifest.supernet, "schedule": manifest.schedule, "state": digest.hex()}
+    path = _made(folder) / f"{run[:8]}-round-{round_:08d}.safetensors"
+    save_snapshot(path, state, {**described, "dataset": manifest.dataset, "data": manifest.data_digest.hex()})
+    return path
+
+
+def _newest_in(folder: Path, run: str) -> Path | None:
+    there = sorted(folder.glob(f"{run[:8]}-round-*.safetensors"))
+    if there and load_snapshot(there[-1])[1].get("run") != run:
+        raise UserError(f"{there[-1]} is of another run: choose another folder with --out")
+    return there[-1] if there else None
+
+
+def _made(folder: Path) -> Path:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}; choose another one with --out") from error
+    return folder

@@ -1,0 +1,29 @@
+"""The network for manta-search: checks an address, and opens the run there. Imports nothing heavy before it is needed."""
+
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from automl.commands.doors import AskedRun
+from protocol.errors import UserError
+from swarm.addresses import check_peer_address
+from swarm.loading import check_installed, ending_at_ctrl_c
+
+
+def check_run(address: str, run: str | None) -> None:
+    """Refuse what cannot be an address, or a run's id.
+
+    Raises:
+        UserError: it is none, or a library is missing.
+    """
+    check_peer_address(address)
+    if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
+        raise UserError(f"a run's id is 64 hexadecimal digits in lower case, not {run!r}")
+    check_installed()
+
+
+def asked_run(address: str, run: str | None, folder: Path) -> AbstractContextManager[AskedRun]:
+    """Return the run at an address, to be opened: its newest state is kept in ``folder``, or the one that is there is gone on with."""
+    with ending_at_ctrl_c():
+        from programs.asked_run import opened
+    return opened(address, run, folder)
