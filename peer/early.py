@@ -13,7 +13,7 @@ from peer.cohort.token import check_token
 from peer.config import PeerConfig
 from peer.contact.whereabouts import find_addresses
 from peer.light.client import GatewayUrl
-from peer.limits.limits import Limits
+from peer.limits.limits import EVALUATION, Limits
 from peer.limits.sensors import THIS_COMPUTER
 from peer.store import read_last_run
 from protocol.errors import UserError
@@ -97,6 +97,8 @@ def check_light_limits(limits: Limits) -> None:
     """
     if limits.gpu_memory is not None:
         raise UserError("--gpu-memory: a light contributor computes on the CPU; leave it out")
+    if limits.evaluation not in (EVALUATION, 0):
+        raise UserError("--evaluation: a light contributor has no state and no data to measure with; leave it out")
 
 
 def check_gateway(config: PeerConfig) -> None:

@@ -9,6 +9,7 @@ import torch
 from peer.crew.devices import Devices
 from peer.crew.processes import ProcessCrew
 from peer.crew.resting import RestingCrew
+from peer.evaluation.desk import EvaluationDesk
 from peer.limits.limits import Limits
 from peer.loop import PeerLoop
 from peer.status import StatusBoard
@@ -25,6 +26,7 @@ class LimitedPeer:
         crew: RestingCrew,
         processes: ProcessCrew | None,
         compute: ComputeThread,
+        evaluations: EvaluationDesk,
         traffic: Traffic,
         board: StatusBoard,
         limits: Limits,
@@ -37,6 +39,7 @@ class LimitedPeer:
             crew: what trains their lots.
             processes: the same where they are trained by worker processes.
             compute: the thread of all else, and of the lots where there are none.
+            evaluations: what measures for others.
             traffic: of the node.
             board: shows it.
             limits: those that all this was made for.
@@ -46,6 +49,7 @@ class LimitedPeer:
         self._crew = crew
         self._processes = processes
         self._compute = compute
+        self._evaluations = evaluations
         self._traffic = traffic
         self._board = board
         self._limits = limits
@@ -66,16 +70,19 @@ class LimitedPeer:
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``."""
+        self._evaluations.pause()
         await self._loop.pause(why)
 
     async def resume(self) -> None:
         """See ``Limited``."""
         await self._loop.resume()
+        self._evaluations.resume()
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
         before, self._limits = self._limits, limits
         self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
+        self._evaluations.limit(limits.evaluation, limits.duty)
         if self._crew.duty != limits.duty:
             self._loop.rest(limits.duty)
             self._crew.duty = limits.duty

@@ -149,7 +149,7 @@ class PeerLoop:
             None if token is None else LocalNetwork(node, self.run_id, secret, proven),
             store,
             board,
-            round=lambda: 0 if self.machine.held is None else self.machine.held.round,
+            round=self.held_round,
         )
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
@@ -283,6 +283,10 @@ class PeerLoop:
     def near(self) -> Cohort:
         """This peer's part in its cohort."""
         return self._cohort
+
+    def held_round(self) -> int:
+        """Return the round whose state is held; 0 before there is one."""
+        return 0 if self.machine.held is None else self.machine.held.round
 
     def clock(self) -> tuple[float | None, int]:
         """Return for how many ms headers may still come in this round, None where that is not known, and how long it is open in all."""

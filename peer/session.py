@@ -33,6 +33,7 @@ from peer.crew.resting import RestingCrew
 from peer.crew.worker_data import WorkerData
 from peer.dashboard.picture import Sitter
 from peer.early import check_gateway
+from peer.evaluation.opening import desk_of_evaluations
 from peer.gateway.desk import GatewayDesk
 from peer.gateway.session import check_run, desk_of, gateway_open
 from peer.limited import LimitedPeer
@@ -258,9 +259,11 @@ async def _train(
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
         processes = crew if isinstance(crew, ProcessCrew) else None
-        limited = LimitedPeer(loop, resting, processes, compute, node.traffic, board, limits, devices_for)
+        evaluations = desk_of_evaluations(config, identity, signed, shelf, crew.num_weights, board, loop.held_round)
+        evaluations.limit(limits.evaluation, limits.duty)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, node.traffic, board, limits, devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board, node.traffic):
+        async with gateway_open(config, desk, board, node.traffic), evaluations.open(node):
             await limiter.attach(limited)
             watching = asyncio.create_task(limiter.watch())
             watching.add_done_callback(limited.ends_with)

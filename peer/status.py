@@ -70,6 +70,7 @@ class PeerStatus:
     epsilon: float | None = None  # of differential privacy, where noise is added: what was given away so far, at ``delta``
     delta: float | None = None
     workers: int = 0  # that are there: each computes a lot at a time
+    measured_for_others: int = 0  # architectures, since the start
     leases_at: str = ""  # of a gateway: the address that light contributors are told
     paused: bool = False  # nothing is computed, by the person's word or by a limit
     pauses: dict[str, str] = field(default_factory=dict)  # why, in words, by the limit's name; "you": the person's word

@@ -9,6 +9,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 _IDLE = "5min"  # of --when-idle without a time
 _DUTY = "Share of the time to compute in, as 60%. (A cap on a GPU's power needs root; this does without.)"
+_EVALUATION = "Share of the time to measure networks for others in, beside the lots; 0% refuses.  [default: 10%]"
 
 
 def limit_options(command: Command) -> Command:
@@ -24,6 +25,7 @@ def limit_options(command: Command) -> Command:
             "--when-idle", is_flag=False, flag_value=_IDLE, metavar="[TIME]", help=f"Compute only while nobody uses it.  [TIME: {_IDLE}]"
         ),
         click.option("--schedule", metavar="TIMES", help="Compute only at these times of the day, as 22:00-07:00."),
+        click.option("--evaluation", metavar="PERCENT", help=_EVALUATION),
         click.option("--on-ac/--no-on-ac", default=None, help="Compute only on mains power.  [default: on battery too]"),
     )
     for flag in reversed(flags):

@@ -55,6 +55,7 @@ class _Shown(BaseModel):
     own_smallest: float | None = None
     epsilon: float | None = None
     delta: float | None = None
+    measured_for_others: int = 0
     leases_at: str = ""
     gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
     taken: int = 0
@@ -100,6 +101,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
     yield f"cohort {shown.cohort}" + (f": {shown.why}" if shown.why else "")
     if shown.size:
         yield f"size {shown.size}"
+    if shown.measured_for_others:
+        yield f"measured {shown.measured_for_others} networks for others"
     if shown.leases_at:
         yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:

@@ -39,6 +39,7 @@ _EXAMPLES = {  # of settings whose default is nothing, and where an example says
     "when_idle": '"5min"',
     "schedule": '"22:00-07:00"',
     "on_ac": "true",
+    "evaluation": '"10%"',
 }
 
 

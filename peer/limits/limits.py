@@ -19,7 +19,9 @@ COOLER_C = 5  # who became hot goes on so much below the limit: else it would st
 _DAY_MIN = 24 * 60
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(B|bit)(?:/s|ps)?")
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
+EVALUATION = 10  # hundredths of the time, where nobody says
 _SHARE = "takes a share of the time, from 1% to 100%"
+_EVALUATION = "takes a share of the time, up to 100%; 0% measures nothing for others"
 _CELSIUS = re.compile(r"([0-9]{1,3})\s*°?\s*C?")
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([MG])(i?)B")
 _TIME = re.compile(r"([0-9]+)\s*(s|min|m|h)")
@@ -46,6 +48,12 @@ class Limits(BaseModel):
         default=None, description="compute only at these times of this computer's day, as 22:00-07:00; several with commas"
     )
     on_ac: bool = Field(default=False, description="compute only on mains power, not on battery")
+    evaluation: int = Field(
+        default=EVALUATION,
+        ge=0,
+        le=100,
+        description="share of the time, of one thread of the lowest priority, that measures networks for others, as 10%; 0%: none",
+    )
 
     @field_validator("duty", mode="before")
     @classmethod
@@ -58,6 +66,19 @@ class Limits(BaseModel):
         share = _whole(value, _SHARE)
         if share is not None and not 1 <= share <= 100:
             raise ValueError(f"{_SHARE}, not {share}%")
+        return share
+
+    @field_validator("evaluation", mode="before")
+    @classmethod
+    def _read_evaluation(cls, value: Any) -> Any:
+        text = _text(value)
+        if text == NONE:
+            return EVALUATION
+        if text is not None and (found := re.fullmatch(r"([0-9]{1,3})\s*%?", text)):
+            value = int(found[1])
+        share = _whole(value, _EVALUATION)
+        if share is None or not 0 <= share <= 100:
+            raise ValueError(f"{_EVALUATION}, not {value!r}")
         return share
 
     @field_validator("on_ac", mode="before")
@@ -110,6 +131,7 @@ class Limits(BaseModel):
             "when_idle": _shown(self.when_idle, lambda idle_s: f"{idle_s // 60}min" if idle_s % 60 == 0 else f"{idle_s}s"),
             "schedule": None if self.schedule is None else _spans(self.schedule),
             "on_ac": "true" if self.on_ac else None,
+            "evaluation": None if self.evaluation == EVALUATION else f"{self.evaluation}%",
         }
         return {name: text for name, text in shown.items() if text is not None}
 

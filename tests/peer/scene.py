@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from automl.training.lots import Lot, LotResult
+from peer.config import PeerConfig
 from peer.crew.crew import InProcess
 from peer.crew.devices import Device, Devices
 from peer.crew.resting import RestingCrew
+from peer.evaluation.opening import desk_of_evaluations
 from peer.gateway.desk import GatewayDesk
 from peer.limited import LimitedPeer
 from peer.limits.limits import Limits
@@ -153,7 +155,9 @@ class Scene:
         others = {"noise": noise, "gateway": gateway, "sizing": sizing}
         loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, **others)
         devices = Devices((Device("cpu", 1),), True, "the CPU")
-        return loop, LimitedPeer(loop, crew, None, compute, Traffic(), board, Limits(), lambda _: devices)
+        settings = PeerConfig(dir=store.directory)
+        evaluations = desk_of_evaluations(settings, identity, signed, shelf, worker.num_weights, board, loop.held_round)
+        return loop, LimitedPeer(loop, crew, None, compute, evaluations, Traffic(), board, Limits(), lambda _: devices)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

@@ -34,6 +34,9 @@ def why(limits: Limits, was_hot: bool = False, **now: Any) -> dict[str, str]:
         ("schedule", "08:00-24:00", ((480, 0),)),
         ("schedule", "none", None),
         ("on_ac", "none", False),
+        ("evaluation", "0%", 0),
+        ("evaluation", "35", 35),
+        ("evaluation", "none", 10),
     ],
 )
 def test_what_a_person_writes(name: str, text: str, value: Any) -> None:
@@ -67,6 +70,9 @@ def test_what_a_person_writes(name: str, text: str, value: Any) -> None:
         ("schedule", "07:00-07:00"),
         ("schedule", ""),
         ("on_ac", "perhaps"),
+        ("evaluation", "101%"),
+        ("evaluation", "-1"),
+        ("evaluation", 0.5),
     ],
 )
 def test_what_is_no_limit(name: str, bad: Any) -> None:
@@ -86,6 +92,7 @@ def test_what_is_no_limit(name: str, bad: Any) -> None:
         when_idle=st.none() | st.integers(10, 86_400),
         schedule=st.none() | st.lists(st.sampled_from(["22:00-07:00", "01:02-03:04"]), min_size=1, max_size=3).map(",".join),
         on_ac=st.booleans(),
+        evaluation=st.integers(0, 100),
     )
 )
 def test_the_words_of_limits_mean_the_same_limits(limits: Limits) -> None:
