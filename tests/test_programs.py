@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from protocol.signing import Identity, peer_name
+
 ROOT = Path(__file__).parent.parent
 
 # Types a command, and presses Ctrl-C as soon as the module named first is looked for.
@@ -61,3 +63,17 @@ def test_ctrl_c_while_what_is_typed_is_read_ends_it_with_a_line(module: str, typ
     ended = pressed(module, *typed, folder=tmp_path)
     assert (ended.returncode, ended.stderr) == (130, f"manta-{typed[0]}: ended by Ctrl-C\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.toml"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--peers", "203.0.113.7:31000"), "is no peer address"),
+        (("--peers", f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}", "--run", "digits"), "64 hexadecimal digits"),
+    ],
+)
+def test_a_search_by_members_refuses_a_wrong_address_before_anything_is_loaded(typed: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    ended = pressed("torch", "search", "find", *typed, folder=tmp_path)  # which is not looked for, or Ctrl-C would end it
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert not list(tmp_path.iterdir())

@@ -111,8 +111,8 @@ class EvaluationDesk:
         self._num_measured = 0
 
     def limit(self, share: int, duty: int) -> None:
-        """Work at most so many hundredths of a share of the time, both in hundredths; with 0 answer nobody."""
-        self._share = share * duty / 10_000
+        """Work at most so many hundredths of the time, and no more than lots may; with 0 answer nobody."""
+        self._share = min(share, duty) / 100
         if not self._share:
             self._end_all(NOT_WANTED)
         self._changed.set()

@@ -110,7 +110,7 @@ def test_a_question_is_answered_with_a_signature() -> None:
 
 def test_it_works_no_more_than_its_share_of_the_time() -> None:
     async def story(scene: Scene) -> None:
-        scene.desk.limit(10, 50)
+        scene.desk.limit(10, 5)
         began_s, count = now(), 5
         for number in range(count):
             await scene.answer(replace(QUESTION, architectures=(SMALLEST,), nonce=bytes([number]) * 16))

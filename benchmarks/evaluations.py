@@ -1,0 +1,165 @@
+"""What answering others' questions costs a volunteer's training: lots of real worker processes, with a desk that is always asked or not.
+
+    .venv/bin/python benchmarks/evaluations.py [--share 10 100] [--seconds 10] [--pairs 4] [--threads 1] [--workers 2]
+
+The worker processes train lots (classifier-tiny, digits) without a pause, as a peer's do; a real desk answers one who always asks, at the
+share that its person allows. Stretches with and without questions come in pairs, in turn. Each line: the lots with them against those
+without, the median of the pairs, the least and the most; how much of a core the measuring took, and how many networks a minute it was.
+"""
+
+import argparse
+import asyncio
+import random
+import secrets
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from automl.data.digits import digits
+from automl.models.networks import build
+from automl.spaces.space import TINY
+from automl.training.lots import Lot
+from peer.crew.devices import Device
+from peer.crew.processes import ProcessCrew
+from peer.crew.worker_data import WorkerData
+from peer.evaluation.desk import EvaluationDesk, Subject
+from peer.evaluation.measurer import Measurer
+from peer.evaluation.messages import Measured
+from protocol.encoding import pack, unpack
+from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question
+from protocol.signing import Identity, sha256
+from swarm.memory import MemoryEndpoint, MemoryNetwork
+from swarm.tasks import within
+from tests.memory_log import until
+
+RUN, STATE = sha256(b"run"), sha256(b"state")
+PEER, ASKER = Identity(bytes(31) + b"\x01"), Identity(bytes(31) + b"\x02")
+
+
+class Counting(Measurer):
+    """Adds up what was measured."""
+
+    networks = 0
+    cpu_s = 0.0
+
+    async def measure(self, architecture: str, part: str) -> Measured:
+        measured = await super().measure(architecture, part)
+        Counting.networks += 1
+        Counting.cpu_s += measured.cpu_ms / 1000
+        return measured
+
+
+class Training:
+    """A crew that is never idle."""
+
+    def __init__(self, crew: ProcessCrew) -> None:
+        self._crew, self._changed, self.lots = crew, asyncio.Event(), 0
+        crew.watch(self._changed.set, print)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def go_on(self) -> None:
+        """Train lots until this is cancelled."""
+        index = 0
+        while True:
+            self._changed.clear()
+            for worker in self._crew.free():
+                lot = Lot(0, bytes(32), 0, PEER.public_key, index, TINY.sample(random.Random(index % 4)), 32)
+                self._tasks.add(task := asyncio.create_task(self._one(worker, lot)))
+                task.add_done_callback(self._tasks.discard)
+                index += 1
+            await within(self._changed, 1.0)
+
+    async def _one(self, worker: int, lot: Lot) -> None:
+        done = await self._crew.train(worker, lot)
+        done.release()
+        self.lots += 1
+        self._changed.set()
+
+
+class Asking:
+    """One who always asks, while ``is_on`` is set."""
+
+    def __init__(self, asker: MemoryEndpoint) -> None:
+        self._asker, self._rng, self.is_on = asker, random.Random(0), asyncio.Event()
+
+    async def go_on(self) -> None:
+        """Ask one question after the other until this is cancelled."""
+        while True:
+            await self.is_on.wait()
+            question = pack(Question(RUN, 0, STATE, "search", (TINY.sample(self._rng).text,), secrets.token_bytes(16)))
+            fate = int(Fate.HELD)
+            while fate == Fate.HELD:
+                said = await self._asker.call(PEER.public_key, METHOD, question, timeout_s=600)
+                fate = unpack(EvaluationWord, said, max_bytes=MAX_WORD_BYTES).fate
+            if fate != Fate.DONE:
+                await asyncio.sleep(0.2)
+
+
+async def paired(arguments: argparse.Namespace, training: Training, asking: Asking) -> list[float]:
+    """Return the rates of lots with questions against those without, of each pair of stretches."""
+    ratios = []
+    for _ in range(arguments.pairs):
+        rates = []
+        for is_on in (True, False):
+            (asking.is_on.set if is_on else asking.is_on.clear)()
+            lots, at_s = training.lots, time.monotonic()
+            await asyncio.sleep(arguments.seconds)
+            rates.append((training.lots - lots) / (time.monotonic() - at_s))
+        ratios.append(rates[0] / rates[1])
+    return ratios
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    """Print a line for each share."""
+    supernet, data = build(TINY), digits()
+    supernet.initialise(torch.Generator().manual_seed(1))
+    weights = supernet.flat_weights_N.detach()
+    crew = ProcessCrew(TINY.name, WorkerData.of(data, None), (Device("cpu", arguments.threads),) * arguments.workers)
+    training, network = Training(crew), MemoryNetwork()
+    asking = Asking(network.endpoint(ASKER.public_key))
+    subject = Subject(RUN, data.digest, TINY, lambda: 0, {STATE: weights.numpy().tobytes()}.get)
+    desk = EvaluationDesk(PEER, subject, lambda: Counting.start(TINY.name, "digits", data.digest, None))
+    await crew.start()
+    await crew.load(weights, None)
+    async with desk.open(network.endpoint(PEER.public_key)):
+        tasks = [asyncio.create_task(work) for work in (training.go_on(), asking.go_on())]
+        try:
+            desk.limit(100, 100)
+            asking.is_on.set()
+            await until(lambda: Counting.networks > 0 and training.lots > 0)  # libraries are loaded
+            for share in arguments.share:
+                desk.limit(share, 100)
+                networks, cpu_s = Counting.networks, Counting.cpu_s
+                ratios = await paired(arguments, training, asking)
+                on_s = arguments.seconds * arguments.pairs
+                print(
+                    f"evaluation {share:3d}%: lots with it / without {statistics.median(ratios):.3f} "
+                    f"({min(ratios):.3f} to {max(ratios):.3f}); about {(Counting.cpu_s - cpu_s) / on_s:.3f} of a core, "
+                    f"{60 * (Counting.networks - networks) / on_s:.0f} networks a minute",
+                    flush=True,
+                )
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await crew.close()
+
+
+def main() -> None:
+    """Be the program."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--share", type=int, nargs="+", default=[10, 100], help="hundredths of the time, one line each")
+    parser.add_argument("--seconds", type=float, default=10.0, help="of a stretch")
+    parser.add_argument("--pairs", type=int, default=4, help="of stretches, for each share")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--workers", type=int, default=2, help="processes that train")
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""A search whose networks the members of a real run measure, one of whom lies: the same front as on one computer, and the liar's name."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from automl.cli import main
+from protocol.signing import peer_name
+from tests.swarm.processes import DEADLINE_S, Programs, small_run
+
+pytestmark = pytest.mark.swarm
+
+LIAR = Path(__file__).parent / "lying_member.py"
+WISHES = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
+
+
+def typed(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Return how a program ended, started by its entry point."""
+    code = f"import sys, programs; sys.argv[0] = 'manta-{program}'; programs.{program}()"
+    command = [sys.executable, "-P", "-c", code, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """Return what a search found."""
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=3, min_open_s=60, max_open_s=60, max_claim_samples=64, weight_cap=64)
+    by_members, alone = tmp_path / "by-members", tmp_path / "alone"
+    with Programs(tmp_path, config) as programs:  # peers are done with a round's few lots long before it ends
+        aggregator = programs.start_aggregator()
+        address = aggregator["addresses"][0]
+        own = ("--evaluation", "100%", "--cohort")
+        for name in ("one", "other"):
+            programs.start_peer(name, name, *own[:2])
+        where = ("--initial-peers", address, "--listen", programs.listen("liar"), "--dir", str(tmp_path / "liar"), "--gpus", "none")
+        programs.start_command("liar", str(LIAR), "join", *where, *own, "liar", environment={"PYTHONPATH": str(LIAR.parents[2])})
+        programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in ("one", "other", "liar")), "all know all")
+        programs.wait_for_round(1)
+        ended = typed("search", "find", "--peers", address, *WISHES, "--out", by_members)
+        assert ended.returncode == 0, ended.stderr
+        liar = programs.status("liar")
+        assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout
+        assert "by the word of these alone" not in ended.stdout
+        programs.wait_until(lambda: programs.status("one").get("measured_for_others", 0) > 0, "it shows what it measured")
+
+    (snapshot,) = by_members.glob("*.safetensors")
+    ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *WISHES, "--out", str(alone)])
+    assert ended_alone.exit_code == 0, ended_alone.output
+    there, here = result(by_members), result(alone)
+    assert [each["id"] for each in there["front"]] == [each["id"] for each in here["front"]]
+    interval = here["unseen"]["loss"]["choice"]
+    assert interval["low"] <= there["unseen"]["loss"]["choice"]["value"] <= interval["high"]
+    assert there["settings"] == here["settings"]  # the same state, and the same data
