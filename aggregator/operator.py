@@ -35,6 +35,7 @@ from aggregator.log.storage import DATABASE, refuse_handed_over
 from aggregator.monitor.door import address_to_show, open_door
 from aggregator.rounds.commits import Commits
 from aggregator.rounds.follower import Evaluation
+from aggregator.rounds.fronts import Fronts
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.measures import Measures, OwnQuality, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
@@ -188,7 +189,14 @@ class Operator:
         self._say_where(addresses)
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
-            works = (self._heads.watch(), self._evaluate_when_due(), node.watch_daemon(), self._commit_rounds(), look.look_on())
+            works = (
+                self._heads.watch(),
+                self._evaluate_when_due(),
+                node.watch_daemon(),
+                self._commit_rounds(),
+                look.look_on(),
+                self._fronts.keep(),
+            )
             background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
                 self._check_evaluation_due()
@@ -216,6 +224,7 @@ class Operator:
         self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
         look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
+        self._fronts = Fronts(node, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
         self._news = NewsDesk(watched, log, closing, weights.of)
         self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
         await shelf.serve(watched)
@@ -321,6 +330,7 @@ class Operator:
         newest = ledger.newest
         assert newest is not None
         self._news.committed()
+        self._fronts.committed(ledger.round, ledger.state)
         self._say(
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.rows} samples={newest.counted} "
             f"entries={ledger.size} state={ledger.state.hex()[:12]}"

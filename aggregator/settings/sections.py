@@ -200,6 +200,11 @@ class FollowerSection(Section):
     """[follower] (not part of the manifest: may change at any start)"""
 
     evaluate_every: int = Field(default=0, ge=0, description="rounds between evaluations on held-out data; 0: only after the last round")
+    front_every: int = Field(
+        default=0,
+        ge=0,
+        description="rounds between fronts of small to large networks, measured by the peers that allow it: snapshots/front.json; 0: none",
+    )
     keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
     keep_bodies: int = Field(
         default=32,

@@ -50,7 +50,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
     "rewards": {"pool": 1, "unaudited_percent": 100},
-    "follower": {"evaluate_every": 5, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
+    "follower": {"evaluate_every": 5, "front_every": 7, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
 }
 
 
@@ -179,6 +179,7 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("follower", "keep_snapshots", "0"),
         ("follower", "keep_bodies", "3"),
         ("follower", "evaluate_every", "-1"),
+        ("follower", "front_every", "-1"),
     ],
 )
 def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str, value: str) -> None:

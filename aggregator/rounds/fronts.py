@@ -1,0 +1,145 @@
+"""The Pareto front of a committed state, measured by the run's members: DIR/snapshots/front.json, beside the snapshots.
+
+A short evolution over loss and MACs, begun with the front of the last time, so that it gets better from round to round. It costs this
+computer next to nothing. Nobody waits for it, and nothing depends on it: what goes wrong is logged, and the next time is another try.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from automl.data.dataset import SEARCH
+from automl.evaluation.samples import Measured
+from automl.search.constraints import Cost, Region
+from automl.search.evolution import Effort, evolve
+from automl.search.front import front
+from automl.search.members import MembersEvaluator
+from automl.spaces.cost import macs
+from automl.spaces.space import Architecture, space_named
+from protocol.errors import MantaError
+from protocol.evaluations import Result
+from protocol.manifest import SignedManifest
+from protocol.signing import PublicKey, peer_name
+from swarm.asked_members import AskedMembers
+from swarm.disk import make_directory, replace_file
+from swarm.neighbours import Neighbours
+from swarm.rpc import Endpoint
+
+FILE, FORMAT = "front.json", "manta/front/v1"
+
+_EFFORT = Effort(population=12, generations=4)
+_MAX_BYTES = 1 << 20
+
+logger = logging.getLogger("manta.fronts")
+
+
+class Fronts:
+    """Those of one run, one after the other."""
+
+    def __init__(self, endpoint: Endpoint, signed: SignedManifest, directory: Path, *, every: int) -> None:
+        """Have a run's members asked each time so many rounds are committed, and keep what they say in ``directory``; 0: never.
+
+        Where data are private nobody can be asked.
+        """
+        manifest, run = signed.open(), signed.run
+        self._every = 0 if manifest.is_private else every
+        self._newest = (0, b"")
+        self._due = asyncio.Event()
+        self._space = space_named(manifest.supernet)
+        self._task = manifest.task
+        self._run = run
+        self._path = directory / FILE
+        self._neighbours = Neighbours(endpoint, run)
+        self._members = AskedMembers(endpoint, run, manifest.data_digest, self._find, say=logger.warning)
+
+    def committed(self, round_: int, state: bytes) -> None:
+        """A round is committed, whose state has this digest."""
+        self._newest = round_, state
+        if self._every and round_ % self._every == 0:
+            self._due.set()
+
+    async def keep(self) -> None:
+        """Have fronts measured when they are due, the newest state's each time; ends when it is cancelled.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self.measure(*self._newest)
+
+    async def measure(self, round_: int, state: bytes) -> bool:
+        """Have the front of a round's state measured, and write it; return whether that was done.
+
+        Args:
+            round_: committed.
+            state: its digest, as the commit names it.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        loop = asyncio.get_running_loop()
+        measured: dict[Architecture, Measured] = {}
+        evaluator = MembersEvaluator(partial(self._ask, loop, round_, state), self._task)
+
+        def scores(architectures: Sequence[Architecture]) -> list[float]:
+            found = list(evaluator.measure(architectures, SEARCH))
+            measured.update(zip(architectures, found, strict=True))
+            return [-each.loss for each in found]
+
+        start = [self._space.smallest(), self._space.largest(), *await asyncio.to_thread(self._last)]
+        axis = Cost("macs", "--macs", partial(macs, space=self._space))
+        rng = random.Random(f"{self._run.hex()}:front:{round_}")
+        try:
+            points = await asyncio.to_thread(
+                evolve, Region(self._space), [axis], scores, _EFFORT, rng, list(dict.fromkeys(start))[: _EFFORT.population]
+            )
+        except MantaError as error:
+            logger.warning("no front round=%d reason=%s", round_, error)
+            return False
+        best = [point.architecture for point in front(points)]
+        shown = [{"text": each.text, "macs": int(axis.of(each)), "loss": measured[each].loss, **measured[each].quality} for each in best]
+        members = self._members
+        value = {
+            "format": FORMAT,
+            "round": round_,
+            "state": state.hex(),
+            "measured": len(points),
+            "members": len(members.answered),
+            "samples": len(measured[best[0]].losses),
+            "not_believed": [peer_name(PublicKey(key)) for key in members.liars],
+            "front": shown,
+        }
+        await asyncio.to_thread(self._write, value)
+        logger.info("front round=%d measured=%d front=%d members=%d", round_, len(points), len(best), len(members.answered))
+        return True
+
+    def _ask(self, loop: asyncio.AbstractEventLoop, round_: int, state: bytes, architectures: Sequence[str], part: str) -> Sequence[Result]:
+        """Ask from the thread of the search; where the loop ends, so does the search."""
+        return asyncio.run_coroutine_threadsafe(self._members.measure(round_, state, architectures, part), loop).result()
+
+    async def _find(self) -> list[PublicKey]:
+        await self._neighbours.look()
+        return self._neighbours.members()
+
+    def _last(self) -> list[Architecture]:
+        """Return the front of the last time; none where there is no such file, or it says nothing of this space."""
+        try:
+            with self._path.open("rb") as file:
+                value: Any = json.loads(file.read(_MAX_BYTES))
+            return [Architecture.parse(str(point["text"]), self._space) for point in value["front"]]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("front not read path=%s reason=%s", self._path, error)
+            return []
+
+    def _write(self, value: object) -> None:
+        make_directory(self._path.parent)
+        replace_file(self._path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
