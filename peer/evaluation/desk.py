@@ -1,6 +1,6 @@
 """Answers others' questions on how good architectures are, in what a person's limits leave (docs/protocol.md, section 26).
 
-One architecture at a time, in a process of the lowest priority with one thread, which is there only while somebody asks; after each it
+One architecture at a time, in a process of low priority with one thread, which is there only while somebody asks; after each it
 rests, so that it works no more than its share of the time. While nothing is to be computed it does nothing, and its process is ended.
 """
 

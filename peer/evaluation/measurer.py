@@ -15,8 +15,8 @@ from protocol.errors import EncodingError, UserError, Weather
 from swarm.priority import lower
 from swarm.tether import tethered
 
-NICENESS = 19
-_START_S = 180.0  # until its libraries and its data are loaded, at the lowest priority
+NICENESS = 10  # beside busy cores about a tenth of one: of the lowest, 19, a process on such a machine had nothing in a minute
+_START_S = 600.0  # until its libraries and its data are loaded, at low priority
 _ANSWER_S = 1800.0  # for one architecture
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # read once, when a process loads its libraries
 
@@ -36,7 +36,7 @@ class Measurer:
 
     @classmethod
     async def start(cls, supernet: str, dataset: str, digest: bytes, root: Path | None) -> "Measurer":
-        """Start a process, of the lowest priority. Call it on the main thread: Linux ends it with the thread that started it.
+        """Start a process, of low priority. Call it on the main thread: Linux ends it with the thread that started it.
 
         Raises:
             MeasurerLost: it is not to be had.

@@ -1,6 +1,6 @@
 """Measures architectures for others: ``python -m peer.evaluation.process SOCKET SUPERNET DATASET DIGEST [DATA_ROOT]``.
 
-A process of its own, so that it can have the lowest priority, one thread, and be ended in the middle of its work; its memory is given back
+A process of its own, so that it can have low priority, one thread, and be ended in the middle of its work; its memory is given back
 with its end. Knows no network. Whoever started it says what to measure over the socket, an inherited descriptor.
 """
 

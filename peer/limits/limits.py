@@ -52,7 +52,7 @@ class Limits(BaseModel):
         default=EVALUATION,
         ge=0,
         le=100,
-        description="share of the time, of one thread of the lowest priority, that measures networks for others, as 10%; 0%: none",
+        description="share of the time, of one thread of low priority, that measures networks for others, as 10%; 0%: none",
     )
 
     @field_validator("duty", mode="before")

@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 import signal
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,7 +14,7 @@ from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.members import measured_of
 from automl.spaces.space import TINY
-from peer.evaluation.measurer import Measurer, MeasurerLost
+from peer.evaluation.measurer import NICENESS, Measurer, MeasurerLost
 from protocol.errors import UserError
 from protocol.evaluations import difference
 
@@ -33,8 +32,7 @@ def test_it_measures_as_a_search_does_and_is_gone_when_it_is_killed() -> None:
         measurer = await Measurer.start(TINY.name, "digits", data.digest, None)
         try:
             process = psutil.Process(measurer.pid)
-            assert process.nice() == 19
-            assert process.num_threads() >= 1
+            assert process.nice() == min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
             measurer.load(supernet.flat_weights_N.detach().numpy().tobytes())
             there = await measurer.measure(architecture.text, "search")
             assert measured_of(there.result, TINY.task).losses.tolist() == pytest.approx(here.losses.tolist(), abs=100)
@@ -50,7 +48,5 @@ def test_it_measures_as_a_search_does_and_is_gone_when_it_is_killed() -> None:
         assert not psutil.pid_exists(measurer.pid)
         with pytest.raises(UserError, match="not the run's"):
             await Measurer.start(TINY.name, "digits", bytes(32), None)
-        with pytest.raises(UserError, match="nothing-like-it"):
-            await Measurer.start(TINY.name, "nothing-like-it", data.digest, Path("/nonexistent"))
 
     asyncio.run(work())
