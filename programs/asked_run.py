@@ -17,7 +17,7 @@ from automl.training.snapshot import load_snapshot, save_snapshot
 from automl.training.update import state_digest
 from peer.config import PeerConfig
 from peer.contact.visiting import Visit, visiting
-from protocol.errors import OwnFault, UserError
+from protocol.errors import OwnFault, Unreachable, UserError
 from protocol.evaluations import Result
 from protocol.signing import PublicKey, peer_name
 from swarm.asked_members import AskedMembers
@@ -41,6 +41,10 @@ class Asked:
         asking = asyncio.run_coroutine_threadsafe(self.members.measure(self.round, self.state, architectures, part), self.loop)
         try:
             return asking.result()
+        except Unreachable as error:
+            raise Unreachable(
+                f"{error}; what is measured is kept: repeat the command, or take another --out to begin with the newest state"
+            ) from error
         except BaseException:
             asking.cancel()
             raise

@@ -50,7 +50,6 @@ def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path
         liar = programs.status("liar")
         assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout
         assert "by the word of these alone" not in ended.stdout
-        programs.wait_until(lambda: programs.status("one").get("measured_for_others", 0) > 0, "it shows what it measured")
 
     (snapshot,) = by_members.glob("*.safetensors")
     ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *WISHES, "--out", str(alone)])
