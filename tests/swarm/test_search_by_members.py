@@ -15,7 +15,8 @@ from tests.swarm.processes import DEADLINE_S, Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
-LIAR = Path(__file__).parent / "lying_member.py"
+MEMBER = Path(__file__).parent / "asked_member.py"
+MEMBERS = {"one": "honest", "other": "honest", "liar": "lying"}
 WISHES = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
 
 
@@ -36,14 +37,12 @@ def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path
     config = small_run(rounds=10_000, first_open_s=15, min_open_s=15, max_open_s=60, max_claim_samples=64, weight_cap=64)
     by_members, alone = tmp_path / "by-members", tmp_path / "alone"
     with Programs(tmp_path, config) as programs:  # peers are done with a round's few lots long before it ends
-        aggregator = programs.start_aggregator()
-        address = aggregator["addresses"][0]
-        own = ("--evaluation", "100%", "--cohort")
-        for name in ("one", "other"):
-            programs.start_peer(name, name, *own[:2])
-        where = ("--initial-peers", address, "--listen", programs.listen("liar"), "--dir", str(tmp_path / "liar"), "--gpus", "none")
-        programs.start_command("liar", str(LIAR), "join", *where, *own, "liar", environment={"PYTHONPATH": str(LIAR.parents[2])})
-        programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in ("one", "other", "liar")), "all know all")
+        address = programs.start_aggregator()["addresses"][0]
+        for name, kind in MEMBERS.items():
+            where = ("--initial-peers", address, "--listen", programs.listen(name), "--dir", str(tmp_path / name), "--gpus", "none")
+            own = ("--cohort", name, "--evaluation", "100%")
+            programs.start_command(name, str(MEMBER), kind, "join", *where, *own, environment={"PYTHONPATH": str(MEMBER.parents[2])})
+        programs.wait_until(lambda: all(programs.status(name).get("members") == 3 for name in MEMBERS), "all know all")
         programs.wait_for_round(1)
         ended = typed("search", "find", "--peers", address, *WISHES, "--out", by_members)
         assert ended.returncode == 0, ended.stderr

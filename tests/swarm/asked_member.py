@@ -1,7 +1,14 @@
-"""manta-peer, but that it says of every architecture that it is nearly perfect: ``python tests/swarm/lying_member.py join ...``."""
+"""manta-peer whose measuring for others has the usual priority, so that a busy machine's test is no long one; and which may lie.
 
+    python tests/swarm/asked_member.py honest|lying join ...
+
+One that lies says of every architecture that it is nearly perfect.
+"""
+
+import sys
 from array import array
 
+import peer.evaluation.measurer
 import peer.evaluation.opening
 from peer.evaluation.measurer import Measurer
 from peer.evaluation.messages import Measured
@@ -9,7 +16,7 @@ from protocol.evaluations import Result
 
 
 class Liar(Measurer):
-    """Measures nothing."""
+    """Says what it has not measured."""
 
     async def measure(self, architecture: str, part: str) -> Measured:
         count = (await super().measure(architecture, part)).result.num_samples
@@ -17,7 +24,9 @@ class Liar(Measurer):
 
 
 if __name__ == "__main__":
-    peer.evaluation.opening.Measurer = Liar  # type: ignore[misc]
+    peer.evaluation.measurer.NICENESS = 0
+    if sys.argv.pop(1) == "lying":
+        peer.evaluation.opening.Measurer = Liar  # type: ignore[misc]
     from peer.cli import main
 
     main()
