@@ -69,7 +69,13 @@ def main() -> None:
     print(took_ms, of_cores_ms, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
+def import_only_from_path() -> None:
+    """Have nothing but PYTHONPATH say where the project is: an editable install would give older code the modules that it lacks."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not getattr(finder, "__module__", "").startswith("__editable__")]
+
+
 if __name__ == "__main__":
+    import_only_from_path()
     memory = importlib.util.find_spec("automl.memory") and importlib.import_module("automl.memory")
     if memory:
         memory.keep_freed_memory()  # as the programs that train do
