@@ -4,6 +4,7 @@ Shapes: B images of a batch, C channels, H and W as stored, R the resolution, T 
 """
 
 import hashlib
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch import Tensor
 from automl.data.scaling import Pixels
 
 Integers = npt.NDArray[np.int64]
+Number = TypeVar("Number", int, Integers)
 
 _WORD_BITS = 16
 _ONE = 256  # fixed point: 8 bits behind the point
@@ -29,7 +31,7 @@ def words(label: str, seed: int, *shape: int) -> Integers:
     return np.frombuffer(stream, dtype="<u2").reshape(shape).astype(np.int64)
 
 
-def below(word: Integers, bound: Integers | int) -> Integers:
+def below(word: Number, bound: Number | int) -> Number:
     """Return each word brought to 0 <= it < bound, evenly as far as 16 bits go."""
     return word * bound >> _WORD_BITS
 

@@ -35,9 +35,12 @@ _WORDS = 28  # of each layer
 _MIN_LAYERS, _MAX_LAYERS = 4, 10
 _RECTANGLE, _ELLIPSE, _BAR, _FOLIAGE, _SHAPES = range(5)
 _BACKGROUND = _SHAPES  # everywhere
+_RANK_BITS = 4  # enough for all layers: where two are equally near, the first one is seen
+_LAST_RANK = (1 << _RANK_BITS) - 1
 
 Grid = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 
 
 class View(NamedTuple):
@@ -89,10 +92,11 @@ def make_views(part: str, index: int) -> tuple[View, View]:
 
 
 def _layer(words_W: Integers, *, is_background: bool) -> _Layer:
-    draw = iter(words_W)
+    numbers: list[int] = words_W.tolist()
+    draw = iter(numbers)
 
     def between(low: int, high: int) -> int:
-        return low + int(below(next(draw), high - low + 1))
+        return low + below(next(draw), high - low + 1)
 
     shape = _BACKGROUND if is_background else between(0, _SHAPES - 1)
     half_height, half_width = (between(30, 110), between(3, 9)) if shape == _BAR else (between(8, 64), between(12, 90))
@@ -121,50 +125,63 @@ def _layer(words_W: Integers, *, is_background: bool) -> _Layer:
 
 
 def _colours(ends: list[int]) -> Pixels:
-    level = np.arange(256, dtype=np.int64)[:, None]
-    dark, light = np.array([*ends[:3], 0]), np.array([*ends[3:], 0])
+    level = np.arange(256, dtype=np.uint16)[:, None]
+    dark, light = np.array([*ends[:3], 0], np.uint16), np.array([*ends[3:], 0], np.uint16)
     blend: Pixels = ((dark * (255 - level) + light * level + 127) // 255).astype(np.uint8)
     return blend
 
 
 def _view(scene: list[_Layer], *, is_right: bool) -> View:
     """Return what one camera sees: of each pixel the nearest layer, and the place in the left view that it shows."""
-    nearest_256 = np.full((HEIGHT, WIDTH), -1, dtype=np.int32)
-    seen = np.zeros((HEIGHT, WIDTH), dtype=np.int32)
+    # The largest of a pixel is of the nearest layer, and of equally near ones of the first; outside of a layer there is 0.
+    nearest = np.zeros((HEIGHT, WIDTH), dtype=np.int32)
     for number, layer in enumerate(scene):
-        rows, columns = _bounds(layer)
+        rows, columns = _bounds(layer, is_right=is_right)
         y, x = np.arange(rows.start, rows.stop, dtype=np.int32)[:, None], np.arange(columns.start, columns.stop, dtype=np.int32)
         disparity_256 = _plane(layer, y, x, is_right=is_right)
-        place_x = x + (disparity_256 + _ONE // 2 >> 8) if is_right else x
-        before = disparity_256 > nearest_256[rows, columns]
+        ranked = (disparity_256 << _RANK_BITS) + (_LAST_RANK - number)
         if layer.shape != _BACKGROUND:
-            before &= _inside(layer, y, place_x)
-        nearest_256[rows, columns][before] = disparity_256[before]
-        seen[rows, columns][before] = number
-    return View(_painted(scene, seen, nearest_256 if is_right else None), nearest_256)
+            ranked = ranked * _inside(layer, y, x + (disparity_256 + _ONE // 2 >> 8) if is_right else x)
+        np.maximum(nearest[rows, columns], ranked, out=nearest[rows, columns])
+    disparity_256 = nearest >> _RANK_BITS
+    seen = (_LAST_RANK - (nearest & _LAST_RANK)).astype(np.intp)
+    return View(_painted(scene, seen, disparity_256 if is_right else None), disparity_256)
 
 
-def _bounds(layer: _Layer) -> tuple[slice, slice]:
-    """Return the rows and columns of either view that a layer can reach: a turned outline is no longer than its diagonal."""
+def _bounds(layer: _Layer, *, is_right: bool) -> tuple[slice, slice]:
+    """Return the rows and columns of a view that a layer can reach, and some more: those of a box around its turned outline."""
     if layer.shape == _BACKGROUND:
         return slice(0, HEIGHT), slice(0, WIDTH)
-    reach = math.isqrt(layer.half_height**2 + layer.half_width**2) + 2
-    top, bottom = max(layer.row - reach, 0), min(layer.row + reach + 1, HEIGHT)
-    left, right = max(layer.column - reach - MAX_DISPARITY - 1, 0), min(layer.column + reach + 1, WIDTH)
+    square = layer.cosine_256**2 + layer.sine_256**2  # somewhat less than 1, so the outline is somewhat larger than it says
+    high = _ONE * (layer.half_width * abs(layer.sine_256) + layer.half_height * layer.cosine_256) // square + 2
+    wide = _ONE * (layer.half_width * layer.cosine_256 + layer.half_height * abs(layer.sine_256)) // square + 2
+    nearest, farthest = (MAX_DISPARITY + 1, 0) if is_right else (0, 0)
+    if is_right and _faces(layer):
+        nearest = farthest = layer.disparity_256 >> 8
+    top, bottom = max(layer.row - high, 0), min(layer.row + high + 1, HEIGHT)
+    left, right = max(layer.column - wide - nearest, 0), min(layer.column + wide + 1 - farthest, WIDTH)
     return slice(top, max(bottom, top)), slice(left, max(right, left))
 
 
+def _faces(layer: _Layer) -> bool:
+    """Return whether a layer has one disparity everywhere."""
+    return layer.right_slope_256 == layer.down_slope_256 == 0
+
+
 def _plane(layer: _Layer, y: Grid, x: Grid, *, is_right: bool) -> Grid:
-    """Return a layer's disparities (h, w) at the rows y (h, 1) and columns x (w,) of a view.
+    """Return a layer's disparities, of a shape that fits (h, w), at the rows y (h, 1) and columns x (w,) of a view.
 
     In the left view D = d + a (x - column) + b (y - row). Right x' shows left x = x' + D, so there (1 - a) D = d + a (x' - column) + ...
     """
-    sum_256 = layer.disparity_256 + layer.right_slope_256 * (x - layer.column) + layer.down_slope_256 * (y - layer.row)
+    if _faces(layer):  # 0 <= d <= MAX_DISPARITY
+        return np.full((1, 1), layer.disparity_256, np.int32)
+    sum_256: Grid = (layer.disparity_256 + layer.right_slope_256 * (x - layer.column)) + layer.down_slope_256 * (y - layer.row)
     if is_right and layer.right_slope_256:
         share = _ONE - layer.right_slope_256  # 1 - a
-        sum_256 = (2 * _ONE * sum_256 + share) // (2 * share)  # rounded; nothing is lost where D is a whole number
-    plane: Grid = np.clip(sum_256, 0, MAX_DISPARITY * _ONE)
-    return plane
+        sum_256 *= 2 * _ONE
+        sum_256 += share
+        sum_256 //= 2 * share  # rounded; nothing is lost where D is a whole number
+    return np.clip(sum_256, 0, MAX_DISPARITY * _ONE, out=sum_256)
 
 
 def _inside(layer: _Layer, y: Grid, x: Grid) -> Mask:
@@ -173,37 +190,54 @@ def _inside(layer: _Layer, y: Grid, x: Grid) -> Mask:
     across_256 = right * layer.cosine_256 + down * layer.sine_256
     along_256 = down * layer.cosine_256 - right * layer.sine_256
     if layer.shape in (_RECTANGLE, _BAR):
-        inside: Mask = (np.abs(across_256) <= layer.half_width * _ONE) & (np.abs(along_256) <= layer.half_height * _ONE)
+        inside: Mask = np.abs(across_256, out=across_256) <= layer.half_width * _ONE
+        inside &= np.abs(along_256, out=along_256) <= layer.half_height * _ONE
         return inside
-    across, along = (across_256 >> 4) * layer.half_height, (along_256 >> 4) * layer.half_width
+    across_256 >>= 4
+    along_256 >>= 4
+    # As doubles, which hold these whole numbers exactly and are multiplied faster than 64-bit integers.
+    across = np.multiply(across_256, layer.half_height, dtype=np.float64)
+    along = np.multiply(along_256, layer.half_width, dtype=np.float64)
+    across *= across
+    along *= along
+    across += along
     radius = layer.half_width * layer.half_height * (_ONE >> 4)
-    inside = across.astype(np.int64) ** 2 + along.astype(np.int64) ** 2 <= radius**2
+    inside = across <= radius**2
     if layer.shape == _FOLIAGE:
         leaves = _bank()[layer.texture % len(_SCALES)]  # the plain noise, with holes where it is dark
         inside &= leaves[y + layer.texture_row & _BANK_ROWS - 1, x & _BANK_COLUMNS - 1] > 112
     return inside
 
 
-def _painted(scene: list[_Layer], seen: Grid, disparity_256: Grid | None) -> Pixels:
+def _painted(scene: list[_Layer], seen: Places, disparity_256: Grid | None) -> Pixels:
     """Return the picture (H, W, 3) of the layers ``seen``; right pixels are shifted by their disparity, left ones by nothing."""
-    x_256 = _of_layers([layer.texture_256 for layer in scene], seen) + np.arange(WIDTH, dtype=np.int32) * _ONE
+    x_256 = np.array([layer.texture_256 for layer in scene], np.int32)[seen]
+    x_256 += np.arange(WIDTH, dtype=np.int32) * _ONE
     if disparity_256 is not None:
         x_256 += disparity_256
-    row = _of_layers([layer.texture_row for layer in scene], seen) + np.arange(HEIGHT, dtype=np.int32)[:, None]
-    start = (_of_layers([layer.texture * _BANK_ROWS for layer in scene], seen) + (row & _BANK_ROWS - 1)) * _BANK_COLUMNS
-    column, part = x_256 >> 8, x_256 & _ONE - 1
-    flat = _bank().reshape(-1)
-    low, high = (flat.take(start + (place & _BANK_COLUMNS - 1)).astype(np.int32) for place in (column, column + 1))
-    level = low * (_ONE - part) + high * part + _ONE // 2 >> 8
+    rows = np.array([layer.texture_row for layer in scene])[:, None] + np.arange(HEIGHT) & _BANK_ROWS - 1
+    starts = (np.array([layer.texture * _BANK_ROWS for layer in scene])[:, None] + rows) * _BANK_COLUMNS
+    place = starts.reshape(-1)[seen * HEIGHT + np.arange(HEIGHT)[:, None]]
+    place += x_256 >> 8 & _BANK_COLUMNS - 1
+    texels = _neighbours().take(place)
+    low, high = texels & 255, texels >> 8
+    high -= low
+    high *= (x_256 & _ONE - 1).astype(np.uint16)
+    level = (low << 8) + high + _ONE // 2 >> 8  # 16 bits are enough: what is too much on the way goes again
     palette = np.concatenate([layer.colours for layer in scene]).view(np.uint32)[:, 0]  # four bytes at once are looked up faster
-    image: Pixels = palette.take(seen * 256 + level).view(np.uint8).reshape(HEIGHT, WIDTH, 4)[..., :3].copy()
+    colours = palette[seen * 256 + level].view(np.uint8).reshape(HEIGHT, WIDTH, 4)
+    image: Pixels = np.empty((HEIGHT, WIDTH, 3), np.uint8)
+    for channel in range(3):  # one after the other: three bytes at a time are copied slowly
+        image[..., channel] = colours[..., channel]
     return image
 
 
-def _of_layers(values: list[int], seen: Grid) -> Grid:
-    """Return the value of the layer that each pixel sees."""
-    chosen: Grid = np.array(values, dtype=np.int32).take(seen)
-    return chosen
+@cache
+def _neighbours() -> npt.NDArray[np.uint16]:
+    """Return of each texel of all textures, one after the other, its own level and in the upper byte that of the next column."""
+    bank = _bank().astype(np.uint16)
+    pairs: npt.NDArray[np.uint16] = bank | np.roll(bank, -1, axis=2) << np.uint16(8)
+    return pairs.reshape(-1)
 
 
 @cache
