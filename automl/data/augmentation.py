@@ -18,6 +18,7 @@ Number = TypeVar("Number", int, Integers)
 
 _WORD_BITS = 16
 _ONE = 256  # fixed point: 8 bits behind the point
+_TWICE_BITS = 9  # of 2 * _ONE
 _MAX_SHIFT = 3 * _ONE  # pixels at resolution 32; grows with it
 _MAX_SLOPE = 40  # of 256: scales by up to 16 %, turns and shears by up to 9 degrees
 _MAX_CONTRAST = 64  # of 256: up to a quarter more or less
@@ -51,22 +52,23 @@ def augment(images_BCRR: Tensor, seed: int, strength: int = 100) -> Tensor:
     batch, channels, resolution, _ = images_BCRR.shape
     slope, shift = _MAX_SLOPE * strength // 100, _MAX_SHIFT * resolution // 32 * strength // 100
     # Of each image: how far a step down and a step right in the result go in the source, and the shift; in 256ths of a pixel.
-    moves_B6 = around(words("augment", seed, batch, 6), np.array([slope] * 4 + [shift] * 2))
+    moves_B6 = around(words("augment", seed, batch, 6), np.array([slope] * 4 + [shift] * 2)).astype(np.int32)
     down_y, down_x, right_y, right_x, shift_y, shift_x = torch.from_numpy(moves_B6).T[:, :, None, None]
-    step = 2 * torch.arange(resolution) + 1 - resolution  # twice the distance from the centre
+    step = 2 * torch.arange(resolution, dtype=torch.int32) + 1 - resolution  # twice the distance from the centre
     y, x = step[:, None], step[None, :]
     centre = _ONE * resolution  # twice the centre's position in 256ths
-    source_y = (y * (down_y + _ONE) + x * right_y + 2 * shift_y + centre) // (2 * _ONE)
-    source_x = (y * down_x + x * (right_x + _ONE) + 2 * shift_x + centre) // (2 * _ONE)
-    inside = (source_y >= 0) & (source_y < resolution) & (source_x >= 0) & (source_x < resolution)
-    flat = torch.where(inside, source_y * resolution + source_x, 0).view(batch, 1, -1).expand(-1, channels, -1)
+    source_y = (y * (down_y + _ONE) + (2 * shift_y + centre)) + x * right_y >> _TWICE_BITS
+    source_x = (y * down_x + (2 * shift_x + centre)) + x * (right_x + _ONE) >> _TWICE_BITS
+    is_outside = (source_y < 0) | (source_y >= resolution) | (source_x < 0) | (source_x >= resolution)
+    flat = (source_y * resolution + source_x).masked_fill_(is_outside, 0).long().view(batch, 1, -1).expand(-1, channels, -1)
     moved_BCRR = images_BCRR.flatten(2).gather(2, flat).view_as(images_BCRR)
-    return torch.where(inside.unsqueeze(1), moved_BCRR, 0.0)
+    return moved_BCRR.masked_fill_(is_outside.unsqueeze(1), 0.0)
 
 
 def flip(images_BCHW: Pixels, seed: int) -> Pixels:
     """Return the images, about every second one mirrored left to right, as a lot's 64-bit seed says."""
-    flipped: Pixels = np.where(mirrored(len(images_BCHW), seed)[:, None, None, None], images_BCHW[..., ::-1], images_BCHW)
+    chosen, flipped = mirrored(len(images_BCHW), seed), images_BCHW.copy()
+    flipped[chosen] = images_BCHW[chosen][..., ::-1]
     return flipped
 
 

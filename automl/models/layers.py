@@ -142,9 +142,10 @@ class ElasticLayer(nn.Module):
     def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
         """Return the layer's output with the active kernel and expansion."""
         y_BCHW = self.spatial(x_BCHW, layer.kernel)
-        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(layer.expansion))))
+        # In place, here and below: no normalisation needs what it made once more, and memory is what these steps wait for.
+        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(layer.expansion))), inplace=True)
         y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(layer.expansion)))
-        return x_BCHW + y_BOHW if is_residual(self.shape) else y_BOHW
+        return y_BOHW.add_(x_BCHW) if is_residual(self.shape) else y_BOHW
 
     @torch.no_grad()
     def extract(self, layer: Layer) -> "PlainLayer":
