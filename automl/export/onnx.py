@@ -21,16 +21,7 @@ MAX_BYTES = 512 << 20
 _KEY = "manta.json"  # in metadata_props
 
 
-def onnx_bytes(program: torch.export.ExportedProgram, description: Description) -> bytes:
-    """Return a graph (automl.export.graph) and its description as an ``.onnx`` file.
-
-    Raises:
-        UserError: the packages for it are not installed.
-    """
-    return described_bytes(onnx_model(program, description), description)
-
-
-def onnx_model(program: torch.export.ExportedProgram, description: Description) -> Any:
+def onnx_model(program: torch.export.ExportedProgram, description: Description) -> bytes:
     """Return a graph (automl.export.graph) as an ONNX model that does not say yet what it is.
 
     Raises:
@@ -39,7 +30,8 @@ def onnx_model(program: torch.export.ExportedProgram, description: Description) 
     model = exported_model(program, list(description.input_names), [description.output_name])
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
-    return model
+    data: bytes = model.SerializeToString()
+    return data
 
 
 def exported_model(
@@ -65,13 +57,18 @@ def exported_model(
     return model
 
 
-def described_bytes(model: Any, description: Description) -> bytes:
-    """Return a model and what it is as an ``.onnx`` file."""
+def onnx_bytes(data: bytes, description: Description) -> bytes:
+    """Return a model that does not say what it is, and what it is, as an ``.onnx`` file.
+
+    Raises:
+        UserError: the packages for it are not installed.
+    """
     onnx = package("onnx")
+    model = onnx.load_model_from_string(data)
     model.metadata_props.add(key=_KEY, value=description.to_json())
     onnx.checker.check_model(model, full_check=True)
-    data: bytes = model.SerializeToString()
-    return data
+    described: bytes = model.SerializeToString()
+    return described
 
 
 def read_onnx(data: bytes) -> tuple[Callable[..., Tensor], Description]:

@@ -19,7 +19,7 @@ from automl.data.dataset import STEREO, TEST, Dataset
 from automl.evaluation.held_out import CALIBRATION_BATCH, measure
 from automl.export.description import Description, Int8, Latency, plain_text
 from automl.export.graph import traced
-from automl.export.onnx import described_bytes, onnx_model, package, session_of
+from automl.export.onnx import onnx_bytes, onnx_model, package, session_of
 from automl.export.subnet import Subnet
 from automl.latency.profiler import device_name
 from automl.models.plain import deployed
@@ -38,8 +38,7 @@ def quantised(subnet: Subnet, dataset: Dataset, samples: int | None = None) -> S
         UserError: a package for ONNX is missing.
     """
     description = replace(subnet.description, int8=None)
-    program = traced(deployed(subnet.network, description.space.task), description)
-    plain: bytes = onnx_model(program, description).SerializeToString()
+    plain = subnet.onnx_model or onnx_model(traced(deployed(subnet.network, description.space.task), description), description)
     limit = samples or CALIBRATION_SAMPLES[dataset.task]
     batches = list(dataset.calibration_batches(description.input_shape[1], CALIBRATION_BATCH[dataset.task], limit))
     model = _of_8_bits(plain, [_named(inputs, description) for inputs in batches])
@@ -48,13 +47,13 @@ def quantised(subnet: Subnet, dataset: Dataset, samples: int | None = None) -> S
     metrics = measure(lambda inputs: both[1](*_views(inputs, description)), dataset, description.architecture.resolution, part=TEST)
     runtime = f"onnxruntime {package('onnxruntime').__version__}"
     latency = Latency(fp32_ms, int8_ms, torch.get_num_threads(), plain_text(device_name("cpu")), runtime)
-    return replace(subnet, description=replace(description, int8=Int8(sum(map(len, batches)), metrics, latency)), int8_model=model)
+    described = replace(description, int8=Int8(sum(map(len, batches)), metrics, latency))
+    return replace(subnet, description=described, onnx_model=plain, int8_model=model)
 
 
 def quantised_bytes(subnet: Subnet) -> bytes:
     """Return the file of a subnet that ``quantised`` returned, with its description."""
-    model = package("onnx").load_model_from_string(subnet.int8_model)
-    return described_bytes(model, replace(subnet.description, is_int8=True))
+    return onnx_bytes(subnet.int8_model, replace(subnet.description, is_int8=True))
 
 
 def _of_8_bits(model: bytes, calibration: list[dict[str, Any]]) -> bytes:

@@ -30,6 +30,7 @@ class Subnet:
 
     network: nn.Module
     description: Description
+    onnx_model: bytes = b""  # what it is in ONNX, without its description, where that was needed already
     int8_model: bytes = b""  # what ``automl.export.quantised`` made, without its description
 
 

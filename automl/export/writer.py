@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from automl.export.description import Description
 from automl.export.folder import folder_files
 from automl.export.graph import traced
-from automl.export.onnx import onnx_bytes, read_onnx
+from automl.export.onnx import onnx_bytes, onnx_model, read_onnx
 from automl.export.pt2 import pt2_bytes, read_pt2
 from automl.export.pte import own_pte, pte_bytes
 from automl.export.quantised import quantised_bytes
@@ -69,14 +69,14 @@ def exported_files(subnet: Subnet, targets: Mapping[str, str]) -> tuple[dict[str
     differences: dict[str, float] = {}
     if FOLDER in targets:
         files = {f"{targets[FOLDER]}/{name}": data for name, data in folder_files(subnet.network, description).items()}
-    if PT2 in targets or ONNX in targets:
-        program = traced(network, description)
-        if PT2 in targets:
-            files[targets[PT2]] = pt2_bytes(program, description)
-            differences[PT2] = _difference(network, read_pt2, files[targets[PT2]], description)
-        if ONNX in targets:
-            files[targets[ONNX]] = onnx_bytes(program, description)
-            differences[ONNX] = _difference(network, read_onnx, files[targets[ONNX]], description)
+    program = traced(network, description) if PT2 in targets or (ONNX in targets and not subnet.onnx_model) else None
+    if PT2 in targets and program is not None:
+        files[targets[PT2]] = pt2_bytes(program, description)
+        differences[PT2] = _difference(network, read_pt2, files[targets[PT2]], description)
+    if ONNX in targets:
+        model = onnx_model(program, description) if program is not None and not subnet.onnx_model else subnet.onnx_model
+        files[targets[ONNX]] = onnx_bytes(model, description)
+        differences[ONNX] = _difference(network, read_onnx, files[targets[ONNX]], description)
     if PTE in targets:
         files[targets[PTE]] = pte_bytes(network, description)
         differences[PTE] = _difference(network, own_pte, files[targets[PTE]], description)

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import onnx
 import torch
 
 from automl.data.dataset import CROPS, Preparation
@@ -46,6 +47,15 @@ def random_subnet(task: str, supernet: str = "") -> Subnet:
     shape = (4, channels * len(description.input_names), height, width)
     recalibrate(network, architecture, [torch.rand(shape, generator=generator) for _ in range(2)])
     return Subnet(network.extract(architecture), description)
+
+
+@cache
+def random_onnx_model(task: str) -> bytes:
+    """Return that subnet's graph in ONNX, without what it is: as it is kept where it was needed already."""
+    model = onnx.load_model_from_string(random_files(task)["net.onnx"])
+    del model.metadata_props[:]
+    data: bytes = model.SerializeToString()
+    return data
 
 
 @cache

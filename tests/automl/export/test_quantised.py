@@ -21,12 +21,12 @@ from automl.export.opened import open_exported
 from automl.export.quantised import quantised, quantised_bytes
 from automl.export.subnet import Subnet
 from automl.export.writer import write
-from tests.automl.export.exports import random_subnet
+from tests.automl.export.exports import random_onnx_model, random_subnet
 
 
 @pytest.fixture(scope="module")
 def of_8_bits(digits: ImageDataset) -> Subnet:
-    return quantised(random_subnet("classification"), digits, samples=32)
+    return quantised(replace(random_subnet("classification"), onnx_model=random_onnx_model("classification")), digits, samples=32)
 
 
 def test_an_export_of_8_bits_is_read_and_is_as_good_as_it_says(of_8_bits: Subnet, digits: ImageDataset, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_description_of_8_bits_is_read_strictly(of_8_bits: Subnet, change: tup
 
 
 def test_a_stereo_network_of_8_bits_sees_depth_as_before(tmp_path: Path) -> None:
-    subnet = random_subnet("stereo")
+    subnet = replace(random_subnet("stereo"), onnx_model=random_onnx_model("stereo"))
     few = StereoDataset.from_pairs("few", *([make_pair(part, index) for index in range(2)] for part in ("train", "held out")))
     made = quantised(subnet, few, samples=2)
     write(made, tmp_path, "net", ["int8"])
