@@ -259,7 +259,7 @@ async def _train(
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
         processes = crew if isinstance(crew, ProcessCrew) else None
-        evaluations = desk_of_evaluations(config, identity, signed, held.shelf, crew.num_weights, board, loop.held_round)
+        evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
         limited = LimitedPeer(loop, resting, processes, compute, evaluations, node.traffic, board, limits, devices_for)
         sitter.sits(limited.fields)

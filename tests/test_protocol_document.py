@@ -1,6 +1,7 @@
 """docs/protocol.md and docs/training.md against the code: the table of search spaces and the vectors are those that it computes."""
 
 import random
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -49,9 +50,10 @@ from protocol.records import (
     entry_of,
 )
 from protocol.rewards import share_out
-from protocol.signing import Identity, peer_name, sha256
+from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
+from protocol.versions import PROTOCOL
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
 
@@ -368,6 +370,16 @@ def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> 
     assert peer_name(KEY.public_key) in DOCUMENT
     assert known_digest() in TRAINING
     assert f"```\n{sign_tree_head(head, head.origin, KEY)}```" in DOCUMENT
+
+
+def test_the_versions_are_those_of_the_document() -> None:
+    """The protocol's own stands in three places."""
+    assert f"as it is, version {PROTOCOL} of the protocol" in DOCUMENT
+    assert f"The **protocol's version** is one number, {PROTOCOL}." in DOCUMENT
+    _, _, table = DOCUMENT.partition("| kind | version | payload | signed by |")
+    shown = dict(re.findall(r"^\| `([a-z-]+)` \| ([0-9]+) \|", table.partition("\n\n")[0], re.MULTILINE))
+    assert {kind: str(version) for kind, version in _VERSIONS.items()}.items() <= shown.items()
+    assert {kind for kind, version in shown.items() if version != "1"} == set(_VERSIONS)
 
 
 def test_the_mean_of_the_document_is_that_of_its_rows_added_in_another_order() -> None:

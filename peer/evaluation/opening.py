@@ -7,20 +7,20 @@ from automl.training.update import state_from_pieces
 from peer.config import PeerConfig
 from peer.evaluation.desk import EvaluationDesk, Subject
 from peer.evaluation.measurer import Measurer
+from peer.shards.session import Held
 from peer.status import StatusBoard
 from protocol.errors import EncodingError
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity
-from swarm.blobs import Shelf
 
-_PRIVATE, _ONE_VIEW = "the run's data are private", "it has one view of the run's data"
+_PRIVATE, _ONE_VIEW, _PART = "the run's data are private", "it has one view of the run's data", "it has a part of the run's data"
 
 
 def desk_of_evaluations(
     config: PeerConfig,
     identity: Identity,
     signed: SignedManifest,
-    shelf: Shelf,
+    held: Held,
     num_weights: int,
     board: StatusBoard,
     newest: Callable[[], int],
@@ -31,7 +31,7 @@ def desk_of_evaluations(
         config: the person's settings.
         identity: signs the answers.
         signed: the run's manifest.
-        shelf: has the newest states.
+        held: has the newest states, and the data.
         num_weights: N.
         board: shows how many architectures were measured.
         newest: the round of the state that is held.
@@ -39,7 +39,7 @@ def desk_of_evaluations(
     manifest = signed.open()
 
     def weights(digest: bytes) -> bytes | None:
-        blob = shelf.get(digest)
+        blob = held.shelf.get(digest)
         if blob is None:
             return None
         try:
@@ -49,8 +49,8 @@ def desk_of_evaluations(
 
     async def start() -> Measurer:
         board.say(f"measures networks of this run for others, for {board.status.limits.get('evaluation', '10%')} of the time at most")
-        return await Measurer.start(manifest.supernet, manifest.dataset, manifest.data_digest, config.data_root)
+        return await Measurer.start(manifest.supernet, manifest.dataset, manifest.data_digest, held.root)
 
-    refusal = _PRIVATE if manifest.is_private else _ONE_VIEW if config.view is not None else ""
+    refusal = _PRIVATE if manifest.is_private else _ONE_VIEW if config.view is not None else _PART if held.train else ""
     subject = Subject(signed.run, manifest.data_digest, space_named(manifest.supernet), newest, weights, refusal)
     return EvaluationDesk(identity, subject, start, on_measured=lambda count: board.update(measured_for_others=count))

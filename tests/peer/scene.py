@@ -22,6 +22,7 @@ from peer.gateway.desk import GatewayDesk
 from peer.limited import LimitedPeer
 from peer.limits.limits import Limits
 from peer.loop import PeerLoop
+from peer.shards.session import Held
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.training.noise import Noise
@@ -156,7 +157,7 @@ class Scene:
         loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, **others)
         devices = Devices((Device("cpu", 1),), True, "the CPU")
         settings = PeerConfig(dir=store.directory)
-        evaluations = desk_of_evaluations(settings, identity, signed, shelf, worker.num_weights, board, loop.held_round)
+        evaluations = desk_of_evaluations(settings, identity, signed, Held(shelf, None), worker.num_weights, board, loop.held_round)
         return loop, LimitedPeer(loop, crew, None, compute, evaluations, Traffic(), board, Limits(), lambda _: devices)
 
     async def end(self) -> None:

@@ -10,11 +10,11 @@ import { verifySignature } from "./notes.js";
 
 // kind -> the fields of its record, in order
 const FIELDS = {
-  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms".split(" "),
+  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
 };
-const SIGNED = { claim: { by: "key", version: 3 }, contribution: { by: "founder", version: 2 } };
+const SIGNED = { claim: { by: "key", version: 4 }, contribution: { by: "founder", version: 2 } };
 
 /** Return {kind, fields, signed}: fields by name; `signed` is {key, message, signature}, null for a round. Throws EncodingError. */
 export function openEntry(bytes) {
