@@ -42,7 +42,7 @@ _OPERATIONS = frozenset(
     for name in (
         *("conv2d.default", "conv_transpose2d.input", "batch_norm.default", "linear.default", "matmul.default", "softmax.int"),
         *("upsample_bilinear2d.vec", "avg_pool2d.default", "relu.default", "sigmoid.default", "floor.default", "ge.Scalar"),
-        *("clamp.default", "clamp_min.default", "detach.default"),
+        *("clamp.default", "clamp_min.default", "detach.default", "hardswish.default", "hardsigmoid.default"),
         *("add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "pow.Tensor_Scalar", "sqrt.default", "rsqrt.default"),
         *("mean.dim", "sum.dim_IntList", "linalg_vector_norm.default", "arange.default", "zeros_like.default", "gather.default"),
         *("cat.default", "chunk.default", "split.Tensor", "slice.Tensor", "expand.default", "expand_as.default", "permute.default"),
