@@ -91,7 +91,7 @@ class Clock:
         """Take the place of the real one until the test ends."""
         self.now = 1_000_000
         for module in ("intake", "commits", "news"):
-            patch.setattr(f"aggregator.{module}.now_ms", self)
+            patch.setattr(f"aggregator.rounds.{module}.now_ms", self)
 
     def __call__(self) -> int:
         return self.now

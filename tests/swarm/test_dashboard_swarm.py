@@ -148,7 +148,7 @@ def test_a_volunteer_watches_pauses_and_leaves_and_the_terminal_is_as_before(
         small.keep("80x24-help")
         small.press("Escape")
         small.until("this computer", but="what was sealed is kept")
-        process("peer.dashboard.dashboard", mine).kill()  # the peer does not notice
+        process("peer.dashboard.process", mine).kill()  # the peer does not notice
         small.until("the dashboard is closed (ended by SIGKILL)", "round committed")
         small.press("C-c")
         small.until("left the run", "ended=0.")

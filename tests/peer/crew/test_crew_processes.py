@@ -1,6 +1,7 @@
 """Real worker processes: the same bits as one worker in this process, whatever happens to them, and nothing left."""
 
 import asyncio
+import dataclasses
 import gc
 import os
 import signal
@@ -45,7 +46,8 @@ PEER = Identity(b"\x0b" * 32)
 SIGNED = signed_manifest()
 START = Standing.start(SIGNED.open(), SIGNED.run)
 ASKED = (TINY.largest(), TINY.smallest())
-QUICK = Patience(least_s=4.0, again_s=(0.01, 0.02))
+PATIENT = Patience(least_s=240.0, again_s=(0.01, 0.02))
+QUICK = dataclasses.replace(PATIENT, least_s=10.0)  # where a worker stands still
 CPU = Device("cpu", 1)
 
 
@@ -107,7 +109,7 @@ def play(
     story: Callable[[ProcessCrew], Awaitable[None]],
     *,
     devices: tuple[Device, ...] = (CPU, CPU),
-    patience: Patience = QUICK,
+    patience: Patience = PATIENT,
     data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
 ) -> None:
     """Run ``story`` with a crew; at its end nothing of it is left."""
@@ -192,7 +194,7 @@ def test_a_worker_that_is_killed_or_stands_still_in_a_lot_is_replaced_and_its_lo
             assert [line for line in lines if f"worker {struck} (cpu) ended" in line and "is done again" in line] == lines
 
     alone_2, alone_8 = alone(weights_of(1), None, 2), alone(weights_of(1), None, 8)
-    play(story)
+    play(story, patience=QUICK)
 
 
 def test_a_pause_ends_the_workers_at_once_and_after_it_they_go_on_and_with_other_threads_others_do() -> None:
