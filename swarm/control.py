@@ -65,6 +65,8 @@ class ControlSocket:
             pass  # the program ends in the middle of it; nobody waits for this task, and asyncio would log that it was cancelled
         finally:
             writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()  # else the loop may end before the socket is closed
 
 
 class NobodyRuns(UserError):

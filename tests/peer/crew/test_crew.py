@@ -35,7 +35,7 @@ class Held:
 
 def test_a_pause_gives_memory_back_at_once_or_with_the_end_of_the_lot_that_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[str] = []
-    monkeypatch.setattr(peer.crew, "give_back_memory", lambda: given.append("back"))
+    monkeypatch.setattr(peer.crew.crew, "give_back_memory", lambda: given.append("back"))
 
     async def scene() -> None:
         worker, compute = Held(), ComputeThread()
