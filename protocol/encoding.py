@@ -6,8 +6,9 @@ every field.
 """
 
 import dataclasses
+from collections.abc import Callable, Hashable, Sequence
 from functools import cache
-from typing import Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import cbor2
 
@@ -19,6 +20,7 @@ Record = TypeVar("Record")
 MAX_DEPTH = 8
 MAX_ITEMS = 65_536  # of one record, arrays counted: reading them takes 60 ms; a manifest of 4,096 prices has 12,300
 _INT_LIMIT = 2**63
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH} arrays"
 # RFC 8949 section 3: the upper three bits of an item's first byte say what it is, the lower five its length or where that stands.
 _BYTES, _TEXT, _ARRAY = 2, 3, 4
 _ONE_BYTE, _EIGHT_BYTES = 24, 27
@@ -35,16 +37,24 @@ def encode(value: Value) -> bytes:
 
 
 def _check(value: object, depth: int) -> None:
-    if type(value) is tuple:
+    """Refuse what cannot be encoded. Strings come first, they are the most."""
+    kind = type(value)
+    if kind is bytes or kind is str:
+        return
+    if kind is int:
+        _check_range(cast(int, value))
+    elif kind is tuple:
         if depth == MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} arrays")
-        for item in value:
+            raise ValueError(_TOO_DEEP)
+        for item in cast(tuple[object, ...], value):
             _check(item, depth + 1)
-    elif type(value) is int:
-        if not -_INT_LIMIT <= value < _INT_LIMIT:
-            raise ValueError(f"integer {value} does not fit in 64 bits")
-    elif type(value) is not str and type(value) is not bytes:
-        raise ValueError(f"{type(value).__name__} cannot be encoded: use int, str, bytes or a tuple")
+    else:
+        raise ValueError(f"{kind.__name__} cannot be encoded: use int, str, bytes or a tuple")
+
+
+def _check_range(value: int) -> None:
+    if not -_INT_LIMIT <= value < _INT_LIMIT:
+        raise ValueError(f"integer {value} does not fit in 64 bits")
 
 
 def decode(data: bytes, *, max_bytes: int) -> Value:
@@ -58,7 +68,7 @@ def decode(data: bytes, *, max_bytes: int) -> Value:
     _check_shape(data)
     try:
         value = _freeze(cbor2.loads(data), 0)
-        canonical = encode(value)
+        canonical = cbor2.dumps(value)
     except (cbor2.CBORError, ValueError, OverflowError, RecursionError, MemoryError) as error:
         raise EncodingError(f"not canonical CBOR: {error}") from error
     if canonical != data:
@@ -98,7 +108,7 @@ def _check_shape(data: bytes) -> None:
             if items > MAX_ITEMS:
                 raise EncodingError(f"more than {MAX_ITEMS} items in one record")
             if len(outer) == MAX_DEPTH:
-                raise EncodingError(f"nested deeper than {MAX_DEPTH} arrays")
+                raise EncodingError(_TOO_DEEP)
             outer.append(missing)
             missing = length
         elif major >= _BYTES:
@@ -106,10 +116,13 @@ def _check_shape(data: bytes) -> None:
 
 
 def _freeze(value: Any, depth: int) -> Value:
+    """Return what the library read, its lists as tuples; that there are only integers and strings else ``_check_shape`` has seen to."""
     if type(value) is list:
         if depth == MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} arrays")
-        return tuple(_freeze(item, depth + 1) for item in value)
+            raise ValueError(_TOO_DEEP)
+        return tuple([_freeze(item, depth + 1) for item in value])
+    if type(value) is int:
+        _check_range(value)
     leaf: Value = value
     return leaf
 
@@ -130,12 +143,16 @@ def unpack(cls: type[Record], data: bytes, *, max_bytes: int) -> Record:
 
 def to_value(record: Any) -> Value:
     """Return a record as the nested tuple that ``encode`` takes."""
-    if dataclasses.is_dataclass(record):
-        return tuple(to_value(getattr(record, field.name)) for field in dataclasses.fields(record))
-    if type(record) is tuple:
-        return tuple(to_value(item) for item in record)
-    value: Value = record
-    return value
+    kind = type(record)
+    if kind is bytes or kind is int or kind is str:
+        leaf: Value = record
+        return leaf
+    if dataclasses.is_dataclass(kind):
+        return tuple([to_value(getattr(record, name)) for name in _field_names(kind)])
+    if kind is tuple:
+        return tuple([to_value(item) for item in record])
+    other: Value = record  # nothing that ``encode`` takes
+    return other
 
 
 def from_value(cls: type[Record], value: Value) -> Record:
@@ -144,37 +161,106 @@ def from_value(cls: type[Record], value: Value) -> Record:
     Raises:
         EncodingError: a field is missing, too many, or not exactly of its type; or ``__post_init__`` refuses it.
     """
-    record: Record = _typed(cls, value, cls.__name__)
+    try:
+        record: Record = _reader(cast(Hashable, cls))(value)
+    except _Fault as fault:
+        raise EncodingError(f"{cls.__name__}{''.join(reversed(fault.path))}: {fault}") from fault.__cause__
     return record
 
 
+class _Fault(Exception):
+    """A value is not of its type; ``path`` says where in the record, the innermost part first."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(what)
+        self.path: list[str] = []
+
+    def at(self, part: str) -> "_Fault":
+        """Return this, one part further out."""
+        self.path.append(part)
+        return self
+
+
+_Reader = Callable[[Any], Any]  # returns a value as what it is read as, or raises _Fault
+
+
 @cache
-def _field_types(cls: type) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(cls)
-    return tuple((field.name, hints[field.name]) for field in dataclasses.fields(cls))
+def _field_names(cls: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(cls))
 
 
-def _typed(kind: Any, value: Any, where: str) -> Any:
+@cache
+def _reader(kind: Any) -> _Reader:
+    """Return what reads a value as ``kind``; put together once, for a log has millions of records."""
     kind = getattr(kind, "__supertype__", kind)  # a NewType is checked as what it wraps
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        fields = _field_types(kind)
-        if type(value) is not tuple or len(value) != len(fields):
-            raise EncodingError(f"{where}: expected an array of {len(fields)}")
-        arguments = [_typed(hint, item, f"{where}.{name}") for (name, hint), item in zip(fields, value, strict=True)]
-        try:
-            return kind(*arguments)
-        except ValueError as error:
-            raise EncodingError(f"{where}: {error}") from error
+        return _record_reader(kind)
     if get_origin(kind) is tuple:
-        if type(value) is not tuple:
-            raise EncodingError(f"{where}: expected an array")
         items = get_args(kind)
-        if len(items) == 2 and items[1] is Ellipsis:
-            return tuple(_typed(items[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-        if len(value) != len(items):
-            raise EncodingError(f"{where}: expected an array of {len(items)}")
-        return tuple(_typed(hint, item, f"{where}[{i}]") for i, (hint, item) in enumerate(zip(items, value, strict=True)))
-    if type(value) is not kind:
-        raise EncodingError(f"{where}: expected {kind.__name__}, not {type(value).__name__}")
-    return value
+        return _row_reader(items[0]) if len(items) == 2 and items[1] is Ellipsis else _tuple_reader(items)
+
+    def read(value: Any) -> Any:
+        if type(value) is not kind:
+            raise _Fault(f"expected {kind.__name__}, not {type(value).__name__}")
+        return value
+
+    return read
+
+
+def _record_reader(cls: type) -> _Reader:
+    hints = get_type_hints(cls)
+    names = _field_names(cls)
+    readers = [_reader(hints[name]) for name in names]
+
+    def read(value: Any) -> Any:
+        if type(value) is not tuple or len(value) != len(names):
+            raise _Fault(f"expected an array of {len(names)}")
+        arguments: list[Any] = []
+        try:
+            for reader, item in zip(readers, value, strict=True):
+                arguments.append(reader(item))
+        except _Fault as fault:
+            raise fault.at(f".{names[len(arguments)]}") from fault.__cause__
+        try:
+            return cls(*arguments)
+        except ValueError as error:
+            raise _Fault(str(error)) from error
+
+    return read
+
+
+def _row_reader(of: Any) -> _Reader:
+    """Return what reads a tuple of any length."""
+    reader = _reader(of)
+
+    def read(value: Any) -> Any:
+        if type(value) is not tuple:
+            raise _Fault("expected an array")
+        return _read_each([reader] * len(value), value)
+
+    return read
+
+
+def _tuple_reader(of: Sequence[Any]) -> _Reader:
+    """Return what reads a tuple with a type for each place."""
+    readers = [_reader(kind) for kind in of]
+
+    def read(value: Any) -> Any:
+        if type(value) is not tuple:
+            raise _Fault("expected an array")
+        if len(value) != len(readers):
+            raise _Fault(f"expected an array of {len(readers)}")
+        return _read_each(readers, value)
+
+    return read
+
+
+def _read_each(readers: Sequence[_Reader], value: tuple[Any, ...]) -> tuple[Any, ...]:
+    items: list[Any] = []
+    try:
+        for reader, item in zip(readers, value, strict=True):
+            items.append(reader(item))
+    except _Fault as fault:
+        raise fault.at(f"[{len(items)}]") from fault.__cause__
+    return tuple(items)
