@@ -248,8 +248,10 @@ class Ledger:
             self._take_claim(record)
         elif isinstance(record, SignedContribution):
             self._take_contribution(record)
-        else:
+        elif isinstance(record, Round):
             self._take_round(record, entry)
+        else:
+            raise LedgerError("audits do not count in this run")
         self._size += 1
 
     def next_open_ms(self, listed: Sequence[Listed]) -> int:

@@ -6,6 +6,7 @@ Real numbers are decimal text ("0.002"): a float has no canonical form.
 import re
 from dataclasses import dataclass
 
+from protocol.audits import ALL_ALIKE, Trust
 from protocol.encoding import decode, from_value, pack, unpack
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
 from protocol.exchange import Exchange
@@ -77,6 +78,7 @@ class Manifest:
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
     recipe: Recipe = USUAL  # how lots are augmented, and what decays
     shards: tuple[TravellingShards, ...] = ()  # one where the data set is in shards that peers get from each other, else none
+    trust: Trust = ALL_ALIKE  # whether audits count, and what they lead to
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):
@@ -105,6 +107,7 @@ class Manifest:
                 raise ValueError(f"operators: {error}") from error
         require(len(self.private) == int(self.is_private), "what private images have to be is said once where data are private, else not")
         require(self.task == "classification" or not self.is_private, "private data are labelled images: the task is classification")
+        require(not (self.is_private and self.trust.is_audited), "private data are nobody's but their peer's: no audit can look at them")
         require(len(self.shards) <= int(not self.is_private), "of at most one data set shards travel, and of none where data are private")
 
     @property

@@ -7,6 +7,7 @@ so a decoded record is a valid one. Signatures are checked by ``open``, kind by 
 from dataclasses import dataclass
 
 from protocol.affinity import NOWHERE, Position
+from protocol.audits import SignedExtra, SignedFinding, SignedPlant, SignedReveal
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
@@ -261,7 +262,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger record: ``kind`` says what is packed in the body, a "claim", a "contribution" (both signed) or a "round"."""
+    """A ledger record: ``kind`` says what is packed in the body: a "round", or, signed, a "claim", a "contribution" or an extra."""
 
     kind: str
     body: bytes
@@ -270,8 +271,15 @@ class Entry:
         require(self.kind in _ENTRIES, f"unknown kind of entry {self.kind!r}")
 
 
-_ENTRIES: dict[str, type] = {"claim": SignedClaim, "contribution": SignedContribution, "round": Round}
-Logged = SignedClaim | SignedContribution | Round
+_ENTRIES: dict[str, type] = {
+    "claim": SignedClaim,
+    "contribution": SignedContribution,
+    "round": Round,
+    "finding": SignedFinding,
+    "plant": SignedPlant,
+    "reveal": SignedReveal,
+}
+Logged = SignedClaim | SignedContribution | Round | SignedExtra
 
 
 @dataclass(frozen=True, slots=True)

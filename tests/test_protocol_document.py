@@ -197,7 +197,8 @@ def rows() -> Iterator[tuple[str, str]]:
     yield (
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
-        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], []]`: its id, *run*',
+        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], [], '
+        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10]]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"

@@ -29,9 +29,10 @@ from aggregator.monitor.shown import (
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
+from protocol.audits import Plant, Reveal, signer_of
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash
-from protocol.records import Claim, Contribution
+from protocol.records import Claim, Contribution, Round
 from protocol.signing import peer_name
 
 MAX_PEERS, MAX_ROUNDS, MAX_ENTRIES, MAX_CONTRIBUTIONS = 200, 200, 100, 100
@@ -370,13 +371,21 @@ def _purpose(manifest: Manifest) -> str:
 
 def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
     said = one.said
-    key = said.key if isinstance(said, Claim) else said.founder if isinstance(said, Contribution) else None
+    key = (
+        said.founder
+        if isinstance(said, Contribution)
+        else None
+        if isinstance(said, Round)
+        else said.key
+        if isinstance(said, Claim)
+        else signer_of(said)
+    )
     return {
         "index": index,
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": said.round,
+        "round": None if isinstance(said, Plant | Reveal) else said.round,
         "peer": None if key is None else peer_name(key),
     }
 

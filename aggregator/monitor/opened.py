@@ -4,10 +4,11 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, Plant, Reveal, SignedFinding, SignedPlant
 from protocol.encoding import unpack
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
 
-Said = Claim | Contribution | Round
+Said = Claim | Contribution | Round | Extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,13 @@ def opened(entry: bytes) -> Opened:
         return Opened("claim", unpack(Claim, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedContribution):
         return Opened("contribution", unpack(Contribution, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
-    return Opened("round", record, record)
+    if isinstance(record, Round):
+        return Opened("round", record, record)
+    if isinstance(record, SignedFinding):
+        return Opened("finding", unpack(Finding, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
+    if isinstance(record, SignedPlant):
+        return Opened("plant", unpack(Plant, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
+    return Opened("reveal", unpack(Reveal, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
 
 
 def fields(one: Opened) -> dict[str, Any]:

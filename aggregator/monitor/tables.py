@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from aggregator.monitor.opened import Opened
+from protocol.audits import Extra
 from protocol.course import Course
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
@@ -81,8 +82,11 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
     *before, last = entries
     if not isinstance(last.said, Round):
         raise LedgerError("a table without its round")
-    listed, claims = [], []
+    listed: list[tuple[int, Contribution, list[tuple[int, Claim]]]] = []
+    claims: list[tuple[int, Claim]] = []
     for index, one in enumerate(before, first):
+        if isinstance(one.said, Extra) and not claims and not listed:
+            continue
         if isinstance(one.said, Claim):
             claims.append((index, one.said))
         elif isinstance(one.said, Contribution) and claims:

@@ -13,8 +13,17 @@ const FIELDS = {
   claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
+  finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
+  plant: "run operator decoy".split(" "),
+  reveal: "run key salt".split(" "),
 };
-const SIGNED = { claim: { by: "key", version: 4 }, contribution: { by: "founder", version: 2 } };
+const SIGNED = {
+  claim: { by: "key", version: 4 },
+  contribution: { by: "founder", version: 2 },
+  finding: { by: "auditor", version: 1 },
+  plant: { by: "operator", version: 1 },
+  reveal: { by: "key", version: 1 },
+};
 
 /** Return {kind, fields, signed}: fields by name; `signed` is {key, message, signature}, null for a round. Throws EncodingError. */
 export function openEntry(bytes) {

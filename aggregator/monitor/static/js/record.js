@@ -10,7 +10,14 @@ import { clock, compact, count, percent, shortHash } from "./format.js";
 const ENTRIES = 12;
 const CREDITS = 12;
 const UNAUDITED = " Unaudited: the data stay at home, and nobody can compute the work again.";
-const KINDS = { claim: "a computer's work", contribution: "handed in", round: "a round" };
+const KINDS = {
+  claim: "a computer's work",
+  contribution: "handed in",
+  round: "a round",
+  finding: "an audit",
+  plant: "a decoy to come",
+  reveal: "a decoy",
+};
 
 export class Record extends EventTarget {
   constructor(run, checks) {

@@ -1,0 +1,230 @@
+"""The records of audits: what a manifest says of trust, what auditors find, and the decoys by which they are checked themselves.
+
+Findings, plants and reveals are *extras*: signed records that stand in the log before the claims of a round, and take effect with its
+entry. What they lead to is in ``protocol.trust``; whether a lot's gradient is what its record says, whoever has the weights can compute.
+"""
+
+from dataclasses import dataclass
+
+from protocol.encoding import pack, unpack
+from protocol.errors import SignatureError
+from protocol.fields import MAX_ROUND, Signed, check_digest, require
+from protocol.signing import Digest, Identity, check_public_key, sha256, verify
+
+MAX_EXTRA_BYTES = 4000  # of a packed one: an entry has room for it
+MAX_LOT_BYTES = 1024  # of a packed LotRecord
+MAX_PROOF = 40  # hashes: as many as a tree of more lots than a claim can have
+MAX_PROVEN = 1024
+MAX_AUDITORS = 16
+MAX_KEPT_ROUNDS = 1024
+MAX_AUDITED_LOTS = 8
+PATIENCE = 3  # rounds that an accusation waits for the word of others
+PROJECTION_BYTES = 32
+SALT_BYTES = 16
+
+OPEN, AUDITED = "open", "audited"
+MODES = (OPEN, AUDITED)
+LOT, SUM, WHOLE = "lot", "sum", "whole"
+CHECKS = (LOT, SUM, WHOLE)  # one lot computed again · the body against what the lots' records say · all lots, and what follows from them
+HOLDS, DIFFERS, WITHHELD = "holds", "differs", "withheld"
+OUTCOMES = (HOLDS, DIFFERS, WITHHELD)
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a run says of audits: whether there are any, who is trusted from the start, and how much is looked at."""
+
+    mode: str  # one of MODES; in an open run, one of friends, no audit counts, all weigh alike and credit is final at once
+    proven: tuple[bytes, ...] = ()  # keys that are proven from the start, sorted
+    auditors: tuple[bytes, ...] = ()  # keys that audit for the operators, which always may, sorted
+    proven_samples: int = 65_536  # that audits have to have found good until a key is proven
+    pending_rounds: int = 30  # for which guilt takes back what was earned
+    kept_rounds: int = 20  # for which peers keep and serve what an audit of a table needs, and findings on it are taken
+    audit_percent: int = 5  # of the claims of a proven key that are audited at least
+    audit_lots: int = 1  # lots of a claim that are computed again
+    whole_percent: int = 2  # of the claims that are audited: whose lots are all computed again
+    audit_pool_percent: int = 10  # of the reward pool, for audits
+
+    def __post_init__(self) -> None:
+        require(self.mode in MODES, f"mode must be one of {', '.join(MODES)}")
+        for what, most in (("proven", MAX_PROVEN), ("auditors", MAX_AUDITORS)):
+            keys: tuple[bytes, ...] = getattr(self, what)
+            require(len(keys) <= most and list(keys) == sorted(set(keys)), f"{what}: at most {most} keys, sorted, none twice")
+            for key in keys:
+                _check_key(key, what)
+        require(1 <= self.proven_samples <= 2**48, "proven_samples is between 1 and 2^48")
+        require(1 <= self.kept_rounds <= MAX_KEPT_ROUNDS, f"kept_rounds is between 1 and {MAX_KEPT_ROUNDS}")
+        least = self.kept_rounds + PATIENCE + 2
+        require(least <= self.pending_rounds <= 2 * MAX_KEPT_ROUNDS, f"pending_rounds is at least kept_rounds and {PATIENCE + 2} more")
+        require(1 <= self.audit_percent <= 100 and 0 <= self.whole_percent <= 100, "a percentage of audits is at most 100, and not nothing")
+        require(1 <= self.audit_lots <= MAX_AUDITED_LOTS, f"1 to {MAX_AUDITED_LOTS} lots of a claim are audited")
+        require(0 <= self.audit_pool_percent <= 50, "audits are paid with at most half of the pool")
+
+    @property
+    def is_audited(self) -> bool:
+        """Whether audits count."""
+        return self.mode == AUDITED
+
+
+ALL_ALIKE = Trust(OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class LotEvidence:
+    """The record of one lot, and the proof that it is under the claim's ``lots_root``."""
+
+    record: bytes  # a packed LotRecord, as the claim's key handed it out
+    proof: tuple[bytes, ...]  # its place is the finding's ``lot``
+
+    def __post_init__(self) -> None:
+        require(1 <= len(self.record) <= MAX_LOT_BYTES, f"a lot's record has 1 to {MAX_LOT_BYTES} bytes")
+        require(len(self.proof) <= MAX_PROOF, f"a proof has at most {MAX_PROOF} hashes")
+        for node in self.proof:
+            check_digest(node, "a proof's hash")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one auditor found of one claim; whoever has weights and samples can find it again."""
+
+    run: bytes
+    auditor: bytes
+    claim: bytes  # SignedClaim.digest
+    round: int  # whose table has the claim
+    row: int  # of that table, from 0
+    check: str  # one of CHECKS
+    lot: int  # LOT: the place of the lot under the claim's ``lots_root``, which the beacon says; else 0
+    outcome: str  # one of OUTCOMES
+    projection: bytes  # LOT, WHOLE: of the gradient or the vector as the auditor computed it; SUM: of the decoded body; WITHHELD: empty
+    evidence: tuple[LotEvidence, ...]  # LOT: what the key handed out; else, and WITHHELD, none
+
+    def __post_init__(self) -> None:
+        check_digest(self.run, "run")
+        check_digest(self.claim, "claim")
+        _check_key(self.auditor, "auditor")
+        require(1 <= self.round <= MAX_ROUND and 0 <= self.row < 2**16, "round or row out of range")
+        require(self.check in CHECKS and self.outcome in OUTCOMES, "an unknown check or outcome")
+        require(0 <= self.lot < 2**40 and (self.check == LOT or self.lot == 0), "a lot's place is that of a lot")
+        is_withheld = self.outcome == WITHHELD
+        require(
+            len(self.projection) == (0 if is_withheld else PROJECTION_BYTES), "a projection where something was computed, and only there"
+        )
+        shown = int(self.check == LOT and not is_withheld)
+        require(len(self.evidence) == shown, "the evidence is the lot's record, where one was handed out")
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """An operator's word, before the decoy's first claim, that there is a decoy whose key and salt have this digest."""
+
+    run: bytes
+    operator: bytes
+    decoy: bytes  # ``decoy_digest`` of the key and the salt
+
+    def __post_init__(self) -> None:
+        check_digest(self.run, "run")
+        check_digest(self.decoy, "decoy")
+        _check_key(self.operator, "operator")
+
+
+@dataclass(frozen=True, slots=True)
+class Reveal:
+    """A decoy's own word that it is one: nobody can be called a decoy by somebody else."""
+
+    run: bytes
+    key: bytes
+    salt: bytes
+
+    def __post_init__(self) -> None:
+        check_digest(self.run, "run")
+        _check_key(self.key, "key")
+        require(len(self.salt) == SALT_BYTES, f"a salt has {SALT_BYTES} bytes")
+
+
+def decoy_digest(key: bytes, salt: bytes) -> Digest:
+    """Return what a plant names a decoy by."""
+    return sha256(b"manta/decoy\n" + key + salt)
+
+
+@dataclass(frozen=True, slots=True)
+class SignedFinding(Signed):
+    """A finding's bytes with its auditor's signature: exactly what the log keeps."""
+
+    def open(self) -> Finding:
+        """Return the finding, its signature checked.
+
+        Raises:
+            EncodingError: the payload is no finding.
+            SignatureError: its auditor did not sign it.
+        """
+        finding = unpack(Finding, self.payload, max_bytes=MAX_EXTRA_BYTES)
+        verify("finding", finding.auditor, self.payload, self.signature)
+        return finding
+
+    @classmethod
+    def sign(cls, finding: Finding, auditor: Identity) -> "SignedFinding":
+        """Return ``finding`` signed by its auditor."""
+        payload = pack(finding)
+        return cls(payload, auditor.sign("finding", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class SignedPlant(Signed):
+    """A plant's bytes with the operator's signature: exactly what the log keeps."""
+
+    def open(self) -> Plant:
+        """Return the plant, its signature checked; whether its key is an operator's is the ledger's to say.
+
+        Raises:
+            EncodingError: the payload is no plant.
+            SignatureError: its key did not sign it.
+        """
+        plant = unpack(Plant, self.payload, max_bytes=MAX_EXTRA_BYTES)
+        verify("plant", plant.operator, self.payload, self.signature)
+        return plant
+
+    @classmethod
+    def sign(cls, plant: Plant, operator: Identity) -> "SignedPlant":
+        """Return ``plant`` signed by the operator."""
+        payload = pack(plant)
+        return cls(payload, operator.sign("plant", payload))
+
+
+@dataclass(frozen=True, slots=True)
+class SignedReveal(Signed):
+    """A reveal's bytes with the decoy's signature: exactly what the log keeps."""
+
+    def open(self) -> Reveal:
+        """Return the reveal, its signature checked.
+
+        Raises:
+            EncodingError: the payload is no reveal.
+            SignatureError: the decoy did not sign it.
+        """
+        reveal = unpack(Reveal, self.payload, max_bytes=MAX_EXTRA_BYTES)
+        verify("reveal", reveal.key, self.payload, self.signature)
+        return reveal
+
+    @classmethod
+    def sign(cls, reveal: Reveal, decoy: Identity) -> "SignedReveal":
+        """Return ``reveal`` signed by the decoy."""
+        payload = pack(reveal)
+        return cls(payload, decoy.sign("reveal", payload))
+
+
+SignedExtra = SignedFinding | SignedPlant | SignedReveal
+Extra = Finding | Plant | Reveal
+
+
+def signer_of(extra: Extra) -> bytes:
+    """Return the key that signed an extra."""
+    if isinstance(extra, Finding):
+        return extra.auditor
+    return extra.operator if isinstance(extra, Plant) else extra.key
+
+
+def _check_key(key: bytes, what: str) -> None:
+    try:
+        check_public_key(key)
+    except SignatureError as error:
+        raise ValueError(f"{what}: {error}") from error
