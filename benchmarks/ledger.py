@@ -1,0 +1,219 @@
+"""What the log costs: durable appends, claims from their bytes to the disk, proofs, a restart with everything checked, and memory.
+
+    .venv/bin/python benchmarks/ledger.py [--entries 1000000] [--keys 1000] [--dir DIR]
+
+Rounds of real, signed claims (32 to a contribution, ``--keys`` a round) go into a real log (``aggregator.log.log``) in ``--dir``, by
+default a temporary folder, until it has ``--entries``. Nothing of making them is in the figures. One process, one thread:
+
+- *one by one*: rounds of one claim, each with a sync of its own before anybody would be told;
+- *in batches*: rounds of all keys, whose signatures were checked before, as the intake does it beside the one writing path;
+- *claims end to end*: the same, each claim and contribution opened and its signature checked by the very log that takes it;
+- *proofs*: receipts of random entries (the entry from the disk, its path to the root), in microseconds;
+- *restart*: ``Log.open`` in a new process, that is every entry, signature and stored node checked again, and that process' memory.
+"""
+
+import argparse
+import random
+import resource
+import secrets
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from aggregator.log.log import Log
+from aggregator.settings.config import RunConfig
+from automl.data.digits import digits
+from automl.training.asked import AskedCourse
+from protocol.course import Course
+from protocol.earnings import row_of
+from protocol.exchange import MAX_COHORT, next_open_ms
+from protocol.ledger import Ledger
+from protocol.manifest import Manifest, SignedManifest
+from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, commit_digest, entry_of, open_entry
+from protocol.signing import Identity
+from protocol.table import Row, table_root
+
+SEED = bytes(32)  # of the operator
+SINGLE_ROUNDS = 200
+PROOFS = 20_000
+
+
+class Rounds:
+    """Makes valid rounds, one after the other, of what some keys claim."""
+
+    def __init__(self, keys: int, claims: int) -> None:
+        """Have ``keys``; a run long enough for ``claims`` of them."""
+        self.operator = Identity(SEED)
+        config = RunConfig.usual("classification")
+        manifest = config.model_copy(update={"run": config.run.model_copy(update={"rounds": claims + 10_000})})
+        self.signed = SignedManifest.sign(manifest.manifest(self.operator, bytes(32), digits()), self.operator)
+        self.manifest: Manifest = self.signed.open()
+        self.course: Course = AskedCourse(self.manifest)
+        self._keys = sorted((Identity(secrets.token_bytes(32)) for _ in range(keys)), key=lambda one: one.public_key)
+        self._base = self.signed.run
+        self._open_ms = self.manifest.exchange.first_open_ms
+        self._round = 0
+
+    def make(self, claims: int) -> list[bytes]:
+        """Return the entries of the next round, whose table has so many claims."""
+        self._round += 1
+        entries, rows, counted = list[bytes](), list[Row](), 0
+        for start in range(0, claims, MAX_COHORT):
+            some = self._keys[start : min(start + MAX_COHORT, claims)]
+            opened = [self._claim(key.public_key, some[0].public_key) for key in some]
+            signed = [SignedClaim.sign(claim, key) for claim, key in zip(opened, some, strict=True)]
+            digests = tuple(one.digest for one in signed)
+            body = secrets.token_bytes(32)
+            contribution = Contribution(self.signed.run, self._round, self._base, some[0].public_key, digests, body, b"")
+            sealed = SignedContribution.sign(contribution, some[0])
+            rows.append(row_of(self.manifest, self.course, sealed.digest, contribution, opened, self._round))
+            counted += sum(claim.lots for claim in opened) * self.manifest.lot_samples
+            entries += [*map(entry_of, signed), entry_of(sealed)]
+        entries.append(self._commit(rows, counted, claims))
+        return entries
+
+    def _claim(self, key: bytes, founder: bytes) -> Claim:
+        return Claim(
+            run=self.signed.run,
+            round=self._round,
+            base=self._base,
+            key=key,
+            founder=founder,
+            cohort="here",
+            local_steps=1,
+            work=(1,) * len(self.course.costs(self._round, "here")),
+            lots_root=secrets.token_bytes(32),
+            steps_root=b"",
+            vector=secrets.token_bytes(32),
+            residual=b"",
+            lot_ms=80,
+        )
+
+    def _commit(self, rows: Sequence[Row], counted: int, claims: int) -> bytes:
+        self._open_ms = next_open_ms(self.manifest.exchange, self._open_ms, counted, [80] * claims)
+        entry = entry_of(
+            Round(
+                run=self.signed.run,
+                round=self._round,
+                base=self._base,
+                table=table_root(rows),
+                rows=len(rows),
+                weights=secrets.token_bytes(32),
+                mean=secrets.token_bytes(32),
+                state=secrets.token_bytes(32),
+                counted=counted,
+                thresholds=(),
+                floor=self.manifest.exchange.first_floor,
+                open_ms=self._open_ms,
+            )
+        )
+        self._base = commit_digest(entry)
+        return entry
+
+
+class Timed:
+    """Entries that a log took, and how long that was."""
+
+    def __init__(self, log: Log) -> None:
+        """Begin."""
+        self._log = log
+        self.seconds = self.cpu_s = 0.0
+        self.entries = 0
+
+    def commit(self, entries: Sequence[bytes]) -> None:
+        """Have the log take one more round."""
+        began, cpu = time.perf_counter(), time.process_time()
+        self._log.commit(entries)
+        self.seconds += time.perf_counter() - began
+        self.cpu_s += time.process_time() - cpu
+        self.entries += len(entries)
+
+    def __str__(self) -> str:
+        return f"{self.entries / self.seconds:9,.0f} entries/s ({self.entries:,} in {self.seconds:.1f} s, {self.cpu_s:.1f} s of CPU)"
+
+
+def fill(log: Log, rounds: Rounds, keys: int, size: int) -> None:
+    """Have the log grow to ``size`` entries, and print how fast each way is."""
+    single = Timed(log)
+    for _ in range(SINGLE_ROUNDS):
+        single.commit(rounds.make(1))
+    print(f"one by one          {single}; {SINGLE_ROUNDS / single.seconds:,.0f} rounds/s", flush=True)
+    cold, warm, number = Timed(log), Timed(log), 0
+    while log.head.size < size:
+        entries = rounds.make(keys)
+        number += 1
+        if number % 2:
+            verify(log.ledger, entries)
+            warm.commit(entries)
+        else:
+            cold.commit(entries)
+    print(f"in batches          {warm}")
+    print(f"claims end to end   {cold}", flush=True)
+
+
+def verify(ledger: Ledger, entries: Sequence[bytes]) -> None:
+    """Check signatures as the intake does, beside the writing path."""
+    for record in map(open_entry, entries):
+        if isinstance(record, SignedClaim):
+            ledger.verified.claim(record)
+        elif isinstance(record, SignedContribution):
+            ledger.verified.contribution(record)
+
+
+def prove(log: Log) -> None:
+    """Print how long receipts of random entries take."""
+    draw, taken = random.Random(0), list[float]()
+    for _ in range(PROOFS):
+        index = draw.randrange(log.head.size)
+        began = time.perf_counter()
+        log.receipt(index)
+        taken.append((time.perf_counter() - began) * 1e6)
+    cuts = statistics.quantiles(taken, n=100)
+    print(
+        f"proofs              {cuts[49]:.0f} us in the middle, {cuts[98]:.0f} us p99, of {PROOFS:,} among {log.head.size:,} entries",
+        flush=True,
+    )
+
+
+def reopen(directory: Path) -> None:
+    """In a process of its own: open the log, and print how long that takes and what memory it has."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began, cpu = time.perf_counter(), time.process_time()
+    with Log.open(directory, Identity(SEED), course_of=AskedCourse) as log:
+        seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        on_disk = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
+        print(f"restart             {seconds:.1f} s ({cpu_s:.1f} s of CPU), {log.head.size / seconds:,.0f} entries/s, all checked")
+        print(f"memory              {most / 1024:.0f} MiB at most, {before / 1024:.0f} of them before; {on_disk:.0f} MiB on the disk")
+
+
+def main() -> None:
+    """Run all of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entries", type=int, default=1_000_000, metavar="N")
+    parser.add_argument("--keys", type=int, default=1_000, metavar="N", help="claims of a round where they come in batches")
+    parser.add_argument("--dir", type=Path, metavar="DIR", help="an empty folder on the disk that is meant")
+    parser.add_argument("--reopen", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.reopen is not None:
+        reopen(options.reopen)
+        return
+    if not 1 <= options.keys <= 4_000 or options.entries < 1:
+        parser.error("--keys is between 1 and 4000, --entries at least 1")
+    with tempfile.TemporaryDirectory(dir=options.dir) as folder:
+        directory = Path(folder) / "log"
+        rounds = Rounds(options.keys, options.entries)
+        with Log.create(directory, rounds.signed, rounds.operator, course_of=AskedCourse) as log:
+            fill(log, rounds, options.keys, options.entries)
+            prove(log)
+        subprocess.run([sys.executable, __file__, "--reopen", str(directory)], check=True)
+
+
+if __name__ == "__main__":
+    main()
