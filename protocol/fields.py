@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from protocol.encoding import pack
 from protocol.signing import Digest, sha256
@@ -39,14 +40,14 @@ def check_name(value: str, what: str) -> None:
     require(_NAME.fullmatch(value) is not None, f"{what} must be a plain lower-case name, not {value!r}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: its digest is kept once it was asked for
 class Signed:
     """The bytes of a record with a signature: what travels, and what the log keeps."""
 
     payload: bytes
     signature: bytes
 
-    @property
+    @cached_property
     def digest(self) -> Digest:
         """What names it: SHA-256 of the payload and the signature together."""
         return sha256(pack(self))

@@ -21,14 +21,12 @@ from protocol.records import (
     Claim,
     Contribution,
     Header,
-    Logged,
     Round,
     SignedClaim,
     SignedContribution,
     Threshold,
     commit_digest,
     entry_of,
-    open_entry,
 )
 from protocol.rewards import share_out
 from protocol.signing import Digest
@@ -241,7 +239,7 @@ class Ledger:
             SignatureError: a signature in it does not hold.
             LedgerError: it may not follow this log.
         """
-        record: Logged = open_entry(entry)
+        record = self.verified.entry(entry)
         if self.finished:
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
         if isinstance(record, SignedClaim):

@@ -1,22 +1,52 @@
-"""Signatures that held once: what was verified is remembered, so that no bytes are verified twice on their way into the log."""
+"""What was read and verified once is remembered, so that no bytes are read or verified twice on their way into the log."""
 
 from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from threading import Lock
-from typing import TypeVar
+from typing import Generic, TypeVar
 
-from protocol.records import Claim, Contribution, SignedClaim, SignedContribution
+from protocol.records import Claim, Contribution, Logged, SignedClaim, SignedContribution, open_entry
 
-Opened = TypeVar("Opened", Claim, Contribution)
+Known = TypeVar("Known", bound=Hashable)
+Opened = TypeVar("Opened")
+
+
+class _Newest(Generic[Known, Opened]):
+    """The newest results of a function whose answers never change. For any thread."""
+
+    def __init__(self, open_: Callable[[Known], Opened], capacity: int) -> None:
+        self._open = open_
+        self._capacity = capacity
+        self._opened: OrderedDict[Known, Opened] = OrderedDict()
+        self._mutex = Lock()
+
+    def __call__(self, what: Known) -> Opened:
+        found = self._opened.get(what)
+        if found is None:
+            found = self._open(what)
+            with self._mutex:
+                self._opened[what] = found
+                if len(self._opened) > self._capacity:
+                    self._opened.popitem(last=False)
+        return found
 
 
 class Verified:
-    """The newest claims and contributions whose signatures held, by digest. For any thread."""
+    """The newest entries that could be read, and the newest claims and contributions whose signatures held. For any thread."""
 
     def __init__(self, capacity: int = 8192) -> None:
-        """Remember so many."""
-        self._capacity = capacity
-        self._opened: OrderedDict[bytes, Claim | Contribution] = OrderedDict()
-        self._mutex = Lock()
+        """Remember so many of each."""
+        self._entries = _Newest(open_entry, capacity)
+        self._claims = _Newest(SignedClaim.open, capacity)
+        self._contributions = _Newest(SignedContribution.open, capacity)
+
+    def entry(self, data: bytes) -> Logged:
+        """Return the record inside an entry's bytes, read now or before.
+
+        Raises:
+            EncodingError: as ``protocol.records.open_entry``.
+        """
+        return self._entries(data)
 
     def claim(self, signed: SignedClaim) -> Claim:
         """Return the claim, its signature checked now or before.
@@ -24,8 +54,7 @@ class Verified:
         Raises:
             EncodingError, SignatureError: as ``SignedClaim.open``.
         """
-        known = self._opened.get(signed.digest)
-        return known if isinstance(known, Claim) else self._remember(signed.digest, signed.open())
+        return self._claims(signed)
 
     def contribution(self, signed: SignedContribution) -> Contribution:
         """Return the contribution, its signature checked now or before.
@@ -33,12 +62,4 @@ class Verified:
         Raises:
             EncodingError, SignatureError: as ``SignedContribution.open``.
         """
-        known = self._opened.get(signed.digest)
-        return known if isinstance(known, Contribution) else self._remember(signed.digest, signed.open())
-
-    def _remember(self, digest: bytes, opened: Opened) -> Opened:
-        with self._mutex:
-            self._opened[digest] = opened
-            if len(self._opened) > self._capacity:
-                self._opened.popitem(last=False)
-        return opened
+        return self._contributions(signed)

@@ -39,7 +39,7 @@ def copy_database(source: Path, target: Path) -> None:
             shutil.copy(source / name, target / name)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=[pytest.mark.swarm, pytest.mark.faults]) for seed in range(3, 53))])
 def test_nothing_acknowledged_is_lost_when_the_writer_is_killed(log: Log, directory: Path, seed: int) -> None:
     log.close()
     chance = random.Random(seed)
