@@ -13,6 +13,7 @@ import click
 from aggregator.clear_errors import clear_errors
 from aggregator.commands import folder as cli_folder
 from aggregator.commands import settings as cli_settings
+from aggregator.commands import witness as cli_witness
 from aggregator.commands.folder import DIRECTORY
 from aggregator.commands.settings import DATA_ROOT, RUN_FILE
 from protocol.errors import UserError
@@ -179,12 +180,15 @@ def check_export(folder: Path) -> None:
         check_exported(folder)
         with ending_at_ctrl_c():
             from aggregator.log.exported import verify as verify_export
+            from protocol.signing import peer_name
 
         found = verify_export(folder)
         click.echo(f"run {found.run.hex()}")
         click.echo(f"operator {found.operator.hex()}")
         click.echo(f"verified {found.head.size} entries, {found.rounds} rounds: signatures, tiles, tree head and credits hold")
         _say_credits(found.credits, is_unaudited=found.is_unaudited)
+        for size, cosignature in found.witnesses:
+            click.echo(f"witness {peer_name(cosignature.key)} cosigned {size} entries")
         click.echo(f"root {found.head.root.hex()}")
 
 
@@ -223,6 +227,14 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         with ending_at_ctrl_c():
             from aggregator.log import proofs
 
+        forked = proofs.check_two_heads(proof, run_id)
+        if forked is not None:
+            one, other = forked.check()
+            click.echo(f"run {forked.manifest.run.hex()}")
+            click.echo(f"operator {forked.manifest.open().operators[0].hex()}")
+            click.echo(f"proven: the log has two histories; its key signed for {one.size} entries of root {one.root.hex()[:16]}")
+            click.echo(f"and for as many of root {other.root.hex()[:16]}")
+            return
         shown = proofs.check_histories(proof, run_id)
         if shown is not None:
             click.echo(f"run {shown.run.hex()}")
@@ -237,7 +249,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         )
 
 
-for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS):
+for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS):
     main.add_command(command)
 
 

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 import re
-import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -29,6 +28,7 @@ from aggregator.attendants.watched import Watched
 from aggregator.control import Stopping
 from aggregator.early import check_key
 from aggregator.log.backup import RUN_FILE
+from aggregator.log.cosigning import CosigningDesk
 from aggregator.log.fence import Fence
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.storage import DATABASE, refuse_handed_over
@@ -51,12 +51,13 @@ from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.errors import StorageError, Unreachable, UserError
 from protocol.private import NO_LEASES, PRIVATE, SHARED
-from protocol.signing import Identity, PublicKey, peer_name
+from protocol.signing import Identity, PublicKey, key_named, peer_name
 from swarm.blobs import Shelf
 from swarm.control import ControlSocket
 from swarm.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from swarm.distances import serve_pings
 from swarm.door import Door
+from swarm.exits import told_to_stop
 from swarm.farewells import say_farewell
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
@@ -177,7 +178,7 @@ class Operator:
         self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
 
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
-        told = _told_to_stop()
+        told = told_to_stop()
         addresses = tuple(await node.addresses())
         self._remember_address(addresses)
         self.status.addresses = addresses
@@ -230,7 +231,9 @@ class Operator:
         await shelf.serve(watched)
         await serve_manifest(watched, self._run.signed)
         await serve_pings(watched)
+        self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
         await self._heads.start()
+        await self._cosigning.start()
         await self._news.start()
         await DialBackDesk(node).start()
         await watched.serve("measure", self._on_measure)
@@ -409,20 +412,6 @@ class Operator:
         if used.endswith(_FREE_PORT):
             used = used.removesuffix("0") + addresses[0].split("/tcp/")[1].split("/")[0]
         replace_file(self._directory / "listen", used.encode())
-
-
-def _told_to_stop() -> "asyncio.Future[None]":
-    """Return what is done at the first SIGINT or SIGTERM from now on."""
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
-
-    def stop() -> None:
-        if not told.done():
-            told.set_result(None)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
-    return told
 
 
 def _in_words(quality: QualityReport) -> str:

@@ -18,6 +18,10 @@ MantaError
 │   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
 │   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.messages)
 │   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
+│   ├── NotCosigned           a tree head that a witness does not sign (aggregator.witness.rule)
+│   │   ├── OtherLog              of a log that it does not know
+│   │   ├── OtherSize             with a proof that does not begin where it stands
+│   │   └── OtherTree             as large as the last one that it signed, and another: the log has two histories
 │   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light.client)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on

@@ -91,6 +91,27 @@ class Histories:
         return Shown(run, operator, found, held, shown)
 
 
+@dataclass(frozen=True, slots=True)
+class TwoHeads:
+    """Two tree heads of one size that one log signed, of different trees: they prove by themselves that it has two histories."""
+
+    manifest: SignedManifest
+    heads: tuple[str, str]
+
+    def check(self) -> tuple[TreeHead, TreeHead]:
+        """Return both.
+
+        Raises:
+            ProofError: they are of one tree, or of several sizes: they show nothing.
+            RemoteFault: a part is not what it should be, or not signed by the run's operator.
+        """
+        operator = self.manifest.open().operators[0]
+        one, other = (open_log_head(note, self.manifest.run, operator) for note in self.heads)
+        if one.size != other.size or one.root == other.root:
+            raise ProofError(f"heads of {one.size} and {other.size} entries that may be of one log")
+        return one, other
+
+
 def open_log_head(note: str, run: bytes, operator: bytes) -> TreeHead:
     """Return the tree head in ``note``, which the log of ``operator`` signed for a run.
 

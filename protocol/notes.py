@@ -1,6 +1,7 @@
 """Signed tree heads: C2SP tlog-checkpoint (https://c2sp.org/tlog-checkpoint) in a C2SP signed note (https://c2sp.org/signed-note).
 
-Only the operator's own Ed25519 signature is made and checked here; lines by other keys, a witness's for example, are passed over.
+Only the operator's own Ed25519 signature is made and checked here; lines by other keys are passed over: a witness's are for
+``protocol.cosignatures``.
 """
 
 import base64
@@ -13,7 +14,8 @@ from protocol.merkle import HASH_BYTES, MAX_SIZE
 from protocol.signing import Identity, verify_note
 
 MAX_NOTE_BYTES = 131_072  # room for 16 post-quantum signatures, which C2SP wants accepted
-_ED25519 = b"\x01"  # C2SP's signature type
+MAX_SIGNATURES = 100  # of a note: what Go's x/mod takes too
+ED25519 = b"\x01"  # C2SP's signature type
 _SIZE = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
@@ -55,9 +57,18 @@ def sign_tree_head(head: TreeHead, name: str, identity: Identity) -> str:
     """
     if not _is_key_name(name):
         raise ValueError(f"{name!r} is no key name: no spaces, no plus")
-    text = f"{head.origin}\n{head.size}\n{_to_base64(head.root)}\n"
-    signature = key_id(name, identity.public_key) + identity.sign_note(text)
-    return f"{text}\n— {name} {_to_base64(signature)}\n"
+    text = head_text(head)
+    return f"{text}\n{signature_line(name, key_id(name, identity.public_key) + identity.sign_note(text))}"
+
+
+def head_text(head: TreeHead) -> str:
+    """Return what is signed of a tree head: its lines, without extensions."""
+    return f"{head.origin}\n{head.size}\n{_to_base64(head.root)}\n"
+
+
+def signature_line(name: str, signature: bytes) -> str:
+    """Return a note's line, with its end, of a signature (the key's id, then its bytes) under a key's name."""
+    return f"— {name} {_to_base64(signature)}\n"
 
 
 def open_tree_head(note: str, name: str, public_key: bytes) -> TreeHead:
@@ -67,7 +78,7 @@ def open_tree_head(note: str, name: str, public_key: bytes) -> TreeHead:
         EncodingError: no note, or not of a tree head.
         SignatureError: no signature by that key and name, or one that does not hold.
     """
-    text, signatures = _split(note)
+    text, signatures = split_note(note)
     wanted = key_id(name, public_key)
     known = [signature[4:] for signer, signature in signatures if signer == name and signature[:4] == wanted]
     if not known:
@@ -77,18 +88,22 @@ def open_tree_head(note: str, name: str, public_key: bytes) -> TreeHead:
     return _parse_tree_head(text)
 
 
-def key_id(name: str, public_key: bytes) -> bytes:
-    """Return the four bytes that point to a key in a signature line."""
-    return hashlib.sha256(name.encode() + b"\n" + _ED25519 + public_key).digest()[:4]
+def key_id(name: str, public_key: bytes, kind: bytes = ED25519) -> bytes:
+    """Return the four bytes that point to a key of a signature type in a signature line."""
+    return hashlib.sha256(name.encode() + b"\n" + kind + public_key).digest()[:4]
 
 
-def verifier_key(name: str, public_key: bytes) -> str:
+def verifier_key(name: str, public_key: bytes, kind: bytes = ED25519) -> str:
     """Return a key as C2SP's tools are given it, on one line: its name, its id and the key."""
-    return f"{name}+{key_id(name, public_key).hex()}+{_to_base64(_ED25519 + public_key)}"
+    return f"{name}+{key_id(name, public_key, kind).hex()}+{_to_base64(kind + public_key)}"
 
 
-def _split(note: str) -> tuple[str, list[tuple[str, bytes]]]:
-    """Return a note's text, with its last newline, and its signatures as (key name, key id and signature)."""
+def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
+    """Return a note's text, with its last newline, and its signatures as (key name, key id and signature).
+
+    Raises:
+        EncodingError: it is no note, or one too large, or with more than ``MAX_SIGNATURES``.
+    """
     try:
         size_bytes = len(note.encode())
     except UnicodeEncodeError as error:
@@ -100,6 +115,8 @@ def _split(note: str) -> tuple[str, list[tuple[str, bytes]]]:
     text, blank, tail = note.rpartition("\n\n")
     if not blank or not text or not tail.endswith("\n"):
         raise EncodingError("a note is a text, a blank line and signature lines")
+    if tail.count("\n") > MAX_SIGNATURES:
+        raise EncodingError(f"a note has at most {MAX_SIGNATURES} signatures")
     return f"{text}\n", [_parse_signature(line) for line in tail[:-1].split("\n")]
 
 

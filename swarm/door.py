@@ -11,26 +11,27 @@ from protocol.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """Where a gateway listens."""
+    """Where a program listens."""
 
     host: str
     port: int
     certificate: Path | None = None
     key: Path | None = None
+    flag: str = "--gateway"  # that it was given by
 
     @classmethod
-    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None) -> "Door":
-        """Return the door at ``HOST:PORT``.
+    def at(cls, address: str, certificate: Path | None = None, key: Path | None = None, *, flag: str = "--gateway") -> "Door":
+        """Return the door at ``HOST:PORT``, which a person gave by ``flag``.
 
         Raises:
             UserError: it is no such address, or one of certificate and key comes without the other.
         """
         host, colon, port = address.rpartition(":")
         if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
-            raise UserError(f"--gateway {address}: give HOST:PORT to listen on, as 0.0.0.0:8080; port 0 is a free one")
+            raise UserError(f"{flag} {address}: give HOST:PORT to listen on, as 0.0.0.0:8080; port 0 is a free one")
         if (certificate is None) != (key is None):
             raise UserError("--gateway-cert and --gateway-key go together")
-        return cls(host.strip("[]"), int(port), certificate, key)
+        return cls(host.strip("[]"), int(port), certificate, key, flag)
 
     @property
     def address(self) -> str:
@@ -59,7 +60,7 @@ class Door:
         return listening, replace(self, port=listening.getsockname()[1])
 
     def _closed(self, reason: str) -> UserError:
-        return UserError(f"cannot listen on {self.address} ({reason}): give another --gateway HOST:PORT, or stop what uses it")
+        return UserError(f"cannot listen on {self.address} ({reason}): give another {self.flag} HOST:PORT, or stop what uses it")
 
     def _check_certificate(self) -> None:
         if self.certificate is None or self.key is None:

@@ -1,7 +1,9 @@
 """How a command ends: soon; and where it cannot go on, with one line that says what is wrong, and an exit code."""
 
+import asyncio
 import contextlib
 import gc
+import signal
 import sys
 from collections.abc import Iterator
 
@@ -26,3 +28,17 @@ def ending_in_a_line(program: str) -> Iterator[None]:
 def end_soon() -> None:
     """Spare a process that ends now, with all closed, the last search for garbage among what its libraries made: it takes seconds."""
     gc.freeze()
+
+
+def told_to_stop() -> "asyncio.Future[None]":
+    """Return what is done at the first SIGINT or SIGTERM from now on."""
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[None] = loop.create_future()
+
+    def stop() -> None:
+        if not told.done():
+            told.set_result(None)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    return told

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from protocol.cosignatures import Cosignature
 from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
@@ -17,15 +18,19 @@ from protocol.table import Row, open_table
 from swarm import waits
 from swarm.messages import (
     MAX_ANSWER_BYTES,
+    MAX_CONSISTENCY_BYTES,
     MAX_NEWS_BYTES,
     MAX_PROVEN_ROW_BYTES,
     MAX_RECEIPT_BYTES,
     MAX_SHOWN_HEAD_BYTES,
     AfterRound,
+    AskConsistency,
     AskCredit,
     AskRow,
     AskTable,
     BodyPart,
+    Consistency,
+    Cosigned,
     CreditWord,
     HandIn,
     HeaderAnswer,
@@ -192,6 +197,26 @@ class LogClient:
         ask = HeldHead(() if held is None else (held.receipt,))
         answer = await self._endpoint.call(self.operator, "tree-head", pack(ask), timeout_s=waits.CALL_S)
         return unpack(ShownHead, answer, max_bytes=MAX_SHOWN_HEAD_BYTES)
+
+    async def consistency(self, old: int, new: int) -> tuple[bytes, ...]:
+        """Return what the log says proves that its tree of ``old`` entries is a prefix of that of ``new``; it is not checked yet.
+
+        Raises:
+            Unreachable: no answer.
+            Refused: the log has not so many entries.
+            RemoteFault: it shows no proof.
+        """
+        answer = await self._endpoint.call(self.operator, "consistency", pack(AskConsistency(old, new)), timeout_s=waits.CALL_S)
+        return unpack(Consistency, answer, max_bytes=MAX_CONSISTENCY_BYTES).proof
+
+    async def cosigned(self, size: int, cosignature: Cosignature) -> None:
+        """Bring the log this node's cosignature of its head of ``size`` entries.
+
+        Raises:
+            Unreachable: no answer.
+            Refused: the log does not take it; the reason is its.
+        """
+        await self._endpoint.call(self.operator, "cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
 
     async def row(self, round: int) -> OwnRow | None:
         """Return the row with this node's claim in the table of a committed round; None: the log says that the table has none.

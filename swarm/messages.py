@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from protocol.cosignatures import Cosignature
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
+from protocol.merkle import MAX_SIZE
 from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution, SignedTicket
 from protocol.table import RowProof
 
@@ -16,6 +18,8 @@ MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
 _DIGEST_BYTES, _PLACE_BYTES = 32, 2
 _MAX_CONSISTENCY = 128  # hashes: two paths
 MAX_SHOWN_HEAD_BYTES = 1024 + _MAX_CONSISTENCY * 40
+MAX_ASK_CONSISTENCY_BYTES, MAX_CONSISTENCY_BYTES = 64, 64 + _MAX_CONSISTENCY * 40
+MAX_COSIGNED_BYTES = 192
 _MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
 
 
@@ -128,6 +132,41 @@ class ShownHead:
     def __post_init__(self) -> None:
         if len(self.consistency) > _MAX_CONSISTENCY:
             raise ValueError("a consistency proof of more hashes than a tree has levels")
+
+
+@dataclass(frozen=True, slots=True)
+class AskConsistency:
+    """Asks the log for the proof that its tree of ``old`` entries is a prefix of that of ``new``."""
+
+    old: int
+    new: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.old <= self.new <= MAX_SIZE:
+            raise ValueError("no tree of one size is a prefix of one of the other")
+
+
+@dataclass(frozen=True, slots=True)
+class Consistency:
+    """The RFC 9162 proof that was asked for."""
+
+    proof: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.proof) > _MAX_CONSISTENCY:
+            raise ValueError("a consistency proof of more hashes than a tree has levels")
+
+
+@dataclass(frozen=True, slots=True)
+class Cosigned:
+    """Brings the log its caller's cosignature of the log's tree head of so many entries."""
+
+    size: int
+    cosignature: Cosignature
+
+    def __post_init__(self) -> None:
+        if not 0 < self.size <= MAX_SIZE:
+            raise ValueError("nobody cosigns an empty log")
 
 
 @dataclass(frozen=True, slots=True)

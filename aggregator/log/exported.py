@@ -8,12 +8,14 @@ from aggregator.log.copying import CHECKPOINT, check_exported
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import head_of, note_of, read_file
 from aggregator.log.verify import CourseOf
+from aggregator.log.witnessed import WITNESSED
 from automl.training.course import RunCourse
+from protocol.cosignatures import Cosignature, cosignatures_of
 from protocol.errors import OtherVersion, RemoteFault, UserError
 from protocol.ledger import Ledger
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin
+from protocol.notes import TreeHead, open_tree_head, origin
 from protocol.records import MAX_ENTRY_BYTES
 from protocol.tiles import MAX_TILE_BYTES, WIDTH, Tile, open_bundle, tile_hashes, tiles_of
 
@@ -30,6 +32,7 @@ class Shown:
     rounds: int
     credits: dict[bytes, int]  # key -> earned
     is_unaudited: bool  # see ``aggregator.log.verify.Verification``
+    witnesses: tuple[tuple[int, Cosignature], ...] = ()  # cosignatures, each with the size of the head that it is of
 
 
 def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
@@ -58,12 +61,35 @@ def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
             except RemoteFault as error:
                 raise UserError(f"{folder / tile.path}: entry {place} does not hold: {error}") from error
             tree.append(leaf_hash(entry))
+    witnesses = _witnesses(folder, head, tree, operator)
     if tree.root() != head.root or not ledger.is_between_rounds:
         raise UserError(f"{folder / CHECKPOINT}: the entries are not those that it was signed for")
     for tile in tiles_of(head.size):
         if tile.level is not None and read_file(folder / tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
             raise UserError(f"{folder / tile.path} is not what lies below it comes to")
-    return Shown(signed.run, operator, head, ledger.round, ledger.credits(), manifest.is_private)
+    return Shown(signed.run, operator, head, ledger.round, ledger.credits(), manifest.is_private, witnesses)
+
+
+def _witnesses(folder: Path, head: TreeHead, tree: Tree, operator: bytes) -> tuple[tuple[int, Cosignature], ...]:
+    """Return the cosignatures in an export, each with the size of the head that it is of.
+
+    Raises:
+        UserError: one does not hold, or is of a head of another tree.
+    """
+    found: dict[tuple[int, bytes], Cosignature] = {}
+    for name in (WITNESSED, CHECKPOINT):
+        if name == WITNESSED and not (folder / name).exists():
+            continue
+        note = note_of(folder, name)
+        try:
+            cosigned = open_tree_head(note, head.origin, operator)
+            cosignatures = cosignatures_of(note)
+        except RemoteFault as error:
+            raise UserError(f"{folder / name} does not hold: {error}") from error
+        if cosigned.origin != head.origin or cosigned.size > tree.size or tree.root(cosigned.size) != cosigned.root:
+            raise UserError(f"{folder / name}: the entries are not those that it was signed for")
+        found.update({(cosigned.size, each.key): each for each in cosignatures})
+    return tuple((size, each) for (size, _), each in sorted(found.items()))
 
 
 def _entries(folder: Path, tile: Tile) -> list[bytes]:

@@ -197,6 +197,39 @@ class Log:
             is_prefix = size <= self._head.size
             return self._tree_head, tuple(self._tree.consistency_proof(size, self._head.size)) if is_prefix else ()
 
+    def head_of(self, size: int) -> TreeHead:
+        """Return the head that this log had with ``size`` entries.
+
+        Raises:
+            ValueError: it has not so many.
+        """
+        with self._mutex:
+            if not 0 <= size <= self._head.size:
+                raise ValueError(f"a log of {self._head.size} entries has no head of {size}")
+            return TreeHead(self._origin, size, self._tree.root(size))
+
+    def note_of(self, size: int) -> str:
+        """Return that head, signed: the bytes that were published when it was the newest.
+
+        Raises:
+            ValueError: it has not so many.
+            OtherHistory, StorageError: the log has stopped.
+        """
+        with self._mutex:
+            self._check_running()
+            return sign_tree_head(self.head_of(size), self._origin, self._operator)
+
+    def consistency(self, old: int, new: int) -> tuple[bytes, ...]:
+        """Return the proof that the tree of ``old`` entries is a prefix of that of ``new``.
+
+        Raises:
+            ValueError: it has not so many entries, or ``old`` is more than ``new``.
+        """
+        with self._mutex:
+            if not 0 <= old <= new <= self._head.size:
+                raise ValueError(f"a log of {self._head.size} entries has no proof from {old} to {new}")
+            return tuple(self._tree.consistency_proof(old, new))
+
     def receipt(self, index: int) -> Receipt:
         """Return the proof that entry ``index`` is under the published tree head.
 

@@ -8,7 +8,7 @@ from automl.files import read_bounded
 from automl.spaces.space import space_named
 from protocol.encoding import unpack
 from protocol.errors import RemoteFault, UserError
-from protocol.histories import Departure, Histories, Shown
+from protocol.histories import Departure, Histories, Shown, TwoHeads
 from protocol.manifest import Manifest
 from swarm.wrong_group import Finding, Measure, verify_wrong_group
 
@@ -48,6 +48,25 @@ def check_histories(path: Path, run: str | None = None) -> Shown | None:
         return evidence.check()
     except RemoteFault as error:
         raise UserError(f"{path} shows nothing: {error}") from error
+
+
+def check_two_heads(path: Path, run: str | None = None) -> TwoHeads | None:
+    """Return what the file has of two heads of one size (``protocol.histories.TwoHeads``), which are a proof; None: something else.
+
+    Raises:
+        UserError: it cannot be read, or proves nothing.
+    """
+    try:
+        evidence = unpack(TwoHeads, read_bounded(path, MAX_PROOF_BYTES), max_bytes=MAX_EVIDENCE_BYTES)
+    except RemoteFault:
+        return None
+    if run is not None and evidence.manifest.run.hex() != run:
+        raise UserError(f"{path} is about another run, {evidence.manifest.run.hex()}")
+    try:
+        evidence.check()
+    except RemoteFault as error:
+        raise UserError(f"{path} proves nothing: {error}") from error
+    return evidence
 
 
 def said_of(shown: Shown) -> str:

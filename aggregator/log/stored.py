@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aggregator.log.storage import read_manifest, read_tree_head, reading
+from aggregator.log.witnessed import Witnessed, read_witnessed
 from protocol.errors import StorageError
 from protocol.manifest import SignedManifest
 from protocol.merkle import HASH_BYTES, Subtrees
+from protocol.notes import origin
 
 
 class _StoredNodes(Subtrees):
@@ -70,6 +72,22 @@ class StoredLog:
             StorageError: it is missing or damaged.
         """
         return read_tree_head(self._directory)
+
+    def witnessed(self) -> list[Witnessed]:
+        """Return the newest head that each witness has cosigned, as far as these are of this log's tree.
+
+        Raises:
+            StorageError: the disk fails, or a node is missing.
+        """
+        operator = self.operator()
+        found = read_witnessed(self._directory, origin(self.manifest().run, operator), operator)
+        size = self._size()
+        return [each for each in found if each.head.size <= size and self.root(each.head.size) == each.head.root]
+
+    def _size(self) -> int:
+        with self._reading() as connection:
+            (size,) = connection.execute("SELECT size FROM log").fetchone()
+        return int(size)
 
     def entries(self, start: int, end: int) -> list[bytes]:
         """Return the entries from ``start`` to before ``end``.

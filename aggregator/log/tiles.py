@@ -1,6 +1,8 @@
 """A log as static files that any web server can serve and existing tools can read: exported, brought up to date.
 
-    checkpoint      the signed tree head (C2SP tlog-checkpoint); written last, so that all that it covers is there
+    checkpoint      the signed tree head (C2SP tlog-checkpoint), with the cosignatures that witnesses gave it (C2SP tlog-cosignature);
+                    written last, so that all that it covers is there
+    witnessed       the newest tree head that a witness has cosigned, perhaps an older one than that; not there before there is one
     tile/...        hashes and entries (``protocol.tiles``)
     manifest.cbor   the packed SignedManifest
     key             the operator's key as C2SP's tools take it
@@ -14,6 +16,7 @@ from pathlib import Path
 from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.stored import StoredLog
+from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, StorageError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
@@ -71,7 +74,11 @@ def export(directory: Path, to: Path) -> Exported:
             path.parent.mkdir(parents=True, exist_ok=True)
         write_durably(path, data)
         num_files, num_bytes = num_files + 1, num_bytes + len(data)
-    write_durably(to / CHECKPOINT, note.encode())
+    witnessed = log.witnessed()
+    newest = newest_witnessed([each for each in witnessed if each.head.size <= head.size])
+    if newest is not None:
+        write_durably(to / WITNESSED, newest.encode())
+    write_durably(to / CHECKPOINT, checkpoint(note, witnessed).encode())
     return Exported(head, head.size - old, verifier_key(name, operator), num_files, num_bytes)
 
 
@@ -120,11 +127,11 @@ def head_of(note: str, name: str, operator: bytes, where: Path) -> TreeHead:
     return head
 
 
-def note_of(folder: Path) -> str:
+def note_of(folder: Path, name: str = CHECKPOINT) -> str:
     try:
-        return read_file(folder / CHECKPOINT, MAX_NOTE_BYTES).decode()
+        return read_file(folder / name, MAX_NOTE_BYTES).decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{folder / CHECKPOINT} is no text") from error
+        raise UserError(f"{folder / name} is no text") from error
 
 
 def read_file(path: Path, max_bytes: int) -> bytes:

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from aggregator.attendants.live import unix_ms
+from aggregator.log.witnessed import checkpoint
 from aggregator.monitor.asking import Asked, NotAnswered, number_of
 from aggregator.monitor.opened import Opened, fields, opened
 from aggregator.monitor.people import STATES, Standing
@@ -25,6 +26,7 @@ from aggregator.monitor.shown import (
     shown_swarm,
     shown_table,
     shown_timeline,
+    shown_witness,
 )
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
@@ -278,8 +280,10 @@ class Answers:
     async def heads(self, asked: Asked) -> Json:
         """``/api/ledger/heads``"""
         shown = [shown_head(one) for one in reversed(self._sight.heads)][: asked.number("limit", 1, KEPT_HEADS, 20)]
-        signers = [line.split(" ")[1] for line in shown[0]["note"].split("\n\n")[-1].splitlines()] if shown else []
-        return {"heads": shown, "witnesses": [name for name in signers if name != self._sight.origin]}
+        witnessed = self._sight.witnessed
+        for one in shown:
+            one["note"] = checkpoint(one["note"], witnessed)
+        return {"heads": shown, "witnesses": list(map(shown_witness, witnessed))}
 
     async def entries(self, asked: Asked) -> Json:
         """``/api/ledger/entries``"""

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import KEY, log_bytes
+from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
 from aggregator.monitor.asking import NotAnswered
 from aggregator.monitor.sight import Sight
 from protocol.encoding import pack
 from protocol.errors import EncodingError
 from protocol.notes import verifier_key
 from protocol.tiles import Tile
+
+_TEXT = "text/plain; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +44,14 @@ class PublicLog:
         if name == CHECKPOINT:
             if sight.newest_head is None:
                 raise NotAnswered(503, "the monitor has not read the log yet")
-            return PublicFile(sight.newest_head.note.encode(), "text/plain; charset=utf-8", is_final=False)
+            return PublicFile(checkpoint(sight.newest_head.note, sight.witnessed).encode(), _TEXT, is_final=False)
+        if name == WITNESSED:
+            newest = newest_witnessed(sight.witnessed)
+            if newest is None:
+                raise NotAnswered(404, "no witness has cosigned a head of this log yet")
+            return PublicFile(newest.encode(), _TEXT, is_final=False)
         if name == KEY:
-            return PublicFile(f"{verifier_key(sight.origin, sight.operator)}\n".encode(), "text/plain; charset=utf-8", is_final=True)
+            return PublicFile(f"{verifier_key(sight.origin, sight.operator)}\n".encode(), _TEXT, is_final=True)
         if name == MANIFEST:
             return PublicFile(pack(sight.signed), "application/octet-stream", is_final=True)
         try:

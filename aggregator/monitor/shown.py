@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from aggregator.attendants.live import RoundTimes
+from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.alarms import Alarm
 from aggregator.monitor.people import People, Standing
 from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.monitor.rounds import RoundSeen
 from aggregator.monitor.sight import HeadSeen
 from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
+from protocol.cosignatures import witness_key, witness_name
 from protocol.signing import peer_name
 
 Json = dict[str, Any]
@@ -100,6 +102,18 @@ def shown_peer(one: Standing) -> Json:
 def shown_head(seen: HeadSeen) -> Json:
     """Return ``/api/ledger/head``."""
     return {"size": seen.head.size, "root": seen.head.root.hex(), "note": seen.note, "seen_at": seen.seen_at}
+
+
+def shown_witness(one: Witnessed) -> Json:
+    """Return an element of ``witnesses`` of ``/api/ledger/heads``."""
+    key = one.cosignature.key
+    return {
+        "peer": peer_name(key),
+        "name": witness_name(key),
+        "key": witness_key(key),
+        "size": one.head.size,
+        "signed_at": one.cosignature.time_s * 1000,
+    }
 
 
 def shown_alarm(alarm: Alarm) -> Json:

@@ -14,6 +14,7 @@ from pathlib import Path
 from aggregator.attendants.live import DIRECTORY, LIVE, MAX_BYTES, Live, unix_ms
 from aggregator.log.storage import TREE_HEAD
 from aggregator.log.stored import StoredLog
+from aggregator.log.witnessed import WITNESSED, Witnessed
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
 from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.pictures import Pictures
@@ -86,6 +87,7 @@ class Sight:
         self.pictures = Pictures(directory / DIRECTORY, self.manifest.task)
         self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
         self.first_head: HeadSeen | None = None
+        self._witnessed: list[Witnessed] = []
         self.alarms = Alarms()
         self.started_at = unix_ms()
         self.looked_at = self.started_at
@@ -100,6 +102,12 @@ class Sight:
         return self.heads[-1] if self.heads else None
 
     @property
+    def witnessed(self) -> list[Witnessed]:
+        """The newest head that each witness has cosigned, of those under which all entries were looked at; the newest first."""
+        found = [each for each in self._witnessed if each.head.size <= self.size]
+        return sorted(found, key=lambda each: (-each.head.size, each.cosignature.key))
+
+    @property
     def size(self) -> int:
         """How many entries may be asked for."""
         return self.newest_head.head.size if self.newest_head is not None else 0
@@ -109,7 +117,7 @@ class Sight:
         wrongs: list[Wrong] = []
         rounds, alarms = self.view.round, self.alarms.on
         found: list[bool] = []
-        for look in (self._look_at_log, self._look_at_live, self._look_at_evaluations, self._look_at_pictures):
+        for look in (self._look_at_log, self._look_at_witnesses, self._look_at_live, self._look_at_evaluations, self._look_at_pictures):
             try:
                 found.append(await look())
             except (OSError, ValueError, StorageError, EncodingError, LedgerError) as error:
@@ -121,7 +129,7 @@ class Sight:
         if self.live is not None:
             wrongs += self.alarms.refused(self.live, now)
         self.alarms.look(wrongs, now)
-        head, live, quality, pictures = found
+        head, _, live, quality, pictures = found
         return News(self.view.round - rounds, head, live, quality, pictures, self.alarms.on != alarms)
 
     async def look_back(self) -> None:
@@ -155,6 +163,12 @@ class Sight:
             return False  # the same head, signed again
         self.heads.append(HeadSeen(head, note, unix_ms()))
         self.first_head = self.first_head or self.heads[-1]
+        return True
+
+    async def _look_at_witnesses(self) -> bool:
+        if not self._is_new(self._directory / WITNESSED):
+            return False
+        self._witnessed = await asyncio.to_thread(self.log.witnessed)
         return True
 
     async def _read_entries(self, head: TreeHead) -> None:

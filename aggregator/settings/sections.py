@@ -7,10 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
-from protocol.errors import UserError
+from protocol.cosignatures import MAX_COSIGNATURES
+from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.fields import check_name
 from protocol.recipe import MAX_PERCENT, USUAL, Recipe
+from protocol.signing import key_named
 
 _USUAL = usual("classification")
 
@@ -211,4 +213,19 @@ class FollowerSection(Section):
         ge=4,
         description="newest rounds whose contributions are kept: they can be computed again; the start says the disk it takes",
     )
+    witnesses: tuple[str, ...] = Field(
+        default=(),
+        max_length=MAX_COSIGNATURES,
+        description="names (12D3Koo...) of witnesses whose cosignatures always have a place; others have what is left of the 32",
+    )
     data_root: str = Field(default="", description="folder with the data sets that come with no library; empty: none is needed")
+
+    @field_validator("witnesses")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                key_named(name)
+            except SignatureError as error:
+                raise ValueError(f"{name[:80]!r} is no witness's name: {error}") from error
+        return names

@@ -1,5 +1,7 @@
 // Checks an exported log with the packages that Go's module mirror is checked with, and nothing of Manta's: the note's signature
 // (sumdb/note), every entry under the signed root, proofs of inclusion, and that an older tree head, if one is given, is of the same history (tlog).
+// Witnesses' cosignatures (C2SP tlog-cosignature, which x/mod does not know) are opened by the same note package, with a verifier of Go's own
+// crypto/ed25519 for each line that names its key; those in the file "witnessed" have to be of the same history, too.
 //
 //	manta-aggregator ledger export FOLDER --dir DIR
 //	GO111MODULE=off GOPATH=/usr/share/gocode go run benchmarks/tlog/main.go FOLDER [OLDER_CHECKPOINT]
@@ -8,8 +10,11 @@
 package main
 
 import (
+	"crypto/ed25519"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -52,34 +57,95 @@ func name(index int64, width int) string {
 	return path
 }
 
-// head returns the tree that a checkpoint is of, its signature checked by the key in the folder.
-func head(folder, file string) (tlog.Tree, error) {
+// witness checks the cosignatures of one key.
+type witness struct {
+	name string
+	key  ed25519.PublicKey
+}
+
+func (w witness) Name() string { return w.name }
+func (w witness) KeyHash() uint32 {
+	hash := sha256.Sum256(append([]byte(w.name+"\n\x04"), w.key...))
+	return binary.BigEndian.Uint32(hash[:4])
+}
+func (w witness) Verify(message, signature []byte) bool {
+	if len(signature) != 8+ed25519.SignatureSize {
+		return false
+	}
+	text := fmt.Sprintf("cosignature/v1\ntime %d\n%s", binary.BigEndian.Uint64(signature), message)
+	return ed25519.Verify(w.key, []byte(text), signature[8:])
+}
+
+// verifiers knows the log's key, and of each witness the key that its name says.
+type verifiers struct{ log note.Verifier }
+
+func (v verifiers) Verifier(name string, hash uint32) (note.Verifier, error) {
+	if name == v.log.Name() && hash == v.log.KeyHash() {
+		return v.log, nil
+	}
+	key, err := hex.DecodeString(strings.TrimPrefix(name, "manta/witness/"))
+	if err != nil || len(key) != ed25519.PublicKeySize || !strings.HasPrefix(name, "manta/witness/") {
+		return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
+	}
+	found := witness{name, key}
+	if found.KeyHash() != hash {
+		return nil, &note.UnknownVerifierError{Name: name, KeyHash: hash}
+	}
+	return found, nil
+}
+
+// head returns the tree that a checkpoint is of and how many witnesses cosigned it, its signatures checked, the log's by the key in the folder.
+func head(folder, file string) (tlog.Tree, int, error) {
 	key, err := os.ReadFile(filepath.Join(folder, "key"))
 	if err != nil {
-		return tlog.Tree{}, err
+		return tlog.Tree{}, 0, err
 	}
 	verifier, err := note.NewVerifier(strings.TrimSpace(string(key)))
 	if err != nil {
-		return tlog.Tree{}, err
+		return tlog.Tree{}, 0, err
 	}
 	message, err := os.ReadFile(file)
 	if err != nil {
-		return tlog.Tree{}, err
+		return tlog.Tree{}, 0, err
 	}
-	opened, err := note.Open(message, note.VerifierList(verifier))
+	opened, err := note.Open(message, verifiers{verifier})
 	if err != nil {
-		return tlog.Tree{}, err
+		return tlog.Tree{}, 0, err
+	}
+	byLog, witnesses := false, 0
+	for _, signature := range opened.Sigs {
+		if signature.Name == verifier.Name() {
+			byLog = true
+		} else {
+			witnesses++
+		}
+	}
+	if !byLog {
+		return tlog.Tree{}, 0, errors.New("the log's own signature is missing")
 	}
 	lines := strings.Split(opened.Text, "\n")
 	if len(lines) < 4 || lines[0] != verifier.Name() {
-		return tlog.Tree{}, fmt.Errorf("the checkpoint is of %q, the key of %q", lines[0], verifier.Name())
+		return tlog.Tree{}, 0, fmt.Errorf("the checkpoint is of %q, the key of %q", lines[0], verifier.Name())
 	}
 	size, err := strconv.ParseInt(lines[1], 10, 64)
 	if err != nil {
-		return tlog.Tree{}, err
+		return tlog.Tree{}, 0, err
 	}
 	root, err := tlog.ParseHash(lines[2])
-	return tlog.Tree{N: size, Hash: root}, err
+	return tlog.Tree{N: size, Hash: root}, witnesses, err
+}
+
+// prefix checks that the tree of an older tree head is a prefix of a tree, and returns it with the number of its witnesses.
+func prefix(folder, file string, tree tlog.Tree, reader tlog.HashReader) (tlog.Tree, int, error) {
+	before, witnesses, err := head(folder, file)
+	if err != nil {
+		return before, 0, err
+	}
+	proof, err := tlog.ProveTree(tree.N, before.N, reader)
+	if err != nil {
+		return before, 0, err
+	}
+	return before, witnesses, tlog.CheckTree(proof, tree.N, tree.Hash, before.N, before.Hash)
 }
 
 // entries calls see with each entry of the bundles, in order.
@@ -111,7 +177,7 @@ func entries(folder string, size int64, see func(int64, []byte) error) error {
 }
 
 func check(folder, older string) error {
-	tree, err := head(folder, filepath.Join(folder, "checkpoint"))
+	tree, witnesses, err := head(folder, filepath.Join(folder, "checkpoint"))
 	if err != nil {
 		return err
 	}
@@ -127,19 +193,22 @@ func check(folder, older string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d entries are under the signed root %s\n", tree.N, hex.EncodeToString(tree.Hash[:]))
+	fmt.Printf("%d entries are under the signed root %s; witnesses: %d\n", tree.N, hex.EncodeToString(tree.Hash[:]), witnesses)
+	if _, err := os.Stat(filepath.Join(folder, "witnessed")); err == nil {
+		before, witnesses, err := prefix(folder, filepath.Join(folder, "witnessed"), tree, reader)
+		if err != nil {
+			return err
+		}
+		if witnesses == 0 {
+			return errors.New("witnessed has no cosignature that holds")
+		}
+		fmt.Printf("the tree of %d entries, cosigned by %d, is a prefix of it\n", before.N, witnesses)
+	}
 	if older == "" {
 		return nil
 	}
-	before, err := head(folder, older)
+	before, _, err := prefix(folder, older, tree, reader)
 	if err != nil {
-		return err
-	}
-	proof, err := tlog.ProveTree(tree.N, before.N, reader)
-	if err != nil {
-		return err
-	}
-	if err := tlog.CheckTree(proof, tree.N, tree.Hash, before.N, before.Hash); err != nil {
 		return err
 	}
 	fmt.Printf("the tree of %d entries is a prefix of it\n", before.N)

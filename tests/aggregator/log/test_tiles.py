@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ import pytest
 from aggregator.log.exported import verify
 from aggregator.log.log import Log
 from aggregator.log.tiles import export
+from aggregator.log.witnessed import Witnessed, keep_witnessed
+from protocol.cosignatures import cosign, with_cosignatures
 from protocol.errors import StorageError, UserError
-from tests.aggregator.small_run import ENTRIES, OPERATOR, OTHER_OPERATOR, course_of, create, grow, opened_head, signed_manifest
+from protocol.notes import head_text
+from tests.aggregator.small_run import ENTRIES, OPERATOR, OTHER_OPERATOR, PEERS, course_of, create, grow, opened_head, signed_manifest
 
 GO_PACKAGES = Path("/usr/share/gocode")
 CHECKER = Path(__file__).parents[3] / "benchmarks" / "tlog" / "main.go"
@@ -117,6 +121,9 @@ def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log:
     older = tmp_path / "older"
     shutil.copy(exported / "checkpoint", older)
     grow(log, 2)
+    note = log.tree_head
+    cosigned = [cosign(head_text(opened_head(log)), 1_700_000_000 + number, witness) for number, witness in enumerate(PEERS[:2])]
+    keep_witnessed(directory, [Witnessed(opened_head(log), note, each) for each in cosigned])
     export(directory, exported)
 
     def check() -> subprocess.CompletedProcess[str]:
@@ -128,9 +135,18 @@ def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log:
     size = log.ledger.size
     assert held.returncode == 0, held.stderr
     assert held.stdout.splitlines() == [
-        f"{size} entries are under the signed root {opened_head(log).root.hex()}",
+        f"{size} entries are under the signed root {opened_head(log).root.hex()}; witnesses: 2",
+        f"the tree of {size} entries, cosigned by 2, is a prefix of it",
         f"the tree of {size - 2 * ENTRIES} entries is a prefix of it",
     ]
+    good = (exported / "checkpoint").read_text()
+    forged = with_cosignatures(note, [replace(cosigned[0], time_s=1)])
+    (exported / "checkpoint").write_text(forged)
+    assert check().returncode == 1
+    with pytest.raises(UserError, match="does not hold"):
+        verify(exported, course_of=course_of)
+    (exported / "checkpoint").write_text(good)
+    assert verify(exported, course_of=course_of).witnesses == tuple((size, each) for each in sorted(cosigned, key=lambda one: one.key))
     bundle = exported / "tile" / "entries" / "000"
     bundle.write_bytes(bundle.read_bytes()[:-1] + b"?")
     assert check().returncode == 1

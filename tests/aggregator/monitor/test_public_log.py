@@ -3,9 +3,15 @@
 from pathlib import Path
 
 from aggregator.log.exported import verify
+from aggregator.log.log import Log
 from aggregator.log.tiles import export
+from aggregator.log.witnessed import Witnessed, keep_witnessed
 from aggregator.rounds.opening import OpenRun
+from protocol.cosignatures import cosign, cosignatures_of
+from protocol.notes import head_text
+from protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import Shown
+from tests.aggregator.small_run import ENTRIES, PEERS, course_of, create, grow, signed_manifest
 
 
 def test_the_files_that_are_served_are_those_of_an_export(shown: Shown, played: tuple[Path, OpenRun], tmp_path: Path) -> None:
@@ -20,4 +26,36 @@ def test_the_files_that_are_served_are_those_of_an_export(shown: Shown, played: 
         (served / path).parent.mkdir(parents=True, exist_ok=True)
         (served / path).write_bytes(got.body)
     assert verify(served) == verify(to)
+    assert shown.get("/tlog/witnessed").status == 404
     assert verify(served).head == shown.sight.newest_head.head  # type: ignore[union-attr]
+
+
+def test_cosignatures_are_shown_with_the_head_that_they_are_of_and_the_newest_of_each_witness(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest()) as log:
+        grow(log, 1)
+        older = _by(log, PEERS[0])
+        grow(log, 1)
+        keep_witnessed(directory, [older, _by(log, PEERS[1])])
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        served = shown.get("/tlog/checkpoint").body.decode()
+        assert [each.key for each in cosignatures_of(served)] == [PEERS[1].public_key]
+        assert shown.get("/tlog/witnessed").body.decode() == served
+        answer = shown.get("/api/ledger/heads").json
+        assert [(one["size"], one["peer"], one["signed_at"]) for one in answer["witnesses"]] == [
+            (2 * ENTRIES, peer_name(PEERS[1].public_key), 1_700_000_000_000),
+            (ENTRIES, peer_name(PEERS[0].public_key), 1_700_000_000_000),
+        ]
+        assert answer["heads"][0]["note"] == served
+        to = tmp_path / "public"
+        export(directory, to)
+        assert (to / "checkpoint").read_text() == (to / "witnessed").read_text() == served
+        grow(log, 1)
+        shown.look()
+        assert cosignatures_of(shown.get("/tlog/checkpoint").body.decode()) == []
+        assert shown.get("/tlog/witnessed").body.decode() == served
+
+
+def _by(log: Log, witness: Identity) -> Witnessed:
+    return Witnessed(log.head, log.tree_head, cosign(head_text(log.head), 1_700_000_000, witness))

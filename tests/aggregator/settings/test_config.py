@@ -19,7 +19,7 @@ from protocol.exchange import Exchange, codec_named
 from protocol.manifest import TASKS, SignedManifest
 from protocol.private import PrivateData
 from protocol.rewards import architecture_cost
-from protocol.signing import Identity, sha256
+from protocol.signing import Identity, peer_name, sha256
 
 OPERATOR = Identity(b"\x01" * 32)
 STATE = sha256(b"state 0")
@@ -50,7 +50,14 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
     "rewards": {"pool": 1, "unaudited_percent": 100},
-    "follower": {"evaluate_every": 5, "front_every": 7, "keep_snapshots": 1, "keep_bodies": 9, "data_root": "/data"},
+    "follower": {
+        "evaluate_every": 5,
+        "front_every": 7,
+        "keep_snapshots": 1,
+        "keep_bodies": 9,
+        "witnesses": (peer_name(OPERATOR.public_key),),
+        "data_root": "/data",
+    },
 }
 
 

@@ -8,6 +8,7 @@ import { EncodingError, areEqual, concat, fromBase64, fromText, toHex } from "./
 import { Unchecked, sha256, webCrypto } from "./merkle.js";
 
 const MAX_NOTE_BYTES = 131072;
+const MAX_SIGNATURES = 100;
 const ED25519 = 1; // C2SP's signature type
 const P = 2n ** 255n - 19n;
 // The y coordinates of the points of low order: with such a key one signature fits many messages.
@@ -77,6 +78,7 @@ function split(note) {
     throw new EncodingError("a note is a text, a blank line and signature lines");
   }
   const lines = note.slice(blank + 2, -1).split("\n");
+  if (lines.length > MAX_SIGNATURES) throw new EncodingError(`a note has at most ${MAX_SIGNATURES} signatures`);
   return { text: note.slice(0, blank + 1), signatures: lines.map(parseSignature) };
 }
 

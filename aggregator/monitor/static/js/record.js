@@ -195,17 +195,12 @@ export class Record extends EventTarget {
     const { heads, witnesses } = await ask("ledger/heads", { limit: 12 });
     const rows = heads.map((one) => row(count(one.size), h("code", {}, shortHash(one.root)), clock(one.seen_at)));
     const open = byId("heads").querySelector("details")?.open;
-    const head = h(
-      "thead",
-      {},
-      h(
-        "tr",
-        {},
-        ["Entries", "Root", "Seen at"].map((name) => h("th", { scope: "col" }, name)),
-      ),
-    );
-    const seen = h("table", {}, h("caption", {}, "Signed states that the monitor saw"), head, h("tbody", {}, rows));
-    const beside = witnesses.length ? `Also signed by ${witnesses.join(", ")}.` : "No witness signs it beside the operator yet.";
+    const seen = tableWith("Signed states that the monitor saw", ["Entries", "Root", "Seen at"], rows);
+    const beside = witnesses.length
+      ? "Witnesses are not the operator's: each signs a state only if it goes on from the last one that it signed. Whose they are, the log cannot say."
+      : "No witness signs it beside the operator yet.";
+    const signed = witnesses.map((one) => row(h("code", { title: one.peer }, one.peer.slice(-8)), count(one.size), clock(one.signed_at)));
+    const named = tableWith("Witnesses, and the newest state that each has signed", ["Witness", "Entries", "Signed at"], signed);
     const whole = heads[0] && h("pre", { class: "mono scroll", tabindex: 0, "aria-label": "The newest signed state" }, heads[0].note);
     fill(
       byId("heads"),
@@ -214,11 +209,17 @@ export class Record extends EventTarget {
         { open },
         h("summary", {}, "Signed states of the log"),
         h("p", { class: "sub" }, beside),
+        witnesses.length > 0 && h("div", { class: "scroll" }, named),
         h("div", { class: "scroll" }, seen),
         whole,
       ),
     );
   }
+}
+
+function tableWith(caption, names, rows) {
+  const heads = names.map((name) => h("th", { scope: "col" }, name));
+  return h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
 }
 
 function fieldsTable(index, { kind, fields }) {

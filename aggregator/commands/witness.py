@@ -1,0 +1,64 @@
+"""The command of manta-aggregator that follows the log of another's run. Parses, calls, prints, exits."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import click
+
+from aggregator.clear_errors import clear_errors
+from protocol.errors import UserError
+from swarm.exits import end_soon, told_to_stop
+from swarm.loading import ending_at_ctrl_c
+from swarm.logs import FORMATS, set_up_logging
+
+_RUN = re.compile(r"[0-9a-f]{64}")
+
+
+@click.command()
+@click.option(
+    "--of",
+    "addresses",
+    multiple=True,
+    required=True,
+    metavar="MADDR",
+    help="Address of the run's aggregator, or of a peer; may be repeated.",
+)
+@click.option(
+    "--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Its memory and key."
+)
+@click.option("--run", metavar="ID", help="The run's id: be a witness of no other.")
+@click.option("--listen", metavar="HOST:PORT", help="Answer C2SP's add-checkpoint here, by HTTP.  [default: only dial out]")
+@click.option("--verbose", is_flag=True, help="Log why the log is not heard.")
+def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen: str | None, verbose: bool) -> None:
+    """Watch the log of anybody's run from outside: sign each of its heads that goes on from the last one, never two of one size."""
+    set_up_logging(FORMATS[0], verbose=verbose)
+    with clear_errors():
+        from swarm.addresses import check_peer_address
+        from swarm.disk import check_directory
+        from swarm.door import Door
+        from swarm.loading import check_installed
+
+        check_installed()
+        if run is not None and not _RUN.fullmatch(run):
+            raise UserError(f"--run: a run's id is 64 hexadecimal digits in lower case, not {run[:80]!r}")
+        for address in addresses:
+            check_peer_address(address)
+        door = None if listen is None else Door.at(listen, flag="--listen")
+        if door is not None:
+            door.listen()[0].close()
+        check_directory(directory)
+        with ending_at_ctrl_c():
+            from aggregator.witness.program import be_witness
+
+        async def watch() -> None:
+            await be_witness(addresses, directory, run=run, listen=door, say=click.echo, stopped=told_to_stop())
+
+        try:
+            asyncio.run(watch())
+        finally:
+            end_soon()
+        click.echo("stopped; start again with the same --dir to go on")
+
+
+COMMANDS = (witness,)

@@ -1,0 +1,115 @@
+"""Takes witnesses' cosignatures of the log's heads, and gives witnesses and peers the proofs that one head goes on from another.
+
+Nothing in a run depends on a witness: the log waits for none, and believes none but that its signature holds.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from aggregator.log.log import Log
+from aggregator.log.witnessed import Witnessed, keep_witnessed, read_witnessed
+from protocol.cosignatures import MAX_COSIGNATURES
+from protocol.encoding import pack, unpack
+from protocol.errors import ProofError, SignatureError, Unreachable
+from protocol.notes import head_text, origin
+from protocol.signing import PublicKey
+from swarm.messages import MAX_ASK_CONSISTENCY_BYTES, MAX_COSIGNED_BYTES, AskConsistency, Consistency, Cosigned
+from swarm.rpc import Endpoint
+
+MAX_CLOCK_S = 600  # that a witness's clock may be off the log's
+SILENT_S = 900.0  # who brought none for so long loses its place where there is no other
+
+
+class CosigningDesk:
+    """Answers "consistency" and "cosigned"."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        log: Log,
+        directory: Path,
+        named: Collection[PublicKey] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        now_s: Callable[[], float] = time.time,
+    ) -> None:
+        """Know what was kept at the last time.
+
+        Args:
+            endpoint: this node's.
+            log: the log.
+            directory: the run's.
+            named: the witnesses that always have a place.
+            clock: seconds that do not go back.
+            now_s: seconds since 1970.
+        """
+        self._endpoint = endpoint
+        self._log = log
+        self._directory = directory
+        self._named = frozenset(named)
+        self._clock = clock
+        self._now_s = now_s
+        name = origin(log.ledger.run, endpoint.key)
+        kept = read_witnessed(directory, name, endpoint.key)
+        self._of: dict[PublicKey, Witnessed] = {each.cosignature.key: each for each in kept if self._has(each)}
+        self._heard_s = dict.fromkeys(self._of, clock())
+        self._writing = asyncio.Lock()
+
+    def _has(self, each: Witnessed) -> bool:
+        return each.head.size <= self._log.head.size and self._log.head_of(each.head.size) == each.head
+
+    @property
+    def witnessed(self) -> list[Witnessed]:
+        """The newest head that each witness has cosigned."""
+        return list(self._of.values())
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        await self._endpoint.serve("consistency", self._on_consistency)
+        await self._endpoint.serve("cosigned", self._on_cosigned)
+
+    async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskConsistency, request, max_bytes=MAX_ASK_CONSISTENCY_BYTES)
+        try:
+            return pack(Consistency(self._log.consistency(ask.old, ask.new)))
+        except ValueError as error:
+            raise Unreachable(str(error)) from error
+
+    async def _on_cosigned(self, caller: PublicKey, request: bytes) -> bytes:
+        brought = unpack(Cosigned, request, max_bytes=MAX_COSIGNED_BYTES)
+        cosignature = brought.cosignature
+        if cosignature.key != caller:
+            raise SignatureError("a cosignature of another key than the caller's")
+        try:
+            head = self._log.head_of(brought.size)
+        except ValueError as error:
+            raise ProofError(str(error)) from error
+        cosignature.check(head_text(head))
+        off_s = cosignature.time_s - self._now_s()
+        if abs(off_s) > MAX_CLOCK_S:
+            raise ProofError(f"the cosignature's time is {abs(off_s):.0f} s {'ahead of' if off_s > 0 else 'behind'} the log's clock")
+        known = self._of.get(caller)
+        if known is not None and (known.head.size, known.cosignature.time_s) > (head.size, cosignature.time_s):
+            return b""
+        self._make_room(caller)
+        self._of[caller] = Witnessed(head, self._log.note_of(head.size), cosignature)
+        self._heard_s[caller] = self._clock()
+        async with self._writing:
+            await asyncio.to_thread(keep_witnessed, self._directory, self.witnessed)
+        return b""
+
+    def _make_room(self, key: PublicKey) -> None:
+        """Have a place for a witness.
+
+        Raises:
+            Unreachable: there is none.
+        """
+        if key in self._of or len(self._of) < MAX_COSIGNATURES:
+            return
+        others = [other for other in self._of if other not in self._named]
+        oldest = min(others, key=self._heard_s.__getitem__, default=None)
+        if oldest is None or (key not in self._named and self._clock() - self._heard_s[oldest] < SILENT_S):
+            raise Unreachable(f"this log hands out the cosignatures of {MAX_COSIGNATURES} witnesses, and has so many")
+        del self._of[oldest], self._heard_s[oldest]

@@ -1,0 +1,157 @@
+"""A witness's HTTP: C2SP tlog-witness's call ``add-checkpoint``, for whoever brings a tree head with its proof. Bounded."""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import re
+from collections.abc import AsyncIterator, Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from aggregator.monitor.connections import BoundedConnection
+from aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule
+from protocol.errors import EncodingError, OwnFault, ProofError, RemoteFault, SignatureError, StorageError
+from protocol.merkle import HASH_BYTES
+from protocol.notes import MAX_NOTE_BYTES
+from swarm.door import Door
+
+PATH = "/add-checkpoint"
+MAX_PROOF = 63  # lines
+_MAX_BODY_BYTES = MAX_NOTE_BYTES + 64 * (MAX_PROOF + 2)
+_MAX_CONNECTIONS = 64
+_REQUEST_S = 20.0  # for all of it to come
+_OLD = re.compile(r"old (0|[1-9][0-9]{0,18})")
+
+logger = logging.getLogger("manta.witness")
+
+
+class _TooLarge(Exception):
+    """A body of more bytes than any that is taken."""
+
+
+def parse(body: bytes) -> tuple[int, tuple[bytes, ...], str]:
+    """Return the old size, the proof and the note in the body of a request.
+
+    Raises:
+        EncodingError: it is none.
+    """
+    try:
+        head, blank, note = body.decode().partition("\n\n")
+    except UnicodeDecodeError as error:
+        raise EncodingError("the request is not UTF-8") from error
+    old, *lines = head.split("\n")
+    found = _OLD.fullmatch(old)
+    if found is None or not blank:
+        raise EncodingError("a request is: old SIZE, the lines of the proof, an empty line, and the signed tree head")
+    if len(lines) > MAX_PROOF:
+        raise EncodingError(f"a proof has at most {MAX_PROOF} lines")
+    return int(found[1]), tuple(map(_hash, lines)), note
+
+
+def _hash(line: str) -> bytes:
+    try:
+        data = base64.b64decode(line, validate=True)
+    except ValueError as error:
+        raise EncodingError("a line of the proof is not base64") from error
+    if len(data) != HASH_BYTES or base64.b64encode(data).decode() != line:
+        raise EncodingError("a line of the proof is no hash in base64")
+    return data
+
+
+def app(rule: Rule) -> Starlette:
+    """Return what answers for a witness."""
+
+    async def add(request: Request) -> Response:
+        try:
+            async with asyncio.timeout(_REQUEST_S):
+                old, proof, note = parse(await _body(request))
+            cosignature = await asyncio.to_thread(rule.cosign, note, old, proof)
+        except (TimeoutError, ClientDisconnect):
+            return _no(408, "too slow")
+        except _TooLarge:
+            return _no(413, f"more than {_MAX_BODY_BYTES} bytes")
+        except OtherSize:
+            return Response(f"{rule.head.size}\n", 409, media_type="text/x.tlog.size", headers={"content-type": "text/x.tlog.size"})
+        except StorageError as error:
+            logger.error("not cosigned reason=%s", error)
+            return _no(503, "this witness cannot remember what it signs")
+        except RemoteFault as error:
+            return _no(_status_of(error), str(error))
+        return PlainTextResponse(cosignature.line)
+
+    return Starlette(routes=[Route(PATH, add, methods=["POST"])])
+
+
+def _status_of(error: RemoteFault) -> int:
+    """Return the HTTP status that C2SP wants for a refusal."""
+    if isinstance(error, OtherLog):
+        return 404
+    if isinstance(error, OtherTree):
+        return 409
+    if isinstance(error, SignatureError):
+        return 403
+    return 422 if isinstance(error, ProofError) else 400
+
+
+def _no(status: int, reason: str) -> Response:
+    return PlainTextResponse(f"{reason}\n", status)
+
+
+async def _body(request: Request) -> bytes:
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > _MAX_BODY_BYTES:
+            raise _TooLarge
+        parts.append(part)
+    return b"".join(parts)
+
+
+class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
+    """A server that leaves signals to the program that it is a part of."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(rule: Rule, door: Door) -> AsyncIterator[str]:
+    """Answer until the end of the context; yields the address, ``http://HOST:PORT/``.
+
+    Raises:
+        UserError: see ``Door.listen``.
+    """
+    listening, door = door.listen()
+    config = uvicorn.Config(
+        app(rule),
+        http=BoundedConnection,
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_keep_alive=15,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=16_384,
+    )
+    server = _Server(config)
+    task = asyncio.create_task(server.serve([listening]))
+    try:
+        while not server.started:
+            if task.done():
+                task.result()
+                raise OwnFault("the witness's HTTP server ended before it began")
+            await asyncio.sleep(0.01)
+        yield door.url
+    finally:
+        server.should_exit = True
+        await task

@@ -1,0 +1,128 @@
+"""The rule of a witness (C2SP tlog-witness): it cosigns a tree head of a log only if that goes on from the last one that it cosigned.
+
+So it never signs two trees of one size. What it is about to sign is on the disk before anybody has the signature: killed at any moment it
+remembers as much as it gave, or more.
+
+DIR/head   the signed note of the last tree head that it cosigned, or was about to
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from threading import Lock
+
+from protocol.cosignatures import Cosignature, cosign
+from protocol.encoding import pack
+from protocol.errors import EncodingError, RemoteFault, SignatureError, StorageError
+from protocol.histories import TwoHeads
+from protocol.manifest import SignedManifest
+from protocol.merkle import EMPTY_ROOT, verify_consistency
+from protocol.notes import MAX_NOTE_BYTES, TreeHead, open_tree_head, origin, split_note
+from protocol.signing import Identity
+from swarm.disk import disk_errors, make_directory, write_durably
+
+HEAD = "head"
+PROOFS = "proofs"
+
+
+class NotCosigned(RemoteFault):
+    """A tree head that this witness does not sign."""
+
+
+class OtherLog(NotCosigned):
+    """It is of a log that this witness does not know."""
+
+
+class OtherSize(NotCosigned):
+    """The proof that came with it does not begin where this witness stands."""
+
+
+class OtherTree(NotCosigned):
+    """It is of the size of the head that was cosigned last, and of another tree: the log has two histories."""
+
+
+class Rule:
+    """One witness's memory of one log. Any thread may use it; it blocks for as long as the disk takes."""
+
+    def __init__(self, directory: Path, witness: Identity, signed: SignedManifest, now_s: Callable[[], float] = time.time) -> None:
+        """Remember what was cosigned before in ``directory``, which nobody else uses.
+
+        Raises:
+            StorageError: that cannot be read, or is damaged: this witness must not sign, and a new one needs a new directory and key.
+        """
+        self.signed = signed
+        self._directory = directory
+        self._witness = witness
+        self._operator = signed.open().operators[0]
+        self._now_s = now_s
+        self.origin = origin(signed.run, self._operator)
+        self._mutex = Lock()
+        self._held: tuple[str, TreeHead] | None = self._kept()
+
+    @property
+    def head(self) -> TreeHead:
+        """The last head that it cosigned; that of an empty log before there was one."""
+        return TreeHead(self.origin, 0, EMPTY_ROOT) if self._held is None else self._held[1]
+
+    def cosign(self, note: str, old_size: int, proof: Sequence[bytes]) -> Cosignature:
+        """Return the cosignature of the tree head in ``note``, which is remembered from then on.
+
+        Args:
+            note: signed by the log.
+            old_size: of the head from which the proof leads to that one.
+            proof: of consistency.
+
+        Raises:
+            EncodingError: it is no note of a tree head, or of fewer entries than ``old_size``.
+            OtherLog: of another log.
+            SignatureError: the log's key did not sign it.
+            OtherSize: ``old_size`` is not that of ``head``.
+            OtherTree: it is as large as ``head``, and another; both are kept as a proof.
+            ProofError: it does not go on from ``head``, or the proof does not show it.
+            StorageError: it could not be remembered.
+        """
+        text, _ = split_note(note)
+        if text.partition("\n")[0] != self.origin:
+            raise OtherLog(f"this witness knows {self.origin} only")
+        head = open_tree_head(note, self.origin, self._operator)
+        if old_size > head.size:
+            raise EncodingError(f"no proof leads from {old_size} entries to {head.size}")
+        with self._mutex:
+            held = self.head
+            forked = self._keep_both(note) if head.size == held.size and head.root != held.root else None
+            if old_size != held.size:
+                raise OtherSize(f"the last head cosigned has {held.size} entries, not {old_size}")
+            if forked is not None:
+                raise OtherTree(f"another tree of {head.size} entries was cosigned before; the proof is in {forked}")
+            verify_consistency(held.size, head.size, proof, held.root, head.root)
+            if head.size > held.size:
+                self._remember(note, head)
+            return cosign(text, int(self._now_s()), self._witness)
+
+    def _remember(self, note: str, head: TreeHead) -> None:
+        write_durably(self._directory / HEAD, note.encode())  # durable from this line: only then is it signed
+        self._held = note, head
+
+    def _keep_both(self, note: str) -> Path:
+        assert self._held is not None  # an empty log has one root
+        path = self._directory / PROOFS / f"two-heads-{self.head.size}.proof"
+        make_directory(path.parent)
+        write_durably(path, pack(TwoHeads(self.signed, (self._held[0], note))))
+        return path
+
+    def _kept(self) -> tuple[str, TreeHead] | None:
+        path = self._directory / HEAD
+        if not path.exists():
+            return None
+        with disk_errors(path), path.open("rb") as file:
+            data = file.read(MAX_NOTE_BYTES + 1)
+        try:
+            note = data.decode()
+            head = open_tree_head(note, self.origin, self._operator)
+            if head.origin != self.origin:
+                raise SignatureError(f"of another log, {head.origin}")
+        except (UnicodeDecodeError, RemoteFault) as error:
+            raise StorageError(
+                f"{path} is damaged ({error}): this witness may not sign any more; begin a new one in another --dir"
+            ) from error
+        return note, head
