@@ -4,6 +4,8 @@ Samples are ordered by the SHA-256 of their names, so that each shard is a fair 
 nobody has chosen.
 """
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import shutil
@@ -130,11 +132,15 @@ class _Shuffled(Sequence[Pair]):
 
 
 class _Writer:
-    """Shards in a folder of their own, which gets its name when they are all there."""
+    """Shards in a folder of their own, which gets its name when they are all there.
+
+    Until then it is locked. What is in it without a lock was left by a process that was killed, and is removed.
+    """
 
     def __init__(self, out: Path, shard_bytes: int, total: int, tell: Tell) -> None:
         self._out = out
-        self._stage = out.with_name(f".{out.name}.part-{os.getpid()}")
+        self._stage = out.with_name(f".{out.name}.part")
+        self._lock = contextlib.ExitStack()
         self._shard_bytes = shard_bytes
         self._total = total
         self._tell = tell
@@ -142,19 +148,39 @@ class _Writer:
         self._shards: list[Shard] = []
         self._waiting: list[Coded] = []
         self._waiting_bytes = 0
+        self._is_named = False  # the folder
         self.channels = 1
 
     def __enter__(self) -> "_Writer":
         if self._out.exists():
             raise UserError(f"{self._out} is there already; it is left as it is: choose another name with --shard")
         try:
-            self._stage.mkdir(parents=True)
+            self._stage.mkdir(parents=True, exist_ok=True)
+            self._take_stage()
         except OSError as error:
+            self._lock.close()
             raise UserError(f"cannot write to {self._out.parent}: {error.strerror}; choose another place with --shard") from error
         return self
 
     def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._stage, ignore_errors=True)
+        with self._lock:
+            if not self._is_named:
+                shutil.rmtree(self._stage, ignore_errors=True)
+
+    def _take_stage(self) -> None:
+        """Lock the folder, which is empty then."""
+        descriptor = os.open(self._stage, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        self._lock.callback(os.close, descriptor)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_there = os.path.samestat(os.fstat(descriptor), os.lstat(self._stage))
+        except (BlockingIOError, FileNotFoundError):
+            is_there = False
+        if not is_there:  # somebody has it, or had it a moment ago
+            self._lock.close()
+            raise UserError(f"another process is writing {self._out}: wait for it, or choose another name with --shard")
+        for left in self._stage.iterdir():
+            left.unlink()
 
     @property
     def shards(self) -> tuple[Shard, ...]:
@@ -181,6 +207,7 @@ class _Writer:
             os.rename(self._stage, self._out)
         except OSError as error:
             raise UserError(f"cannot write {self._out}: {error.strerror}; choose another name with --shard") from error
+        self._is_named = True
         return list_
 
     def _end_shard(self) -> None:
