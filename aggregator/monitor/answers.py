@@ -19,6 +19,7 @@ from aggregator.monitor.shown import (
     Json,
     shown_claim,
     shown_head,
+    shown_members_front,
     shown_peer,
     shown_point,
     shown_quality,
@@ -163,6 +164,10 @@ class Answers:
             points = one.timed_by(seen[-1]).front(higher, cost)
             fronts.append({"round": one.round, "points": [shown_point(*each) for each in points]})
         return {"metric": self._metric, "cost": cost, "fronts": [one for one in fronts if one["points"]]}
+
+    async def members_front(self, asked: Asked) -> Json:
+        """``/api/members-front``"""
+        return shown_members_front(self._sight.members_front.newest, self._metric)
 
     async def pictures(self, asked: Asked) -> Json:
         """``/api/pictures``"""

@@ -148,6 +148,7 @@ class MonitorApp:
             "/api/series": (answers.series, span),
             "/api/quality": (answers.quality, span),
             "/api/fronts": (answers.fronts, ("limit", "cost")),
+            "/api/members-front": (answers.members_front, ()),
             "/api/pictures": (answers.pictures, ()),
             "/api/peers": (answers.peers, (*page, "sort", "order", "cohort", "state", "query")),
             "/api/peers/{of}": (answers.peer, ("before", "limit")),

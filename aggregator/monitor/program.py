@@ -86,6 +86,8 @@ class Monitor:
             self._streams.publish("head", shown_head(sight.newest_head))
         if news.quality and sight.evaluations.newest is not None:
             self._streams.publish("quality", shown_quality(sight.evaluations.newest))
+        if news.front and sight.members_front.newest is not None:
+            self._streams.publish("front", {"round": sight.members_front.newest.round})
         if news.pictures:
             self._streams.publish("pictures", {"round": sight.pictures.index.round})
 

@@ -11,11 +11,13 @@ from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.monitor.rounds import RoundSeen
 from aggregator.monitor.sight import HeadSeen
 from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
+from aggregator.rounds.front_file import MembersFront
 from protocol.cosignatures import witness_key, witness_name
 from protocol.signing import peer_name
 
 Json = dict[str, Any]
 SWARM_LETTERS = 12
+MAX_NOT_BELIEVED = 20
 
 
 def shown_round(one: RoundSeen) -> Json:
@@ -149,6 +151,25 @@ def shown_point(point: Point, on_front: bool) -> Json:
         "quality": point.quality,
         "kind": point.kind,
         "on_front": on_front,
+    }
+
+
+def shown_members_front(newest: MembersFront | None, metric: str) -> Json:
+    """Return ``/api/members-front``."""
+    if newest is None:
+        return {"metric": metric, "round": None, "measured": 0, "members": 0, "samples": 0, "not_believed": [], "points": []}
+    return {
+        "metric": metric,
+        "round": newest.round,
+        "measured": newest.measured,
+        "members": newest.members,
+        "samples": newest.samples,
+        "not_believed": list(newest.not_believed[:MAX_NOT_BELIEVED]),
+        "points": [
+            {"text": one.text, "macs": one.macs, "quality": quality, "loss": one.loss}
+            for one in newest.front
+            if (quality := one.accuracy if metric == "accuracy" else one.epe) is not None
+        ],
     }
 
 

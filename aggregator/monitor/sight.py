@@ -17,6 +17,7 @@ from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, Witnessed
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
 from aggregator.monitor.kept import KEPT, Keeping
+from aggregator.monitor.members_front import FrontSeen
 from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
 from aggregator.monitor.view import View
@@ -53,12 +54,13 @@ class News:
     live: bool = False
     quality: bool = False
     pictures: bool = False
+    front: bool = False
     alarms: bool = False
 
     @property
     def is_any(self) -> bool:
         """Whether there was anything new."""
-        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.alarms))
+        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.front, self.alarms))
 
 
 class Sight:
@@ -85,6 +87,7 @@ class Sight:
         self.live_read_at: int | None = None
         self.evaluations = Evaluations(directory / DIRECTORY)
         self.pictures = Pictures(directory / DIRECTORY, self.manifest.task)
+        self.members_front = FrontSeen(directory / _SNAPSHOTS)
         self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
         self.first_head: HeadSeen | None = None
         self._witnessed: list[Witnessed] = []
@@ -117,7 +120,15 @@ class Sight:
         wrongs: list[Wrong] = []
         rounds, alarms = self.view.round, self.alarms.on
         found: list[bool] = []
-        for look in (self._look_at_log, self._look_at_witnesses, self._look_at_live, self._look_at_evaluations, self._look_at_pictures):
+        looks = (
+            self._look_at_log,
+            self._look_at_witnesses,
+            self._look_at_live,
+            self._look_at_evaluations,
+            self._look_at_pictures,
+            self._look_at_front,
+        )
+        for look in looks:
             try:
                 found.append(await look())
             except (OSError, ValueError, StorageError, EncodingError, LedgerError) as error:
@@ -129,8 +140,8 @@ class Sight:
         if self.live is not None:
             wrongs += self.alarms.refused(self.live, now)
         self.alarms.look(wrongs, now)
-        head, _, live, quality, pictures = found
-        return News(self.view.round - rounds, head, live, quality, pictures, self.alarms.on != alarms)
+        head, _, live, quality, pictures, front = found
+        return News(self.view.round - rounds, head, live, quality, pictures, front, self.alarms.on != alarms)
 
     async def look_back(self) -> None:
         """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""
@@ -210,6 +221,9 @@ class Sight:
         with contextlib.suppress(FileNotFoundError):  # newer ones are just being written
             return await asyncio.to_thread(self.pictures.read_on)
         return False
+
+    async def _look_at_front(self) -> bool:
+        return await asyncio.to_thread(self.members_front.read_on)
 
     def _judge_evaluation(self, now: int) -> None:
         """Was what was evaluated the state that the log names?"""

@@ -5,14 +5,13 @@ computer next to nothing. Nobody waits for it, and nothing depends on it: what g
 """
 
 import asyncio
-import json
 import logging
 import random
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
+from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront, read_front
 from automl.data.dataset import SEARCH
 from automl.evaluation.samples import Measured
 from automl.search.constraints import Cost, Region
@@ -30,10 +29,7 @@ from swarm.disk import make_directory, replace_file
 from swarm.neighbours import Neighbours
 from swarm.rpc import Endpoint
 
-FILE, FORMAT = "front.json", "manta/front/v1"
-
 _EFFORT = Effort(population=12, generations=4)
-_MAX_BYTES = 1 << 20
 
 logger = logging.getLogger("manta.fronts")
 
@@ -104,21 +100,23 @@ class Fronts:
             logger.warning("no front round=%d reason=%s", round_, error)
             return False
         best = [point.architecture for point in front(points)]
-        shown = [{"text": each.text, "macs": int(axis.of(each)), "loss": measured[each].loss, **measured[each].quality} for each in best]
         members = self._members
-        value = {
-            "format": FORMAT,
-            "round": round_,
-            "state": state.hex(),
-            "measured": len(points),
-            "members": len(members.answered),
-            "samples": len(measured[best[0]].losses),
-            "not_believed": [peer_name(PublicKey(key)) for key in members.liars],
-            "front": shown,
-        }
+        value = MembersFront(
+            round=round_,
+            state=state.hex(),
+            measured=len(points),
+            members=len(members.answered),
+            samples=len(measured[best[0]].losses),
+            not_believed=tuple(peer_name(PublicKey(key)) for key in members.liars),
+            front=tuple(self._point(each, measured[each]) for each in best),
+        )
         await asyncio.to_thread(self._write, value)
         logger.info("front round=%d measured=%d front=%d members=%d", round_, len(points), len(best), len(members.answered))
         return True
+
+    def _point(self, architecture: Architecture, found: Measured) -> FrontPoint:
+        cost = {"text": architecture.text, "macs": macs(architecture, self._space)}
+        return FrontPoint.model_validate({**found.quality, **cost, "loss": found.loss})
 
     def _ask(self, loop: asyncio.AbstractEventLoop, round_: int, state: bytes, architectures: Sequence[str], part: str) -> Sequence[Result]:
         """Ask from the thread of the search; where the loop ends, so does the search."""
@@ -131,15 +129,13 @@ class Fronts:
     def _last(self) -> list[Architecture]:
         """Return the front of the last time; none where there is no such file, or it says nothing of this space."""
         try:
-            with self._path.open("rb") as file:
-                value: Any = json.loads(file.read(_MAX_BYTES))
-            return [Architecture.parse(str(point["text"]), self._space) for point in value["front"]]
+            return [Architecture.parse(point.text, self._space) for point in read_front(self._path.parent).front]
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError) as error:
             logger.warning("front not read path=%s reason=%s", self._path, error)
             return []
 
-    def _write(self, value: object) -> None:
+    def _write(self, value: MembersFront) -> None:
         make_directory(self._path.parent)
-        replace_file(self._path, json.dumps(value, indent=1, allow_nan=False).encode() + b"\n")
+        replace_file(self._path, value.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")

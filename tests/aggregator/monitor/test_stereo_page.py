@@ -8,13 +8,15 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
 from aggregator.attendants.live import DIRECTORY
 from aggregator.monitor.pictures import PicturesIndex
-from automl.spaces.cost import cost_table
+from aggregator.rounds.front_file import FILE, FrontPoint, MembersFront
+from automl.spaces.cost import cost_table, macs
 from automl.spaces.space import space_named
 from protocol.manifest import SignedManifest
 from tests.aggregator.monitor.asgi import Shown, live_of, write_live
@@ -31,6 +33,18 @@ RECORDED = Path(__file__).parent / "recorded_stereo"
 INDEX = PicturesIndex.model_validate_json((RECORDED / "pictures" / "index.json").read_bytes())
 SPACE = space_named("stereo-tiny")
 SIGNED = SignedManifest.sign(manifest_of(OPERATOR, task="stereo", dataset="layers", supernet=SPACE.name, costs=cost_table(SPACE)), OPERATOR)
+FRONT = MembersFront(  # that peers measured; the evaluator's own comes from what was recorded
+    round=27,
+    state="00" * 32,
+    measured=48,
+    members=3,
+    samples=32,
+    not_believed=("12D3KooWLiarLiarLiarEnd4u1",),
+    front=tuple(
+        FrontPoint(text=one.text, macs=macs(one, SPACE), loss=epe, epe=epe)
+        for one, epe in ((SPACE.smallest(), 3.06), (SPACE.sample(Random(3)), 2.96), (SPACE.largest(), 2.71))
+    ),
+)
 WAIT_MS = 1000 * DEADLINE_S
 SIZES = {"desktop": {"width": 1440, "height": 900}, "phone": {"width": 390, "height": 844}}
 
@@ -42,6 +56,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with create(directory, SIGNED):
         shutil.copytree(RECORDED, directory / DIRECTORY)
         write_live(directory, live_of())
+        (directory / "snapshots").mkdir(exist_ok=True)
+        (directory / "snapshots" / FILE).write_text(FRONT.model_dump_json())
     return directory
 
 
@@ -101,6 +117,18 @@ def _compare(page: Any) -> None:
     assert answer.count() == 1
 
 
+def _see_members_front(page: Any) -> None:
+    figure = page.locator("#members-figure")
+    figure.wait_for(timeout=WAIT_MS)
+    assert figure.locator("#members-sub").text_content() == (
+        "3 networks, each with less loss than any that costs less, of 48 that 3 volunteers’ computers measured after round 27, "
+        "on 32 examples that nobody trains on. Others contradicted …arEnd4u1, whose answers do not count."
+    )
+    assert figure.locator(".point").count() == 3
+    figure.get_by_text("As a table").click()
+    assert figure.locator("tbody code").all_text_contents() == [point.text for point in FRONT.front]
+
+
 @pytest.mark.swarm
 @pytest.mark.parametrize("colours", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
@@ -125,11 +153,13 @@ def test_a_stereo_run_is_shown(browser: Any, screens: Path, address: str, size: 
         assert f"{scene.largest_epe:.2f} px" in told
         assert f"{scene.smallest_epe:.2f} px" in told
     assert page.locator("#loss-figure").is_hidden()
+    page.locator("#front").evaluate("(node) => node.scrollIntoView()")  # what is out of sight is not loaded
     page.locator("#front .point").first.wait_for(timeout=WAIT_MS)
     assert "operations" in page.locator("#front svg[role=img]").get_attribute("aria-label")
     page.get_by_label("Cost", exact=True).select_option("latency")
     page.locator("#front svg[aria-label*=' ms']").wait_for(timeout=WAIT_MS)
     assert "one core" in page.locator("#front-note").text_content()
+    _see_members_front(page)
     _compare(page)
     page.screenshot(path=screens / f"stereo-{size}-{colours}.png", full_page=True)
     assert structure_faults(page) == []

@@ -14,7 +14,7 @@ const COSTS = {
 };
 
 /** Draw fronts, the newest first, as of `/api/fronts`; `metric` is the run's, `format` writes its values. */
-export function drawFront(place, tablePlace, { fronts, cost }, metric, format) {
+export function drawFront(place, { fronts, cost }, metric, format) {
   const price = COSTS[cost];
   const points = fronts.flatMap((one) => one.points);
   if (!points.length) {
@@ -41,9 +41,14 @@ export function drawFront(place, tablePlace, { fronts, cost }, metric, format) {
   for (const [age, one] of [...fronts.entries()].reverse()) inside.append(...front(one, age === 0, across, up, format, price));
   drawing.append(inside);
   fill(place, drawing);
+}
+
+/** Show the networks of the newest evaluation as a table. */
+export function tableFront(place, [newest], format) {
+  if (!newest) return;
   const names = { largest: "the largest", smallest: "the smallest", random: "one in between" };
   const head = ["Operations of one answer", "On one core, ms", "How good", "Which", "Best at its cost"];
-  table(tablePlace, `Networks after round ${newest.round}`, head, () =>
+  table(place, `Networks after round ${newest.round}`, head, () =>
     newest.points.map((one) => [compact(one.macs), milliseconds(one.latency_ms), format(one.quality), names[one.kind] ?? one.kind, one.on_front ? "yes" : "no"]),
   );
 }

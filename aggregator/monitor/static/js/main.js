@@ -80,6 +80,7 @@ async function begin() {
   stream.addEventListener("round", onRound);
   stream.addEventListener("head", ({ detail }) => checks.take(detail));
   stream.addEventListener("quality", () => quality.ask());
+  stream.addEventListener("front", () => quality.membersFront.ask());
   stream.addEventListener("pictures", () => quality.pictures.ask());
   everything();
   work.fromAddress();

@@ -4,7 +4,8 @@ import { Refresher, ask } from "./api.js";
 import { Chart } from "./charts.js";
 import { byId, fill, h, setText } from "./dom.js";
 import { compact, percent, quality } from "./format.js";
-import { drawFront } from "./front.js";
+import { drawFront, tableFront } from "./front.js";
+import { showMembersFront } from "./members_front.js";
 
 const POINTS = 400;
 const LATENCY = "As one core of the aggregator’s computer takes for it: measure your own device with manta-search profile.";
@@ -38,6 +39,9 @@ export class QualityPart {
     this.fronts = new Refresher(byId("front"), 2000, async () =>
       this.showFronts(await ask("fronts", { limit: 6, cost: byId("front-cost").value })),
     );
+    this.membersFront = new Refresher(byId("front"), 2000, async () =>
+      showMembersFront(await ask("members-front"), run.metric, this.format),
+    );
     byId("front-cost").addEventListener("change", () => this.fronts.ask());
     this.series = new Refresher(byId("samples"), 3000, () => this.loadSeries());
     this.pictures = new Refresher(byId("pictures"), 3000, async () => showPictures(await ask("pictures"), this.format));
@@ -45,12 +49,13 @@ export class QualityPart {
   }
 
   showFronts(found) {
-    drawFront(byId("front"), byId("front-table"), found, this.run.metric, this.format);
+    drawFront(byId("front"), found, this.run.metric, this.format);
+    tableFront(byId("front-table"), found.fronts, this.format);
     setText(byId("front-note"), found.cost === "latency" ? LATENCY : "");
   }
 
   ask() {
-    for (const part of [this.curves, this.fronts, this.pictures]) part.ask();
+    for (const part of [this.curves, this.fronts, this.membersFront, this.pictures]) part.ask();
   }
 
   async loadCurves() {

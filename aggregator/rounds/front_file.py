@@ -1,0 +1,56 @@
+"""The file of the front that a run's members measured last, DIR/snapshots/front.json: what is in it. Light: the page's program reads it."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+FILE = "front.json"
+_MAX_BYTES, _MAX_POINTS = 1 << 20, 256
+
+
+class FrontPoint(BaseModel):
+    """A network that no other one with fewer MACs was as good as."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+    text: str = Field(max_length=4096)  # as ``manta-search export --arch`` takes it
+    macs: int = Field(ge=0)  # of one sample
+    loss: float  # what the front is by
+    accuracy: float | None = None
+    epe: float | None = None  # of stereo, in pixels; below it shares of the pixels
+    d1: float | None = None
+    bad3: float | None = None
+
+
+class MembersFront(BaseModel):
+    """All of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    format: Literal["manta/front/v1"] = "manta/front/v1"
+    round: int = Field(ge=0)
+    state: str = Field(max_length=64)
+    measured: int = Field(ge=0)  # networks
+    members: int = Field(ge=0)  # that answered
+    samples: int = Field(ge=0)  # that each was measured on
+    not_believed: tuple[str, ...]  # members, by name
+    front: tuple[FrontPoint, ...] = Field(max_length=_MAX_POINTS)  # by their MACs
+
+
+def read_front(directory: Path) -> MembersFront:
+    """Return the front in a folder of snapshots.
+
+    Raises:
+        FileNotFoundError: there is none.
+        OSError: it cannot be read.
+        ValueError: it is damaged, or of another version.
+    """
+    with (directory / FILE).open("rb") as file:
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"{FILE} has more than {_MAX_BYTES} bytes")
+    try:
+        return MembersFront.model_validate_json(data)
+    except ValidationError as error:
+        raise ValueError(f"{FILE} is damaged, or of another version") from error
