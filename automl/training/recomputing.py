@@ -1,0 +1,135 @@
+"""One device that computes claimed lots again, and says what it found: of a lot, of a body and the projections in it, or of a whole claim.
+
+What is compared, and how near it has to be, is ``automl.training.auditing``'s. Weights are given by the caller, who knows of which commit.
+
+Shapes: N all weights of the supernet.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from automl.data.dataset import TrainingSet
+from automl.training.auditing import (
+    FP32,
+    Deviation,
+    Tolerance,
+    body_deviation,
+    deviation,
+    is_linear,
+    lot_of,
+    mean_projection,
+    projection_of,
+)
+from automl.training.lots import LotResult, Worker
+from automl.training.schedule import Plan
+from exact.coding import Body, encode, parse
+from exact.residuals import covered
+from protocol.manifest import Manifest
+from protocol.records import Claim, LotRecord
+
+_DOUBT = 3.0  # tolerances: what is off, but no farther than so many, is looked at more closely before anybody is accused
+_OTHERS = 4  # lots of the claim that are computed again then
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came out here."""
+
+    holds: bool
+    projection: bytes  # of what was computed: the lot's gradient, or the mean one
+    deviation: float  # in parts of its norm, of what was claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A contribution as it stands in a table: its body, and what the claims in it say."""
+
+    body: Body
+    floor: int  # of its base
+    claims: tuple[Claim, ...]
+    records: tuple[tuple[LotRecord, ...], ...]  # of each claim
+    coverage: NDArray[np.bool_] | None = field(repr=False, default=None)  # (N,) which weights it is about; None: all
+
+
+class Recomputer:
+    """Audits of one run's claims; not for several threads at once."""
+
+    def __init__(self, manifest: Manifest, dataset: TrainingSet, *, device: str = "cpu", tolerance: Tolerance = FP32) -> None:
+        """Compute on ``device``, with the samples of ``dataset``."""
+        self._manifest = manifest
+        self._plan = Plan.of(manifest)
+        self._tolerance = tolerance
+        self._worker = Worker(manifest.supernet, dataset, device)
+
+    @property
+    def num_weights(self) -> int:
+        """N."""
+        return self._worker.num_weights
+
+    def load(self, parameters: Tensor, teacher: Tensor | None) -> None:
+        """Take over the parameters (N,) of the base's state, and those of its teacher where the round has one."""
+        self._worker.load(parameters)
+        self._worker.teach(teacher)
+
+    def lot(self, claim: Claim, records: Sequence[LotRecord], place: int) -> Finding:
+        """Compute one lot of a claim again, the one whose record stands at ``place``."""
+        result, apart = self._computed(claim, records[place])
+        return Finding(self._holds(claim, records, place, apart), result.projection, apart.projection)
+
+    def sum(self, given: Given) -> Finding:
+        """Compare a contribution's body with the mean of what the records in it say, which needs no gradient: projections are linear.
+
+        It holds where nothing can be said of it so (``automl.training.auditing.is_linear``).
+        """
+        decoded = projection_of(given.body.values(given.floor))
+        if not is_linear(given.body):
+            return Finding(True, decoded, 0.0)
+        cap = self._manifest.exchange.weight_cap
+        weights = [min(sum(record.samples for record in records), cap) for records in given.records]
+        means = [mean_projection(records) for records in given.records]
+        expected = np.average(np.array(means), axis=0, weights=weights)
+        apart = body_deviation(given.body, given.floor, expected)
+        return Finding(apart <= self._tolerance.projection, decoded, apart)
+
+    def whole(self, given: Given, claim: Claim, records: Sequence[LotRecord]) -> Finding:
+        """Compute all lots of a claim again, and the body that had to follow, where the contribution has no other claim."""
+        holds, samples = True, 0
+        sum_N = np.zeros(self._worker.num_weights)
+        for place, record in enumerate(records):
+            result, apart = self._computed(claim, record)
+            holds = holds and self._holds(claim, records, place, apart)
+            sum_N += result.gradient.numpy().astype(np.float64) * record.samples
+            samples += record.samples
+        mean_N = (sum_N / samples).astype(np.float32)
+        far = self._far(given, mean_N) if len(given.claims) == 1 and not given.body.codec.is_sparse else 0.0
+        return Finding(holds and far <= self._tolerance.projection, projection_of(mean_N), far)
+
+    def _computed(self, claim: Claim, record: LotRecord) -> tuple[LotResult, Deviation]:
+        result = self._worker.train(lot_of(self._manifest, self._plan, claim, record))
+        return result, deviation(record, result)
+
+    def _holds(self, claim: Claim, records: Sequence[LotRecord], place: int, apart: Deviation) -> bool:
+        """Return whether a lot holds that is so far apart.
+
+        One that is not far off may be honest, and roundings have carried it away: then others of the claim are computed too, and it holds
+        unless one of them is off as well. Cheats that come so near come as near in every lot.
+        """
+        if apart.is_within(self._tolerance):
+            return True
+        if not apart.is_within(self._tolerance.times(_DOUBT)) or len(records) == 1:
+            return False
+        others = ((place + step) % len(records) for step in range(1, min(_OTHERS + 1, len(records))))
+        return all(self._computed(claim, records[other])[1].is_within(self._tolerance) for other in others)
+
+    def _far(self, given: Given, mean_N: NDArray[np.float32]) -> float:
+        """Return how far a body is from that of ``mean_N``, in parts of its norm; what coding does to both is no difference."""
+        coded = encode(given.body.codec.name, covered(mean_N, given.coverage), given.floor)
+        own_N = parse(given.body.codec.name, coded, len(mean_N)).values(given.floor).astype(np.float64)
+        norm = float(np.linalg.norm(own_N))
+        apart = float(np.linalg.norm(given.body.values(given.floor) - own_N))
+        return apart / norm if norm else 0.0 if apart == 0.0 else math.inf

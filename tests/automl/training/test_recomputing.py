@@ -1,0 +1,165 @@
+"""Claims of lots that were really trained are found good, and what cheats hand in is found out: by a lot, by the sum, or as a whole."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from automl.data.images import ImageDataset
+from automl.models.classifier import Classifier
+from automl.training.auditing import FP32, Deviation, lot_of
+from automl.training.lots import LotResult, Worker
+from automl.training.recomputing import Given, Recomputer
+from automl.training.schedule import Plan, place_of_lot
+from exact.coding import encode, parse
+from protocol.encoding import pack
+from protocol.merkle import leaf_hash, root
+from protocol.records import Claim, LotRecord
+from protocol.signing import Identity
+from tests.runs import manifest_of
+
+MANIFEST = manifest_of(Identity(b"\x0b" * 32))
+PLAN = Plan.of(MANIFEST)
+BASE, FLOOR, LOTS = b"b" * 32, -32, 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one key did, or says that it did."""
+
+    claim: Claim
+    records: tuple[LotRecord, ...]
+    mean: np.ndarray  # type: ignore[type-arg]
+
+
+def worked(worker: Worker, key: bytes, seed: int = MANIFEST.seed, lots: int = LOTS) -> Work:
+    """Train the lots of a key; of another ``seed`` than the run's they have other images."""
+    asked = PLAN.architectures(1, "home")
+    counts, places = [0] * len(asked), [place_of_lot(len(asked), BASE, key, index) for index in range(lots)]
+    for place in places:
+        counts[place] += 1
+    of = MANIFEST.lot_samples
+    blank = [LotRecord(0, index, asked[place].text, of, "1", bytes(32)) for index, place in enumerate(places)]
+    claim = Claim(bytes(32), 1, BASE, key, key, "home", 1, tuple(counts), bytes(32), b"", bytes(32), b"", 10)
+    results = [worker.train(replace(lot_of(MANIFEST, PLAN, claim, record), run_seed=seed)) for record in blank]
+    records = tuple(
+        replace(one, loss=f"{result.loss:.6g}", projection=result.projection) for one, result in zip(blank, results, strict=True)
+    )
+    mean = torch.stack([result.gradient for result in results]).mean(0).numpy()
+    return Work(replace(claim, lots_root=root([leaf_hash(pack(record)) for record in records])), records, mean)
+
+
+def given(*works: Work, mean: "np.ndarray | None" = None) -> Given:  # type: ignore[type-arg]
+    """Return the contribution of these, of their mean or of another one."""
+    values = np.mean([work.mean for work in works], axis=0, dtype=np.float32) if mean is None else mean.astype(np.float32)
+    body = parse("int16", encode("int16", values, FLOOR), len(values))
+    return Given(body, FLOOR, tuple(work.claim for work in works), tuple(work.records for work in works))
+
+
+@pytest.fixture(scope="module")
+def parameters() -> torch.Tensor:
+    net = Classifier(PLAN.space)
+    net.initialise(torch.Generator().manual_seed(3))
+    return net.flat_weights_N.clone()
+
+
+@pytest.fixture(scope="module")
+def worker(digits: ImageDataset, parameters: torch.Tensor) -> Worker:
+    worker = Worker("classifier-tiny", digits)
+    worker.load(parameters)
+    return worker
+
+
+@pytest.fixture(scope="module")
+def recomputer(digits: ImageDataset, parameters: torch.Tensor) -> Recomputer:
+    recomputer = Recomputer(MANIFEST, digits)
+    recomputer.load(parameters, None)
+    return recomputer
+
+
+@pytest.fixture(scope="module")
+def one(worker: Worker) -> Work:
+    return worked(worker, b"k" * 32)
+
+
+@pytest.fixture(scope="module")
+def other(worker: Worker) -> Work:
+    return worked(worker, b"l" * 32)
+
+
+def test_honest_work_holds_by_its_lots_its_sum_and_as_a_whole(recomputer: Recomputer, one: Work, other: Work) -> None:
+    for place, record in enumerate(one.records):
+        found = recomputer.lot(one.claim, one.records, place)
+        assert found.holds
+        assert found.projection == record.projection
+    assert recomputer.sum(given(one)).holds
+    assert recomputer.sum(given(one, other)).holds
+    assert recomputer.whole(given(one), one.claim, one.records).holds
+    assert recomputer.whole(given(one, other), other.claim, other.records).holds
+
+
+def test_lots_of_other_images_or_of_another_key_are_found_by_any_one_of_them(recomputer: Recomputer, worker: Worker, one: Work) -> None:
+    false = worked(worker, b"k" * 32, seed=99)
+    copied = replace(one, claim=replace(one.claim, key=b"o" * 32))  # 0x6f and 0x6b are the same modulo 4: the same architectures
+    for work in (false, copied):
+        assert not any(recomputer.lot(work.claim, work.records, place).holds for place in range(LOTS))
+        assert recomputer.sum(given(work)).holds  # it is what its records say, and they are false
+        assert not recomputer.whole(given(work), work.claim, work.records).holds
+
+
+def test_a_body_that_its_lots_do_not_lead_to_is_found_by_their_sum(recomputer: Recomputer, one: Work, other: Work) -> None:
+    noise = np.random.default_rng(1).normal(size=len(one.mean))
+    poison = noise * np.linalg.norm(one.mean) / np.linalg.norm(noise)
+    for mean in (poison, -one.mean, other.mean, 3 * one.mean, np.zeros_like(one.mean)):
+        assert not recomputer.sum(given(one, mean=mean)).holds
+        assert not recomputer.whole(given(one, mean=mean), one.claim, one.records).holds
+    assert not recomputer.sum(given(one, other, mean=one.mean)).holds
+
+
+def test_poison_that_the_projections_do_not_see_is_found_as_a_whole(recomputer: Recomputer, one: Work) -> None:
+    import hashlib
+
+    kinds = np.frombuffer(hashlib.shake_256(b"manta/projection/v1").digest(len(one.mean)), np.uint8)
+    first, second = np.flatnonzero(kinds == kinds[0])[:2]
+    hidden = one.mean.copy()
+    hidden[first] += np.linalg.norm(one.mean)  # the same signs: what one weight has more and another less no sum shows
+    hidden[second] -= np.linalg.norm(one.mean)
+    assert recomputer.sum(given(one, mean=hidden)).holds
+    assert not recomputer.whole(given(one, mean=hidden), one.claim, one.records).holds
+
+
+def test_a_body_of_which_the_sum_says_nothing_is_left_to_whoever_computes_the_whole(recomputer: Recomputer, one: Work) -> None:
+    saturated = replace(given(one), body=parse("int8", encode("int8", one.mean, -60), len(one.mean)), floor=-60)
+    assert recomputer.sum(saturated).holds
+    assert recomputer.whole(saturated, one.claim, one.records).holds
+    false = replace(saturated, body=parse("int8", encode("int8", -one.mean, -60), len(one.mean)))
+    assert recomputer.sum(false).holds
+    assert not recomputer.whole(false, one.claim, one.records).holds
+
+
+class Carried(Recomputer):
+    """One whose lots deviate as it is told, by index."""
+
+    apart: dict[int, float]
+
+    def _computed(self, claim: Claim, record: LotRecord) -> tuple[LotResult, Deviation]:
+        return LotResult(torch.zeros(1), 1.0, 16, bytes(32)), Deviation(self.apart.get(record.index, 0.0), 0.0)
+
+
+@pytest.mark.parametrize(
+    ("apart", "holds"),
+    [
+        ({0: 0.9}, True),
+        ({0: 1.5}, True),  # alone among its claim's: roundings do that once in a long while
+        ({0: 1.5, 3: 1.2}, False),
+        ({0: 1.5, 4: 0.9}, True),
+        ({0: 3.5}, False),
+    ],
+)
+def test_a_lot_that_is_a_little_off_is_no_cheat_unless_another_one_is_too(
+    digits: ImageDataset, one: Work, apart: dict[int, float], holds: bool
+) -> None:
+    recomputer = Carried(MANIFEST, digits)
+    recomputer.apart = {index: times * FP32.projection for index, times in apart.items()}
+    assert recomputer.lot(one.claim, one.records, 0).holds is holds
