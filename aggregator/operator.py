@@ -4,6 +4,7 @@ DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
 DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.rounds.bodies``)
 DIR/snapshots/        model and optimiser state of the newest rounds
+DIR/records/          in a run whose claims are audited: records of lots, of the newest rounds, as peers gave them
 DIR/monitor/          what is written down for the monitor; nothing depends on it
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
@@ -25,6 +26,8 @@ from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.live import FinalQuality
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.watched import Watched
+from aggregator.audits.records import FOLDER as RECORDS
+from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
 from aggregator.control import Stopping
 from aggregator.early import check_key
 from aggregator.log.backup import RUN_FILE
@@ -50,6 +53,7 @@ from automl.training.update import self_test
 from exact.coding import body_num_bytes
 from protocol.closing import Closing
 from protocol.errors import StorageError, Unreachable, UserError
+from protocol.exchange import MAX_AGE
 from protocol.private import NO_LEASES, PRIVATE, SHARED
 from protocol.signing import Identity, PublicKey, key_named, peer_name
 from swarm.blobs import Shelf
@@ -63,6 +67,8 @@ from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
 from swarm.reach import DialBackDesk
+from swarm.records import RecordsFolder
+from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.operator")
 
@@ -235,8 +241,17 @@ class Operator:
         await self._heads.start()
         await self._cosigning.start()
         await self._news.start()
+        await self._open_records(watched, closing)
         await DialBackDesk(node).start()
         await watched.serve("measure", self._on_measure)
+
+    async def _open_records(self, endpoint: Endpoint, closing: Closing) -> None:
+        """Take what audits need of peers, in a run that has any."""
+        trust = self._log.ledger.manifest.trust
+        if trust.is_audited:
+            kept_rounds = trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
+            folder = RecordsFolder(self._directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
+            await RecordsDesk(endpoint, folder, lambda: self._log.ledger, closing, self._intake.faults).start()
 
     def _say_where(self, addresses: tuple[str, ...]) -> None:
         """Say where the run stands, and how others come to it."""

@@ -29,6 +29,7 @@ from peer.rounds.credit import Credit
 from peer.rounds.delivery import Delivery, open_ms
 from peer.rounds.handing import Handing
 from peer.rounds.measuring import Measuring
+from peer.rounds.records import MAX_BYTES, OwnRecords
 from peer.rounds.residuals import Residuals
 from peer.rounds.seating import Seating
 from peer.rounds.states import States
@@ -39,6 +40,7 @@ from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Lap, now_ms
 from peer.training.workbench import Workbench
 from protocol.cohorts import AFFINITY, meeting_secret
+from protocol.exchange import MAX_AGE
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
 from protocol.records import Round
@@ -51,6 +53,7 @@ from swarm.host import host_digest
 from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
+from swarm.records import RecordsFolder
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
@@ -128,9 +131,22 @@ class PeerLoop:
         )
         crew.watch(self._crew_changed, board.say)
         self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing)
+        self._records = self._records_of(store) if self.manifest.trust.is_audited else None
+        if gateway is not None and self._records is not None:
+            gateway.keep_records = self._records.keep
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
-            self.manifest, self.run_id, identity, self.machine, self.log, store, residuals, compute, self._spread, self._states.keep_body
+            self.manifest,
+            self.run_id,
+            identity,
+            self.machine,
+            self.log,
+            store,
+            residuals,
+            compute,
+            self._spread,
+            self._states.keep_body,
+            self._records,
         )
         self._handing.shards = shards
         distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
@@ -238,6 +254,11 @@ class PeerLoop:
             show=self._show_log,
         )
 
+    def _records_of(self, store: PeerStore) -> OwnRecords:
+        kept_rounds = self.manifest.trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
+        folder = RecordsFolder(store.records_path(self.run_id), kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
+        return OwnRecords(self.node, self.log.operator, folder)
+
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
         self._look_again()
@@ -303,6 +324,8 @@ class PeerLoop:
         await self._ear.start()
         await serve_pings(self.node)
         await self._cohort.start()
+        if self._records is not None:
+            await self._records.serve()
         await self._spread.start()
         await self._presence.start()
         await hear_farewells(self.node, self.log.operator, self.run_id, self._log_stops)
@@ -324,11 +347,15 @@ class PeerLoop:
                         Absences(self._returned).watch(),
                     )
                 ]
+                if self._records is not None:
+                    background.append(tasks.create_task(self._records.give()))
                 self._credit.ask()
                 self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
                 await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
                 await self._credit.settle()
+                if self._records is not None:
+                    await self._records.settle()
                 for task in background:
                     task.cancel()
                 await self._presence.withdraw()

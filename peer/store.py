@@ -9,6 +9,7 @@ runs/<run>/newest     the newest commit that was heard of, as the log proves it:
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
+runs/<run>/records/   the records of its lots, where the run's claims are audited (see ``swarm.records``)
 status.json           where the peer stands
 """
 
@@ -205,6 +206,10 @@ class PeerStore:
                 f"{path} is damaged ({error}); check the disk, then delete the file: what coding left out so far is lost with it"
             ) from error
         return found.kept
+
+    def records_path(self, run: bytes) -> Path:
+        """Return the folder for the records of this peer's lots."""
+        return self._run_path(run) / "records"
 
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""

@@ -6,7 +6,7 @@ What is here is in memory: a gateway that is started again knows of no lease fro
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from automl.data.dataset import Dataset
@@ -21,6 +21,7 @@ from peer.gateway.work import Lent, Terms, Work
 from peer.training.work import ComputeThread
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
+from protocol.evidence import Records
 from protocol.leases import MAX_PLACES, Leased, Leases, No
 from protocol.light import (
     CODEC,
@@ -38,7 +39,7 @@ from protocol.light import (
 )
 from protocol.manifest import Manifest, SignedManifest
 from protocol.private import NO_LEASES
-from protocol.records import SignedContribution, SignedTicket
+from protocol.records import SignedClaim, SignedContribution, SignedTicket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
@@ -94,6 +95,7 @@ class GatewayDesk:
         self._rosters: OrderedDict[bytes, frozenset[bytes]] = OrderedDict()  # contribution -> keys of its claims
         most = max(self._steps, min(MAX_LEASE_LOTS, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples))
         self.max_return_bytes = max_return_bytes(most, body_num_bytes(CODEC, num_weights))
+        self.keep_records: Callable[[SignedClaim, Records], Awaitable[None]] | None = None  # where audits may ask for them
         self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
 
     # The gateway's own side.
@@ -261,6 +263,8 @@ class GatewayDesk:
         with work.seat.checking():
             try:
                 vector = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
+                if self.keep_records is not None:
+                    await self.keep_records(back.claim, self._terms.records(work, leased, back))
             except RemoteFault as error:
                 return _lost(f"refused: {error}")
             if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name):

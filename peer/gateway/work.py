@@ -17,6 +17,7 @@ from peer.rounds.residuals import ZEROS, Residual
 from peer.training.work import ComputeThread, Vector
 from protocol.encoding import pack
 from protocol.errors import EncodingError
+from protocol.evidence import Records
 from protocol.leases import Leased
 from protocol.light import CODEC, Lease, LightReturn, lot_records, step_records
 from protocol.manifest import Manifest
@@ -136,17 +137,21 @@ class Terms:
         coverage = self._course.coverage(work.base.round + 1, work.cohort)
         return given(learnt, residual.values, self._manifest.exchange.residual_percent, coverage)
 
+    def records(self, work: Work, leased: Leased, back: LightReturn) -> Records:
+        """Return the records of the lots and steps that came back."""
+        samples = self._manifest.lot_samples
+        lots = lot_records(back.lots, self.places(work, leased), work.architecture.text, samples)
+        return Records(tuple(lots), tuple(step_records(back.steps, leased.lots_a_step * samples)))
+
     def _check_roots(self, work: Work, leased: Leased, places: Places, claim: Claim, back: LightReturn) -> None:
         if len(back.lots) != len(places) or len(back.steps) != (self._steps if self._steps > 1 else 0):
             raise EncodingError("records of other lots or steps than the lease has")
-        samples = self._manifest.lot_samples
         for note in back.lots:
             _check_loss(note.loss)
-        lots = lot_records(back.lots, places, work.architecture.text, samples)
-        if root([leaf_hash(pack(record)) for record in lots]) != claim.lots_root:
+        records = self.records(work, leased, back)
+        if root([leaf_hash(pack(record)) for record in records.lots]) != claim.lots_root:
             raise EncodingError("the lots' records are not under the claim's root")
-        steps = step_records(back.steps, leased.lots_a_step * samples)
-        if (root([leaf_hash(pack(record)) for record in steps]) if steps else b"") != claim.steps_root:
+        if (root([leaf_hash(pack(record)) for record in records.steps]) if records.steps else b"") != claim.steps_root:
             raise EncodingError("the steps' records are not under the claim's root")
 
 

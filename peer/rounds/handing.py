@@ -16,6 +16,7 @@ from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, given, left_over, residual_digest
 from peer.cohort.cohort import Accepted, Gathered, Seat
 from peer.contact.spread import Spread
+from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residual, Residuals
 from peer.store import PeerStore
 from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
@@ -65,8 +66,12 @@ class Handing:
         compute: ComputeThread,
         spread: Spread,
         keep_body: Callable[[Blob, Body], None],
+        records: OwnRecords | None = None,
     ) -> None:
-        """Prepare; nothing is sealed yet. ``keep_body`` is told of bodies that may be in a table soon."""
+        """Prepare; nothing is sealed yet. ``keep_body`` is told of bodies that may be in a table soon, ``records`` of lots, where audits
+        may ask for them.
+        """
+        self._records = records
         self._manifest = manifest
         self._codec = codec_named(manifest.exchange.codec)
         self._run = run
@@ -123,6 +128,8 @@ class Handing:
         self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if seat.is_alone else seat))
         if self._codec.is_sparse:
             await self._residuals.sealed(made.header.contribution.digest, made.left)
+        if self._records is not None:
+            await self._records.keep(claim, learnt.pile.records)
         await asyncio.to_thread(lambda: self._store.save_sealed(self._run, made.header, made.blob.join()))
         return True
 
@@ -141,6 +148,11 @@ class Handing:
         if not bool(np.isfinite(whole).all()):
             return None, whole, claim
         return made_of([claim], whole, learnt, self._identity, self._run, self._codec.name), whole, claim
+
+    def handed_in(self) -> None:
+        """The log has what was sealed: what audits may ask of it is given to the log from now on."""
+        if self._records is not None:
+            self._records.handed_in()
 
     def weight(self, samples: int) -> int:
         """Return what so many samples weigh in a cohort's mean."""

@@ -16,6 +16,7 @@ from automl.training.lots import Lot, LotResult
 from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, left_over, residual_digest
 from protocol.encoding import pack
+from protocol.evidence import Records
 from protocol.exchange import codec_named
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, Contribution, Header, LotRecord, SignedClaim, SignedContribution, StepRecord
@@ -108,6 +109,11 @@ class Pile:
         self._steps.append(StepRecord(len(self._steps), self._step_samples, state, vector, mean))
         self._sum.zero_()
         self._step_samples = self._step_lots = 0
+
+    @property
+    def records(self) -> Records:
+        """What an audit asks for: the records of all lots and steps."""
+        return Records(tuple(self._records), tuple(self._steps))
 
     def lots_root(self) -> bytes:
         """Return the root over the lots' records."""

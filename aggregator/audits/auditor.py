@@ -1,0 +1,191 @@
+"""The process that computes claimed lots again, beside an aggregator and at low priority: it answers the questions in DIR/audits.
+
+It reads what the aggregator writes anyway: snapshots, the kept contributions, and the records that peers gave. It needs no key and no
+network, and signs nothing; what its answers lead to is ``aggregator.audits.desk``'s.
+"""
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from aggregator.attendants.attendants import CANNOT, attend, keep_beating
+from aggregator.audits.jobs import MISSED, Found, Job, JobFolder
+from aggregator.audits.records import FOLDER as RECORDS
+from aggregator.log.storage import read_manifest
+from aggregator.rounds.bodies import Bodies, Kept
+from aggregator.rounds.replay import BODIES, SNAPSHOTS
+from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.sharded_pairs import ShardedPairs
+from automl.training.auditing import Mismatch, check_records
+from automl.training.course import RunCourse
+from automl.training.recomputing import Finding, Given, Recomputer
+from automl.training.snapshot import load_snapshot
+from automl.training.update import State, state_digest, teacher_digest
+from exact.coding import body_num_bytes, parse
+from protocol.audits import DIFFERS, HOLDS, LOT, MAX_KEPT_ROUNDS, SUM
+from protocol.errors import SamplesMissing, StorageError, UserError
+from protocol.lots import held_shards
+from protocol.manifest import Manifest
+from protocol.records import Claim, LotRecord, SignedClaim
+from swarm.records import RecordsFolder
+
+_LOOK_S = 0.25
+_ALL = (b"", 0)
+
+
+class Gone(Exception):
+    """What a question needs is not here any more; the message is what."""
+
+
+class Auditor:
+    """Answers questions about one run's claims."""
+
+    def __init__(self, manifest: Manifest, dataset: Dataset, directory: Path) -> None:
+        """Look for what questions need in the run's ``directory``."""
+        self._manifest = manifest
+        self._dataset = dataset
+        self._directory = directory
+        self._course = RunCourse(manifest)
+        self._codec = manifest.exchange.codec
+        self._recomputers = {_ALL: Recomputer(manifest, dataset)}  # by whose part of the data it is, and how much; 0: all
+        self._loaded: dict[tuple[bytes, int], bytes] = {}  # the state's digest
+        self._num_weights = self._recomputers[_ALL].num_weights
+        self._records = RecordsFolder(directory / RECORDS, kept_rounds=MAX_KEPT_ROUNDS, max_bytes=0)
+        self._bodies = Bodies(directory / BODIES, body_bytes=body_num_bytes(self._codec, self._num_weights), keep=1)
+        self._kept: tuple[int, dict[bytes, Kept]] = (0, {})  # the contributions of the round that was read last
+
+    def answer(self, job: Job) -> Found:
+        """Return what comes of a question."""
+        began_s = time.process_time()
+        claim = job.claim.open()
+        try:
+            found, reason, lots = self._found(job, claim)
+        except (Gone, SamplesMissing) as error:
+            return Found(MISSED, b"", str(error)[:200], round(1000 * (time.process_time() - began_s)), 0)
+        outcome = HOLDS if found.holds and not reason else DIFFERS
+        words = reason or f"{found.deviation:.3g} of the norm apart"
+        return Found(outcome, found.projection, words[:200], round(1000 * (time.process_time() - began_s)), lots)
+
+    def _found(self, job: Job, claim: Claim) -> tuple[Finding, str, int]:
+        """Return what was found, why its records cannot be, and how many lots were computed."""
+        records = self._records_of(job.claim)
+        reason = ""
+        try:
+            check_records(self._manifest, self._course.plan, claim, records)
+        except Mismatch as error:
+            reason = str(error)
+        recomputer = self._recomputer(job, claim)
+        if job.check == LOT:
+            return recomputer.lot(claim, records, job.lot), reason, 1
+        if job.check == SUM:
+            return recomputer.sum(self._given(job, self._records_of)), reason, 0
+        return recomputer.whole(self._given(job, lambda _: records), claim, records), reason, len(records)
+
+    def _records_of(self, signed: SignedClaim) -> tuple[LotRecord, ...]:
+        records = self._records.records(signed)
+        if records is None:
+            raise Gone("its records are not here any more")
+        return records.lots
+
+    def _recomputer(self, job: Job, claim: Claim) -> Recomputer:
+        """Return what computes lots of the claim's key on the claim's base."""
+        whose = (claim.key if claim.shards else b"", claim.shards)
+        if whose not in self._recomputers:
+            self._recomputers = {_ALL: self._recomputers[_ALL], whose: Recomputer(self._manifest, self._dataset_of(claim))}
+            self._loaded.pop(whose, None)
+        recomputer = self._recomputers[whose]
+        if self._loaded.get(whose) != job.state:
+            state = self._state(claim.round - 1, job.state)
+            teacher = teacher_digest(state, self._course.plan)
+            taught = None if teacher is None else self._state(self._course.plan.teacher_round or 0, teacher).parameters
+            recomputer.load(state.parameters, taught)
+            self._loaded[whose] = job.state
+        return recomputer
+
+    def _dataset_of(self, claim: Claim) -> Dataset:
+        """Return the data set as the key's lots are drawn from it."""
+        if not claim.shards:
+            return self._dataset
+        assert isinstance(self._dataset, ShardedImages | ShardedPairs)
+        (travelling,) = self._manifest.shards
+        return self._dataset.with_part(held_shards(self._manifest.seed, claim.key, travelling.train_shards, claim.shards))
+
+    def _state(self, round_: int, digest: bytes) -> State:
+        """Return a committed state, from its snapshot.
+
+        Raises:
+            Gone: there is none, or another one.
+        """
+        path = self._directory / SNAPSHOTS / f"round-{round_:08d}.safetensors"
+        try:
+            state, _ = load_snapshot(path)
+        except UserError as error:
+            raise Gone(f"the state of round {round_} is not here any more") from error
+        if state_digest(state) != digest:
+            raise Gone(f"{path.name} is another state than the log has")
+        return state
+
+    def _given(self, job: Job, records_of: Callable[[SignedClaim], tuple[LotRecord, ...]]) -> Given:
+        """Return the contribution that lists the claim."""
+        round_, kept = self._kept
+        if round_ != job.round:
+            kept = {one.header.contribution.digest: one for one in self._bodies.read(job.round)}
+            self._kept = job.round, kept
+        one = kept.get(job.contribution)
+        if one is None:
+            raise Gone("its contribution is not here any more")
+        claims = tuple(signed.open() for signed in one.header.claims)
+        records = tuple(records_of(signed) for signed in one.header.claims)
+        coverage = self._course.coverage(claims[0].round, claims[0].cohort)
+        return Given(parse(self._codec, one.body, self._num_weights), job.floor, claims, records, coverage)
+
+
+def work(auditor: Auditor, jobs: JobFolder, share: float) -> None:
+    """Answer questions, rest after each, and so on for ever.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    while True:
+        names = jobs.open()
+        if not names:
+            time.sleep(_LOOK_S)
+        for name in names:
+            job = jobs.job(name)
+            if job is None:
+                continue
+            began_s, began_cpu_s = time.monotonic(), time.process_time()
+            found = auditor.answer(job)
+            jobs.answer(name, found)
+            worked_s = time.process_time() - began_cpu_s
+            time.sleep(max(0.0, worked_s / share - (time.monotonic() - began_s)))
+
+
+def main() -> None:
+    """Be the program."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
+    attend(lambda: os._exit(0))
+    keep_beating()
+    torch.set_num_threads(1)
+    directory, share = Path(sys.argv[1]), float(sys.argv[2])
+    try:
+        manifest = read_manifest(directory).open()
+        dataset = load_dataset(manifest.dataset, Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+        work(Auditor(manifest, dataset, directory), JobFolder(directory), share)
+    except UserError as error:
+        print(f"auditor: {error}", file=sys.stderr)
+        sys.exit(CANNOT)
+    except StorageError as error:
+        print(f"auditor: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
