@@ -30,6 +30,7 @@ from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
 from aggregator.control import Stopping
 from aggregator.early import check_key
+from aggregator.log.announcing import Announcing
 from aggregator.log.backup import RUN_FILE
 from aggregator.log.cosigning import CosigningDesk
 from aggregator.log.fence import Fence
@@ -203,6 +204,7 @@ class Operator:
                 self._commit_rounds(),
                 look.look_on(),
                 self._fronts.keep(),
+                self._announcing.keep(),
             )
             background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
@@ -237,6 +239,7 @@ class Operator:
         await shelf.serve(watched)
         await serve_manifest(watched, self._run.signed)
         await serve_pings(watched)
+        self._announcing = Announcing(node, log)
         self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
         await self._heads.start()
         await self._cosigning.start()
@@ -348,6 +351,7 @@ class Operator:
         newest = ledger.newest
         assert newest is not None
         self._news.committed()
+        self._announcing.committed()
         self._fronts.committed(ledger.round, ledger.state)
         self._say(
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.rows} samples={newest.counted} "

@@ -16,6 +16,7 @@ from peer.cohort.cohort import Cohort
 from peer.cohort.company import Choice, Company
 from peer.contact.heads import Heads
 from peer.contact.news import Ear
+from peer.contact.one_history import OneHistory
 from peer.contact.presence import Presence
 from peer.contact.spread import Spread
 from peer.crew.crew import Crew
@@ -243,15 +244,18 @@ class PeerLoop:
             self._leaving,
             self.leave,
         )
+        heads = Heads(self.log, signed, store, board, known=self._commits.commitment)
+        self._one_history = OneHistory(node, self.run_id, self.log, self._neighbours, heads, store, self._commits.commitment)
         self._ear = Ear(
             node,
             self.log,
             self._neighbours,
-            Heads(self.log, signed, store, board, known=self._commits.commitment),
+            heads,
             round=lambda: self.machine.newest.round,
             left_ms=lambda: self._pace.left_ms(now_ms()),
             take=self._commits.take,
             show=self._show_log,
+            far_ahead=self._one_history.look_soon,
         )
 
     def _records_of(self, store: PeerStore) -> OwnRecords:
@@ -322,6 +326,7 @@ class PeerLoop:
         """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""
         await self._shelf.serve(self.node)
         await self._ear.start()
+        await self._one_history.start()
         await serve_pings(self.node)
         await self._cohort.start()
         if self._records is not None:
@@ -335,7 +340,7 @@ class PeerLoop:
             try:
                 await self._crew.start()
                 self._crew_changed()
-                await unless(self._leaving, self._ear.first_look())
+                await unless(self._leaving, self._one_history.telling(self._ear.first_look()))
                 if self._leaving.is_set():
                     return
                 background += [
@@ -343,7 +348,8 @@ class PeerLoop:
                     for watch in (
                         self._presence.meet(),
                         self._presence.watch(),
-                        self._ear.listen(),
+                        self._one_history.telling(self._ear.listen()),
+                        self._one_history.telling(self._one_history.watch()),
                         Absences(self._returned).watch(),
                     )
                 ]

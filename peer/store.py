@@ -6,6 +6,7 @@ lock                  locked while a peer (or an aggregator) runs on the directo
 last.json             the run joined last, where it was found, and some of its peers
 runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
+runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
@@ -142,6 +143,22 @@ class PeerStore:
             StorageError: it cannot be read.
         """
         return _read(self._run_path(run) / "newest")
+
+    def save_agreed(self, run: bytes, receipt: bytes) -> None:
+        """Keep the packed receipt of the newest commit whose head agrees with all that were seen. A power cut may bring one before back.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._replace(run, "agreed", receipt)
+
+    def load_agreed(self, run: bytes) -> bytes | None:
+        """Return that receipt; None: there is none. Whether it proves anything is not looked at.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return _read(self._run_path(run) / "agreed")
 
     def save_credit(self, run: bytes, data: bytes) -> None:
         """Keep what is known of this peer's credit (``peer.rounds.credit``). A power cut may bring what was known before back.

@@ -54,6 +54,7 @@ REACH_AGAIN_S = (30.0, 600.0)  # from one look at whether others reach this node
 
 # A log that may not be the newest.
 HEARD_S = 10.0  # after its start, for those of its last table to say which head they hold: they look for it every LOG_AGAIN_S
+HEADS_S = 30.0  # from one comparison of the log's heads with those of others to the next
 WENT_BACK_S = 600.0  # a peer waits so long for the whole log after one showed less than it had signed
 
 # This computer may sleep.

@@ -105,6 +105,7 @@ class MemoryLog:
             ("claims", self._on_claims),
             ("credit", self._on_credit),
             ("tree-head", self._on_tree_head),
+            ("consistency", self._on_consistency),
         ):
             await self.endpoint.serve(method, handler)
         return self
@@ -264,6 +265,12 @@ class MemoryLog:
         held = [open_round_receipt(receipt, self.ledger.run, OPERATOR.public_key).tree_head.size for receipt in ask.receipt]
         proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= head.size else ()
         return pack(messages.ShownHead(sign_tree_head(head, name, OPERATOR), proof))
+
+    async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(messages.AskConsistency, request, max_bytes=64)
+        if ask.new > self._tree.size:
+            raise Unreachable(f"a log of {self._tree.size} entries")
+        return pack(messages.Consistency(tuple(self._tree.consistency_proof(ask.old, ask.new))))
 
     # What the methods above share.
 

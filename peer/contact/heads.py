@@ -7,6 +7,7 @@ keeps the proof, and waits a while for the whole log. A log that goes two ways n
 import logging
 import time
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 from peer.status import StatusBoard
 from peer.store import PeerStore
@@ -52,6 +53,7 @@ class Heads:
         self._clock = clock
         self._went_back_s: float | None = None  # since when the log shows less than it signed
         self._held = self._kept()
+        self.proof: Histories | None = None  # that the log has two histories: anybody can check it
 
     def _kept(self) -> Commitment | None:
         data = self._store.load_newest(self._signed.run)
@@ -100,7 +102,7 @@ class Heads:
             return True
         evidence = Histories(self._signed, held.receipt, shown.tree_head, shown.consistency)
         if found is not Departure.WENT_BACK:
-            raise OtherHistory(self._accused(evidence))
+            self.accuse(evidence)
         if self._went_back_s is None:
             self._went_back_s = self._clock()
             words = self._accused(evidence)
@@ -119,6 +121,28 @@ class Heads:
         if self._went_back_s is not None and self._clock() - self._went_back_s > waits.WENT_BACK_S:
             raise OtherHistory(self._board.status.log_fault)
 
+    @property
+    def manifest(self) -> SignedManifest:
+        """The run's."""
+        return self._signed
+
+    def check_pair(self, known: Commitment, other: Commitment) -> None:
+        """Look whether two commits prove that the log has two histories.
+
+        Raises:
+            OtherHistory: they do; the proof is kept.
+        """
+        if contradict(known.proven, other.proven):
+            self.accuse(Histories(self._signed, known.receipt, other.receipt.tree_head, (), (other.receipt,)))
+
+    def accuse(self, evidence: Histories) -> NoReturn:
+        """Keep evidence against the log, and give it up.
+
+        Raises:
+            OtherHistory: always.
+        """
+        raise OtherHistory(self._accused(evidence))
+
     def check_contradiction(self, other: Commitment) -> None:
         """Look whether a commit that does not fit to what is known proves that the log has two histories.
 
@@ -126,8 +150,7 @@ class Heads:
             OtherHistory: it does; the proof is kept.
         """
         for known in self._beside(other.proven.round.round):
-            if contradict(known.proven, other.proven):
-                raise OtherHistory(self._accused(Histories(self._signed, known.receipt, other.receipt.tree_head, (), (other.receipt,))))
+            self.check_pair(known, other)
 
     def _beside(self, round_: int) -> Iterable[Commitment]:
         found = [self._known(number) for number in (round_, round_ - 1, round_ + 1)]
@@ -136,6 +159,8 @@ class Heads:
     def _accused(self, evidence: Histories) -> str:
         """Keep evidence; return what it shows, in a line for the person."""
         shown = evidence.check()
+        if shown.departure is Departure.FORKED:
+            self.proof = evidence
         path = self._store.directory / "proofs" / f"log-{shown.held.tree_head.size}-{shown.shown.size}.proof"
         try:
             make_directory(path.parent)

@@ -39,6 +39,7 @@ class Ear:
         left_ms: Callable[[], float],
         take: Callable[[Told], None],
         show: Callable[[bool], None],
+        far_ahead: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; ``start`` answers others from then on.
 
@@ -51,6 +52,7 @@ class Ear:
             left_ms: returns how long the round after it still is open, as far as is known.
             take: is told all that is heard, often of a commit that it knows.
             show: is told whether the log is away.
+            far_ahead: is told when somebody else than the log tells of a round that does not follow the newest.
         """
         self._node = node
         self._log = log
@@ -60,6 +62,7 @@ class Ear:
         self._left_ms = left_ms
         self._take = take
         self._show = show
+        self._far_ahead = far_ahead
         self._newest: Commitment | None = None
         self._pushing: set[asyncio.Task[None]] = set()
         self._woken = asyncio.Event()
@@ -186,6 +189,8 @@ class Ear:
                 self._heads.check_contradiction(commitment)
             raise
         if is_news and commitment is not None:
+            if not told.is_from_log and self._newest is not None and commitment.proven.round.round > self._newest.proven.round.round + 1:
+                self._far_ahead()
             self._newest = commitment
             self._heads.remember(commitment)
             for key in self._neighbours.mixed(_PUSHES):

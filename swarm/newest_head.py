@@ -1,0 +1,45 @@
+"""The log's newest tree head in the DHT: under the run's name, a record of the log's own key, which is the receipt of its newest commit.
+
+So a head that a log shows to some it shows to all, or others than those who hold its record find a second one.
+"""
+
+from protocol.encoding import pack
+from protocol.errors import RemoteFault
+from protocol.records import Receipt
+from swarm.log_client import Commitment, LogClient
+from swarm.rpc import Endpoint
+
+MAX_RECORD_BYTES = 2000  # a record in the DHT has at most 2048
+LIVES_S = 900.0
+PUBLISHED_S = (10.0, 300.0)  # shortest pause after a new one, and longest without one
+
+
+def name_of(run: bytes) -> str:
+    """Return under which name the heads of a run's logs are."""
+    return f"manta-{run.hex()}-head"
+
+
+async def publish_newest(endpoint: Endpoint, run: bytes, receipt: Receipt) -> bool:
+    """Put a log's newest commit under its run's name, as its own record; False: it is too large for a record.
+
+    Raises:
+        MantaError: the DHT cannot be reached.
+    """
+    data = pack(receipt)
+    if len(data) > MAX_RECORD_BYTES:
+        return False
+    await endpoint.publish(name_of(run), data, ttl_s=LIVES_S)
+    return True
+
+
+async def look_up_newest(endpoint: Endpoint, run: bytes, log: LogClient) -> Commitment | None:
+    """Return the commit that the log put under its run's name, proven; None: there is none, or nothing that holds.
+
+    Raises:
+        MantaError: the DHT cannot be reached.
+    """
+    data = (await endpoint.lookup(name_of(run))).get(log.operator)
+    try:
+        return None if data is None else log.open(data)
+    except RemoteFault:  # an older record of another form, at worst: a head is what holds, or nothing
+        return None
