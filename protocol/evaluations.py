@@ -42,6 +42,8 @@ _MAX_TEXT = 400  # an architecture's
 _MAX_REASON = 200
 _FIGURE_LIMIT = 1 << 40
 
+Shape = tuple[int, bool, int]  # see Result.shape
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -95,6 +97,11 @@ class Result:
     def num_samples(self) -> int:
         """How many samples it is of."""
         return len(self.losses) // 4
+
+    @property
+    def shape(self) -> Shape:
+        """What results of the same samples have in common: how many there are, whether they have classes, and how many figures."""
+        return self.num_samples, bool(self.wrong), len(self.figures)
 
     def loss_units(self) -> "array[int]":
         """Return the losses, in units."""
@@ -204,7 +211,7 @@ def checked(signed: SignedAnswer, question: Question, key: bytes, data: bytes) -
         raise EncodingError("an answer that was measured on other data")
     if len(answer.results) != len(question.architectures):
         raise EncodingError("not as many results as architectures were asked for")
-    if len({(each.num_samples, bool(each.wrong), len(each.figures)) for each in answer.results}) != 1:
+    if len({each.shape for each in answer.results}) != 1:
         raise EncodingError("results that are not of the same samples")
     return answer.results
 
@@ -216,8 +223,8 @@ def difference(one: Result, other: Result) -> str:
     amount, or in the class being right. A figure may differ by 0.002 or a fiftieth.
     """
     count = one.num_samples
-    if count != other.num_samples or bool(one.wrong) != bool(other.wrong) or len(one.figures) != len(other.figures):
-        return f"{count} and {other.num_samples} samples"
+    if one.shape != other.shape:
+        return f"{count} and {other.num_samples} samples" if count != other.num_samples else "results of different tasks"
     exceptions = count // _FEW + 1
     classes = (int.from_bytes(one.wrong, "little") ^ int.from_bytes(other.wrong, "little")).bit_count()
     if classes > exceptions:

@@ -25,6 +25,7 @@ from protocol.evaluations import (
     Fate,
     Question,
     Result,
+    Shape,
     SignedAnswer,
     checked,
     differing,
@@ -41,6 +42,7 @@ _MOST_ANSWERS = 5  # to one question
 _TRIES = 3  # of a member that does not answer; then it is done without for this call
 _LATERS = 12  # how often in a row it may say that it rests, or has others' questions
 _NONCE_BYTES = 16
+_KEPT_LIES = 16  # of more liars than that the reason alone is kept: an answer has up to 1.6 MB, and keys cost nothing
 
 Find = Callable[[], Awaitable[Iterable[PublicKey]]]
 Results = tuple[Result, ...]
@@ -52,7 +54,7 @@ class Unsettled(RemoteFault):
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """A member's answer that others contradict, signed by it, or why it was none at all."""
+    """A member's answer that others contradict, signed by it, where it is kept; or why it was none at all."""
 
     reason: str
     answer: SignedAnswer | None
@@ -73,6 +75,11 @@ class _Task:
     def is_alone(self) -> bool:
         """Whether one member's word is all there is."""
         return len(self.answers) == 1
+
+    @property
+    def shapes(self) -> set[Shape]:
+        """Of the samples that those who answered measured on; see ``Result.shape``."""
+        return {results[0].shape for results, _ in self.answers.values()}
 
 
 @dataclass(slots=True)
@@ -126,10 +133,12 @@ class AskedMembers:
         self._find = find
         self._say = say
         self._rng = rng or random.SystemRandom()
+        self._shapes: dict[str, Shape] = {}  # by part, of the results that were returned for this state
+        self._state = b""  # that was asked about last
         self._agreed: Counter[PublicKey] = Counter()  # how often another one said the same
         self._given: Counter[PublicKey] = Counter()  # architectures whose results were returned on one member's word alone
         self.liars: dict[PublicKey, Lie] = {}
-        self.unwilling: dict[PublicKey, str] = {}  # and why
+        self.unwilling: dict[PublicKey, str] = {}  # to measure this state, and why
         self.answered: Counter[PublicKey] = Counter()  # architectures
         self.num_checked = 0  # architectures that more than one member measured alike
         self.num_doubtful = 0  # architectures that were returned on the word of what turned out to be a liar
@@ -141,6 +150,10 @@ class AskedMembers:
             Unreachable: for long nobody answered.
             Unsettled: members contradict each other, and there is nobody to settle it.
         """
+        if state != self._state:  # a member may have had the last one no more, or may rest no more
+            self._state = state
+            self.unwilling.clear()
+            self._shapes.clear()
         find = [key for key in await self._find() if self._is_welcome(key)]
         each = max(1, min(MAX_ARCHITECTURES, len(architectures) // (2 * max(1, len(find)))))
         cut = [tuple(architectures[start : start + each]) for start in range(0, len(architectures), each)]
@@ -154,12 +167,23 @@ class AskedMembers:
         for error in ended:
             if isinstance(error, Exception):
                 raise error
+        self._check_shapes(call)
         for task in call.tasks:
             if task.is_alone:
                 self._given.update(dict.fromkeys(task.answers, len(task.architectures)))
             else:
                 self.num_checked += len(task.architectures)
         return [result for task in call.tasks for result in task.settled or ()]
+
+    def _check_shapes(self, call: _Call) -> None:
+        """Return no results beside each other, or beside those of earlier calls, that are not of the same samples."""
+        shapes = {task.settled[0].shape for task in call.tasks if task.settled}
+        for shape in shapes:
+            if self._shapes.setdefault(call.part, shape) != shape:
+                raise Unsettled(
+                    "the run's members do not agree on how many samples are held out, so what they said before is not to be relied on: "
+                    "begin anew, in another folder, when more of them are there"
+                )
 
     def _is_welcome(self, key: PublicKey) -> bool:
         return key != self._endpoint.key and key not in self.liars and key not in self.unwilling
@@ -229,6 +253,8 @@ class AskedMembers:
                 except Refused as error:
                     self.unwilling[key] = str(error)
                     return
+                except Unsettled:  # no fault of whoever answered last
+                    raise
                 except RemoteFault as error:
                     self._caught(key, Lie(f"its answer was none: {error}", None), call)
                     return
@@ -291,7 +317,11 @@ class AskedMembers:
         task.answers[key] = results, signed
         self.answered[key] += len(task.architectures)
         if task.is_alone:
-            if self._agreed[key] < CHECKED_FIRST or self._rng.randrange(CHECKED_SHARE) == 0:
+            odd = [each for each in call.tasks if each.shapes - task.shapes]
+            for each in odd:  # and one of the two is wrong
+                if each.is_alone:
+                    each.settled, each.wanted = None, 2
+            if odd or self._agreed[key] < CHECKED_FIRST or self._rng.randrange(CHECKED_SHARE) == 0:
                 task.wanted = 2
             else:
                 task.settled = results
@@ -318,7 +348,8 @@ class AskedMembers:
 
     def _caught(self, key: PublicKey, lie: Lie, call: _Call) -> None:
         """Ask a member no more, and ask others for what only it has answered."""
-        self.liars[key] = lie
+        is_kept = sum(each.answer is not None for each in self.liars.values()) < _KEPT_LIES
+        self.liars[key] = lie if is_kept else Lie(lie.reason, None)
         self.num_doubtful += self._given.pop(key, 0)
         for task in call.tasks:
             if key in task.answers:

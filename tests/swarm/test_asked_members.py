@@ -33,6 +33,18 @@ def lie(text: str) -> Result:
     return Result.of(array("i", [7] * 50), array("i"), ())
 
 
+def saying(loss: int) -> Measure:
+    """Return who says the same of all."""
+    return lambda _text: Result.of(array("i", [loss] * 50), array("i"), ())
+
+
+class NoChecks(random.Random):
+    """Draws nothing to be checked that need not be."""
+
+    def randrange(self, *_: object) -> int:
+        return 1
+
+
 class Members:
     """A run in memory."""
 
@@ -145,6 +157,84 @@ def test_two_that_contradict_each_other_are_not_believed_where_there_is_no_third
         with pytest.raises(Unsettled, match="nobody else"):
             await members.measured()
         assert not members.asking.liars
+
+    run_virtual(work())
+
+
+def test_many_that_all_contradict_each_other_are_no_liars_for_that() -> None:
+    async def work() -> None:
+        members = Members(*(saying(loss) for loss in range(0, 70_000, 10_000)))
+        await members.start()
+        with pytest.raises(Unsettled, match="5 of the run's members contradict each other"):
+            await members.measured()
+        assert not members.asking.liars
+
+    run_virtual(work())
+
+
+@pytest.mark.parametrize("other", [Result.of(array("i", [7] * 49), array("i"), ()), Result.of(array("i", [7] * 50), None, (1, 2, 3))])
+def test_what_is_of_other_samples_is_never_taken_on_one_word(other: Result) -> None:
+    """From a member whose first answers were right: what it says later is taken unchecked for the most part."""
+
+    async def work() -> None:
+        members = Members(truth, truth, truth)
+        count = Counter[str]()
+
+        def turncoat(text: str) -> Result:
+            count["asked"] += 1
+            return truth(text) if count["asked"] < 13 else other
+
+        members._measures[members.key(1)] = turncoat
+        members.asking._rng = NoChecks()
+        await members.start()
+        for _ in range(4):
+            assert await members.measured() == TRUTH
+        assert list(members.asking.liars) == [members.key(1)]
+
+    run_virtual(work())
+
+
+def test_results_of_other_samples_than_those_of_before_are_not_returned() -> None:
+    async def work() -> None:
+        members = Members(lie)
+        members._measures[members.key(0)] = lambda text: Result.of(array("i", [7] * 49), array("i"), ())
+        await members.start()
+        await members.measured()
+        await members.serve(members.identities[0], truth)
+        with pytest.raises(Unsettled, match="how many samples"):
+            await members.measured()
+        assert await members.asking.measure(8, sha256(b"the next state"), TEXTS, "search") == TRUTH
+
+    run_virtual(work())
+
+
+def test_who_does_not_want_to_is_asked_again_about_the_next_state() -> None:
+    async def work() -> None:
+        members = Members(truth, truth)
+        await members.start()
+        await members.say(0, EvaluationWord(int(Fate.NEVER), "it has not got that state any more", 0, ()))
+        assert await members.measured() == TRUTH
+        assert await members.measured() == TRUTH
+        assert members.asked[members.key(0)] == 1
+        await members.serve(members.identities[0], truth)
+        assert await members.asking.measure(8, sha256(b"the next state"), TEXTS, "search") == TRUTH
+        assert members.asked[members.key(0)] > 1
+        assert not members.asking.unwilling
+
+    run_virtual(work())
+
+
+def test_signed_lies_are_kept_of_a_few_liars_alone() -> None:
+    async def work() -> None:
+        members = Members(*[truth] * 5)
+        await members.start()
+        for number in range(20):
+            members.identities.append(Identity(bytes([number + 100]) * 32))
+            await members.serve(members.identities[-1], saying(200_000 + 10_000 * number))
+            while len(members.asking.liars) <= number:
+                assert await members.measured() == TRUTH
+        assert len(members.asking.liars) == 20
+        assert sum(each.answer is not None for each in members.asking.liars.values()) == 16
 
     run_virtual(work())
 
