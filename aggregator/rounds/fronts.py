@@ -5,9 +5,12 @@ computer next to nothing. Nobody waits for it, and nothing depends on it: what g
 """
 
 import asyncio
+import concurrent.futures
 import logging
 import random
-from collections.abc import Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,11 +19,11 @@ from automl.data.dataset import SEARCH
 from automl.evaluation.samples import Measured
 from automl.search.constraints import Cost, Region
 from automl.search.evolution import Effort, evolve
-from automl.search.front import front
+from automl.search.front import Point, front
 from automl.search.members import MembersEvaluator
 from automl.spaces.cost import macs
 from automl.spaces.space import Architecture, space_named
-from protocol.errors import MantaError
+from protocol.errors import MantaError, Unreachable
 from protocol.evaluations import Result
 from protocol.manifest import SignedManifest
 from protocol.signing import PublicKey, peer_name
@@ -80,9 +83,10 @@ class Fronts:
         Raises:
             StorageError: the disk refuses.
         """
-        loop = asyncio.get_running_loop()
+        members = self._members
+        answered_before, asking = Counter(members.answered), _Asking(members, round_, state)
         measured: dict[Architecture, Measured] = {}
-        evaluator = MembersEvaluator(partial(self._ask, loop, round_, state), self._task)
+        evaluator = MembersEvaluator(asking.ask, self._task)
 
         def scores(architectures: Sequence[Architecture]) -> list[float]:
             found = list(evaluator.measure(architectures, SEARCH))
@@ -93,34 +97,30 @@ class Fronts:
         axis = Cost("macs", "--macs", partial(macs, space=self._space))
         rng = random.Random(f"{self._run.hex()}:front:{round_}")
         try:
-            points = await asyncio.to_thread(
-                evolve, Region(self._space), [axis], scores, _EFFORT, rng, list(dict.fromkeys(start))[: _EFFORT.population]
+            points = await asking.through(
+                partial(evolve, Region(self._space), [axis], scores, _EFFORT, rng, list(dict.fromkeys(start))[: _EFFORT.population])
             )
         except MantaError as error:
             logger.warning("no front round=%d reason=%s", round_, error)
             return False
         best = [point.architecture for point in front(points)]
-        members = self._members
+        num_members = len(members.answered - answered_before)
         value = MembersFront(
             round=round_,
             state=state.hex(),
             measured=len(points),
-            members=len(members.answered),
+            members=num_members,
             samples=len(measured[best[0]].losses),
             not_believed=tuple(peer_name(PublicKey(key)) for key in members.liars),
             front=tuple(self._point(each, measured[each]) for each in best),
         )
         await asyncio.to_thread(self._write, value)
-        logger.info("front round=%d measured=%d front=%d members=%d", round_, len(points), len(best), len(members.answered))
+        logger.info("front round=%d measured=%d front=%d members=%d", round_, len(points), len(best), num_members)
         return True
 
     def _point(self, architecture: Architecture, found: Measured) -> FrontPoint:
         cost = {"text": architecture.text, "macs": macs(architecture, self._space)}
         return FrontPoint.model_validate({**found.quality, **cost, "loss": found.loss})
-
-    def _ask(self, loop: asyncio.AbstractEventLoop, round_: int, state: bytes, architectures: Sequence[str], part: str) -> Sequence[Result]:
-        """Ask from the thread of the search; where the loop ends, so does the search."""
-        return asyncio.run_coroutine_threadsafe(self._members.measure(round_, state, architectures, part), loop).result()
 
     async def _find(self) -> list[PublicKey]:
         await self._neighbours.look()
@@ -139,3 +139,40 @@ class Fronts:
     def _write(self, value: MembersFront) -> None:
         make_directory(self._path.parent)
         replace_file(self._path, value.model_dump_json(indent=1, exclude_none=True).encode() + b"\n")
+
+
+class _Asking:
+    """Members asked from the thread of a search, which ends with the task that waits for it."""
+
+    def __init__(self, members: AskedMembers, round_: int, state: bytes) -> None:
+        self._members = members
+        self._round = round_
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+        self._answer: concurrent.futures.Future[list[Result]] | None = None
+        self._is_over = threading.Event()
+
+    def ask(self, architectures: Sequence[str], part: str) -> Sequence[Result]:
+        """Return what members say; only in the thread of ``through``.
+
+        Raises:
+            MantaError: they cannot be asked, any more or at all.
+        """
+        self._answer = asyncio.run_coroutine_threadsafe(self._members.measure(self._round, self._state, architectures, part), self._loop)
+        if self._is_over.is_set():
+            self._answer.cancel()
+        try:
+            return self._answer.result()
+        except concurrent.futures.CancelledError as error:
+            raise Unreachable("nobody waits for it any more") from error
+
+    async def through(self, search: Callable[[], list[Point]]) -> list[Point]:
+        """Return what a search comes to that asks; where this is cancelled the search has ended when it returns."""
+        searching = asyncio.create_task(asyncio.to_thread(search))
+        try:
+            return await asyncio.shield(searching)
+        finally:
+            self._is_over.set()
+            if self._answer is not None:
+                self._answer.cancel()
+            await asyncio.gather(searching, return_exceptions=True)

@@ -120,3 +120,28 @@ def test_it_is_due_every_so_many_rounds_and_a_damaged_file_is_no_hindrance(tmp_p
         assert {question.round for question in run.asked} == {2}
 
     play(tmp_path, story)
+
+
+def test_who_measured_a_front_is_counted_for_that_front(tmp_path: Path) -> None:
+    async def story(run: Run) -> None:
+        for identity in MEMBERS:
+            await run.join(identity, honest)
+        assert await run.fronts.measure(2, STATES[2])
+        for identity in MEMBERS[1:]:
+            del run.network.endpoints[identity.public_key]
+        assert await run.fronts.measure(4, STATES[4])
+        assert (run.written["round"], run.written["members"]) == (4, 1)
+
+    play(tmp_path, story)
+
+
+def test_one_that_is_cut_off_ends_with_its_thread(tmp_path: Path) -> None:
+    async def story(run: Run) -> None:
+        keeping = asyncio.create_task(run.fronts.keep())
+        run.fronts.committed(2, STATES[2])
+        await until(lambda: len(asyncio.all_tasks()) > 2)  # nobody is there: it waits for members
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    play(tmp_path, story)
