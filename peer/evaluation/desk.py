@@ -1,7 +1,8 @@
 """Answers others' questions on how good architectures are, in what a person's limits leave (docs/protocol.md, section 26).
 
 One architecture at a time, in a process of low priority with one thread, which is there only while somebody asks; after each it
-rests, so that it works no more than its share of the time. While nothing is to be computed it does nothing, and its process is ended.
+rests, so that it works no more than its share of the time. While nothing is to be computed it does nothing, and its process is ended;
+weights are held as long as somebody asks about them, and some minutes more.
 """
 
 import asyncio
@@ -27,6 +28,7 @@ MAX_OPEN = 8  # questions that wait, or are measured
 MAX_ANSWERED = 16  # answers that are kept in case they are asked for again
 MAX_STATES = 2  # that are measured
 KEPT_S = 600.0  # a state, after it was asked about last
+ABANDONED_S = 120.0  # a question, after it was asked last: who still wants the answer asks every few seconds
 IDLE_S = 60.0  # the process, after the last question
 _DEATHS = 3  # in a row, until nothing is measured any more
 _SOON_MS, _LATER_MS = 2_000, 20_000
@@ -66,6 +68,7 @@ class _Job:
     caller: PublicKey
     question: Question
     weights: bytes
+    asked_s: float  # last
     word: EvaluationWord | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -102,7 +105,8 @@ class EvaluationDesk:
         self._share = 0.0  # of the time that it may work
         self._is_paused = False
         self._refusal = subject.refusal
-        self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()
+        self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()  # that wait, or are measured
+        self._answered: OrderedDict[tuple[PublicKey, bytes], EvaluationWord] = OrderedDict()
         self._states: OrderedDict[bytes, _State] = OrderedDict()
         self._changed = asyncio.Event()
         self._measurer: Measures | None = None
@@ -114,12 +118,13 @@ class EvaluationDesk:
         """Work at most so many hundredths of the time, and no more than lots may; with 0 answer nobody."""
         self._share = min(share, duty) / 100
         if not self._share:
-            self._end_all(NOT_WANTED)
+            self._end_all(_word(Fate.NEVER, NOT_WANTED))
         self._changed.set()
 
     def pause(self) -> None:
-        """Measure nothing, and hold no memory, until ``resume``."""
+        """Measure nothing, and have no process, until ``resume``."""
         self._is_paused = True
+        self._end_all(_word(Fate.LATER, PAUSED, _LATER_MS))
         self._changed.set()
 
     def resume(self) -> None:
@@ -144,12 +149,12 @@ class EvaluationDesk:
 
     async def _on_question(self, caller: PublicKey, request: bytes) -> bytes:
         question = unpack(Question, request, max_bytes=MAX_QUESTION_BYTES)
-        job = self._jobs.get((caller, question.digest))
-        if job is None:
-            found = self._taken(caller, question)
-            if isinstance(found, EvaluationWord):
-                return pack(found)
-            job = found
+        which = caller, question.digest
+        found = self._answered.get(which) or self._jobs.get(which) or self._taken(caller, question)
+        if isinstance(found, EvaluationWord):
+            return pack(found)
+        job = found
+        job.asked_s = asyncio.get_running_loop().time()
         await within(job.done, waits.EVALUATION_HELD_S)
         return pack(job.word or EvaluationWord(int(Fate.HELD), "", 0, ()))
 
@@ -163,12 +168,12 @@ class EvaluationDesk:
         for other in list(self._jobs.values()):  # who asks anew has given up what it asked before
             if other.caller == caller:
                 self._end(other, _word(Fate.LATER, "another question came after it", _SOON_MS))
-        if sum(job.word is None for job in self._jobs.values()) >= MAX_OPEN:
+        if len(self._jobs) >= MAX_OPEN:
             return _word(Fate.LATER, "it has enough questions", _LATER_MS)
         weights = self._weights(question)
         if isinstance(weights, EvaluationWord):
             return weights
-        job = self._jobs[caller, question.digest] = _Job(caller, question, weights)
+        job = self._jobs[caller, question.digest] = _Job(caller, question, weights, asyncio.get_running_loop().time())
         self._changed.set()
         return job
 
@@ -207,35 +212,44 @@ class EvaluationDesk:
             return
         job.word = word
         job.done.set()
-        if word.fate != Fate.DONE:
-            del self._jobs[job.caller, job.question.digest]
-        answered = [key for key, each in self._jobs.items() if each.word is not None]
-        for key in answered[:-MAX_ANSWERED]:
-            del self._jobs[key]
+        which = job.caller, job.question.digest
+        del self._jobs[which]
+        if word.fate == Fate.DONE:
+            self._answered[which] = word
+            while len(self._answered) > MAX_ANSWERED:
+                self._answered.popitem(last=False)
 
-    def _end_all(self, reason: str) -> None:
+    def _end_all(self, word: EvaluationWord) -> None:
         for job in list(self._jobs.values()):
-            self._end(job, _word(Fate.NEVER, reason))
+            self._end(job, word)
 
     def _give_up(self, reason: str) -> None:
         """Measure nothing any more."""
         self._refusal = reason
-        self._end_all(reason)
+        self._end_all(_word(Fate.NEVER, reason))
 
     # Measuring.
+
+    @property
+    def _may_work(self) -> bool:
+        return self._share > 0 and not self._is_paused
 
     async def _work(self) -> None:
         try:
             while True:
                 self._changed.clear()
-                job = next((each for each in self._jobs.values() if each.word is None), None)
-                if job is not None and not self._is_paused:
+                job = next(iter(self._jobs.values()), None)
+                if job is not None and self._may_work:
                     await self._do(job)
                     continue
-                if not self._is_paused:
+                if self._may_work:
                     await within(self._changed, IDLE_S)
-                if self._is_paused or not self._changed.is_set():
+                if not self._may_work or not self._changed.is_set():
                     await self._release()
+                    await within(self._changed, KEPT_S)
+                if not self._changed.is_set():
+                    self._states.clear()
+                    self._answered.clear()
                     await self._changed.wait()
         finally:
             await self._release()
@@ -245,6 +259,9 @@ class EvaluationDesk:
         results: list[Result] = []
         for architecture in job.question.architectures:
             began_s = asyncio.get_running_loop().time()
+            if began_s - job.asked_s > ABANDONED_S:
+                self._end(job, _word(Fate.LATER, "nobody asked for it any more", _SOON_MS))
+                return
             measured = await self._measured(job, architecture)
             if measured is None:
                 return
@@ -260,15 +277,14 @@ class EvaluationDesk:
         """Return what came of one architecture; None: nothing, and its job is over."""
         working = asyncio.create_task(self._measure(job, architecture))
         try:
-            while not working.done() and not self._is_paused:
+            while not working.done() and self._may_work:
                 self._changed.clear()
                 await first_of(working, self._changed)
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
-        if working.cancelled():
+        if working.cancelled():  # its job is ended by whoever said that nothing is to be computed
             await self._release()
-            self._end(job, _word(Fate.LATER, PAUSED, _LATER_MS))
             return None
         return await self._outcome(job, working)
 
@@ -302,7 +318,7 @@ class EvaluationDesk:
     async def _rest(self, began_s: float, worked_s: float) -> None:
         """Wait until the share is kept, or nothing is to be computed at all."""
         loop = asyncio.get_running_loop()
-        while self._share and not self._is_paused and (left_s := began_s + worked_s / self._share - loop.time()) > 0:
+        while self._may_work and (left_s := began_s + worked_s / self._share - loop.time()) > 0:
             self._changed.clear()
             await within(self._changed, left_s)
 

@@ -1,6 +1,7 @@
 """The desk that answers others' questions, over a network in memory: whom it answers what, within which limits."""
 
 import asyncio
+import sys
 from array import array
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from automl.spaces.space import TINY
-from peer.evaluation.desk import IDLE_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
+from peer.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
 from peer.evaluation.measurer import MeasurerLost
 from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
@@ -189,6 +190,7 @@ def test_while_it_is_paused_nothing_is_computed_and_no_memory_is_held() -> None:
         await asyncio.sleep(CPU_S / 2)
         scene.desk.pause()
         assert (await asking).reason == PAUSED
+        await asyncio.sleep(0.1)
         assert scene.measurers[0].is_closed
         assert (await scene.ask()).fate == Fate.LATER
         assert len(scene.measurers) == 1
@@ -231,6 +233,58 @@ def test_what_measures_is_ended_when_nobody_asks_any_more() -> None:
         assert scene.measurers[0].is_closed
         assert (await scene.answer(replace(QUESTION, nonce=b"m" * 16))).fate == Fate.DONE
         assert len(scene.measurers) == 2
+
+    play(story)
+
+
+@pytest.mark.parametrize("others_ask", [False, True])
+def test_weights_are_let_go_when_nobody_asks_about_them_any_more(others_ask: bool) -> None:
+    async def story(scene: Scene) -> None:
+        weights = scene.states[STATE] = b"weights of a state"[: 10 + scene.round]
+        at_first = sys.getrefcount(weights)
+        await scene.answer()
+        until_s, number = now() + KEPT_S + IDLE_S + 10, 0
+        while now() < until_s:
+            await asyncio.sleep(IDLE_S if others_ask else KEPT_S)
+            if others_ask:
+                number += 1
+                await scene.answer(replace(QUESTION, state=sha256(b"other"), nonce=bytes([number]) * 16))
+        for each in scene.measurers:
+            each.loaded.clear()
+        assert sys.getrefcount(weights) == at_first
+
+    play(story)
+
+
+def test_a_person_who_wants_it_no_more_has_it_end_at_once() -> None:
+    async def story(scene: Scene) -> None:
+        asking = asyncio.create_task(scene.answer())
+        await asyncio.sleep(CPU_S / 2)
+        scene.desk.limit(0, 100)
+        assert (await asking).reason == NOT_WANTED
+        await asyncio.sleep(CPU_S / 10)
+        assert scene.measurers[0].is_closed
+
+    play(story)
+
+
+def test_questions_that_wait_when_it_is_paused_are_for_later_too() -> None:
+    async def story(scene: Scene) -> None:
+        asking = [asyncio.create_task(scene.answer(asker=scene.other(number))) for number in range(3)]
+        await asyncio.sleep(CPU_S / 2)
+        scene.desk.pause()
+        async with asyncio.timeout(30):
+            assert {(await each).reason for each in asking} == {PAUSED}
+
+    play(story)
+
+
+def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> None:
+    async def story(scene: Scene) -> None:
+        scene.desk.limit(1, 100)
+        await scene.ask()  # and never again
+        await asyncio.sleep(CPU_S / 0.01 + ABANDONED_S)
+        assert scene.measurers[0].asked == [(SMALLEST, "search")]
 
     play(story)
 
