@@ -6,6 +6,7 @@ was told by then holds from the peer's first moment on.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
 from typing import Protocol
 
@@ -36,6 +37,14 @@ class Limited(Protocol):
         """Write down where it stands."""
 
 
+class Before(Enum):
+    """What a peer does before it takes part: in words for now, and for when its person leaves."""
+
+    LOOKS = "looks for its run", "it had not found its run yet"
+    GETS = "gets its run's data", "not all of its run's data had come yet, and what has stays there"
+    STARTS = "gets ready to train", "it had not begun yet"
+
+
 class Limiter:
     """A peer's limits, and its person's word. Implements ``peer.control.Person``."""
 
@@ -55,7 +64,8 @@ class Limiter:
         self._why: dict[str, str] = {}  # the peer is paused
         self._turn = asyncio.Lock()
         self._told = asyncio.Event()  # something new
-        self.called_off = asyncio.Event()  # the person left before the run was found
+        self.before = Before.LOOKS  # until it is attached
+        self.called_off = asyncio.Event()  # the person left before the peer took part
 
     @property
     def limits(self) -> Limits:
@@ -96,7 +106,7 @@ class Limiter:
         """The person says: leave."""
         if self._peer is None:
             self.called_off.set()
-            return "it leaves; it had not found its run yet"
+            return f"it leaves; {self.before.value[1]}"
         self._peer.leave(at_once=at_once)
         return "it stops at once; what was sealed is kept" if at_once else "it leaves as soon as what is trained is handed in"
 
@@ -120,9 +130,9 @@ class Limiter:
         return described(self._limits, self._why)
 
     async def show(self) -> str:
-        """Have written down where the peer stands; say it where it has not found its run, for then nothing is written."""
+        """Have written down where the peer stands; say it where it does not take part yet, for then nothing is written."""
         if self._peer is None:
-            return f"a peer runs, and looks for its run; {described(self._limits, self._why)}"
+            return f"a peer runs, and {self.before.value[0]}; {described(self._limits, self._why)}"
         self._peer.show()
         return ""
 

@@ -15,7 +15,7 @@ from peer.config import PeerConfig
 from peer.contact.visiting import num_weights
 from peer.dashboard.picture import Sitter
 from peer.gateway.session import refuse_sharded_images
-from peer.limits.limiter import Limiter
+from peer.limits.limiter import Before, Limiter
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.wanted import Room, Wanted, in_words, wanted
@@ -69,6 +69,7 @@ async def data_here(config: PeerConfig, node: Node, signed: SignedManifest, limi
     count = await asyncio.to_thread(num_weights, manifest)
     shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * count))
     if not manifest.shards:
+        limiter.before = Before.STARTS
         yield Held(shelf, config.data_root)
         return
     if config.view is not None:
@@ -83,11 +84,14 @@ async def data_here(config: PeerConfig, node: Node, signed: SignedManifest, limi
         node.traffic.sent.limit, node.traffic.received.limit = limiter.limits.max_upload, limiter.limits.max_download
 
     keep_rates()
+    limiter.before = Before.GETS
     download = Download(node, manifest, folder, holders, shelf, sitter.voice.say, keep_rates)
     sitter.sits(download.fields)
     meeting = asyncio.create_task(holders.meet())
     try:
-        yield Held(shelf, root, await _get(config, manifest, node, folder, download, sitter))
+        here = await _get(config, manifest, node, folder, download, sitter)
+        limiter.before = Before.STARTS
+        yield Held(shelf, root, here)
     finally:
         meeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):

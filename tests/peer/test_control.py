@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from peer.control import LEAVE, LIMITS, PAUSE, PICTURE, RESUME, SHOW, STOP, Control, tell
-from peer.limits.limiter import Limiter
+from peer.limits.limiter import Before, Limiter
 from peer.limits.limits import Limits
 from protocol.errors import UserError
 from swarm.control import ControlSocket
@@ -78,6 +78,16 @@ def test_who_leaves_before_the_run_is_found_is_heard(tmp_path: Path) -> None:
         assert not limiter.called_off.is_set()
         assert "had not found its run" in await told(tmp_path, LEAVE)
         assert limiter.called_off.is_set()
+
+    play(tmp_path, story, is_attached=False)
+
+
+@pytest.mark.parametrize("before", Before)
+def test_it_is_said_what_a_peer_does_before_it_takes_part(tmp_path: Path, before: Before) -> None:
+    async def story(limiter: Limiter, _peer: Peer) -> None:
+        limiter.before = before
+        assert (await told(tmp_path, SHOW)).startswith(f"a peer runs, and {before.value[0]}; ")
+        assert await told(tmp_path, LEAVE) == f"it leaves; {before.value[1]}"
 
     play(tmp_path, story, is_attached=False)
 
