@@ -80,7 +80,8 @@ class Download:
             UserError: the folder has something else, or the manifest does not fit the list.
         """
         path, travelling = self._folder / LIST_NAME, self._manifest.shards[0]
-        if path.exists():
+        is_here = path.exists()
+        if is_here:
             data = read_bounded(path, MAX_LIST_BYTES)
         else:
             if any(not name.startswith(LIST_NAME) for name in os.listdir(self._folder)):
@@ -89,12 +90,12 @@ class Download:
         try:
             list_ = parse_list(data)
         except EncodingError as error:
-            raise self._other_set() from error
+            raise self._other_set() if is_here else _contradiction() from error
         if list_.digest != self._manifest.data_digest:
-            raise self._other_set()
+            raise self._other_set() if is_here else _contradiction()
         if (list_.num_train_shards, list_.size_bytes) != (travelling.train_shards, travelling.size_bytes):
-            raise UserError("the run's manifest says something else of its shards than their list: ask the operator to mend it")
-        if not path.exists():
+            raise _contradiction()
+        if not is_here:
             write_whole(path, data)
         self._shelf.pin(Blob.cut(data, PIECE_BYTES))
         return list_
@@ -195,3 +196,7 @@ class Download:
             f"{self._folder} holds something else than the run's data set {self._manifest.dataset}: "
             "move it away, or name another folder with --data-root"
         )
+
+
+def _contradiction() -> UserError:
+    return UserError("the run's manifest says something else of its shards than their list: ask the operator to mend it")

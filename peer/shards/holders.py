@@ -1,4 +1,4 @@
-"""Who hands out shards of a run's data set: those who say so in the DHT, this peer among them as soon as it has any.
+"""Who hands out shards of a run's data set: those who say so in the DHT, this peer among them as soon as it begins to get some.
 
 They stand there as a run's members do (``swarm.neighbours``), under another name, so that what is read does not grow with the run.
 """

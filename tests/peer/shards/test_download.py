@@ -151,6 +151,18 @@ def test_the_list_of_another_set_is_refused(tmp_path: Path) -> None:
         asyncio.run(download.list())
 
 
+def test_an_operator_whose_manifest_contradicts_its_list_is_told_from_a_folder_with_something_else(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        swarm = Swarm(tmp_path)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=sha256(b"another"), shards=(travelling(swarm.list),))
+        await Download(swarm.here, manifest, swarm.folder, swarm.holders, swarm.shelf, swarm.said.append).list()
+
+    with pytest.raises(UserError, match="ask the operator to mend it"):
+        asyncio.run(scenario())
+    assert not list((tmp_path / "here").iterdir())
+
+
 def test_the_dashboard_shows_how_far_it_is(tmp_path: Path) -> None:
     async def scenario() -> str:
         swarm = Swarm(tmp_path)
