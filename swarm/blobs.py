@@ -5,6 +5,7 @@ each piece by itself, and may take it from anybody.
 """
 
 import asyncio
+import concurrent.futures
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ NOT_YET = "not here yet"  # some of this blob, but not this piece
 _MAX_CALLS = 8  # of one key, answered at the same time
 _MAX_SENDING_BYTES = 64 * 1024 * 1024
 _MAX_LENT_BYTES = 16 * 1024 * 1024  # of them of what is lent: newcomers who get a whole data set leave room for what a round needs
+_LENT_THREADS = 2  # that read what is lent, of which a file's first piece takes all of it: of their own, for others wait for the loop's
 _KEPT = 2  # of each kind, whatever the others take
 _MOST = {"state": 32, "mean": 32}  # each round has one, and a commit leads to the newest: older ones are for who began to get them then
 
@@ -194,6 +196,7 @@ class Shelf:
         self._sending = _Sending(max_sending_bytes)
         self._lent: dict[bytes, Lent] = {}
         self._lending = _Sending(_MAX_LENT_BYTES)
+        self._readers = concurrent.futures.ThreadPoolExecutor(_LENT_THREADS, "lent")  # threads come with the first that is asked for
         self._served: list[Endpoint] = []
         self.bytes_sent = 0
 
@@ -268,11 +271,12 @@ class Shelf:
         if place >= lent.num_pieces:
             raise EncodingError(f"a blob of {lent.num_pieces} pieces has no piece {place}")
         self._lending.begin(caller, MAX_PIECE_BYTES)
+        loop = asyncio.get_running_loop()
         if place == HASHES:
-            hashes = await asyncio.to_thread(lent.hashes)
+            hashes = await loop.run_in_executor(self._readers, lent.hashes)
             answer = None if hashes is None else b"".join(hashes)
         else:
-            answer = await asyncio.to_thread(lent.piece, place)
+            answer = await loop.run_in_executor(self._readers, lent.piece, place)
         if answer is None:
             raise Unreachable(NOT_HERE)
         self.bytes_sent += len(answer)

@@ -3,11 +3,13 @@
 import asyncio
 import os
 import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from protocol.encoding import unpack
+from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, StorageError, Unreachable
 from protocol.signing import PublicKey, sha256
 from swarm.blobs import HASHES, METHOD, NOT_HERE, Ask, Blob, Shelf
@@ -15,6 +17,7 @@ from swarm.fetching import fetch_file
 from swarm.file_blobs import FileBlob, FileName, FilePart
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
+from tests.memory_log import until
 
 PIECE_BYTES = 1000
 DATA = random.Random(3).randbytes(19 * PIECE_BYTES + 17)
@@ -209,6 +212,41 @@ def test_strangers_newcomers_do_not_take_the_places_of_what_a_round_needs(tmp_pa
         assert await shelf._answer(KEYS[3], bytes.fromhex("825820") + root + b"\x00") == b"a body"
         held.set()
         assert sorted(await asyncio.gather(*calls)) == ["busy"] * 25 + ["sent"] * 15
+
+    asyncio.run(scenario())
+
+
+def test_files_that_are_read_for_strangers_take_no_thread_of_others(tmp_path: Path) -> None:
+    class Slow:
+        num_pieces = 2
+
+        def __init__(self) -> None:
+            self.may_end = threading.Event()
+            self.num_reading = 0
+
+        def hashes(self) -> tuple[bytes, ...] | None:
+            self.num_reading += 1
+            self.may_end.wait()
+            return None
+
+        def piece(self, _place: int) -> bytes | None:
+            raise AssertionError
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(2))
+        network, slow, shelf = MemoryNetwork(), Slow(), Shelf(max_bytes=0)
+        shelf.lend(ROOT, slow)
+        await shelf.serve(network.endpoint(KEYS[0]))
+        request = pack(Ask(ROOT, HASHES))
+        asking = [asyncio.create_task(network.endpoint(KEYS[1]).call(KEYS[0], METHOD, request, timeout_s=60)) for _ in range(6)]
+        try:
+            async with asyncio.timeout(60):
+                await until(lambda: slow.num_reading == 2)
+                assert await asyncio.to_thread(lambda: slow.num_reading) == 2
+        finally:
+            slow.may_end.set()
+        assert all(isinstance(each, Refused) for each in await asyncio.gather(*asking, return_exceptions=True))
 
     asyncio.run(scenario())
 
