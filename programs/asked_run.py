@@ -6,10 +6,12 @@ The search is a program that asks and waits; the network is an event loop. So th
 import asyncio
 import concurrent.futures
 import contextlib
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -61,7 +63,7 @@ class Asked:
 
 @contextlib.contextmanager
 def opened(address: str, run: str | None, folder: Path) -> Iterator[Asked]:
-    """Yield the run at an address, whose members are there to be asked.
+    """Yield the run at an address, whose members are there to be asked; the network is left however the program is told to end.
 
     Raises:
         UserError: nobody answers there, it is another run, or its data are private.
@@ -71,15 +73,21 @@ def opened(address: str, run: str | None, folder: Path) -> Iterator[Asked]:
     loop = asyncio.new_event_loop()
     visit = loop.create_task(_visit(address, run, folder, found))
     thread = threading.Thread(target=_live, args=(loop, visit, found), name="network")
+    before = signal.signal(signal.SIGTERM, _end)
     thread.start()
     try:
         yield found.result()
     finally:
+        signal.signal(signal.SIGTERM, before)
         with contextlib.suppress(RuntimeError):  # it has ended already
             loop.call_soon_threadsafe(visit.cancel)
         thread.join(_END_S)
         if thread.is_alive():
             raise OwnFault("the network does not end")
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
 
 
 def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "concurrent.futures.Future[Asked]") -> None:

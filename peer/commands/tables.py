@@ -8,14 +8,14 @@ import asyncio
 import logging
 import random
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from automl.latency.table import MAX_BYTES, LatencyTable
 from peer.config import PeerConfig
-from peer.contact.finding import fetch_checked_manifest, start_node
+from peer.contact.finding import fetch_checked_manifest
+from peer.contact.visiting import visiting_node
 from peer.contact.whereabouts import find_addresses
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, Unreachable, UserError
@@ -23,7 +23,6 @@ from protocol.offers import MAX_OFFER_BYTES, SignedOffer, TableOffer
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob, Shelf, sizes_of
-from swarm.disk import load_identity
 from swarm.fetching import fetch
 from swarm.neighbours import Neighbours
 from swarm.node import short_name
@@ -115,18 +114,16 @@ async def collect(config: PeerConfig, directory: Path) -> list[tuple[Path, Found
         Unreachable: nobody hands out a table.
     """
     addresses, expected_run = find_addresses(config, None)
-    with tempfile.TemporaryDirectory(prefix="manta-") as temporary:
-        identity_path = Path(temporary) / "identity.key"
-        node = await start_node(config, load_identity(identity_path), identity_path, addresses, expected_run)
-        try:
-            signed = await fetch_checked_manifest(node, addresses, expected_run)
-            neighbours = Neighbours(node, signed.run)
-            await neighbours.look()
-            members = neighbours.members()
-            asked = members if len(members) <= _MAX_ASKED else random.sample(members, _MAX_ASKED)
-            found = await find_tables(node, signed.run, signed.open().supernet, asked)
-        finally:
-            await node.close()
+    node = await visiting_node(config, addresses, expected_run)
+    try:
+        signed = await fetch_checked_manifest(node, addresses, expected_run)
+        neighbours = Neighbours(node, signed.run)
+        await neighbours.look()
+        members = neighbours.members()
+        asked = members if len(members) <= _MAX_ASKED else random.sample(members, _MAX_ASKED)
+        found = await find_tables(node, signed.run, signed.open().supernet, asked)
+    finally:
+        await node.close()
     if not found:
         raise Unreachable(f"none of {len(asked)} members hands out a latency table; they would join with --latency-table FILE")
     return await asyncio.to_thread(_write, found, directory)

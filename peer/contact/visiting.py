@@ -90,10 +90,19 @@ async def visiting(config: PeerConfig) -> AsyncIterator[Visit]:
         UserError: no run is known, or what is served is not to be believed.
     """
     addresses, expected_run = find_addresses(config, read_last_run(config.dir))
-    with tempfile.TemporaryDirectory(prefix="manta-") as temporary:
+    node = await visiting_node(config, addresses, expected_run)
+    try:
+        yield Visit(node, addresses, await fetch_checked_manifest(node, addresses, expected_run))
+    finally:
+        await node.close()
+
+
+async def visiting_node(config: PeerConfig, addresses: tuple[str, ...], expected_run: str | None) -> Node:
+    """Return a node with a new key, which is on no disk any more; see ``start_node``.
+
+    Raises:
+        NotThere, UserError: as there.
+    """
+    with tempfile.TemporaryDirectory(prefix="manta-") as temporary:  # the daemon reads it once, as it starts
         path = Path(temporary) / "identity.key"
-        node = await start_node(config, load_identity(path), path, addresses, expected_run)
-        try:
-            yield Visit(node, addresses, await fetch_checked_manifest(node, addresses, expected_run))
-        finally:
-            await node.close()
+        return await start_node(config, load_identity(path), path, addresses, expected_run)

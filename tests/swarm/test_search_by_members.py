@@ -1,6 +1,8 @@
 """A search whose networks the members of a real run measure, one of whom lies: the same front as on one computer, and the liar's name."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,7 @@ from click.testing import CliRunner
 
 from automl.cli import main
 from protocol.signing import peer_name
-from tests.swarm.processes import DEADLINE_S, Programs, small_run
+from tests.swarm.processes import DEADLINE_S, Programs, small_run, wait_for
 
 pytestmark = pytest.mark.swarm
 
@@ -20,11 +22,30 @@ MEMBERS = {"one": "honest", "other": "honest", "liar": "lying"}
 WISHES = ("--macs", "1M", "--population", "3", "--generations", "2", "--no-predictor", "--random", "2")
 
 
-def typed(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    """Return how a program ended, started by its entry point."""
+def command(program: str, *arguments: str | Path) -> list[str]:
+    """Return how a program is started by its entry point."""
     code = f"import sys, programs; sys.argv[0] = 'manta-{program}'; programs.{program}()"
-    command = [sys.executable, "-P", "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    return [sys.executable, "-P", "-c", code, *map(str, arguments)]
+
+
+def typed(program: str, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Return how a program ended."""
+    return subprocess.run(command(program, *arguments), capture_output=True, text=True, timeout=DEADLINE_S)
+
+
+def ended_in_the_middle(folder: Path, *arguments: str | Path) -> int:
+    """Tell a search to end as soon as it asks members; return its exit code. Its temporary files are in ``folder``."""
+    folder.mkdir()
+    out = folder.parent / "ended"
+    searching = subprocess.Popen(command("search", "find", *arguments, "--out", out), env={**os.environ, "TMPDIR": str(folder)})
+    try:
+        wait_for(lambda: searching.poll() is not None or any(out.glob("*.safetensors")), "it has the state")
+        assert not list(folder.rglob("identity.key"))  # not even a kill could leave it there
+        searching.send_signal(signal.SIGTERM)
+        return searching.wait(DEADLINE_S)
+    finally:
+        searching.kill()
+        searching.wait()
 
 
 def result(folder: Path) -> dict[str, Any]:
@@ -49,6 +70,8 @@ def test_a_search_by_members_finds_what_one_computer_finds_and_who_lies(tmp_path
         liar = programs.status("liar")
         assert f"not believed: {peer_name(bytes.fromhex(liar['key']))}" in ended.stdout
         assert "by the word of these alone" not in ended.stdout
+        assert ended_in_the_middle(tmp_path / "temporary", "--peers", address, *WISHES) == 128 + signal.SIGTERM
+        assert not list((tmp_path / "temporary").iterdir())
 
     (snapshot,) = by_members.glob("*.safetensors")
     ended_alone = CliRunner().invoke(main, ["find", "--snapshot", str(snapshot), *WISHES, "--out", str(alone)])
