@@ -14,6 +14,7 @@ import secrets
 import statistics
 import sys
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -35,7 +36,8 @@ from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Q
 from protocol.signing import Identity, sha256
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.tasks import within
-from tests.memory_log import until
+
+_PATIENCE_S = 600.0  # until a process has loaded its libraries, on a busy machine
 
 RUN, STATE = sha256(b"run"), sha256(b"state")
 PEER, ASKER = Identity(bytes(31) + b"\x01"), Identity(bytes(31) + b"\x02")
@@ -73,6 +75,12 @@ class Training:
                 task.add_done_callback(self._tasks.discard)
                 index += 1
             await within(self._changed, 1.0)
+
+    async def end(self) -> None:
+        """Drop the lots that are under way."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _one(self, worker: int, lot: Lot) -> None:
         done = await self._crew.train(worker, lot)
@@ -114,6 +122,16 @@ async def paired(arguments: argparse.Namespace, training: Training, asking: Aski
     return ratios
 
 
+async def reached(condition: Callable[[], bool], tasks: Sequence["asyncio.Task[None]"]) -> None:
+    """Return once a condition holds; what ends one of the tasks before ends this."""
+    async with asyncio.timeout(_PATIENCE_S):
+        while not condition():
+            for task in tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.05)
+
+
 async def measure(arguments: argparse.Namespace) -> None:
     """Print a line for each share."""
     supernet, data = build(TINY), digits()
@@ -127,11 +145,13 @@ async def measure(arguments: argparse.Namespace) -> None:
     await crew.start()
     await crew.load(weights, None)
     async with desk.open(network.endpoint(PEER.public_key)):
-        tasks = [asyncio.create_task(work) for work in (training.go_on(), asking.go_on())]
+        tasks = [asyncio.create_task(asking.go_on())]
         try:
             desk.limit(100, 100)
             asking.is_on.set()
-            await until(lambda: Counting.networks > 0 and training.lots > 0)  # libraries are loaded
+            await reached(lambda: Counting.networks > 0, tasks)  # its libraries are loaded, before what it gives way to begins
+            tasks.append(asyncio.create_task(training.go_on()))
+            await reached(lambda: training.lots > 0, tasks)
             for share in arguments.share:
                 desk.limit(share, 100)
                 networks, cpu_s = Counting.networks, Counting.cpu_s
@@ -147,6 +167,7 @@ async def measure(arguments: argparse.Namespace) -> None:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await training.end()
             await crew.close()
 
 

@@ -9,9 +9,9 @@ another checkout (``git worktree add CHECKOUT COMMIT``), in turn, each in proces
 ratios, pair by pair: by the clock, and by the seconds of all cores, which other work on the machine disturbs less.
 
 A step is: zero the gradients, forward, loss, backward. The two take turns, so that a machine that gets slower does so for both. Prints,
-for the largest and five random architectures at one resolution, the median milliseconds of each and their ratio, and the median of the
-ratios. Where there is a CUDA GPU: images a second of the base classifier in bfloat16, and the share of the GPU's matrix rate, which is
-measured too.
+for the largest and five random architectures at one resolution, the median milliseconds of all cores of each and their ratio, and the
+median of the ratios; --threads 1 where the machine has other work: threads that wait for each other count as at work. Where there is a
+CUDA GPU: images a second of the base classifier in bfloat16, and the share of the GPU's matrix rate, which is measured too.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def plain_outputs(network: nn.Module, inputs: Tensor) -> Tensor | tuple[Tensor, 
 
 
 def compared(space: SearchSpace, architecture: Architecture, batch: int, steps: int) -> tuple[float, float]:
-    """Return the median milliseconds of an elastic and of a plain step."""
+    """Return the median milliseconds of all cores of an elastic and of a plain step."""
     supernet = build(space)
     supernet.initialise(torch.Generator().manual_seed(0))
     plain = supernet.extract(architecture).requires_grad_(True)
@@ -93,10 +93,10 @@ def compared(space: SearchSpace, architecture: Architecture, batch: int, steps: 
 
 
 def timed(step: Callable[[], None]) -> float:
-    """Return the milliseconds of a call."""
-    started_s = time.perf_counter()
+    """Return the milliseconds of all cores of a call."""
+    started_s = time.process_time()
     step()
-    return 1000 * (time.perf_counter() - started_s)
+    return 1000 * (time.process_time() - started_s)
 
 
 def lots_took(checkout: Path, arguments: argparse.Namespace, resolution: int) -> tuple[float, float, float]:

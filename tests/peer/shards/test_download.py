@@ -17,6 +17,7 @@ from peer.shards.download import Download
 from peer.shards.holders import Holders
 from protocol.errors import UserError
 from protocol.manifest import Manifest
+from protocol.shards import PIECE_BYTES
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import HASHES, METHOD, Shelf
 from swarm.memory import MemoryNetwork
@@ -31,10 +32,10 @@ HERE, OTHER = (PublicKey(sha256(b"node %d" % number)) for number in range(2))
 class Swarm:
     """The operator's node has all of a set; ``download`` brings it to a folder."""
 
-    def __init__(self, tmp_path: Path) -> None:
+    def __init__(self, tmp_path: Path, *, side: int = 40, shard_bytes: int = 20_000) -> None:
         for number in range(40):
-            write_picture(tmp_path / "own" / ("a", "b")[number % 2] / f"{number}.png", noise(40, 40, 3, seed=number))
-        shard_images(tmp_path / "own", tmp_path / "noise", lambda _done, _total: None, shard_bytes=20_000)
+            write_picture(tmp_path / "own" / ("a", "b")[number % 2] / f"{number}.png", noise(side, side, 3, seed=number))
+        shard_images(tmp_path / "own", tmp_path / "noise", lambda _done, _total: None, shard_bytes=shard_bytes)
         self.dataset: Dataset = load_dataset("shards-noise", tmp_path)
         self.network = MemoryNetwork()
         self.source, self.folder = tmp_path / "noise", tmp_path / "here"
@@ -128,6 +129,47 @@ def test_what_is_here_is_not_fetched_again(tmp_path: Path) -> None:
         await swarm.get()
         assert swarm.is_here()
         assert any(" are here" in line for line in swarm.said)
+
+    asyncio.run(scenario())
+
+
+def test_pieces_that_came_before_a_break_are_not_fetched_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        swarm = Swarm(tmp_path, side=260, shard_bytes=3 * PIECE_BYTES)
+        await swarm.serve(PublicKey(OPERATOR.public_key))
+        endpoint = swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
+        honest, handed = endpoint.handlers[METHOD], 0
+        stuck = asyncio.Event()
+
+        async def two_pieces_only(caller: PublicKey, request: bytes) -> bytes:
+            nonlocal handed
+            data = await honest(caller, request)
+            handed += len(data) > PIECE_BYTES // 2
+            if handed > 2:
+                stuck.set()
+                await asyncio.Event().wait()
+            return data
+
+        download = swarm.download()
+        list_ = await download.list()
+        assert list_.shards[0].size_bytes > 2 * PIECE_BYTES
+        endpoint.handlers[METHOD] = two_pieces_only
+        getting = asyncio.create_task(download.shards(list_, [0]))
+        await stuck.wait()
+        getting.cancel()  # as Ctrl-C does
+        await asyncio.gather(getting, return_exceptions=True)
+        assert [path.name for path in swarm.folder.glob("shard-*")] == ["shard-00000.bin.part"]
+        asked: list[int] = []
+
+        async def counted(caller: PublicKey, request: bytes) -> bytes:
+            data = await honest(caller, request)
+            asked.append(len(data))
+            return data
+
+        endpoint.handlers[METHOD] = counted
+        await swarm.download().shards(list_, [0])
+        assert (swarm.folder / "shard-00000.bin").read_bytes() == (swarm.source / "shard-00000.bin").read_bytes()
+        assert sum(asked) < list_.shards[0].size_bytes - PIECE_BYTES
 
     asyncio.run(scenario())
 
