@@ -19,6 +19,7 @@ MIN_FLOOR = -200  # of exponents: every float32 is a multiple of 2^-149, and a s
 MAX_FLOOR = 94  # the largest value of a body, below 2^(15 + 19 + 94), is a float32
 DRIFT = MAX_AGE  # a floor moves by at most one exponent a commit, so within a table floors differ by no more
 AGE_WEIGHT = (9, 10)  # of a contribution's weight stays for every commit of age
+UNPROVEN_PART = (1, 4)  # what all samples of keys that are not proven together weigh at most, of those that are
 WEIGHT_BITS = 16  # integer weights are below 2^16
 SUM_BITS = 62  # of the mean's sums, which so never leave a signed 64-bit integer
 CLIP = 4  # a contribution's norm counts up to so many times the threshold

@@ -1,21 +1,23 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
-Between two round entries stand the contributions of a table, sorted by founder, each right after the claims that it lists:
-``(claim+ contribution)+ round``. A key's work on one base counts once, and a key stands once in a table. A claim names the founder of its
-cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is handed in.
+Between two round entries stand the contributions of a table, sorted by founder, each right after the claims that it lists, and before
+all of them extras, sorted by digest: ``extra* (claim+ contribution)+ round``. Extras take effect with the round's entry. A key's work on
+one base counts once, and a key stands once in a table. A claim names the founder of its cohort, and stands in that founder's contribution
+or alone in one of its own key: a claim's bytes don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
 caller's (``aggregator.rounds.replay`` computes them again).
 """
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from protocol.audits import SignedExtra
 from protocol.course import Course
-from protocol.earnings import reward_weight, row_of
+from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
+from protocol.listed import Listed, Lots, Table, go_together, is_of
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import (
     Claim,
@@ -26,56 +28,18 @@ from protocol.records import (
     SignedContribution,
     Threshold,
     commit_digest,
-    entry_of,
 )
 from protocol.rewards import share_out
 from protocol.signing import Digest
-from protocol.table import Row, table_root
+from protocol.standing import Claimed, Standing
+from protocol.table import table_root
 from protocol.verified import Verified
 
 REMEMBERED_ROUNDS = 1024  # a body listed in one of the newest so many rounds is not taken again
 KEPT_TABLES = 8  # newest tables that are kept whole
+MAX_EXTRAS = 2048  # before the claims of one round
 
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A contribution that may stand in a table: its row, and what the rules need of its claims."""
-
-    row: Row
-    round: int  # the round after its base
-    keys: tuple[bytes, ...]  # of its claims, in order
-    claims: tuple[bytes, ...]  # their digests
-    consent: bytes  # whom they name as their founder, also where it is handed in alone
-    residual: bytes  # that it leaves to each of the keys
-    counted: int  # samples, uncapped
-    lots_ms: tuple[int, ...]  # one a claim
-    rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
-
-    @property
-    def cohort(self) -> str:
-        """The name that all of its claims have."""
-        return self.row.cohort
-
-    @property
-    def roster(self) -> tuple[int, bytes]:
-        """Its base and its founder: members of one roster may have learnt the same, and name one body where each hands in alone."""
-        return self.round, self.consent
-
-
-@dataclass(slots=True)
-class _Table:
-    """What stands in the log after the newest round entry."""
-
-    claims: list[tuple[bytes, Claim]] = field(default_factory=list)  # after the last contribution: digest, opened
-    listed: list[Listed] = field(default_factory=list)
-    keys: set[bytes] = field(default_factory=set)  # of all these claims
-    bodies: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)  # with the roster that each is of
-
-    def copy(self) -> "_Table":
-        return _Table(list(self.claims), list(self.listed), set(self.keys), dict(self.bodies))
-
-
-_COPIED = ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_residuals", "_credits")
+_COPIED = ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_residuals", "standing")
 
 
 class Ledger:
@@ -97,13 +61,13 @@ class Ledger:
         self._floors: list[int] = [self.manifest.exchange.first_floor]  # [r] is the floor of bodies on that commit
         self._states: list[bytes] = [self.manifest.initial_state]
         self._indices: list[int] = [-1]  # [r] is the place of the round's entry in the log
-        self._table = _Table()
+        self._table = Table()
         self._keys: deque[frozenset[tuple[bytes, int]]] = deque(maxlen=MAX_AGE + 1)  # (key, round of its base + 1) of the newest tables
         self._bodies: deque[frozenset[bytes]] = deque()  # of the newest tables
         self._known_bodies: dict[bytes, tuple[int, bytes]] = {}  # all of these, with the roster that each is of
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
         self._residuals: dict[bytes, bytes] = {}  # by key, what its last listed contribution left; who is not in it has zeros
-        self._credits: Counter[bytes] = Counter()
+        self.standing = Standing.of(self.manifest)  # what audits add up to, and what everybody has earned; to be read only
 
     def copy(self) -> "Ledger":
         """Return a ledger in the same state that can go another way."""
@@ -161,7 +125,7 @@ class Ledger:
     @property
     def is_between_rounds(self) -> bool:
         """Whether the newest entry is a round, or there is none."""
-        return not self._table.claims and not self._table.listed
+        return not self._table.extras and not self._table.claims and not self._table.listed
 
     def commit_at(self, round: int) -> Digest | None:
         """Return the digest of the commit of ``round``, of round 0 the run's id; None if it has not happened."""
@@ -197,20 +161,20 @@ class Ledger:
 
     def has_earned(self, key: bytes) -> bool:
         """Return whether a committed table has a claim of ``key``."""
-        return key in self._credits
+        return self.standing.accounts.has_earned(key)
 
     def credits(self) -> dict[bytes, int]:
-        """Return key -> what it has earned over all committed rounds; keys in order, who earned nothing is not in it."""
-        return {key: self._credits[key] for key in sorted(self._credits) if self._credits[key]}
+        """Return key -> what it has earned over all committed rounds, pending and final; keys in order, who has nothing is not in it."""
+        return self.standing.accounts.credits()
 
     def credit_of(self, key: bytes) -> int:
-        """Return what ``key`` has earned over all committed rounds."""
-        return self._credits[key]
+        """Return what ``key`` has earned over all committed rounds, pending and final."""
+        return self.standing.account(key).credit
 
     def shares(self, listed: Sequence[Listed]) -> dict[bytes, int]:
         """Return what a table of these pays to each key."""
         rewards = dict(pair for one in listed for pair in one.rewards)
-        return share_out(self.manifest.reward_pool, rewards, self.manifest.credit_cap)
+        return share_out(self.manifest.work_pool, rewards, self.manifest.credit_cap)
 
     def listed(self, header: Header, round: int) -> Listed:
         """Return what the header's contribution would be in the table of ``round``, the next one or the one after it.
@@ -231,6 +195,18 @@ class Ledger:
             raise ClaimError(faults[0][1], tuple(key for key, _ in faults))
         return self._listed(header.contribution, contribution, claims, round)
 
+    def check_extra(self, signed: SignedExtra) -> None:
+        """Check that an extra may stand before the next round's claims, whatever else stands there.
+
+        Raises:
+            EncodingError, SignatureError: it is malformed, or its signature does not hold.
+            LedgerError: it may not.
+        """
+        extra = self.verified.extra(signed)
+        if extra.run != self.run:
+            raise LedgerError("of another run")
+        self.standing.check(extra)
+
     def append(self, entry: bytes) -> None:
         """Take ``entry`` as the next one. On any error the state stays as it was.
 
@@ -249,13 +225,24 @@ class Ledger:
         elif isinstance(record, Round):
             self._take_round(record, entry)
         else:
-            raise LedgerError("audits do not count in this run")
+            self._take_extra(record)
         self._size += 1
 
     def next_open_ms(self, listed: Sequence[Listed]) -> int:
         """Return how long the round after a table of these is open."""
         lots_ms = [lot_ms for one in listed for lot_ms in one.lots_ms]
         return next_open_ms(self.manifest.exchange, self.open_ms, sum(one.counted for one in listed), lots_ms)
+
+    def _take_extra(self, signed: SignedExtra) -> None:
+        self.check_extra(signed)
+        table, digest = self._table, signed.digest
+        if table.claims or table.listed:
+            raise LedgerError("an extra after the claims of a round")
+        if table.extras and table.extras[-1][0] >= digest:
+            raise LedgerError("the extras before a round are sorted by digest")
+        if len(table.extras) >= MAX_EXTRAS:
+            raise LedgerError(f"a round has at most {MAX_EXTRAS} extras before it")
+        table.extras.append((digest, self.verified.extra(signed)))
 
     def _take_claim(self, signed: SignedClaim) -> None:
         claim = self.verified.claim(signed)
@@ -264,7 +251,7 @@ class Ledger:
         fault = "a key stands twice in one table" if claim.key in table.keys else self._fault_of(claim, self.round + 1)
         if fault is not None:
             raise ClaimError(fault, (claim.key,))
-        if len(table.claims) >= MAX_COHORT or (table.claims and not _go_together(table.claims[-1][1], claim)):
+        if len(table.claims) >= MAX_COHORT or (table.claims and not go_together(table.claims[-1][1], claim)):
             raise LedgerError("a claim that no contribution can list together with those before it")
         if len(table.listed) >= self.manifest.exchange.max_rows:
             raise LedgerError(f"a table has at most {self.manifest.exchange.max_rows} contributions")
@@ -297,7 +284,8 @@ class Ledger:
             raise LedgerError("the round counts other samples than its claims do, or opens the next for another time than they give")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
-        self._credits.update(self.shares(listed))
+        extras = [extra for _, extra in self._table.extras]
+        self.standing.turn(round_.round, commit_digest(entry), extras, _claimed(listed, round_.round), self.shares(listed))
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._bodies.append(frozenset(row.body for row in rows))
         self._known_bodies |= self._table.bodies
@@ -311,7 +299,7 @@ class Ledger:
         self._states.append(round_.state)
         self._indices.append(self._size)
         self._newest = round_
-        self._table = _Table()
+        self._table = Table()
 
     def _leave_residuals(self, round: int, listed: Sequence[Listed]) -> None:
         if self.course.sorts_after(round):  # they are in the order that the weights had before
@@ -360,7 +348,7 @@ class Ledger:
         own = next((claim for claim in opened if claim.key == contribution.founder), None)
         if own is None or keys != sorted(set(keys)):
             raise LedgerError("the claims are not sorted by key, or the founder has none")
-        others = tuple(claim.key for claim in opened if not _is_of(contribution, own, claim))
+        others = tuple(claim.key for claim in opened if not is_of(contribution, own, claim))
         if others:
             raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
         roster = (contribution.round, own.founder)
@@ -371,7 +359,9 @@ class Ledger:
 
     def _listed(self, signed: SignedContribution, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
         opened = [claim for _, claim in claims]
-        row = row_of(self.manifest, self.course, signed.digest, contribution, opened, round)
+        lots = tuple(Lots(claim.lots, claim.lots_root, capped_samples(self.manifest, claim)) for claim in opened)
+        unproven = sum(of.samples for claim, of in zip(opened, lots, strict=True) if not self.standing.is_proven(claim.key))
+        row = row_of(self.manifest, self.course, signed.digest, contribution, opened, round, unproven)
         return Listed(
             row=row,
             round=contribution.round,
@@ -381,22 +371,15 @@ class Ledger:
             residual=contribution.residual,
             counted=sum(claim.lots for claim in opened) * self.manifest.lot_samples,
             lots_ms=tuple(claim.lot_ms for claim in opened),
+            lots=lots,
             rewards=tuple((claim.key, reward_weight(self.manifest, self.course, claim)) for claim in opened),
         )
 
 
-def _go_together(before: Claim, claim: Claim) -> bool:
-    """May one contribution list two claims, one right after the other."""
-    same = (before.round, before.founder, before.cohort) == (claim.round, claim.founder, claim.cohort)
-    return same and before.key < claim.key
-
-
-def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
-    """May a contribution list a claim: it is on its base, and consents to the founder, or is the founder's ``own`` one and alone."""
-    same = (claim.run, claim.round, claim.base, claim.cohort) == (contribution.run, contribution.round, contribution.base, own.cohort)
-    return same and (claim.founder == contribution.founder or (claim is own and len(contribution.claims) == 1))
-
-
-def entries_of(headers: Sequence[Header]) -> list[bytes]:
-    """Return the log entries of a table's contributions, given in its order: each after its claims."""
-    return [entry for header in headers for entry in (*map(entry_of, header.claims), entry_of(header.contribution))]
+def _claimed(listed: Sequence[Listed], round: int) -> list[Claimed]:
+    """Return the claims of the table of ``round``, for its audits."""
+    return [
+        Claimed(digest, key, round, row, lots.count, lots.root, lots.samples, one.keys)
+        for row, one in enumerate(listed)
+        for digest, key, lots in zip(one.claims, one.keys, one.lots, strict=True)
+    ]

@@ -117,8 +117,13 @@ class Manifest:
 
     @property
     def credit_cap(self) -> int:
-        """What one key earns in a round at most: the pool, or where data are private a part of it, rounded up."""
+        """What one key earns by its work in a round at most: the pool, or where data are private a part of it, rounded up."""
         return -(-self.reward_pool * self.private[0].credit_percent // 100) if self.is_private else self.reward_pool
+
+    @property
+    def work_pool(self) -> int:
+        """What of the pool is shared out among a round's claims; the rest is for audits, where they count."""
+        return self.reward_pool - (self.reward_pool * self.trust.audit_pool_percent // 100 if self.trust.is_audited else 0)
 
     @property
     def train_shards(self) -> int:

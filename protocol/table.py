@@ -10,13 +10,13 @@ from math import isqrt
 
 from protocol.encoding import encode, pack, unpack
 from protocol.errors import RemoteFault
-from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, WEIGHT_BITS
+from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, UNPROVEN_PART, WEIGHT_BITS
 from protocol.fields import check_digest, check_name
 from protocol.merkle import leaf_hash, root, verify_inclusion
 from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
 from protocol.signing import Digest
 
-MAX_TABLE_BYTES = 192 * MAX_ROWS  # a row packed has at most 179, its weight 3
+MAX_TABLE_BYTES = 192 * MAX_ROWS  # a row packed has at most 188, its weight 3
 _MAX_WEIGHT = 2**WEIGHT_BITS - 1
 
 
@@ -35,6 +35,7 @@ class Row:
     samples: int  # over its claims, each one's capped
     cohort: str  # the name that model-parallel's architectures follow from, as its claims say
     body: bytes  # root over the body's groups
+    unproven: int = 0  # of the samples: of keys that are not proven
 
     def __post_init__(self) -> None:
         for what in ("contribution", "founder", "body"):
@@ -42,6 +43,8 @@ class Row:
         check_name(self.cohort, "cohort")
         if not (0 <= self.age <= MAX_AGE and 0 <= self.role < MAX_ROLES and 1 <= self.samples < 2**62):
             raise ValueError("age, role or samples out of range")
+        if not 0 <= self.unproven <= self.samples:
+            raise ValueError("samples of unproven keys out of range")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +112,25 @@ class RowProof:
 
 
 def weights(rows: Sequence[Row]) -> tuple[int, ...]:
-    """Return each row's weight in the mean: its samples, less by a tenth for each commit of age, the largest scaled to 2^16 - 1."""
+    """Return each row's weight in the mean: its samples, less by a tenth for each commit of age, the largest scaled to 2^16 - 1.
+
+    All samples of keys that are not proven together weigh at most a quarter of those that are, however many they are; where there are no
+    others they weigh fully. A row of which no sample is proven may then weigh nothing.
+    """
     kept, of = AGE_WEIGHT
-    raw = [row.samples * kept**row.age * of ** (MAX_AGE - row.age) for row in rows]
+    aged = [kept**row.age * of ** (MAX_AGE - row.age) for row in rows]
+    unproven = [row.unproven * age for row, age in zip(rows, aged, strict=True)]
+    proven = [row.samples * age - less for row, age, less in zip(rows, aged, unproven, strict=True)]
+    part, parts = UNPROVEN_PART
+    most, there = part * sum(proven), parts * sum(unproven)
+    if 0 < most < there:
+        raw = [each * there + less * most for each, less in zip(proven, unproven, strict=True)]
+        least = [min(1, each) for each in proven]
+    else:
+        raw = [each + less for each, less in zip(proven, unproven, strict=True)]
+        least = [1] * len(raw)
     largest = max(raw)
-    return tuple(max(1, weight * _MAX_WEIGHT // largest) for weight in raw)
+    return tuple(max(lowest, weight * _MAX_WEIGHT // largest) for lowest, weight in zip(least, raw, strict=True))
 
 
 def limit_square(row: Row, thresholds: Mapping[int, Threshold]) -> int | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
+from protocol.audits import Extra, SignedExtra
 from protocol.records import Claim, Contribution, Logged, SignedClaim, SignedContribution, open_entry
 
 Known = TypeVar("Known", bound=Hashable)
@@ -32,13 +33,14 @@ class _Newest(Generic[Known, Opened]):
 
 
 class Verified:
-    """The newest entries that could be read, and the newest claims and contributions whose signatures held. For any thread."""
+    """The newest entries that could be read, and the newest claims, contributions and extras whose signatures held. For any thread."""
 
     def __init__(self, capacity: int = 8192) -> None:
         """Remember so many of each."""
         self._entries = _Newest(open_entry, capacity)
         self._claims = _Newest(SignedClaim.open, capacity)
         self._contributions = _Newest(SignedContribution.open, capacity)
+        self._extras = _Newest(_open_extra, capacity)
 
     def entry(self, data: bytes) -> Logged:
         """Return the record inside an entry's bytes, read now or before.
@@ -63,3 +65,15 @@ class Verified:
             EncodingError, SignatureError: as ``SignedContribution.open``.
         """
         return self._contributions(signed)
+
+    def extra(self, signed: SignedExtra) -> Extra:
+        """Return the finding, plant or reveal, its signature checked now or before.
+
+        Raises:
+            EncodingError, SignatureError: as its ``open``.
+        """
+        return self._extras(signed)
+
+
+def _open_extra(signed: SignedExtra) -> Extra:
+    return signed.open()

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from protocol.ledger import Ledger, Listed, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import Listed, entries_of
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, entry_of
 from protocol.signing import Identity, sha256
 from protocol.table import table_root, weights, weights_root

@@ -19,7 +19,8 @@ from exact.vectors import vector_groups
 from protocol.earnings import TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
-from protocol.ledger import Ledger, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import entries_of
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head

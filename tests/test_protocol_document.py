@@ -23,6 +23,7 @@ from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
+from protocol.audits import Finding, SignedFinding, Trust, decoy_digest
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.encoding import encode as encode_value
 from protocol.encoding import pack
@@ -53,6 +54,7 @@ from protocol.rewards import share_out
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
+from protocol.trust import questions_due, ranked
 from protocol.versions import PROTOCOL
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -240,6 +242,17 @@ def rows() -> Iterator[tuple[str, str]]:
     announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
     what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]], 4]`: SHA-256 of it packed'
     yield what, f"`{sha256(pack(announcement)).hex()}`"
+    finding = SignedFinding.sign(Finding(RUN, KEY.public_key, SIGNED_CLAIM.digest, 1, 0, "sum", 0, "holds", ZEROS, ()), KEY)
+    what = 'finding `[run, key, digest of the claim, 1, 0, "sum", 0, "holds", Z, []]`: digest when signed; its signature'
+    yield what, f"`{finding.digest.hex()}`; `{finding.signature.hex()}`"
+    yield "what a plant names the decoy *key* by, with a salt of zeros", f"`{decoy_digest(KEY.public_key, bytes(16)).hex()}`"
+    asked = questions_due(Trust("audited", audit_lots=3, whole_percent=100), ZEROS, COUNTING, 10, 100)
+    yield (
+        "beacon Z, claim with the digest 00..1f, 10 lots, audit_lots 3: places of the lots that are asked about",
+        numbers(question.lot for question in asked[:-1]),
+    )
+    first = "*key*" if ranked(ZEROS, COUNTING, (KEY.public_key, MATE.public_key))[0] == KEY.public_key else "*mate*"
+    yield "of *key* and *mate*, who is asked about it first", first
     offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (
@@ -297,6 +310,8 @@ def table_rows() -> Iterator[tuple[str, str]]:
         )
         yield f"{what}; body of ({values})", f"`{BODIES[place][0].hex()}`"
     yield "weights w_i", numbers(weights(ROWS))
+    held = [replace(ROWS[0], unproven=32), replace(ROWS[1], unproven=64), ROWS[2]]
+    yield "weights w_i, if 32, 64 and 0 of their samples are unproven", numbers(weights(held))
     yield "n_i, in units of 4^-20", numbers(squares(PARSED))
     assert OUTCOME.weights == tuple(counted_weights())
     yield "with the threshold (norm 393216, samples 64) of the entry before: c_i", numbers(counted_weights())

@@ -105,7 +105,7 @@ def _earned(claims: Sequence[Claim], manifest: Manifest, course: Course) -> dict
     """Return key -> credit, as ``protocol.ledger`` shares it out."""
     cap = manifest.exchange.weight_cap
     weights = {claim.key: claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.lot_samples, cap) for claim in claims}
-    return share_out(manifest.reward_pool, weights, manifest.credit_cap)
+    return share_out(manifest.work_pool, weights, manifest.credit_cap)
 
 
 def _row(

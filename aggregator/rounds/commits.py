@@ -19,7 +19,7 @@ from aggregator.rounds.timeline import Timeline
 from aggregator.rounds.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
-from protocol.ledger import Listed, entries_of
+from protocol.listed import Listed, entries_of
 from protocol.records import Round, entry_of
 from protocol.table import table_root, weights_root
 from swarm.blobs import Shelf

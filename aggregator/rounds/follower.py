@@ -18,7 +18,8 @@ from automl.training.update import State, next_state, state_pieces
 from exact.coding import Body
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
-from protocol.ledger import Ledger, Listed
+from protocol.ledger import Ledger
+from protocol.listed import Listed
 from protocol.manifest import Manifest
 from protocol.notes import TreeHead
 from protocol.records import Threshold

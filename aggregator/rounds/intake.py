@@ -28,7 +28,8 @@ from protocol.closing import Closing, NotTaken
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault
 from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES, Ledger, Listed
+from protocol.ledger import KEPT_TABLES, Ledger
+from protocol.listed import Listed
 from protocol.records import Claim, Header, SignedTicket, Ticket
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob

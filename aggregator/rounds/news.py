@@ -12,7 +12,8 @@ from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import Unreachable
 from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES, Listed
+from protocol.ledger import KEPT_TABLES
+from protocol.listed import Listed
 from protocol.merkle import Tree, leaf_hash
 from protocol.records import Header, SignedClaim, SignedContribution, open_entry
 from protocol.signing import PublicKey
@@ -63,6 +64,7 @@ class _ProvenTable:
         """Return its contributions with their claims, as they travel."""
         if self._claims is None:
             headers, claims = [], list[SignedClaim]()
+            unproven = tuple(row.unproven for row in self.rows)
             for entry in self._log.entries(self._entries.start, len(self._entries)):
                 record = open_entry(entry)
                 if isinstance(record, SignedClaim):
@@ -71,7 +73,7 @@ class _ProvenTable:
                 assert isinstance(record, SignedContribution)
                 headers.append(Header(record, tuple(claims)))
                 claims = []
-            self._claims = pack(TableClaims(tuple(headers)))
+            self._claims = pack(TableClaims(tuple(headers), unproven if any(unproven) else ()))
         return self._claims
 
 

@@ -18,7 +18,8 @@ from automl.training.update import State
 from exact.coding import Body, body_groups, body_num_bytes, parse
 from protocol.errors import EncodingError, StorageError
 from protocol.fields import MAX_ROUND
-from protocol.ledger import Ledger, Listed
+from protocol.ledger import Ledger
+from protocol.listed import Listed
 from protocol.records import Round, Threshold
 from protocol.table import weights_root
 from swarm.blobs import Blob

@@ -14,7 +14,7 @@ from aggregator.rounds.refusals import NotTheirs
 from protocol.closing import NotTaken
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_AGE
-from protocol.ledger import Listed
+from protocol.listed import Listed
 from protocol.records import Header
 from swarm.messages import BodyPart
 

@@ -10,7 +10,8 @@ from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, FollowerSection, RoundSection, RunSection
 from automl.data.digits import digits
 from automl.training.update import State, initial_state, state_digest
-from protocol.ledger import Ledger, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import entry_of
 from protocol.signing import Identity

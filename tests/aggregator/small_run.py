@@ -10,7 +10,8 @@ from subprocess import PIPE, Popen
 from aggregator.log.log import Log
 from aggregator.log.verify import Verification, verify_directory
 from protocol.course import Course
-from protocol.ledger import Ledger, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import entries_of
 from protocol.manifest import Manifest, SignedManifest
 from protocol.notes import TreeHead, open_tree_head, origin
 from protocol.records import Header, entry_of

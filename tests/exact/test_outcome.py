@@ -361,3 +361,39 @@ def test_a_body_is_coded_and_counted_alike_in_every_codec() -> None:
         result = outcome([row_of(1, 16)], [body], [-20], (), -20, values.size)
         assert result.mean.tobytes() == body.values(-20).tobytes()
         np.testing.assert_allclose(result.mean, values, atol=error * float(np.abs(values).max()))
+
+
+def test_a_hundred_free_keys_move_the_mean_by_no_more_than_the_cap() -> None:
+    """Three proven keys say 1, a hundred that nobody knows say -8, with as many samples each: together these are a fifth of the mean."""
+    honest, free = np.ones(8, np.float32), np.full(8, -8, np.float32)
+    rows = [row_of(place, 64) for place in range(3)] + [replace(row_of(place, 640), unproven=640) for place in range(3, 103)]
+    bodies = [parse("int16", encode("int16", honest if place < 3 else free, -20), 8) for place in range(103)]
+    alone = outcome(rows[:3], bodies[:3], [-20] * 3, (), -20, 8).mean
+    assert alone.tolist() == [1.0] * 8
+    mean = outcome(rows, bodies, [-20] * 103, (), -20, 8).mean
+    assert np.all(mean >= (1 * 4 - 8 * 1) / 5 - 1e-3)
+    assert np.all(mean < alone)
+    without = outcome([replace(row, unproven=0) for row in rows], bodies, [-20] * 103, (), -20, 8).mean
+    assert np.all(without < -7)
+    usual = Threshold(0, 3 << 20, 64)  # in units of 2^-20: a norm of 3, that of the honest ones is 2.83
+    clipped = outcome(rows, bodies, [-20] * 103, (usual,), -20, 8)
+    assert np.all(clipped.mean > mean)  # and they are clipped besides
+    assert clipped.thresholds[0].norm * 2.0**clipped.floor < 3  # whose size they do not set
+
+
+def test_a_table_of_unproven_keys_alone_has_a_mean_like_any_other() -> None:
+    body = parse("int16", encode("int16", np.ones(8, np.float32), -20), 8)
+    rows = [row_of(place, 64) for place in range(2)]
+    plain = outcome(rows, [body] * 2, [-20] * 2, (), -20, 8)
+    unproven = outcome([replace(row, unproven=64) for row in rows], [body] * 2, [-20] * 2, (), -20, 8)
+    assert unproven.mean.tobytes() == plain.mean.tobytes()
+    assert (unproven.weights, unproven.floor, unproven.thresholds) == (plain.weights, plain.floor, plain.thresholds)
+
+
+def test_a_mask_that_only_rows_without_weight_cover_leaves_zeros() -> None:
+    body = parse("int16", encode("int16", np.ones(8, np.float32), -20), 8)
+    rows = [row_of(0, 1), replace(row_of(1, 1), unproven=1), replace(row_of(2, 2**40), unproven=2**40)]
+    first, last = np.arange(8) < 4, np.arange(8) >= 4
+    result = outcome(rows, [body] * 3, [-20] * 3, (), -20, 8, [first, last, first])
+    assert result.weights[1] == 0
+    assert result.mean.tolist() == [1.0] * 4 + [0.0] * 4

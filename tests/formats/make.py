@@ -26,7 +26,7 @@ from automl.training.snapshot import save_snapshot
 from automl.training.update import State, state_digest
 from peer.store import KeptResiduals, PeerStore
 from peer.training.account import Account
-from protocol.ledger import entries_of
+from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import entry_of
 from protocol.signing import Identity, peer_name, sha256

@@ -26,7 +26,7 @@ from peer.config import load_config
 from peer.store import PeerStore
 from peer.training.account import Account, epsilon_of
 from protocol.errors import UserError
-from protocol.ledger import entries_of
+from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.signing import peer_name
 from protocol.versions import PROTOCOL

@@ -6,7 +6,8 @@ import pytest
 
 from protocol.errors import LedgerError, RemoteFault
 from protocol.exchange import Exchange
-from protocol.ledger import Ledger, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import Header, entry_of
 from protocol.signing import Identity

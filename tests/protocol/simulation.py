@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 from protocol.closing import Closing, NotTaken
 from protocol.errors import ClaimError, LedgerError
-from protocol.ledger import Ledger, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket, entry_of
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing

@@ -7,7 +7,8 @@ import pytest
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
 from protocol.histories import Departure, Histories, contradict, departure, open_log_head
-from protocol.ledger import Ledger, entries_of
+from protocol.ledger import Ledger
+from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head

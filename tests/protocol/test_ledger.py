@@ -12,7 +12,8 @@ import protocol.records
 from protocol.encoding import encode
 from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.exchange import MAX_AGE
-from protocol.ledger import KEPT_TABLES, Ledger, entries_of
+from protocol.ledger import KEPT_TABLES, Ledger
+from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import Round, Threshold, commit_digest, entry_of, open_entry
 from protocol.signing import sha256

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from protocol.errors import ClaimError, LedgerError
-from protocol.ledger import Listed
+from protocol.listed import Listed
 from protocol.records import Header
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS, claim_of, commit, header_of, listing

@@ -132,9 +132,11 @@ def test_a_table_comes_back(rows: list[Row], data: st.DataObject) -> None:
 
 
 def test_the_largest_table_comes_back() -> None:
-    full = ordered(row(number, age=MAX_AGE, role=MAX_ROLES - 1, samples=2**62 - 1, cohort="c" * 63) for number in range(MAX_ROWS))
+    full = ordered(
+        row(number, age=MAX_AGE, role=MAX_ROLES - 1, samples=2**62 - 1, cohort="c" * 63, unproven=2**62 - 1) for number in range(MAX_ROWS)
+    )
     weighs = (2**16 - 1,) * MAX_ROWS
-    assert len(pack(full[0])) == 179
+    assert len(pack(full[0])) == 188
     assert len(table_bytes(full, weighs)) <= MAX_TABLE_BYTES
     assert open_table(table_bytes(full, weighs), round_of(full, weighs)) == (full, weighs)
 
@@ -239,6 +241,52 @@ def test_weights_by_hand() -> None:
     )
     assert weights([row(0, samples=2**45), row(1, samples=1)]) == (65_535, 1)
     assert weights([row(0, samples=1, age=4)]) == (65_535,)
+
+
+@st.composite
+def rows_of_keys(draw: st.DrawFn) -> list[Row]:
+    """Rows of which some samples, or all, or none, are of keys that are not proven."""
+    rows = draw(rows_of_roles)
+    parts = draw(st.lists(st.sampled_from([0, 0, 1, 2, 3, 4, 4]), min_size=len(rows), max_size=len(rows)))
+    return [replace(each, unproven=each.samples * part // 4) for each, part in zip(rows, parts, strict=True)]
+
+
+@given(rows_of_keys())
+def test_all_unproven_samples_together_weigh_at_most_a_quarter_of_the_proven(rows: list[Row]) -> None:
+    aged = [Fraction(9, 10) ** each.age for each in rows]
+    unproven = [each.unproven * age for each, age in zip(rows, aged, strict=True)]
+    proven = [each.samples * age - less for each, age, less in zip(rows, aged, unproven, strict=True)]
+    factor = min(Fraction(1), sum(proven) / 4 / sum(unproven)) if sum(unproven) and sum(proven) else Fraction(1)
+    exact = [each + less * factor for each, less in zip(proven, unproven, strict=True)]
+    found = weights(rows)
+    for weight, each, of_proven in zip(found, exact, proven, strict=True):
+        assert weight == max(1 if of_proven or factor == 1 else 0, floor(each / max(exact) * 65_535))
+    if sum(proven):
+        assert sum(unproven) * factor <= sum(proven) / 4
+
+
+@given(rows_of_keys())
+def test_where_no_sample_is_proven_or_all_are_nothing_is_held_back(rows: list[Row]) -> None:
+    plain = weights([replace(each, unproven=0) for each in rows])
+    assert weights([replace(each, unproven=each.samples) for each in rows]) == plain
+
+
+@given(st.integers(1, 900), st.integers(1, 2**40), st.lists(st.integers(1, 2**40), min_size=1, max_size=4))
+def test_however_many_free_keys_there_are_they_weigh_a_quarter(keys: int, samples: int, honest: list[int]) -> None:
+    proven = [row(number, samples=each) for number, each in enumerate(honest)]
+    free = [row(10 + number, samples=samples, unproven=samples) for number in range(keys)]
+    found = weights([*proven, *free])
+    of_free, of_proven = sum(found[len(proven) :]), sum(found[: len(proven)])
+    assert 4 * of_free <= of_proven + len(proven)  # what rounding down took from each of the proven
+
+
+def test_weights_of_unproven_keys_by_hand() -> None:
+    rows = [row(0, samples=64), row(1, samples=32, unproven=32), row(2, samples=32, unproven=16)]
+    # 80 proven, 48 not: they weigh 20 together, so 5/12 each
+    assert weights(rows) == (65_535, 65_535 * 160 // 768, 65_535 * 272 // 768)
+    assert weights([row(0, samples=64), row(1, samples=16, unproven=16)]) == (65_535, 16_383)
+    assert weights([row(0, samples=1), *(row(each, samples=2**30, unproven=2**30) for each in range(1, 9))]) == (65_535, *(2_047,) * 8)
+    assert weights([row(0, samples=1), row(1, samples=1, unproven=1), row(2, samples=2**40, unproven=2**40)]) == (65_535, 0, 16_383)
 
 
 # Clipping.

@@ -15,7 +15,8 @@ from protocol.closing import Closing
 from protocol.earnings import earned
 from protocol.encoding import pack, unpack
 from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES, entries_of
+from protocol.ledger import KEPT_TABLES
+from protocol.listed import entries_of
 from protocol.records import Header, SignedContribution, entry_of, open_entry
 from protocol.signing import Identity, PublicKey
 from protocol.table import weights

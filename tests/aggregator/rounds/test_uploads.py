@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.rounds.uploads import Uploads
-from protocol.ledger import Listed
+from protocol.listed import Listed
 from protocol.records import Header, SignedClaim, SignedContribution
 from protocol.table import Row
 from swarm.messages import BodyPart, HandIn, HeaderAnswer

@@ -1,0 +1,74 @@
+"""What may stand in a table, and what stands in the log after the newest round's entry: the values that ``protocol.ledger`` goes by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from protocol.audits import Extra
+from protocol.records import Claim, Contribution, Header, entry_of
+from protocol.table import Row
+
+
+@dataclass(frozen=True, slots=True)
+class Lots:
+    """What audits go by of a claim."""
+
+    count: int
+    root: bytes  # over their records
+    samples: int  # that weigh: capped
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A contribution that may stand in a table: its row, and what the rules need of its claims."""
+
+    row: Row
+    round: int  # the round after its base
+    keys: tuple[bytes, ...]  # of its claims, in order
+    claims: tuple[bytes, ...]  # their digests
+    consent: bytes  # whom they name as their founder, also where it is handed in alone
+    residual: bytes  # that it leaves to each of the keys
+    counted: int  # samples, uncapped
+    lots_ms: tuple[int, ...]  # one a claim
+    lots: tuple[Lots, ...]  # one a claim
+    rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
+
+    @property
+    def cohort(self) -> str:
+        """The name that all of its claims have."""
+        return self.row.cohort
+
+    @property
+    def roster(self) -> tuple[int, bytes]:
+        """Its base and its founder: members of one roster may have learnt the same, and name one body where each hands in alone."""
+        return self.round, self.consent
+
+
+@dataclass(slots=True)
+class Table:
+    """What stands in the log after the newest round entry."""
+
+    extras: list[tuple[bytes, Extra]] = field(default_factory=list)  # digest, opened
+    claims: list[tuple[bytes, Claim]] = field(default_factory=list)  # after the last contribution: digest, opened
+    listed: list[Listed] = field(default_factory=list)
+    keys: set[bytes] = field(default_factory=set)  # of all these claims
+    bodies: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)  # with the roster that each is of
+
+    def copy(self) -> "Table":
+        return Table(list(self.extras), list(self.claims), list(self.listed), set(self.keys), dict(self.bodies))
+
+
+def go_together(before: Claim, claim: Claim) -> bool:
+    """May one contribution list two claims, one right after the other."""
+    same = (before.round, before.founder, before.cohort) == (claim.round, claim.founder, claim.cohort)
+    return same and before.key < claim.key
+
+
+def is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
+    """May a contribution list a claim: it is on its base, and consents to the founder, or is the founder's ``own`` one and alone."""
+    same = (claim.run, claim.round, claim.base, claim.cohort) == (contribution.run, contribution.round, contribution.base, own.cohort)
+    return same and (claim.founder == contribution.founder or (claim is own and len(contribution.claims) == 1))
+
+
+def entries_of(headers: Sequence[Header]) -> list[bytes]:
+    """Return the log entries of a table's contributions, given in its order: each after its claims."""
+    return [entry for header in headers for entry in (*map(entry_of, header.claims), entry_of(header.contribution))]

@@ -1,0 +1,315 @@
+"""What a run's audits add up to: who is proven, who is guilty, what is to be found out, and what all have earned. A pure fold.
+
+It is told of each round with the extras before it, in the log's order (``protocol.ledger``). What questions there are, whom they go to and
+what answers come to says ``protocol.trust``. In an open run nothing of it is kept but the accounts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+from protocol.accounts import Account, Accounts, Fault
+from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
+from protocol.errors import LedgerError
+from protocol.manifest import Manifest
+from protocol.trust import Decision, Question, Vote, check_evidence, decided, lots_audited, panel, percent_audited, questions_due
+
+OUTVOTED, DECOY, APPROVED_DECOY = "outvoted", "decoy", "approved a decoy"
+REASONS = (DIFFERS, WITHHELD, OUTVOTED, DECOY, APPROVED_DECOY)
+MAX_PLANTS = 1024  # that nobody has revealed
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claim in a table, as far as audits go."""
+
+    digest: bytes
+    key: bytes
+    round: int  # of the table
+    row: int
+    lots: int
+    lots_root: bytes
+    samples: int  # capped
+    mates: tuple[bytes, ...]  # keys of the contribution that lists it, its own among them
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What audits of one table are about, fixed with its beacon."""
+
+    beacon: bytes
+    named: frozenset[bytes]  # who may audit, of those that the run names
+    proven: frozenset[bytes]  # and of the proven keys
+    due: tuple[Question, ...]  # what ought to be found out
+    worth: int  # what each of these pays
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A question that is open."""
+
+    question: Question
+    claimed: Claimed
+    beacon: bytes
+    panel: tuple[bytes, ...]  # whose findings count, in the order in which they are asked
+    votes: tuple[Vote, ...]
+
+    @property
+    def is_accused(self) -> bool:
+        """Whether somebody spoke against the claim: then the others of the panel ought to look."""
+        return any(vote.is_against for vote in self.votes)
+
+
+@dataclass(slots=True)
+class Standing:
+    """The fold. Values inside its mappings are never changed, only replaced, so a copy may share them."""
+
+    manifest: Manifest
+    accounts: Accounts
+    round: int = 0  # the newest
+    samples: Counter[bytes] = field(default_factory=Counter)  # by key, that audits found good since its last fault
+    guilty: dict[bytes, Fault] = field(default_factory=dict)
+    fallen: frozenset[bytes] = frozenset()  # proven by the manifest, until they withheld something
+    tables: dict[int, dict[bytes, Claimed]] = field(default_factory=dict)  # by round: the claims whose audits are not over
+    asked: dict[int, Asked] = field(default_factory=dict)  # by round of the table
+    votes: dict[Question, tuple[Vote, ...]] = field(default_factory=dict)
+    accused: frozenset[Question] = frozenset()  # of these: somebody spoke against the claim, and it is not decided
+    decisions: dict[Question, Decision] = field(default_factory=dict)
+    good: dict[bytes, int] = field(default_factory=dict)  # claim -> round of its table: its samples are counted
+    plants: dict[bytes, int] = field(default_factory=dict)  # decoy's digest -> round with whose entry it was planted
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Standing":
+        """Return the standing of everybody at a run's start."""
+        return cls(manifest, Accounts(manifest.trust.pending_rounds if manifest.trust.is_audited else 0))
+
+    def copy(self) -> "Standing":
+        """Return one that can go another way."""
+        return replace(
+            self,
+            accounts=self.accounts.copy(),
+            samples=self.samples.copy(),
+            guilty=self.guilty.copy(),
+            tables=self.tables.copy(),
+            asked=self.asked.copy(),
+            votes=self.votes.copy(),
+            decisions=self.decisions.copy(),
+            good=self.good.copy(),
+            plants=self.plants.copy(),
+        )
+
+    # What is.
+
+    def is_proven(self, key: bytes) -> bool:
+        """Return whether a key's samples weigh fully; in an open run those of all do."""
+        trust = self.manifest.trust
+        if not trust.is_audited:
+            return True
+        if key in self.guilty:
+            return False
+        return self.samples[key] >= trust.proven_samples or (key in trust.proven and key not in self.fallen)
+
+    def account(self, key: bytes) -> Account:
+        """Return what a key has earned: pending, final and void."""
+        return self.accounts.of(key)
+
+    def due(self) -> list[Due]:
+        """Return what is open of the tables whose audits are not over: what ought to be found out, and what else was accused."""
+        found = []
+        for round_ in [round_ for round_ in self.asked if self._is_taken(round_)]:
+            asked = self.asked[round_]
+            others = [question for question in sorted(self.accused) if question.claim in self.tables[round_] and question not in asked.due]
+            for question in (*asked.due, *others):
+                claimed = self.tables[round_][question.claim]
+                if not self._is_closed(question) and claimed.key not in self.guilty:
+                    found.append(Due(question, claimed, asked.beacon, self._panel(asked, claimed), self.votes.get(question, ())))
+        return found
+
+    def claimed(self, round: int, claim: bytes) -> Claimed | None:
+        """Return a claim in the table of ``round`` whose audits are not over; None: there is none."""
+        return self.tables.get(round, {}).get(claim)
+
+    # What may be handed in.
+
+    def check(self, extra: Extra) -> None:
+        """Check that an extra may follow the newest round.
+
+        Raises:
+            LedgerError: it may not.
+        """
+        if not self.manifest.trust.is_audited:
+            raise LedgerError("audits do not count in an open run")
+        if isinstance(extra, Finding):
+            self._check_finding(extra)
+        elif isinstance(extra, Plant):
+            if extra.operator not in self.manifest.operators:
+                raise LedgerError("a plant of somebody who is no operator")
+            if extra.decoy in self.plants or len(self.plants) >= MAX_PLANTS:
+                raise LedgerError("this decoy is planted already, or too many are")
+        elif decoy_digest(extra.key, extra.salt) not in self.plants:
+            raise LedgerError("a reveal of what was not planted, or was revealed before")
+
+    def _check_finding(self, finding: Finding) -> None:
+        asked, claimed = self.asked.get(finding.round), self.claimed(finding.round, finding.claim)
+        if asked is None or claimed is None or claimed.row != finding.row or not self._is_taken(finding.round):
+            raise LedgerError("a finding on no claim of that table, or one that is not to be audited yet, or any more")
+        question = Question(finding.claim, finding.check, finding.lot)
+        if finding.check == LOT and finding.lot not in lots_audited(self.manifest.trust, asked.beacon, finding.claim, claimed.lots):
+            raise LedgerError("a finding on another lot than the beacon's")
+        if finding.auditor not in self._panel(asked, claimed):
+            raise LedgerError("a finding of somebody who is not asked about this claim")
+        if self._is_closed(question) or claimed.key in self.guilty:
+            raise LedgerError("a finding on what is decided")
+        if any(vote.auditor == finding.auditor for vote in self.votes.get(question, ())):
+            raise LedgerError("this auditor has answered this question")
+        check_evidence(finding, claimed.lots_root, claimed.lots)
+
+    def _is_taken(self, round: int) -> bool:
+        """Are findings on the table of ``round`` still taken: those that follow the newest round."""
+        return round >= self.round - self.manifest.trust.kept_rounds
+
+    def _panel(self, asked: Asked, claimed: Claimed) -> tuple[bytes, ...]:
+        keys = panel(asked.beacon, claimed.digest, asked.named, asked.proven, claimed.mates)
+        return tuple(key for key in keys if key not in self.guilty)
+
+    def _is_closed(self, question: Question) -> bool:
+        decision = self.decisions.get(question)
+        return decision is not None and (decision.outcome != HOLDS or bool(decision.outvoted))
+
+    # What a round's entry does.
+
+    def turn(self, round: int, commit: bytes, extras: Sequence[Extra], table: Sequence[Claimed], shares: Mapping[bytes, int]) -> None:
+        """Take a round: the extras before it, then its table, which the audits of later rounds are about.
+
+        Args:
+            round: its number.
+            commit: its entry's digest, the beacon of the table before.
+            extras: checked, in the log's order.
+            table: its claims.
+            shares: what its work pays.
+        """
+        self.round = round
+        if not self.manifest.trust.is_audited:
+            self.accounts.earn(round, shares)
+            return
+        paid: Counter[bytes] = Counter()
+        answered = set[Question]()
+        for extra in extras:
+            if isinstance(extra, Finding):
+                answered.add(self._take_finding(extra, round, paid))
+            elif isinstance(extra, Plant):
+                self.plants[extra.decoy] = round
+            else:
+                self._take_reveal(extra, round)
+        self._decide(answered | self.accused, round)
+        paid.update(shares)
+        for key in [key for key in paid if key in self.guilty]:
+            self.accounts.deny(key, paid.pop(key), self.guilty[key])
+        self.accounts.earn(round, paid)
+        self.tables[round] = {claimed.digest: claimed for claimed in table}
+        if round > 1:
+            self.asked[round - 1] = self._asked(round - 1, commit)
+        self._forget(round - self.manifest.trust.kept_rounds - PATIENCE - 1)
+
+    def _asked(self, round: int, beacon: bytes) -> Asked:
+        trust = self.manifest.trust
+        named = frozenset({*self.manifest.operators, *trust.auditors} - self.guilty.keys())
+        candidates = {*trust.proven, *self.samples}
+        due = tuple(
+            question
+            for claimed in self.tables[round].values()
+            if claimed.key not in self.guilty
+            for question in questions_due(trust, beacon, claimed.digest, claimed.lots, self._percent(claimed.key))
+        )
+        pool = self.manifest.reward_pool - self.manifest.work_pool
+        proven = frozenset(key for key in candidates if self.is_proven(key)) - named
+        return Asked(beacon, named, proven, due, pool // max(len(due), 1))
+
+    def _percent(self, key: bytes) -> int:
+        return percent_audited(self.manifest.trust, self.is_proven(key), self.samples[key])
+
+    def _take_finding(self, finding: Finding, round: int, paid: Counter[bytes]) -> Question:
+        question = Question(finding.claim, finding.check, finding.lot)
+        asked, before = self.asked[finding.round], self.votes.get(question, ())
+        if any(vote.auditor == finding.auditor for vote in before):
+            return question  # it said two things in one round: the first one counts
+        votes = (*before, Vote(finding.auditor, finding.outcome, round, finding.auditor in asked.named))
+        self.votes[question] = votes
+        is_accused = any(vote.is_against for vote in votes)
+        if is_accused:
+            self.accused |= {question}
+        if question in asked.due and len(votes) <= 3 and (len(votes) == 1 or is_accused):
+            paid[finding.auditor] += asked.worth // (2 if len(votes) == 1 else 4)
+        return question
+
+    def _take_reveal(self, reveal: Reveal, round: int) -> None:
+        digest = decoy_digest(reveal.key, reveal.salt)
+        planted = self.plants.pop(digest, None)
+        if planted is None:
+            return  # revealed twice in one round
+        claims = {one.digest for table in self.tables.values() for one in table.values() if one.key == reveal.key and one.round > planted}
+        for question, votes in self.votes.items():
+            if question.claim in claims:
+                for vote in votes:
+                    if not vote.is_against:
+                        self._condemn(vote.auditor, Fault(round, APPROVED_DECOY, question.claim))
+        self._condemn(reveal.key, Fault(round, DECOY, b""))
+
+    def _decide(self, questions: AbstractSet[Question], round: int) -> None:
+        """Decide what can be decided, in the order of the questions."""
+        for question in sorted(questions):
+            claimed = self._claimed_in(question)
+            if claimed.key in self.guilty:
+                self.accused -= {question}
+                continue
+            asked = self.asked[claimed.round]
+            votes = [vote for vote in self.votes[question] if vote.auditor not in self.guilty]
+            num_named = sum(key in asked.named for key in self._panel(asked, claimed))
+            decision = decided(votes, num_named, round)
+            if decision is None or decision == self.decisions.get(question):
+                continue
+            self.decisions[question] = decision
+            if self._is_closed(question):
+                self.accused -= {question}
+            for auditor in decision.outvoted:
+                self._condemn(auditor, Fault(round, OUTVOTED, question.claim))
+            if decision.outcome == HOLDS:
+                self._count(claimed)
+            elif decision.outcome == WITHHELD:
+                self._bring_down(claimed.key, Fault(round, WITHHELD, question.claim))
+            else:
+                self._condemn(claimed.key, Fault(round, DIFFERS, question.claim))
+
+    def _claimed_in(self, question: Question) -> Claimed:
+        return next(table[question.claim] for table in self.tables.values() if question.claim in table)
+
+    def _count(self, claimed: Claimed) -> None:
+        if claimed.digest not in self.good:
+            self.good[claimed.digest] = claimed.round
+            self.samples[claimed.key] += claimed.samples
+
+    def _condemn(self, key: bytes, fault: Fault) -> None:
+        """Trust in a key ends for good."""
+        if key not in self.guilty:
+            self._bring_down(key, fault)
+            self.guilty[key] = fault
+
+    def _bring_down(self, key: bytes, fault: Fault) -> None:
+        """What is pending for a key is void, and it has to be found good from the beginning."""
+        self.accounts.take_back(key, fault)
+        self.samples.pop(key, None)
+        if key in self.manifest.trust.proven:
+            self.fallen |= {key}
+
+    def _forget(self, oldest: int) -> None:
+        """Forget tables before ``oldest``: no finding on them is taken any more, and what was accused had its time."""
+        for round_ in [round_ for round_ in self.tables if round_ < oldest]:
+            self.asked.pop(round_, None)
+            gone = self.tables.pop(round_)
+            for question in [question for question in self.votes if question.claim in gone]:
+                del self.votes[question]
+                self.decisions.pop(question, None)
+                self.accused -= {question}
+            for claim in gone:
+                self.good.pop(claim, None)
