@@ -26,10 +26,11 @@ def show(name: str, root: Path | None, download: bool) -> None:
     if name.startswith(SHARDS):
         shards = open_shards(own_folder(name, SHARDS, root))
         rows.insert(-1, ("shards", _shards(shards.list)))
-        missing = shards.missing()
-        if missing:
-            lacking = f"{len(missing)} of the {shards.list.num_train_shards} to train with, or of another size; the first: {missing[0]}"
-            rows.insert(-1, ("missing", lacking))
+        num_train, num_all = shards.list.num_train_shards, len(shards.list.shards)
+        kinds = ((shards.missing(), num_train, "to train with"), (shards.missing_held_out(), num_all - num_train, "held out"))
+        for missing, count, what in kinds:
+            if missing:
+                rows.insert(-1, ("missing", f"{len(missing)} of the {count} {what}, or of another size; the first: {missing[0]}"))
     _say(dataset.name, rows)
 
 

@@ -4,6 +4,9 @@ The file: one JSON object a line. The first names the format and the settings of
 part of the held-out data, and how good it is there: quality, loss of each sample, samples with a wrong class. A line without its end is
 what was being written when the program was killed. Lines of version 1 have the quality alone: they are read, but what a search ranks by
 is not in them, so that it measures those architectures again.
+
+Nothing is written that could not be read again: what a full file has no room for is known to this program alone, and a later one measures
+it once more.
 """
 
 import fcntl
@@ -15,7 +18,7 @@ from typing import IO
 
 from automl.evaluation.held_out import Quality
 from automl.evaluation.samples import Measured
-from automl.search.lines import FORMAT, MAX_BYTES, Entry, Reader
+from automl.search.lines import FORMAT, MAX_BYTES, MAX_LINE_BYTES, Entry, Reader
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import StorageError, UserError
 
@@ -68,6 +71,7 @@ class FileJournal(Journal):
         super().__init__()
         self._path = path
         self._reader = Reader(path, space, _ADVICE)
+        self._num_bytes = 0
         try:
             self._file: IO[bytes] = path.open("a+b", buffering=0)
         except OSError as error:
@@ -96,11 +100,13 @@ class FileJournal(Journal):
         self._file.close()
 
     def add(self, part: str, architecture: Architecture, measured: Measured) -> None:
-        """Remember what was measured, in the file as well.
+        """Remember what was measured, in the file as well, if there is room.
 
         Raises:
+            UserError: it has other samples than what was measured before.
             StorageError: the disk refuses.
         """
+        self._reader.check_samples(part, measured)
         samples = {"losses": measured.losses.tolist(), "wrong": measured.wrong.tolist()}
         self._write({"part": part, "architecture": architecture.text, "quality": measured.quality, **samples})
         super().add(part, architecture, measured)
@@ -120,6 +126,7 @@ class FileJournal(Journal):
         whole = data[: data.rfind(b"\n") + 1]
         if len(whole) < len(data):
             self._file.truncate(len(whole))
+        self._num_bytes = len(whole)
         return whole.splitlines()
 
     def _check(self, there: Mapping[str, object], settings: Settings) -> None:
@@ -140,6 +147,9 @@ class FileJournal(Journal):
 
     def _write(self, value: Mapping[str, object]) -> None:
         line = json.dumps(value, allow_nan=False).encode() + b"\n"
+        if len(line) > MAX_LINE_BYTES or self._num_bytes + len(line) > MAX_BYTES:
+            return
+        self._num_bytes += len(line)
         try:
             while line:
                 line = line[self._file.write(line) :]

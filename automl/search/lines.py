@@ -68,6 +68,16 @@ class Reader:
         except (ValueError, KeyError) as error:
             raise self.damaged(f"line {number} is none of this search ({error})") from error
 
+    def check_samples(self, part: str, measured: Measured) -> None:
+        """Refuse what was measured on another number of samples than what the journal has.
+
+        Raises:
+            UserError: so it is.
+        """
+        there, here = self._num_samples.setdefault(part, len(measured.losses)), len(measured.losses)
+        if there != here:
+            raise UserError(f"{self.path} has networks measured on {there} held-out samples, and now it is {here}; {self.advice}")
+
     def _measured(self, part: str, quality: Quality, entry: dict[str, object]) -> Measured:
         losses = _whole_numbers(entry["losses"], MAX_LOSS)
         wrong = _whole_numbers(entry["wrong"], len(losses) - 1)

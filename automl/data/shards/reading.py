@@ -18,7 +18,6 @@ from automl.data.shards.layout import (
     LIST_NAME,
     LayoutError,
     Rows,
-    Shard,
     ShardList,
     head_bytes,
     parse_head,
@@ -65,7 +64,11 @@ class Shards:
 
     def missing(self) -> Sequence[Path]:
         """Return the shards to train with that are not here, or have another size than they should: without reading them."""
-        return [path for path, shard in self._files(self.list.num_train_shards) if not _is_of_size(path, shard.size_bytes)]
+        return self._missing(range(self.list.num_train_shards))
+
+    def missing_held_out(self) -> Sequence[Path]:
+        """Return the same of the shards that are held out."""
+        return self._missing(range(self.list.num_train_shards, len(self.list.shards)))
 
     def damaged(self) -> Iterator[tuple[Path, SamplesMissing | None]]:
         """Read everything; yield each shard, and what is wrong with it."""
@@ -131,8 +134,8 @@ class Shards:
         """Return the place of a shard's first sample."""
         return int(self._ends[number]) - self.list.shards[number].samples
 
-    def _files(self, count: int) -> Iterator[tuple[Path, Shard]]:
-        return ((self.path(number), shard) for number, shard in enumerate(self.list.shards[:count]))
+    def _missing(self, numbers: range) -> Sequence[Path]:
+        return [self.path(number) for number in numbers if not _is_of_size(self.path(number), self.list.shards[number].size_bytes)]
 
     def _head(self, number: int) -> Rows:
         if number in self._bad:

@@ -5,6 +5,8 @@ from click.testing import CliRunner
 
 from automl.commands.data import data
 from automl.data.digits import digits
+from automl.data.shards.reading import open_shards
+from automl.data.shards.writing import shard_images
 from tests.automl.data.files import noise, write_picture
 
 
@@ -36,6 +38,23 @@ def test_it_reads_data_of_ones_own(tmp_path: Path) -> None:
     result = CliRunner().invoke(data, ["folder-pets", "--root", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "images     4 to train with, 2 held out" in result.output
+
+
+def test_it_names_the_shards_that_are_missing_those_held_out_too(tmp_path: Path) -> None:
+    for number in range(40):
+        write_picture(tmp_path / "own" / ("a", "b")[number % 2] / f"{number}.png", noise(40, 40, 3, seed=number))
+    shard_images(tmp_path / "own", tmp_path / "noise", lambda _done, _total: None, shard_bytes=20_000)
+    shards = open_shards(tmp_path / "noise")
+    train, held_out = shards.list.num_train_shards, len(shards.list.shards) - shards.list.num_train_shards
+    shards.path(1).unlink()
+    shards.path(train).write_bytes(b"cut")
+    result = CliRunner().invoke(data, ["shards-noise", "--root", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    missing = [line.strip() for line in result.output.splitlines() if "missing" in line]
+    assert missing == [
+        f"missing    1 of the {train} to train with, or of another size; the first: {shards.path(1)}",
+        f"missing    1 of the {held_out} held out, or of another size; the first: {shards.path(train)}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -162,3 +162,24 @@ def test_a_journal_of_version_1_is_read_but_what_it_lacks_is_measured_again(tmp_
     with FileJournal(path, TINY, SETTINGS) as journal:
         assert journal.measured("search", ONE) == MEASURED
         assert journal.quality("search", ONE) == MEASURED.quality
+
+
+@pytest.mark.parametrize("limit", ["MAX_BYTES", "MAX_LINE_BYTES"])
+def test_a_full_journal_is_one_that_can_be_read_and_the_search_goes_on(path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, many = path.stat().st_size, Measured({"accuracy": 0.5}, array("i", [100, 900, 0, 3000]), array("i", range(4)))
+    for module in ("automl.search.journal", "automl.search.lines"):
+        monkeypatch.setattr(f"{module}.{limit}", size if limit == "MAX_BYTES" else max(map(len, path.read_bytes().splitlines())) + 1)
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        journal.add("test", OTHER, many)
+        assert journal.measured("test", OTHER) == many
+    assert path.stat().st_size == size
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert journal.measured("search", ONE) == MEASURED
+        assert journal.measured("test", OTHER) is None
+
+
+def test_what_was_measured_on_other_samples_is_not_put_beside_the_rest(path: Path) -> None:
+    with FileJournal(path, TINY, SETTINGS) as journal, pytest.raises(UserError, match="measured on 4 held-out samples, and now it is 2"):
+        journal.add("search", OTHER, Measured({"accuracy": 0.5}, array("i", [7, 8]), array("i")))
+    with FileJournal(path, TINY, SETTINGS) as journal:
+        assert journal.measured("search", OTHER) is None
