@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.log.copying import CHECKPOINT
-from aggregator.log.storage import MANIFEST
+from aggregator.log.storage import DATABASE, MANIFEST
 from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
 from protocol.encoding import pack
@@ -108,7 +108,7 @@ def _already(to: Path, signed: SignedManifest, name: str, operator: bytes) -> Tr
     with disk_errors(to):
         if not to.exists() or (to.is_dir() and not any(to.iterdir())):
             return None
-    if not (to / MANIFEST).is_file():
+    if not (to / MANIFEST).is_file() or (to / DATABASE).exists():  # a run's own folder, or a backup's, has its manifest as well
         raise UserError(f"{to} is there already, and no exported log: choose a new folder")
     if read_file(to / MANIFEST, MAX_SIGNED_MANIFEST_BYTES) != pack(signed):
         raise UserError(f"{to} has the log of another run: choose a new folder")
