@@ -12,6 +12,7 @@ import click
 
 from aggregator.clear_errors import clear_errors
 from aggregator.commands import folder as cli_folder
+from aggregator.commands import invitations as cli_invitations
 from aggregator.commands import settings as cli_settings
 from aggregator.commands import witness as cli_witness
 from aggregator.commands.folder import DIRECTORY
@@ -249,7 +250,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         )
 
 
-for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS):
+for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS):
     main.add_command(command)
 
 

@@ -9,6 +9,7 @@ from aggregator.log.storage import DATABASE, read_manifest, refuse_handed_over
 from aggregator.monitor.door import check_address
 from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
+from protocol.admission import NO_STRANGERS, OPEN
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE
 from swarm.addresses import check_listen
@@ -32,6 +33,8 @@ def check_start(config: RunConfig, directory: Path, listen: str | None, data_roo
     if gateway is not None:
         if config.run.data == PRIVATE:
             raise UserError(NO_LEASES)
+        if config.admission.how != OPEN:
+            raise UserError(NO_STRANGERS)
         gateway.listen()[0].close()
     check_address(monitor)
     check_directory(directory)

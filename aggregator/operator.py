@@ -37,6 +37,7 @@ from aggregator.log.fence import Fence
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.storage import DATABASE, refuse_handed_over
 from aggregator.monitor.door import address_to_show, open_door
+from aggregator.rounds.admissions import AdmissionDesk
 from aggregator.rounds.commits import Commits
 from aggregator.rounds.follower import Evaluation
 from aggregator.rounds.fronts import Fronts
@@ -52,6 +53,7 @@ from automl.data.catalog import load_dataset
 from automl.evaluation.held_out import QualityReport
 from automl.training.update import self_test
 from exact.coding import body_num_bytes
+from protocol.admission import INVITATION, NO_STRANGERS, OPEN
 from protocol.closing import Closing
 from protocol.errors import StorageError, Unreachable, UserError
 from protocol.exchange import MAX_AGE
@@ -64,12 +66,13 @@ from swarm.distances import serve_pings
 from swarm.door import Door
 from swarm.exits import told_to_stop
 from swarm.farewells import say_farewell
+from swarm.gate import Gate, Known, stranger_told
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
 from swarm.reach import DialBackDesk
 from swarm.records import RecordsFolder
-from swarm.rpc import Endpoint
+from swarm.rpc import Endpoint, OwnNode
 
 logger = logging.getLogger("manta.operator")
 
@@ -216,6 +219,7 @@ class Operator:
                 for task in background:
                     task.cancel()
                 await asyncio.wait(background)
+                await self._admissions.close()
                 await self._commits.close()
                 await self._intake.close()
                 self._write_status()
@@ -228,24 +232,26 @@ class Operator:
         log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
         weights = Weights(log, bodies, self._follower.num_weights)
         look = self._onlookers
-        watched = Watched(node, look.tally)
+        gate = await self._gate(node)
+        watched = Watched(gate, look.tally)
         self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed, look.timeline)
         self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
         look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
-        self._fronts = Fronts(node, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
+        self._admissions = AdmissionDesk(watched, identity, lambda: log.ledger, self._commits.append)
+        self._fronts = Fronts(gate, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
         self._news = NewsDesk(watched, log, closing, weights.of)
         self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
         await shelf.serve(watched)
         await serve_manifest(watched, self._run.signed)
         await serve_pings(watched)
-        self._announcing = Announcing(node, log)
+        self._announcing = Announcing(gate, log)
         self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
         await self._heads.start()
         await self._cosigning.start()
         await self._news.start()
         await self._open_records(watched, closing)
-        await DialBackDesk(node).start()
+        await DialBackDesk(gate).start()
         await watched.serve("measure", self._on_measure)
 
     async def _open_records(self, endpoint: Endpoint, closing: Closing) -> None:
@@ -255,6 +261,17 @@ class Operator:
             kept_rounds = trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
             folder = RecordsFolder(self._directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
             await RecordsDesk(endpoint, folder, lambda: self._log.ledger, closing, self._intake.faults).start()
+
+    async def _gate(self, node: Node) -> OwnNode:
+        """Return the node, held to whom the run admits; where that is everybody the node as it is."""
+        manifest = self._log.ledger.manifest
+        if manifest.admission.is_open:
+            return node
+        gate = Gate(
+            node, Known(manifest, self._run.signed.run, lambda key: key in self._log.ledger.admitted), None, stranger_told(manifest)
+        )
+        await gate.open()
+        return gate
 
     def _say_where(self, addresses: tuple[str, ...]) -> None:
         """Say where the run stands, and how others come to it."""
@@ -280,6 +297,8 @@ class Operator:
     def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
         if self._config.run.data == PRIVATE:
             raise UserError(NO_LEASES)
+        if self._config.admission.how != OPEN:
+            raise UserError(NO_STRANGERS)
         return Gateway(door, self._directory, data_root=data_root, threads=threads, say=self._say, shown=self._show_gateway)
 
     def _show_gateway(self, url: str) -> None:
@@ -306,6 +325,8 @@ class Operator:
         for round_ in (self._log.ledger.round + 1, self._log.ledger.round + 2):
             self._intake.restore(self._run.bodies.read(round_, mend=True), round_)
         await self._intake.start()
+        if self._log.ledger.manifest.admission.how == INVITATION:
+            await self._admissions.start()
         await self._commits.run()
         await asyncio.Event().wait()
 

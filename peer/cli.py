@@ -37,6 +37,7 @@ def main() -> None:
 @click.option("--workers", type=int, metavar="N", help="Share the CPU's threads among N processes.")
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: join no other.")
+@click.option("--invitation", metavar="FILE|TEXT", help="What its operator gave you, where a run takes invited peers only.")
 @click.option(
     "--cohort", metavar="NAME", help="Average with the peers of this name and token (MANTA_COHORT_TOKEN).  [default: yours on this host]"
 )

@@ -34,6 +34,7 @@ class PeerConfig(Limits):
     )
     initial_peers: tuple[str, ...] = Field(default=(), description="multiaddresses of nodes of the run")
     run: str | None = Field(default=None, description="the run's id, 64 hex digits: refuse any other run")
+    invitation: str | None = Field(default=None, description="where a run takes invited peers only: the invitation's file, or its text")
     cohort: str | None = Field(
         default=None,
         description="peers with the same name and token average among themselves before they hand in; default: those of this host and user",

@@ -11,6 +11,7 @@ from automl.data.names import check_root
 from automl.latency.table import LatencyTable
 from peer.cohort.token import check_token
 from peer.config import PeerConfig
+from peer.contact.invitation import check_invitation
 from peer.contact.whereabouts import find_addresses
 from peer.light.client import GatewayUrl
 from peer.limits.limits import EVALUATION, Limits
@@ -31,6 +32,7 @@ _NOT_LIGHT = (
     "gateway_cert",
     "gateway_key",
     "lease_only",
+    "invitation",
 )  # settings that would do nothing
 # Of the drivers that torch computes with on Linux: NVIDIA's, of its boards too, AMD's, and that of Windows underneath.
 _GPU_FILES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvgpu", "kfd", "dxg")
@@ -56,6 +58,8 @@ def check(config: PeerConfig) -> None:
             check_peer_address(address)
         if not (config.alone or config.gateway):
             check_token()
+        if config.invitation is not None:
+            check_invitation(config.invitation, config.dir / IDENTITY)
     _check_directory(config.dir)
 
 

@@ -23,6 +23,7 @@ from peer.cohort.token import load_token
 from peer.commands.keys import own_identity
 from peer.commands.tables import load_table, publish_table
 from peer.config import PeerConfig
+from peer.contact.admission import enter
 from peer.contact.finding import NotThere, fetch_checked_manifest, start_node
 from peer.contact.whereabouts import find_addresses
 from peer.control import Control
@@ -59,7 +60,9 @@ from swarm import waits
 from swarm.disk import only_process
 from swarm.log_client import LogClient, serve_manifest
 from swarm.node import Node
+from swarm.rpc import OwnNode
 from swarm.tasks import unless
+from swarm.traffic import Traffic
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
 DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
@@ -104,9 +107,9 @@ async def _join(
     last = store.last_run()
     addresses, expected_run = find_addresses(config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
-    node, signed = await _enter(config, identity, store, addresses, peers, expected_run, sitter.voice)
+    node, door, signed = await _enter(config, identity, store, addresses, peers, expected_run, sitter.voice)
     try:
-        await _take_part(config, node, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter)
+        await _take_part(config, door, node.traffic, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter)
     finally:
         await node.close()
 
@@ -119,20 +122,21 @@ async def _enter(
     peers: tuple[str, ...],
     expected_run: str | None,
     voice: Voice,
-) -> tuple[Node, SignedManifest]:
-    """Return a node that has met the run, and the run's manifest; while nobody is there, wait until somebody is.
+) -> tuple[Node, OwnNode, SignedManifest]:
+    """Return a node that has met the run, the same as it takes part, and the run's manifest; while nobody is there, wait until somebody is.
 
     ``addresses`` lead to it, as somebody says; ``peers`` did when this peer was in it last.
 
     Raises:
-        UserError: see ``peer.contact.finding``.
+        UserError: see ``peer.contact.finding``; or the run does not admit this peer.
     """
     pause_s, said = waits.RUN_AGAIN_S[0], ""
     while True:
         try:
             node = await start_node(config, identity, store.identity_path, (*addresses, *peers), expected_run)
             try:
-                return node, await fetch_checked_manifest(node, addresses, expected_run)
+                signed = await fetch_checked_manifest(node, addresses, expected_run)
+                return node, await enter(node, identity, store, config, signed), signed
             except BaseException:
                 await node.close()
                 raise
@@ -166,7 +170,8 @@ def _make_crew(
 
 async def _take_part(
     config: PeerConfig,
-    node: Node,
+    node: OwnNode,
+    traffic: Traffic,
     identity: Identity,
     store: PeerStore,
     signed: SignedManifest,
@@ -179,13 +184,14 @@ async def _take_part(
     manifest = signed.open()
     check_supported(manifest)
     check_run(config, manifest)
-    async with data_here(config, node, signed, limiter, sitter) as held:
-        await _train(config, node, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter, held)
+    async with data_here(config, node, traffic, signed, limiter, sitter) as held:
+        await _train(config, node, traffic, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter, held)
 
 
 async def _train(
     config: PeerConfig,
-    node: Node,
+    node: OwnNode,
+    traffic: Traffic,
     identity: Identity,
     store: PeerStore,
     signed: SignedManifest,
@@ -261,9 +267,9 @@ async def _train(
         processes = crew if isinstance(crew, ProcessCrew) else None
         evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, node.traffic, board, limits, devices_for)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, traffic, board, limits, devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board, node.traffic), evaluations.open(node):
+        async with gateway_open(config, desk, board, traffic), evaluations.open(node):
             await limiter.attach(limited)
             watching = asyncio.create_task(limiter.watch())
             watching.add_done_callback(limited.ends_with)

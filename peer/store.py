@@ -7,6 +7,7 @@ last.json             the run joined last, where it was found, and some of its p
 runs/<run>/sealed     the newest contribution, header and body: after a crash it is handed in all the same
 runs/<run>/newest     the newest commit that was heard of, as the log proves it: what the log has to have whenever it is met again
 runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
+runs/<run>/pass       the log's word that this peer was let in, where not everybody is
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
@@ -159,6 +160,22 @@ class PeerStore:
             StorageError: it cannot be read.
         """
         return _read(self._run_path(run) / "agreed")
+
+    def save_pass(self, run: bytes, data: bytes) -> None:
+        """Keep the packed pass of this peer (``protocol.admission.SignedPass``); the log gives it again.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._replace(run, "pass", data)
+
+    def load_pass(self, run: bytes) -> bytes | None:
+        """Return the packed pass; None: there is none. Whether it holds is not looked at.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return _read(self._run_path(run) / "pass")
 
     def save_credit(self, run: bytes, data: bytes) -> None:
         """Keep what is known of this peer's credit (``peer.rounds.credit``). A power cut may bring what was known before back.

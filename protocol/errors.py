@@ -17,6 +17,7 @@ MantaError
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
 │   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.messages)
+│   ├── NotAdmitted           a caller that the run has not let in (swarm.gate)
 │   ├── NotAMate              a caller without the cohort's token (swarm.near_mates)
 │   ├── NotCosigned           a tree head that a witness does not sign (aggregator.witness.rule)
 │   │   ├── OtherLog              of a log that it does not know

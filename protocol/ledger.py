@@ -1,9 +1,10 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
-Between two round entries stand the contributions of a table, sorted by founder, each right after the claims that it lists, and before
-all of them extras, sorted by digest: ``extra* (claim+ contribution)+ round``. Extras take effect with the round's entry. A key's work on
-one base counts once, and a key stands once in a table. A claim names the founder of its cohort, and stands in that founder's contribution
-or alone in one of its own key: a claim's bytes don't say how it is handed in.
+Between two round entries stand the admissions of keys that came in since; then extras, sorted by digest; then the contributions of a table,
+sorted by founder, each right after the claims that it lists: ``admission* extra* (claim+ contribution)+ round``. Who is admitted is in at
+once, extras take effect with the round's entry. A key's work on one base counts once, and a key stands once in a table. A claim names the
+founder of its cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is handed
+in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
 caller's (``aggregator.rounds.replay`` computes them again).
@@ -12,6 +13,8 @@ caller's (``aggregator.rounds.replay`` computes them again).
 from collections import deque
 from collections.abc import Sequence
 
+from protocol.admission import SignedAdmission
+from protocol.admitted import NOT_ADMITTED, Admitted
 from protocol.audits import SignedExtra
 from protocol.course import Course
 from protocol.earnings import capped_samples, reward_weight, row_of
@@ -39,7 +42,20 @@ REMEMBERED_ROUNDS = 1024  # a body listed in one of the newest so many rounds is
 KEPT_TABLES = 8  # newest tables that are kept whole
 MAX_EXTRAS = 2048  # before the claims of one round
 
-_COPIED = ("_commits", "_floors", "_states", "_indices", "_table", "_keys", "_bodies", "_known_bodies", "_tables", "_residuals", "standing")
+_COPIED = (
+    "_commits",
+    "_floors",
+    "_states",
+    "_indices",
+    "_table",
+    "_keys",
+    "_bodies",
+    "_known_bodies",
+    "_tables",
+    "_residuals",
+    "standing",
+    "admitted",
+)
 
 
 class Ledger:
@@ -68,6 +84,7 @@ class Ledger:
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
         self._residuals: dict[bytes, bytes] = {}  # by key, what its last listed contribution left; who is not in it has zeros
         self.standing = Standing.of(self.manifest)  # what audits add up to, and what everybody has earned; to be read only
+        self.admitted = Admitted(self.manifest, self.run)
 
     def copy(self) -> "Ledger":
         """Return a ledger in the same state that can go another way."""
@@ -218,7 +235,9 @@ class Ledger:
         record = self.verified.entry(entry)
         if self.finished:
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
-        if isinstance(record, SignedClaim):
+        if isinstance(record, SignedAdmission):
+            self._take_admission(record)
+        elif isinstance(record, SignedClaim):
             self._take_claim(record)
         elif isinstance(record, SignedContribution):
             self._take_contribution(record)
@@ -232,6 +251,11 @@ class Ledger:
         """Return how long the round after a table of these is open."""
         lots_ms = [lot_ms for one in listed for lot_ms in one.lots_ms]
         return next_open_ms(self.manifest.exchange, self.open_ms, sum(one.counted for one in listed), lots_ms)
+
+    def _take_admission(self, signed: SignedAdmission) -> None:
+        if not self.is_between_rounds:
+            raise LedgerError("an admission in the middle of a table")
+        self.admitted.take(signed, self.round + 1)
 
     def _take_extra(self, signed: SignedExtra) -> None:
         self.check_extra(signed)
@@ -311,6 +335,8 @@ class Ledger:
     def _fault_of(self, claim: Claim, round: int) -> str | None:
         """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
         exchange, samples = self.manifest.exchange, claim.lots * self.manifest.lot_samples
+        if claim.key not in self.admitted:
+            return NOT_ADMITTED
         if claim.local_steps != exchange.local_steps:
             return f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}"
         if len(claim.work) != len(self.course.costs(claim.round, claim.cohort)):

@@ -6,6 +6,7 @@ Real numbers are decimal text ("0.002"): a float has no canonical form.
 import re
 from dataclasses import dataclass
 
+from protocol.admission import EVERYBODY, AdmissionRule
 from protocol.audits import ALL_ALIKE, Trust
 from protocol.encoding import decode, from_value, pack, unpack
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, SignatureError
@@ -79,6 +80,7 @@ class Manifest:
     recipe: Recipe = USUAL  # how lots are augmented, and what decays
     shards: tuple[TravellingShards, ...] = ()  # one where the data set is in shards that peers get from each other, else none
     trust: Trust = ALL_ALIKE  # whether audits count, and what they lead to
+    admission: AdmissionRule = EVERYBODY  # who may take part
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):

@@ -6,6 +6,7 @@ so a decoded record is a valid one. Signatures are checked by ``open``, kind by 
 
 from dataclasses import dataclass
 
+from protocol.admission import SignedAdmission
 from protocol.affinity import NOWHERE, Position
 from protocol.audits import SignedExtra, SignedFinding, SignedPlant, SignedReveal
 from protocol.encoding import pack, unpack
@@ -262,7 +263,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger record: ``kind`` says what is packed in the body: a "round", or, signed, a "claim", a "contribution" or an extra."""
+    """A ledger record: ``kind`` says what is packed in the body: a "round", or, signed, a "claim", "contribution", "admission" or extra."""
 
     kind: str
     body: bytes
@@ -272,6 +273,7 @@ class Entry:
 
 
 _ENTRIES: dict[str, type] = {
+    "admission": SignedAdmission,
     "claim": SignedClaim,
     "contribution": SignedContribution,
     "round": Round,
@@ -279,7 +281,7 @@ _ENTRIES: dict[str, type] = {
     "plant": SignedPlant,
     "reveal": SignedReveal,
 }
-Logged = SignedClaim | SignedContribution | Round | SignedExtra
+Logged = SignedAdmission | SignedClaim | SignedContribution | Round | SignedExtra
 
 
 @dataclass(frozen=True, slots=True)

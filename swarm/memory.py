@@ -44,6 +44,7 @@ class MemoryEndpoint:
         self.hosts: list[str] = []  # from which all others see it
         self.ways: dict[PublicKey, list[str]] = {}  # its connections
         self.serves_dht = False
+        self.admits: Callable[[PublicKey, bytes], bool] = lambda *_: True  # a record of the DHT
 
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
@@ -85,7 +86,7 @@ class MemoryEndpoint:
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
         """See ``Endpoint.lookup``."""
-        return dict(self._network.records.get(name, {}))
+        return {owner: value for owner, value in self._network.records.get(name, {}).items() if self.admits(owner, value)}
 
     async def meet_again(self, key: PublicKey) -> None:
         """See ``OwnNode.meet_again``."""
@@ -119,6 +120,10 @@ class MemoryEndpoint:
     async def serve_dht(self, is_served: bool) -> None:
         """See ``OwnNode.serve_dht``."""
         self.serves_dht = is_served
+
+    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+        """See ``OwnNode.hold_records_to``; here all records are in one place, and each endpoint believes what it may."""
+        self.admits = admits
 
     async def watch_daemon(self) -> None:
         """See ``OwnNode.watch_daemon``."""

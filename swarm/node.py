@@ -10,7 +10,7 @@ import logging
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hivemind.dht.node import DHTNode
@@ -58,12 +58,12 @@ def short_name(key: bytes) -> str:
     return peer_name(key)[-8:]
 
 
-async def _joined(p2p: P2P, identity: Identity, maddrs: Sequence[str], *, serves_others: bool) -> DHTNode:
+async def _joined(p2p: P2P, records: OwnedRecords, maddrs: Sequence[str], *, serves_others: bool) -> DHTNode:
     """Return this node's part of the DHT, which is joined by these nodes; it keeps records where it ``serves_others``."""
     dht = await DHTNode.create(
         p2p=p2p,
         initial_peers=maddrs,
-        record_validator=OwnedRecords(identity),
+        record_validator=records,
         num_workers=4,
         cache_locally=False,  # a cached list of peers is an old one
         cache_nearest=0,
@@ -81,12 +81,21 @@ class Node:
     """One node: daemon, DHT and RPC under one key. Implements ``swarm.rpc.Endpoint``. All methods run in one event loop."""
 
     def __init__(
-        self, identity: Identity, p2p: P2P, dht: DHTNode, unary: UnaryCalls, traffic: Traffic, hang_ups: HangUps, socket_dir: str
+        self,
+        identity: Identity,
+        p2p: P2P,
+        dht: DHTNode,
+        records: OwnedRecords,
+        unary: UnaryCalls,
+        traffic: Traffic,
+        hang_ups: HangUps,
+        socket_dir: str,
     ) -> None:
         """Use ``Node.start``."""
         self._identity = identity
         self._p2p = p2p
         self._dht = dht
+        self._records = records
         self._unary = unary
         self._streams = Streams(p2p, traffic)
         self.traffic = traffic  # what this node sends and receives
@@ -127,14 +136,15 @@ class Node:
                 traffic = Traffic()
                 unary = UnaryCalls(p2p, _BUSY, traffic)
                 there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
-                dht = await _joined(p2p, identity, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
+                records = OwnedRecords(identity)
+                dht = await _joined(p2p, records, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
             except BaseException:
                 await p2p.shutdown()
                 raise
         except BaseException:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
-        node = cls(identity, p2p, dht, unary, traffic, hang_ups, socket_dir)
+        node = cls(identity, p2p, dht, records, unary, traffic, hang_ups, socket_dir)
         for key, maddr in zip(keys, initial_peers, strict=True):
             node._addresses.setdefault(key, []).append(maddr)
         node.entered_by = tuple(maddr for _, maddr in there)
@@ -275,6 +285,10 @@ class Node:
                 with contextlib.suppress(SignatureError):
                     records[public_key_of(subkey)] = item.value
         return records
+
+    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+        """See ``OwnNode.hold_records_to``."""
+        self._records.admits = admits
 
     async def watch_daemon(self) -> None:
         """Wait for the end of the daemon, which nothing can go on without; meant to be run beside the rest, and cancelled.

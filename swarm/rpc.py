@@ -104,6 +104,10 @@ class OwnNode(Endpoint, Protocol):
         """Keep records of the DHT for others from now on, or no more."""
         ...
 
+    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+        """Keep, and believe, only those records of the DHT of which ``admits`` says yes, given the owner and the value."""
+        ...
+
     async def watch_daemon(self) -> None:
         """Wait for the end of what nothing can go on without; meant to be run beside the rest, and cancelled.
 

@@ -6,6 +6,7 @@ records. Plain values, which replace whole dictionaries, are refused.
 
 import struct
 from collections import OrderedDict
+from collections.abc import Callable
 
 from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord, RecordValidatorBase
@@ -13,13 +14,14 @@ from hivemind.utils import get_dht_time
 
 from protocol.encoding import encode
 from protocol.errors import SignatureError
-from protocol.signing import Identity, peer_id, public_key_of, sha256, verify
+from protocol.signing import Identity, PublicKey, peer_id, public_key_of, sha256, verify
 
 SIGNATURE_BYTES = 64
 MAX_RECORD_BYTES = 4096
 MAX_TTL_S = 3600.0
 _REMEMBERED = 8192  # records
 _SUBKEY_PREFIX = b"\xc4\x26"  # msgpack: 38 bytes follow, an Ed25519 peer id
+_BIN8, _BIN16 = b"\xc4", b"\xc5"  # msgpack: a byte string, its length in one byte or in two
 _SUBKEY_BYTES = len(_SUBKEY_PREFIX) + 38
 
 
@@ -30,6 +32,7 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         self._identity = identity
         self._own_subkey = _SUBKEY_PREFIX + peer_id(identity.public_key)
         self._held: OrderedDict[bytes, None] = OrderedDict()  # digests of records whose signatures held: several nodes send the same ones
+        self.admits: Callable[[PublicKey, bytes], bool] = lambda *_: True  # whether an owner's value is to be kept and believed
         self.refused = 0
 
     def validate(self, record: DHTRecord) -> bool:
@@ -37,10 +40,16 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]
         try:
             _check_form(record)
             self._check_signature(record)
+            self._check_admission(record)
         except SignatureError:
             self.refused += 1
             return False
         return True
+
+    def _check_admission(self, record: DHTRecord) -> None:
+        value = self.strip_value(record)
+        if not self.admits(public_key_of(record.subkey[len(_SUBKEY_PREFIX) :]), value[2 if value[:1] == _BIN8 else 3 :]):
+            raise SignatureError("a record of a key that was not admitted")
 
     def _check_signature(self, record: DHTRecord) -> None:
         """Check who signed a record, or remember that it was checked.
@@ -94,9 +103,9 @@ def _check_form(record: DHTRecord) -> None:
 
 def _is_value(packed: bytes) -> bool:
     """Return whether ``packed`` is exactly one byte string in msgpack, which is not asked: it would read anything."""
-    if packed[:1] == b"\xc4":
+    if packed[:1] == _BIN8:
         return len(packed) >= 2 and len(packed) == 2 + packed[1]
-    return packed[:1] == b"\xc5" and len(packed) >= 3 and len(packed) == 3 + int.from_bytes(packed[1:3], "big")
+    return packed[:1] == _BIN16 and len(packed) >= 3 and len(packed) == 3 + int.from_bytes(packed[1:3], "big")
 
 
 def _signed_part(record: DHTRecord, value: bytes) -> bytes:

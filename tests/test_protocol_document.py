@@ -22,6 +22,7 @@ from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
+from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation, SignedPass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.audits import Finding, SignedFinding, Trust, decoy_digest
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
@@ -200,7 +201,7 @@ def rows() -> Iterator[tuple[str, str]]:
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
         '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], [], '
-        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10]]`: its id, *run*',
+        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10], ["open", [], []]]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
@@ -253,6 +254,14 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     first = "*key*" if ranked(ZEROS, COUNTING, (KEY.public_key, MATE.public_key))[0] == KEY.public_key else "*mate*"
     yield "of *key* and *mate*, who is asked about it first", first
+    invitation = SignedInvitation.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, bytes(16)), KEY)
+    admission = SignedAdmission.sign(Admission(invitation, MATE.public_key), MATE)
+    yield (
+        "signature of the invitation `[run, key, mate, 2, 3, 16 zeros]`; digest of its signed record",
+        f"`{invitation.signature.hex()}`; `{invitation.digest.hex()}`",
+    )
+    yield "SHA-256 of the entry of *mate*'s admission by it", f"`{sha256(entry_of(admission)).hex()}`"
+    yield "signature of the pass `[run, mate]`", f"`{SignedPass.sign(RUN, MATE.public_key, KEY).signature.hex()}`"
     offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (

@@ -32,6 +32,7 @@ from aggregator.monitor.shown import (
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
+from protocol.admission import Admission
 from protocol.audits import Plant, Reveal, signer_of
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash
@@ -386,7 +387,7 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         else None
         if isinstance(said, Round)
         else said.key
-        if isinstance(said, Claim)
+        if isinstance(said, Claim | Admission)
         else signer_of(said)
     )
     return {
@@ -394,7 +395,7 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": None if isinstance(said, Plant | Reveal) else said.round,
+        "round": None if isinstance(said, Plant | Reveal | Admission) else said.round,
         "peer": None if key is None else peer_name(key),
     }
 

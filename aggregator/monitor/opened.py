@@ -4,11 +4,12 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from protocol.admission import Admission, SignedAdmission
 from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, Plant, Reveal, SignedFinding, SignedPlant
 from protocol.encoding import unpack
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
 
-Said = Claim | Contribution | Round | Extra
+Said = Admission | Claim | Contribution | Round | Extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ def opened(entry: bytes) -> Opened:
         EncodingError: it is no entry.
     """
     record = open_entry(entry)
+    if isinstance(record, SignedAdmission):
+        return Opened("admission", unpack(Admission, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedClaim):
         return Opened("claim", unpack(Claim, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedContribution):

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from aggregator.monitor.opened import Opened
+from protocol.admission import Admission
 from protocol.audits import Extra
 from protocol.course import Course
 from protocol.errors import LedgerError
@@ -85,7 +86,7 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
     listed: list[tuple[int, Contribution, list[tuple[int, Claim]]]] = []
     claims: list[tuple[int, Claim]] = []
     for index, one in enumerate(before, first):
-        if isinstance(one.said, Extra) and not claims and not listed:
+        if isinstance(one.said, Extra | Admission) and not claims and not listed:
             continue
         if isinstance(one.said, Claim):
             claims.append((index, one.said))

@@ -92,6 +92,15 @@ class Commits:
             else:
                 await within(self._changed, max(next_ms, 1) / 1000)
 
+    async def append(self, entry: bytes) -> None:
+        """Put one entry that stands before a table into the log, by itself; it is on the disk when this returns.
+
+        Raises:
+            LedgerError: it may not follow the log.
+            StorageError: the disk failed.
+        """
+        await self._in(self._writer, self._log.commit, [entry])
+
     async def close(self) -> None:
         """Finish what is being saved."""
         if self._saving:

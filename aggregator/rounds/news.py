@@ -7,6 +7,7 @@ from itertools import accumulate
 
 from aggregator.log.log import Log
 from aggregator.rounds.intake import now_ms
+from protocol.admission import SignedAdmission
 from protocol.closing import Closing
 from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
@@ -67,6 +68,8 @@ class _ProvenTable:
             unproven = tuple(row.unproven for row in self.rows)
             for entry in self._log.entries(self._entries.start, len(self._entries)):
                 record = open_entry(entry)
+                if isinstance(record, SignedAdmission):
+                    continue  # of whom the round found in the log
                 if isinstance(record, SignedClaim):
                     claims.append(record)
                     continue

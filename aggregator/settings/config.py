@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from aggregator.monitor.settings import MonitorSection
 from aggregator.settings.lines import line_of
 from aggregator.settings.sections import (
+    AdmissionSection,
     DataSection,
     ExchangeSection,
     FollowerSection,
@@ -45,6 +46,7 @@ class RunConfig(Section):
     """A whole run file."""
 
     run: RunSection = RunSection()
+    admission: AdmissionSection = AdmissionSection()
     data: DataSection = DataSection()
     round: RoundSection = RoundSection()
     optimizer: OptimizerSection = OptimizerSection()
@@ -203,6 +205,7 @@ class RunConfig(Section):
                 private=private,
                 recipe=plan.recipe,
                 shards=shards,
+                admission=self.admission.rule(),
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error

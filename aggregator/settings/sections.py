@@ -1,12 +1,13 @@
 """The sections of a run file: each field with its unit and reason, refused alone; the defaults are those of classification, dense."""
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
+from protocol.admission import AdmissionRule, Inviter
 from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
@@ -49,6 +50,42 @@ class RunSection(Section):
         ge=1,
         description="exchanges of the whole swarm until the run is finished; each has [exchange] local_steps updates",
     )
+
+
+class AdmissionSection(Section):
+    """[admission]"""
+
+    how: Literal["open", "invitation", "list"] = Field(
+        default="open",
+        description="who may take part: open: everybody; invitation: whoever you invite (manta-aggregator invite); list: the peers below",
+    )
+    peers: tuple[str, ...] = Field(
+        default=(), description="of a list: the peers' ids, 12D3Koo..., as manta-peer identity prints them; nobody comes in later"
+    )
+    inviters: tuple[tuple[str, int], ...] = Field(
+        default=(),
+        description='of invitation: peers that may invite too, each with how many it lets in: [["12D3Koo...", 10]]; they may take part',
+    )
+
+    @field_validator("peers", "inviters")
+    @classmethod
+    def _check_names(cls, named: tuple[Any, ...]) -> tuple[Any, ...]:
+        for one in named:
+            name = one if isinstance(one, str) else one[0]
+            try:
+                key_named(name)
+            except SignatureError as error:
+                raise ValueError(f"{name!r} is no peer's id ({error})") from error
+        return named
+
+    def rule(self) -> AdmissionRule:
+        """Return the manifest's part.
+
+        Raises:
+            ValueError: values that do not go together.
+        """
+        inviters = sorted((Inviter(key_named(name), keys) for name, keys in self.inviters), key=lambda one: one.key)
+        return AdmissionRule(self.how, tuple(sorted(map(key_named, self.peers))), tuple(inviters))
 
 
 class DataSection(Section):

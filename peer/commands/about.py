@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from protocol.admission import INVITATION, LIST, OPEN
 from protocol.manifest import Manifest
 
 _GENERAL = """\
@@ -30,6 +31,9 @@ Not sent: files, names, what else runs here, where you are. Nobody can start any
 Limits: manta-peer limits --help. To end it: manta-peer leave; then delete the folder, and nothing is left."""
 
 
+_ADMISSIONS = {OPEN: "everybody", INVITATION: "invited peers alone", LIST: "the peers that its operator listed, and nobody else,"}
+
+
 def general_lines(directory: Path) -> list[str]:
     """Return what holds in every run."""
     return _GENERAL.format(directory=directory).splitlines()
@@ -47,6 +51,7 @@ def lines_of_run(manifest: Manifest, run: bytes, num_weights: int, state_bytes: 
     """
     exchange = manifest.exchange
     shortest_s, longest_s = exchange.min_open_ms / 1000, exchange.max_open_ms / 1000
+    yield f"  - {_ADMISSIONS[manifest.admission.how]} may take part"
     data = f"images of your own, of its classes (--private-data), for {manifest.dataset}" if manifest.is_private else manifest.dataset
     yield f"The run {manifest.name} ({run.hex()[:16]}), {manifest.num_rounds} rounds of {shortest_s:g} to {longest_s:g} s, says:"
     yield f"  - it trains {manifest.supernet} ({num_weights:,} weights) on {data}"

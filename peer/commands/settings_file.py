@@ -16,6 +16,7 @@ _WIDTH = 100
 _EXAMPLES = {  # of settings whose default is nothing, and where an example says more than the default
     "initial_peers": '["/ip4/203.0.113.7/tcp/31000/p2p/12D3Koo..."]',
     "run": '"0123..."',
+    "invitation": '"invitation.txt"',
     "cohort": '"our-lab"',
     "workers": "4",
     "size": "1",

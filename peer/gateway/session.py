@@ -13,6 +13,7 @@ from peer.config import PeerConfig
 from peer.gateway.desk import GatewayDesk
 from peer.status import StatusBoard
 from peer.training.work import now_ms
+from protocol.admission import NO_STRANGERS
 from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.private import NO_LEASES
@@ -25,10 +26,12 @@ def check_run(config: PeerConfig, manifest: Manifest) -> None:
     """Refuse a gateway in a run that cannot have one.
 
     Raises:
-        UserError: the run's data are private.
+        UserError: the run's data are private, or not everybody may take part in it.
     """
     if config.gateway and manifest.is_private:
         raise UserError(NO_LEASES)
+    if config.gateway and not manifest.admission.is_open:
+        raise UserError(NO_STRANGERS)
 
 
 def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int) -> GatewayDesk | None:

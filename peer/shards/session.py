@@ -24,8 +24,8 @@ from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import PublicKey
 from swarm.blobs import Shelf
 from swarm.disk import make_directory
-from swarm.node import Node
 from swarm.rpc import Endpoint
+from swarm.traffic import Traffic
 
 _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
 _FOLDER = "data"  # in the peer's own, where no other is named
@@ -58,7 +58,9 @@ class Held:
 
 
 @contextlib.asynccontextmanager
-async def data_here(config: PeerConfig, node: Node, signed: SignedManifest, limiter: Limiter, sitter: Sitter) -> AsyncIterator[Held]:
+async def data_here(
+    config: PeerConfig, node: Endpoint, traffic: Traffic, signed: SignedManifest, limiter: Limiter, sitter: Sitter
+) -> AsyncIterator[Held]:
     """Yield what is here of a run's data set, once it is, where the run's shards travel; meanwhile shards are handed out to others.
 
     Raises:
@@ -81,7 +83,7 @@ async def data_here(config: PeerConfig, node: Node, signed: SignedManifest, limi
 
     def keep_rates() -> None:
         """What the person says of rates holds from the next piece on."""
-        node.traffic.sent.limit, node.traffic.received.limit = limiter.limits.max_upload, limiter.limits.max_download
+        traffic.sent.limit, traffic.received.limit = limiter.limits.max_upload, limiter.limits.max_download
 
     keep_rates()
     limiter.before = Before.GETS

@@ -11,6 +11,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     # name, TOML, what it means, variable, what it means, flag, default
     ("initial_peers", '["/a", "/b"]', ("/a", "/b"), "/c,/d /e", ("/c", "/d", "/e"), ("/f",), ()),
     ("run", f'"{"1" * 64}"', "1" * 64, "2" * 64, "2" * 64, "3" * 64, None),
+    ("invitation", '"file.txt"', "file.txt", "variable.txt", "variable.txt", "manta-invitation-text", None),
     ("cohort", '"file"', "file", "variable", "variable", "flag", None),
     ("listen", '["/ip4/1.1.1.1/tcp/1"]', ("/ip4/1.1.1.1/tcp/1",), "/x", ("/x",), ("/y", "/z"), ("/ip4/0.0.0.0/tcp/0",)),
     ("gpus", "1", "1", "0, 2", "0,2", "all", "all"),

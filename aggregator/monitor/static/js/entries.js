@@ -10,6 +10,7 @@ import { verifySignature } from "./notes.js";
 
 // kind -> the fields of its record, in order
 const FIELDS = {
+  admission: "invitation key".split(" "),
   claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
@@ -18,11 +19,12 @@ const FIELDS = {
   reveal: "run key salt".split(" "),
 };
 const SIGNED = {
-  claim: { by: "key", version: 4 },
-  contribution: { by: "founder", version: 2 },
-  finding: { by: "auditor", version: 1 },
-  plant: { by: "operator", version: 1 },
-  reveal: { by: "key", version: 1 },
+  admission: { by: holderOf, version: 1 },
+  claim: { by: (fields) => fields.key, version: 4 },
+  contribution: { by: (fields) => fields.founder, version: 2 },
+  finding: { by: (fields) => fields.auditor, version: 1 },
+  plant: { by: (fields) => fields.operator, version: 1 },
+  reveal: { by: (fields) => fields.key, version: 1 },
 };
 
 /** Return {kind, fields, signed}: fields by name; `signed` is {key, message, signature}, null for a round. Throws EncodingError. */
@@ -39,7 +41,7 @@ export function openEntry(bytes) {
   const fields = named(names, decode(payload));
   const { by, version } = SIGNED[kind];
   const message = concat(fromText(`manta/${kind}/v${version}\n`), payload);
-  return { kind, fields, signed: { key: fields[by], message, signature } };
+  return { kind, fields, signed: { key: by(fields), message, signature } };
 }
 
 /** Check that an opened entry was signed by the key that it names; a round has none of its own, the tree head has. */
@@ -52,6 +54,11 @@ export function inWords(value) {
   if (value instanceof Uint8Array) return value.length ? toHex(value) : "none";
   if (Array.isArray(value)) return value.length ? value.map(inWords).join(", ") : "none";
   return String(value);
+}
+
+/** Who signs for those whom an invitation lets in: the third field of its payload. */
+function holderOf({ invitation: [payload] }) {
+  return decode(payload)[2];
 }
 
 function named(names, values) {

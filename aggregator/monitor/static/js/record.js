@@ -17,6 +17,7 @@ const KINDS = {
   finding: "an audit",
   plant: "a decoy to come",
   reveal: "a decoy",
+  admission: "a computer comes in",
 };
 
 export class Record extends EventTarget {

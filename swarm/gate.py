@@ -1,0 +1,198 @@
+"""The door of a run that not everybody may take part in: its methods answer whom the run admitted, and the DHT keeps their records alone.
+
+A peer has no copy of the log. So who was let in by an invitation shows the log's word for it, its *pass*: beside each of its records in the
+DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to show
+anything. Whoever was not admitted may still fetch the manifest, measure a round trip, see tree heads, cosign them and ask to be admitted.
+"""
+
+import contextlib
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from protocol.admission import LIST, MAX_PASS_BYTES, SignedPass
+from protocol.encoding import pack, unpack
+from protocol.errors import RemoteFault
+from protocol.manifest import Manifest
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.rpc import Handler, OwnNode, Refused
+
+NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
+_LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories")  # commits, heads, and what proves two histories
+PUBLIC = frozenset(("manifest", "ping", "admission", "pass", *_LOGS))  # methods that answer everybody
+MAX_KNOWN = 65_536  # keys that showed a pass
+_MAX_SIGNED_PASS_BYTES = MAX_PASS_BYTES + 80
+_MAX_CARRIED_BYTES = 4096
+
+
+def stranger_told(manifest: Manifest) -> str:
+    """Return what a caller is told whom the run has not let in."""
+    if manifest.admission.how == LIST:
+        return "this run takes the peers that its manifest lists; ask its operator"
+    return "this run takes invited peers only; ask its operator for an invitation"
+
+
+class NotAdmitted(RemoteFault):
+    """A caller that the run has not let in, as far as is known here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A record of the DHT in such a run."""
+
+    shown: tuple[SignedPass, ...]  # its owner's; none where the manifest names the key
+    value: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.shown) > 1:
+            raise ValueError("a record carries one pass at most")
+
+
+class Known:
+    """Who may take part, as far as this node knows."""
+
+    def __init__(self, manifest: Manifest, run: bytes, is_in: Callable[[PublicKey], bool]) -> None:
+        """Know what the manifest names; ``is_in`` says who else is, as a copy of the log or the manifest says it."""
+        self._run = run
+        self._operator = PublicKey(manifest.operators[0])
+        self._is_in = is_in
+        self._passed: OrderedDict[PublicKey, None] = OrderedDict()
+
+    def __contains__(self, key: PublicKey) -> bool:
+        return self._is_in(key) or key in self._passed
+
+    def learn(self, key: PublicKey, shown: SignedPass) -> None:
+        """Take a pass that ``key`` shows.
+
+        Raises:
+            EncodingError, SignatureError: it is none of this key's.
+        """
+        if key in self._passed:
+            return
+        shown.check(self._run, key, self._operator)
+        self._passed[key] = None
+        if len(self._passed) > MAX_KNOWN:
+            self._passed.popitem(last=False)
+
+    def value_of(self, owner: PublicKey, data: bytes) -> bytes:
+        """Return what an owner's record in the DHT says.
+
+        Raises:
+            RemoteFault: it is no record of such a run, or the owner is not in.
+        """
+        carried = unpack(Carried, data, max_bytes=_MAX_CARRIED_BYTES)
+        if owner not in self:
+            if not carried.shown:
+                raise NotAdmitted("a record of a key that was not admitted")
+            self.learn(owner, carried.shown[0])
+        return carried.value
+
+    def admits_record(self, owner: PublicKey, data: bytes) -> bool:
+        """Return whether the DHT is to keep a record."""
+        try:
+            self.value_of(owner, data)
+        except RemoteFault:
+            return False
+        return True
+
+
+class Gate:
+    """A node, held to a run's admission. Implements ``swarm.rpc.OwnNode``."""
+
+    def __init__(self, node: OwnNode, known: Known, own: SignedPass | None, why: str) -> None:
+        """Prepare; ``open`` holds the DHT to it.
+
+        Args:
+            node: this program's.
+            known: who may take part.
+            own: this node's pass; None: the manifest names its key.
+            why: what a stranger is told.
+        """
+        self._node = node
+        self._known = known
+        self._own = own
+        self._why = why
+
+    async def open(self) -> None:
+        """Keep records of those alone who are in, and take passes, from now on."""
+        self._node.hold_records_to(self._known.admits_record)
+        await self._node.serve("pass", self._on_pass)
+
+    async def _on_pass(self, caller: PublicKey, request: bytes) -> bytes:
+        self._known.learn(caller, unpack(SignedPass, request, max_bytes=_MAX_SIGNED_PASS_BYTES))
+        return b""
+
+    @property
+    def key(self) -> PublicKey:
+        """See ``Endpoint.key``."""
+        return self._node.key
+
+    async def serve(self, method: str, handler: Handler) -> None:
+        """See ``Endpoint.serve``."""
+
+        async def held(caller: PublicKey, request: bytes) -> bytes:
+            if caller not in self._known:
+                raise NotAdmitted(f"{NOT_ADMITTED}: {self._why}")
+            return await handler(caller, request)
+
+        await self._node.serve(method, handler if method in PUBLIC else held)
+
+    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
+        """See ``Endpoint.call``; a node that does not know this one yet is shown the pass, and called once more."""
+        try:
+            return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+        except Refused as error:
+            if self._own is None or not str(error).startswith(NOT_ADMITTED):
+                raise
+        await self._node.call(key, "pass", pack(self._own), timeout_s=waits.CALL_S)
+        return await self._node.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+
+    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
+        """See ``Endpoint.publish``."""
+        carried = Carried(() if self._own is None else (self._own,), value)
+        await self._node.publish(name, pack(carried), ttl_s=ttl_s)
+
+    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
+        """See ``Endpoint.lookup``; what those wrote who are not in is left out."""
+        found: dict[PublicKey, bytes] = {}
+        for owner, data in (await self._node.lookup(name)).items():
+            with contextlib.suppress(RemoteFault):
+                found[owner] = self._known.value_of(owner, data)
+        return found
+
+    def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:
+        """See ``OwnNode.hold_records_to``."""
+        self._node.hold_records_to(admits)
+
+    async def meet_again(self, key: PublicKey) -> None:
+        """See ``OwnNode.meet_again``."""
+        await self._node.meet_again(key)
+
+    async def addresses(self) -> list[str]:
+        """See ``OwnNode.addresses``."""
+        return await self._node.addresses()
+
+    async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
+        """See ``OwnNode.introduce``."""
+        await self._node.introduce(key, maddrs)
+
+    async def whereabouts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.whereabouts``."""
+        return await self._node.whereabouts(key)
+
+    async def remote_hosts(self, key: PublicKey) -> list[str]:
+        """See ``OwnNode.remote_hosts``."""
+        return await self._node.remote_hosts(key)
+
+    async def connected(self) -> dict[PublicKey, list[str]]:
+        """See ``OwnNode.connected``."""
+        return await self._node.connected()
+
+    async def serve_dht(self, is_served: bool) -> None:
+        """See ``OwnNode.serve_dht``."""
+        await self._node.serve_dht(is_served)
+
+    async def watch_daemon(self) -> None:
+        """See ``OwnNode.watch_daemon``."""
+        await self._node.watch_daemon()

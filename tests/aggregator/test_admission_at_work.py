@@ -1,0 +1,134 @@
+"""A whole aggregator, over an in-memory network, in a run that takes invited peers only."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.verify import verify_directory
+from aggregator.settings.inviting import invitation
+from aggregator.settings.sections import AdmissionSection
+from peer.config import PeerConfig
+from peer.contact.admission import enter
+from peer.contact.finding import NotThere
+from peer.store import PeerStore
+from protocol.admission import SignedAdmission, Token
+from protocol.encoding import pack
+from protocol.errors import UserError
+from protocol.records import entry_of
+from protocol.signing import Identity, peer_name
+from swarm.gate import NOT_ADMITTED
+from swarm.log_client import LogClient
+from swarm.messages import HandIn
+from swarm.rpc import OwnNode, Refused
+from tests.aggregator.real_run import PEERS, everybodys
+from tests.aggregator.test_operator_at_work import FAST, Program, ended_by_hand, run
+
+ALICE, BOB, CAROL = PEERS
+INVITED = FAST.model_copy(update={"admission": AdmissionSection(how="invitation", inviters=((peer_name(CAROL.public_key), 1),))})
+
+
+def config_of(directory: Path, peer: Identity, told: str | None = None) -> PeerConfig:
+    return PeerConfig(dir=directory / peer_name(peer.public_key)[-8:], invitation=told)
+
+
+async def entered(program: Program, peer: Identity, told: str | None = None) -> OwnNode:
+    """Return a peer's node once the run has let it in."""
+    config = config_of(program.directory.parent, peer, told)
+    return await enter(program.network.endpoint(peer.public_key), peer, PeerStore(config.dir), config, program.operator._run.signed)
+
+
+async def handed_in(program: Program, node: OwnNode, peer: Identity) -> HandIn:
+    ledger = program.operator._log.ledger
+    made = next(one for one in everybodys(ledger) if one.peer.public_key == peer.public_key)
+    return (await LogClient(node, ledger.manifest, ledger.run).hand_in(made.header, made.groups)).status
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "aggregator"
+
+
+def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    async def story(program: Program) -> None:
+        told.append(invitation(directory, None, None, keys=1, until_round=None, holder=None).text)
+        alice = await entered(program, ALICE, told[0])
+        assert await handed_in(program, alice, ALICE) is HandIn.HAVE_TICKET
+        await program.says("round committed round=1")
+        with pytest.raises(UserError, match=rf"invited peers only.*{peer_name(BOB.public_key)}.*--invitation FILE"):
+            await entered(program, BOB)
+        with pytest.raises(UserError, match=r"used up: it was for 1 keys.*ask who gave it"):
+            await entered(program, BOB, told[0])
+        stranger = program.network.endpoint(BOB.public_key)
+        for method in ("header", "blob", "claims", "credit", "dial-back"):
+            with pytest.raises(Refused, match=f"{NOT_ADMITTED}: .* ask its operator for an invitation"):
+                await stranger.call(program.node.key, method, b"", timeout_s=20)
+        for method in ("manifest", "ping"):
+            await stranger.call(program.node.key, method, b"", timeout_s=20)
+        assert await handed_in(program, await entered(program, CAROL), CAROL) is HandIn.HAVE_TICKET  # whom the manifest trusts
+        await program.says("round committed round=2")
+        await ended_by_hand(program)
+
+    async def goes_on(program: Program) -> None:
+        assert program.operator._log.ledger.admitted.keys == (ALICE.public_key,)
+        assert await handed_in(program, await entered(program, ALICE), ALICE) is HandIn.HAVE_TICKET
+        with pytest.raises(UserError, match="used up"):
+            await entered(program, BOB, told[0])
+        await ended_by_hand(program)
+
+    run(directory, monkeypatch, story, INVITED)
+    found = verify_directory(directory)
+    assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 3 + 3, {ALICE.public_key, CAROL.public_key})
+    run(directory, monkeypatch, goes_on, INVITED)
+
+
+def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        text = invitation(directory, None, None, keys=1, until_round=None, holder=None).text
+        ends = await asyncio.gather(*(entered(program, peer, text) for peer in (ALICE, BOB)), return_exceptions=True)
+        assert [isinstance(end, UserError) for end in ends].count(True) == 1
+        assert len(program.operator._log.ledger.admitted.keys) == 1
+        assert program.operator._log.head.size == 1
+
+    run(directory, monkeypatch, story, INVITED)
+
+
+def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        text = invitation(directory, None, None, keys=1, until_round=None, holder=peer_name(ALICE.public_key)).text
+        with pytest.raises(UserError, match=f"another key; ask for one for your own key, {peer_name(BOB.public_key)}"):
+            await entered(program, BOB, text)
+        await entered(program, ALICE, text)
+        run_ = program.operator._run.signed.run
+        store = PeerStore(config_of(directory.parent, ALICE).dir)
+        store.save_pass(run_, b"damaged")
+        await entered(program, ALICE)
+        program.network.lost = lambda _sender, _receiver, method: method == "admission"
+        await entered(program, ALICE)
+        with pytest.raises(NotThere, match="does not answer"):
+            await entered(program, BOB)
+        assert program.operator._log.head.size == 1
+
+    run(directory, monkeypatch, story, INVITED)
+
+
+def test_what_lets_nobody_in_is_refused_and_counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        token = Token.from_text(invitation(directory, None, None, keys=5, until_round=None, holder=None).text)
+        admission, stranger = token.admission(ALICE), program.network.endpoint(BOB.public_key)
+
+        async def refused(request: bytes, match: str) -> None:
+            with pytest.raises(Refused, match=match):
+                await stranger.call(program.node.key, "admission", request, timeout_s=20)
+
+        await refused(pack(admission), "another key than the one that brings it")
+        await refused(entry_of(admission), "expected")
+        await refused(pack(SignedAdmission(admission.payload, bytes(64))), "does not verify")
+        for _ in range(6):
+            await refused(b"\x9b", "cut")
+        await refused(pack(token.admission(BOB)), "try again in a minute")
+        assert program.operator._log.head.size == 0
+
+    run(directory, monkeypatch, story, INVITED)
