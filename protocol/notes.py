@@ -98,6 +98,20 @@ def verifier_key(name: str, public_key: bytes, kind: bytes = ED25519) -> str:
     return f"{name}+{key_id(name, public_key, kind).hex()}+{_to_base64(kind + public_key)}"
 
 
+def own_note(note: str, name: str) -> str:
+    """Return a note with the signature lines under ``name`` alone.
+
+    Raises:
+        EncodingError: it is no note.
+        SignatureError: it has no such line.
+    """
+    text, signatures = split_note(note)
+    own = "".join(signature_line(signer, signature) for signer, signature in signatures if signer == name)
+    if not own:
+        raise SignatureError(f"the note has no signature of {name}")
+    return f"{text}\n{own}"
+
+
 def split_note(note: str) -> tuple[str, list[tuple[str, bytes]]]:
     """Return a note's text, with its last newline, and its signatures as (key name, key id and signature).
 

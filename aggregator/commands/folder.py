@@ -125,6 +125,40 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
         click.echo(f"start it with: manta-aggregator start {run_file} --dir {directory}")
 
 
+@click.command()
+@click.argument("source", metavar="FROM")
+@DIRECTORY
+@click.option(
+    "--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer of the run: states that the folder lacks come from peers."
+)
+def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
+    """Put back what an older copy of a run's folder lacks, out of FROM: an export of its log, or the address of its /tlog/."""
+    with clear_errors():
+        from aggregator.log.storage import read_manifest
+        from swarm.addresses import check_peer_address
+
+        for address in initial_peers:
+            check_peer_address(address)
+        read_manifest(directory)
+        with ending_at_ctrl_c():
+            from aggregator.log.recovery import copy_at, recover
+            from aggregator.rounds.states_of_peers import fetch_states, lacking
+
+        done = recover(directory, copy_at(source))
+        click.echo(f"{directory}: {done.new_entries} entries were put back; {done.head.size} entries, {done.ledger.round} rounds now")
+        missing = lacking(directory, done.ledger)
+        if missing and initial_peers:
+            for round_ in asyncio.run(fetch_states(directory, done.ledger, initial_peers)):
+                click.echo(f"state of round {round_} from peers, as the log names it")
+        elif missing:
+            rounds = " and ".join(map(str, missing))
+            click.echo(
+                f"the state of round {rounds} is not here: unless older states and all contributions since are, type this again with "
+                "--initial-peers MADDR, the address of a peer of the run"
+            )
+        click.echo("it signs nothing before a peer says that nothing newer was signed; start it as ever")
+
+
 @click.command("hand-over")
 @click.argument("to", type=_FOLDER)
 @DIRECTORY
@@ -158,4 +192,4 @@ def _say_copied(folder: Path, copied: "Copied") -> None:
     click.echo(f"newest state: round {copied.snapshot}; root {log.root.hex()}")
 
 
-COMMANDS = (status, stop, snapshot, backup, restore, hand_over)
+COMMANDS = (status, stop, snapshot, backup, restore, recover, hand_over)

@@ -60,6 +60,7 @@ def in_words(shown: Shown, directory: Path) -> str:
     else:
         what = f"the log in {directory} is not the only one that its key has signed: another has other entries up to round {round_}"
     return (
-        f"{what}; nothing more is signed. Put back the folder that has them all; if there is none, this run is over: "
-        f"begin a new one from its newest state (docs/operators.md, Restore). The proof is in {directory / EVIDENCE}"
+        f"{what}; nothing more is signed. Put back the folder that has them all, or what it lacks out of an export of the log "
+        "(manta-aggregator recover); if nobody has it, this run is over: begin a new one from its newest state "
+        f"(docs/operators.md, Restore). The proof is in {directory / EVIDENCE}"
     )

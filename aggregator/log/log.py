@@ -27,6 +27,7 @@ from aggregator.log.storage import (
     DATABASE,
     LOCK,
     TREE_HEAD,
+    append_rows,
     create_database,
     open_database,
     read_manifest,
@@ -319,11 +320,7 @@ class Log:
         first = self._tree.size
         nodes = [node for entry in entries for node in self._tree.append(leaf_hash(entry))]
         with sqlite_errors(self._directory / DATABASE):
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.executemany("INSERT INTO entries VALUES (?, ?)", enumerate(entries, first))
-            self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", nodes)
-            self._connection.execute("UPDATE log SET size = ?, root = ?", (self._tree.size, self._tree.root()))
-            self._connection.execute("COMMIT")  # durable from this line
+            append_rows(self._connection, first, entries, nodes, self._tree)  # durable from this line
 
     def _sign(self) -> tuple[TreeHead, str]:
         """Sign the tree as it is on the disk, and remember that before anybody is told."""

@@ -10,14 +10,14 @@ What the entries mean is not known here (see ``protocol.ledger``), nor whether t
 """
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from protocol.encoding import pack
 from protocol.errors import OtherVersion, RemoteFault, StorageError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.merkle import EMPTY_ROOT
+from protocol.merkle import EMPTY_ROOT, Tree
 from protocol.notes import MAX_NOTE_BYTES
 from swarm.disk import disk_errors, sync_directory, write_durably
 
@@ -160,6 +160,17 @@ def open_database(directory: Path) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def append_rows(
+    connection: sqlite3.Connection, first: int, entries: Sequence[bytes], nodes: Sequence[tuple[int, int, bytes]], tree: Tree
+) -> None:
+    """Write entries, from index ``first`` on, their nodes, and what the whole ``tree`` comes to, in one transaction."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany("INSERT INTO entries VALUES (?, ?)", enumerate(entries, first))
+    connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", nodes)
+    connection.execute("UPDATE log SET size = ?, root = ?", (tree.size, tree.root()))
+    connection.execute("COMMIT")  # durable from this line
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from protocol.cosignatures import MAX_COSIGNATURES, Cosignature, cosignatures_of, with_cosignatures
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault
-from protocol.notes import TreeHead, open_tree_head, split_note
+from protocol.notes import TreeHead, open_tree_head, own_note, split_note
 from swarm.disk import disk_errors, replace_file
 
 WITNESSED = "witnessed"
@@ -66,8 +66,7 @@ def read_witnessed(directory: Path, name: str, operator: bytes) -> list[Witnesse
 
 
 def _opened(note: str, name: str, operator: bytes) -> Witnessed:
-    text, _ = split_note(note)
-    own = f"{text}\n{note[len(text) + 1 :].splitlines(keepends=True)[0]}"
+    own = own_note(note, name)
     head, cosignatures = open_tree_head(own, name, operator), cosignatures_of(note)
     if len(cosignatures) != 1 or head.origin != name:
         raise EncodingError("not the cosignature of a witness of this log")

@@ -73,6 +73,47 @@ def test_an_older_copy_of_a_run_signs_nothing_and_the_whole_one_goes_on(tmp_path
         assert verify_directory(directory).rounds >= signed.rounds + 2
 
 
+def test_an_older_copy_gets_back_what_it_lacks_and_its_witness_sees_one_history(tmp_path: Path) -> None:
+    directory, old, public = (tmp_path / name for name in ("aggregator", "old", "public"))
+    at = f"/ip4/127.0.0.1/tcp/{free_port()}"
+    with Programs(tmp_path, small_run(rounds=1000, first_open_s=1.0, min_open_s=0.5)) as programs:
+        first = programs.start_aggregator()
+        programs.start_peer("one", "cohort-0", "--listen", at)
+        programs.start_peer("two", "cohort-1")
+        watch = ("-P", "-m", "aggregator.cli", "witness", "--of", first["addresses"][0], "--dir", str(tmp_path / "w"))
+        programs.start_command("witness", *watch)
+        programs.wait_for_round(2)
+        programs.wait_until(lambda: "cosigned round=" in programs.log("witness"), "the witness cosigns")
+        stopped(programs)
+        shutil.copytree(directory, old)
+        (old / PLACE).unlink()
+        again = programs.start_aggregator()
+        programs.wait_for_round(int(again["round"]) + 2)
+        stopped(programs)
+        signed = verify_directory(directory)
+        assert typed("ledger", "export", public, "--dir", directory).returncode == 0
+        known = f"{at}/p2p/{programs.status('one')['peer']}"
+
+        shutil.rmtree(directory)
+        old.rename(directory)
+        programs.start_aggregator()
+        assert programs.wait_for_end("aggregator") == OTHER_HISTORY
+        ended = typed("recover", public, "--dir", directory, "--initial-peers", known)
+        assert (ended.returncode, f"{signed.size} entries, {signed.rounds} rounds now" in ended.stdout) == (0, True), ended
+        assert f"state of round {signed.rounds} from peers" in ended.stdout
+        programs.start_aggregator()
+        programs.wait_for_round(signed.rounds + 2)
+        programs.wait_until(lambda: f"cosigned round={signed.rounds + 1} " in programs.log("witness"), "the witness goes on")
+        assert "Traceback" not in programs.log("witness")
+        stopped(programs)
+        programs.interrupt("witness")
+        assert programs.wait_for_end("witness") == 0
+        assert verify_directory(directory).rounds >= signed.rounds + 2
+        assert typed("ledger", "export", public, "--dir", directory).returncode == 0  # one history
+        shown = typed("ledger", "check-export", public)
+        assert (shown.returncode, "cosigned" in shown.stdout) == (0, True), shown
+
+
 def free_port() -> int:
     """Return a port that nobody listens on."""
     with socket.socket() as probe:

@@ -1,0 +1,187 @@
+"""The entries that a folder of a run lacks, got back from a copy of its log that others have: an export, or the files below /tlog/.
+
+Nothing is signed: what is got back was signed, by this log's key, and every entry is checked as if it came from a stranger. All of it is
+written at once, or nothing. Rounds that no copy has stay missing, and a log that is known to have signed for them stays stopped.
+"""
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from aggregator.log.copying import CHECKPOINT
+from aggregator.log.evidence import check_evidence
+from aggregator.log.fence import mark_restored
+from aggregator.log.storage import (
+    DATABASE,
+    LOCK,
+    MANIFEST,
+    TREE_HEAD,
+    append_rows,
+    open_database,
+    read_manifest,
+    read_tree_head,
+    sqlite_errors,
+)
+from aggregator.log.tiles import read_file
+from aggregator.log.verify import CourseOf, Replay, check_tree_head, replay
+from automl.training.course import RunCourse
+from protocol.encoding import pack
+from protocol.errors import RemoteFault, UserError
+from protocol.ledger import Ledger
+from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
+from protocol.merkle import leaf_hash
+from protocol.notes import MAX_NOTE_BYTES, TreeHead, open_tree_head, origin, own_note
+from protocol.records import MAX_ENTRY_BYTES
+from protocol.tiles import WIDTH, Tile, open_bundle
+from swarm.disk import DirectoryLock, write_durably
+
+_MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
+_WEB_S = 30.0  # for a file
+
+
+class Copy(Protocol):
+    """A copy of a log, as files by their names (``aggregator.log.tiles``)."""
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """Return a file, cut off just after ``max_bytes``.
+
+        Raises:
+            UserError: it is not there, or cannot be had.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FolderCopy:
+    """An export."""
+
+    folder: Path
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """See ``Copy.read``."""
+        return read_file(self.folder / name, max_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class WebCopy:
+    """An export behind a web server, or a monitor's /tlog/."""
+
+    url: str
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """See ``Copy.read``."""
+        url = f"{self.url.rstrip('/')}/{name}"
+        try:
+            with urllib.request.urlopen(url, timeout=_WEB_S) as answer:  # http or https: ``copy_at`` saw to it
+                data: bytes = answer.read(max_bytes + 1)
+        except (OSError, ValueError) as error:  # urllib's own are OSErrors
+            reason = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
+            raise UserError(f"{url} cannot be had ({reason}): check the address, or try another copy of the log") from error
+        return data
+
+
+def copy_at(source: str) -> Copy:
+    """Return the copy at an address or in a folder.
+
+    Raises:
+        UserError: it is neither.
+    """
+    scheme = urllib.parse.urlsplit(source).scheme
+    if scheme in ("http", "https"):
+        return WebCopy(source)
+    if not Path(source).is_dir():
+        raise UserError(f"{source} is no folder, and no address that begins with http:// or https://")
+    return FolderCopy(Path(source))
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """What became of a folder."""
+
+    head: TreeHead  # that the log has now
+    new_entries: int
+    ledger: Ledger
+
+
+def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> Recovered:
+    """Get back what the log in ``directory`` lacks and ``copy`` has; durable when this returns.
+
+    Raises:
+        UserError: there is no log, or an aggregator uses it, or the copy is not of it, does not hold, or has another history.
+        StorageError: the log in the folder is damaged in another way, or the disk fails; nothing has changed.
+        OtherHistory: what was got is kept, and more is known to be missing.
+    """
+    signed = read_manifest(directory)
+    with ExitStack() as undo:
+        undo.callback(DirectoryLock(directory, "peer or aggregator").release)
+        undo.callback(DirectoryLock(directory, "aggregator", name=LOCK).release)
+        connection = open_database(directory)
+        undo.callback(connection.close)
+        with sqlite_errors(directory / DATABASE):
+            log = replay(connection, signed, course_of)
+            check_tree_head(read_tree_head(directory), signed, log)
+            note, head = _head_of(copy, signed, log.operator)
+            first = log.tree.size
+            entries, nodes = list[bytes](), list[tuple[int, int, bytes]]()
+            for entry in _missing(copy, first, head.size):
+                _append(log, entry)
+                entries.append(entry)
+                nodes += log.tree.append(leaf_hash(entry))
+            _check_history(log, head, first)
+            if entries:
+                mark_restored(directory)  # the fence asks a peer, whatever this folder was before
+                append_rows(connection, first, entries, nodes, log.tree)
+                write_durably(directory / TREE_HEAD, note.encode())
+        check_evidence(directory, log.tree)
+    return Recovered(TreeHead(head.origin, log.tree.size, log.tree.root()), len(entries), log.ledger)
+
+
+def _head_of(copy: Copy, signed: SignedManifest, operator: bytes) -> tuple[str, TreeHead]:
+    """Return a copy's tree head, and the note of it that this log's key signed, without what others signed."""
+    if copy.read(MANIFEST, MAX_SIGNED_MANIFEST_BYTES) != pack(signed):
+        raise UserError("that is a copy of another run's log: its manifest is another one")
+    name = origin(signed.run, operator)
+    try:
+        note = own_note(copy.read(CHECKPOINT, MAX_NOTE_BYTES).decode(), name)
+        head = open_tree_head(note, name, operator)
+    except (UnicodeDecodeError, RemoteFault) as error:
+        raise UserError(f"the copy's {CHECKPOINT} does not hold: {error}") from error
+    if head.origin != name:
+        raise UserError(f"the copy's {CHECKPOINT} is of another log, {head.origin}")
+    return note, head
+
+
+def _missing(copy: Copy, first: int, size: int) -> Iterator[bytes]:
+    """Yield the entries from ``first`` to before ``size``."""
+    for index in range(first // WIDTH, -(-size // WIDTH)):
+        tile = Tile(None, index, min(WIDTH, size - index * WIDTH))
+        try:
+            bundle = open_bundle(copy.read(tile.path, _MAX_BUNDLE_BYTES), tile.width)
+        except RemoteFault as error:
+            raise UserError(f"the copy's {tile.path} does not hold: {error}") from error
+        yield from bundle[max(0, first - tile.first) :]
+
+
+def _append(log: Replay, entry: bytes) -> None:
+    try:
+        log.ledger.append(entry)
+    except RemoteFault as error:
+        raise UserError(f"the copy's entry {log.ledger.size} may not follow what is in the folder: {error}; nothing was changed") from error
+
+
+def _check_history(log: Replay, head: TreeHead, first: int) -> None:
+    """Refuse a copy that is not of the history that the folder has."""
+    if head.size < first:
+        if log.tree.root(head.size) == head.root:
+            return  # an older copy: nothing to get
+    elif log.tree.root() == head.root and log.ledger.is_between_rounds:
+        return
+    raise UserError(
+        f"the copy's {head.size} entries are not of one history with the {first} in the folder: this log's key has signed for both; "
+        "keep both, nothing was changed"
+    )
