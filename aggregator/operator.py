@@ -3,6 +3,7 @@
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
 DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.rounds.bodies``)
+DIR/extras.waiting    findings that the next round will have (see ``aggregator.rounds.extras``)
 DIR/snapshots/        model and optimiser state of the newest rounds
 DIR/records/          in a run whose claims are audited: records of lots, of the newest rounds, as peers gave them
 DIR/monitor/          what is written down for the monitor; nothing depends on it
@@ -39,6 +40,7 @@ from aggregator.log.storage import DATABASE, refuse_handed_over
 from aggregator.monitor.door import address_to_show, open_door
 from aggregator.rounds.admissions import AdmissionDesk
 from aggregator.rounds.commits import Commits
+from aggregator.rounds.extras import WAITING, Extras
 from aggregator.rounds.follower import Evaluation
 from aggregator.rounds.fronts import Fronts
 from aggregator.rounds.intake import Intake
@@ -222,6 +224,7 @@ class Operator:
                 await self._admissions.close()
                 await self._commits.close()
                 await self._intake.close()
+                await self._extras.close()
                 self._write_status()
             is_over = self._stopping.farewell is not None and self._stopping.farewell.is_over
             what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
@@ -234,8 +237,20 @@ class Operator:
         look = self._onlookers
         gate = await self._gate(node)
         watched = Watched(gate, look.tally)
-        self._commits = Commits(log, closing, lambda: self._intake, self._follower, bodies, shelf, weights, self._committed, look.timeline)
+        self._commits = Commits(
+            log,
+            closing,
+            lambda: self._intake,
+            lambda: self._extras,
+            self._follower,
+            bodies,
+            shelf,
+            weights,
+            self._committed,
+            look.timeline,
+        )
         self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        self._extras = Extras(watched, self._directory / WAITING, lambda: log.ledger, self._intake.faults, self._intake.stop)
         look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
         self._admissions = AdmissionDesk(watched, identity, lambda: log.ledger, self._commits.append)
@@ -325,6 +340,7 @@ class Operator:
         for round_ in (self._log.ledger.round + 1, self._log.ledger.round + 2):
             self._intake.restore(self._run.bodies.read(round_, mend=True), round_)
         await self._intake.start()
+        await self._extras.start()
         if self._log.ledger.manifest.admission.how == INVITATION:
             await self._admissions.start()
         await self._commits.run()

@@ -17,12 +17,13 @@ from aggregator.log.copying import check_backup, check_new, check_restore, part_
 from aggregator.log.fence import mark_restored
 from aggregator.log.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
 from aggregator.log.verify import Verification, verify_directory
+from aggregator.rounds.extras import WAITING
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from protocol.errors import StorageError, UserError
 from swarm.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
 
 RUN_FILE = "run.toml"  # as it was at the last start
-_OTHERS = ("measures", "listen", RUN_FILE)
+_OTHERS = ("measures", "listen", RUN_FILE, WAITING)
 _TRIES = 3  # the run goes on meanwhile: what a snapshot needs may be pruned while it is copied
 _PIECE_BYTES = 1 << 20
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from aggregator.log.log import Log
 from aggregator.rounds.bodies import Bodies
+from aggregator.rounds.extras import Extras
 from aggregator.rounds.follower import Follower, Next
 from aggregator.rounds.intake import Handed, Intake, now_ms
 from aggregator.rounds.timeline import Timeline
@@ -39,6 +40,7 @@ class Commits:
         log: Log,
         closing: Closing,
         intake: Callable[[], Intake],
+        extras: Callable[[], Extras],
         follower: Follower,
         bodies: Bodies,
         shelf: Shelf,
@@ -50,6 +52,7 @@ class Commits:
         self._log = log
         self._closing = closing
         self._intake = intake
+        self._extras = extras
         self._follower = follower
         self._bodies = bodies
         self._shelf = shelf
@@ -116,7 +119,8 @@ class Commits:
         computing = self._in(self._compute, self._follower.follow, ledger, listed, [one.body for one in handed])
         after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
         entry = self._entry(listed, after)
-        entries = [*entries_of([one.header for one in handed]), entry_of(entry)]
+        extras = await self._extras().for_round()
+        entries = [*map(entry_of, extras), *entries_of([one.header for one in handed]), entry_of(entry)]
         await self._in(self._writer, self._log.commit, entries)
         self._timeline.done()
         self._follower.adopt(after.state)
@@ -127,6 +131,7 @@ class Commits:
             self._closing.open(ledger.round + 1, ledger.open_ms, ledger.last_keys, now_ms())
             self._timeline.opened(ledger.round + 1)
         self._intake().committed(round_)
+        await self._extras().committed(extras)
         if after.outcome.clipped:
             logger.info("clipped round=%d rows=%d", round_, len(after.outcome.clipped))
         self._on_commit()

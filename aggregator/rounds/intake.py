@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator.rounds.bodies import Bodies, Kept
-from aggregator.rounds.refusals import NotTheirs, noted
+from aggregator.rounds.refusals import NotTheirs, check_trusted, noted
 from aggregator.rounds.uploads import Upload, Uploads
 from exact.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from protocol.closing import Closing, NotTaken
@@ -212,6 +212,7 @@ class Intake:
         if round_ > ledger.manifest.num_rounds:
             raise NotTaken("the run has no round left for it")
         try:
+            check_trusted(ledger, claims)
             self._take_checked(caller, header, ledger.listed(header, round_), round_, now)
         except ClaimError as error:
             if len(claims) == 1:

@@ -1,10 +1,12 @@
 """Why the log refuses a header or a body, counted by the key that brought it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from protocol.closing import GONE, NotTaken
-from protocol.errors import EncodingError, LedgerError, RemoteFault, SignatureError
+from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
+from protocol.ledger import Ledger
+from protocol.records import Claim
 from protocol.signing import PublicKey
 from swarm.budget import Faults
 
@@ -33,3 +35,14 @@ def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
     except RemoteFault as error:
         faults.note(caller, next((reason for kind, reason in _REASONS if isinstance(error, kind)), _OTHER))
         raise
+
+
+def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:
+    """Refuse new work of keys that audits found guilty; what has a ticket is listed all the same.
+
+    Raises:
+        ClaimError: there are some.
+    """
+    guilty = tuple(claim.key for claim in claims if claim.key in ledger.standing.guilty)
+    if guilty:
+        raise ClaimError("audits found this key guilty: its work counts no more in this run", guilty)

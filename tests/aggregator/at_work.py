@@ -11,6 +11,7 @@ import pytest
 from aggregator.attendants.live import unix_ms
 from aggregator.log.storage import TREE_HEAD
 from aggregator.rounds.commits import Commits
+from aggregator.rounds.extras import WAITING, Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import filled_shelf
@@ -48,6 +49,7 @@ class Aggregator:
             self.run.log,
             self.closing,
             lambda: self.intake,
+            lambda: self.extras,
             self.run.follower,
             self.run.bodies,
             self.shelf,
@@ -58,6 +60,7 @@ class Aggregator:
         self.intake = Intake(
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
         )
+        self.extras = Extras(endpoint, directory / WAITING, lambda: self.ledger, self.intake.faults, self.intake.stop)
         self.news = NewsDesk(endpoint, self.run.log, self.closing, weights.of)
         self._endpoint = endpoint
         self._told = asyncio.Event()
@@ -69,6 +72,7 @@ class Aggregator:
             self.intake.restore(self.run.bodies.read(round_, mend=True), round_)
         await self.shelf.serve(self._endpoint)
         await self.intake.start()
+        await self.extras.start()
         await self.news.start()
         self.working = asyncio.create_task(self.commits.run())
 
@@ -79,6 +83,7 @@ class Aggregator:
             await self.working
         await self.commits.close()
         await self.intake.close()
+        await self.extras.close()
         self.run.log.close()
 
     @property

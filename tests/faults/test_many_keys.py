@@ -11,6 +11,7 @@ import numpy as np
 
 from aggregator.attendants.live import unix_ms
 from aggregator.rounds.commits import Commits
+from aggregator.rounds.extras import WAITING, Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import filled_shelf, open_run
@@ -80,8 +81,11 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None
             weights = Weights(log, run.bodies, run.follower.num_weights)
             news = NewsDesk(endpoint, log, closing, weights.of)
             shelf = filled_shelf(log, run.follower)
-            commits = Commits(log, closing, lambda: intake, run.follower, run.bodies, shelf, weights, news.committed, Timeline(unix_ms))
+            commits = Commits(
+                log, closing, lambda: intake, lambda: extras, run.follower, run.bodies, shelf, weights, news.committed, Timeline(unix_ms)
+            )
             intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
+            extras = Extras(endpoint, directory / WAITING, lambda: log.ledger, intake.faults, intake.stop)
             commits.begin()
             await intake.start()
             await news.start()
@@ -94,6 +98,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None
                 await asyncio.wait([committing])
                 await commits.close()
                 await intake.close()
+                await extras.close()
 
     asyncio.run(play())
 

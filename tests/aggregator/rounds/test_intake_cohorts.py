@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from aggregator.rounds.uploads import Upload
+from protocol.accounts import Fault
+from protocol.audits import DIFFERS
 from protocol.closing import Stage
 from protocol.exchange import GROUP_VALUES
 from protocol.signing import Identity, sha256
@@ -507,3 +509,20 @@ def test_the_room_for_bodies_that_missed_a_round_is_what_the_others_leave(play: 
 
 
 assert NUM_WEIGHTS > GROUP_VALUES  # bodies here have two groups
+
+
+# Who was found guilty.
+
+
+def test_new_work_of_a_guilty_key_is_refused_and_its_mates_go_on_without_it(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        ticketed = desk.made(C)
+        await desk.hand_in(ticketed)
+        for key in (B.public_key, C.public_key):
+            desk.ledger.standing.guilty[key] = Fault(1, DIFFERS, b"")
+        await says_no(desk.header(desk.made(B)), "guilty")
+        assert await blamed(desk, desk.made_together(A, B)) == {B.public_key}
+        await desk.hand_in(desk.made(A))
+        assert set(desk.commit()) >= {ticketed.digest}  # what has a ticket is listed all the same
+
+    play(story)
