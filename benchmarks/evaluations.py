@@ -77,10 +77,8 @@ class Training:
             await within(self._changed, 1.0)
 
     async def end(self) -> None:
-        """Drop the lots that are under way."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Wait for the lots that are under way."""
+        await asyncio.gather(*self._tasks)
 
     async def _one(self, worker: int, lot: Lot) -> None:
         done = await self._crew.train(worker, lot)
