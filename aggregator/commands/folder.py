@@ -134,12 +134,14 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
 def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
     """Put back what an older copy of a run's folder lacks, out of FROM: an export of its log, or the address of its /tlog/."""
     with clear_errors():
+        from aggregator.log.copying import check_source
         from aggregator.log.storage import read_manifest
         from swarm.addresses import check_peer_address
 
         for address in initial_peers:
             check_peer_address(address)
         read_manifest(directory)
+        check_source(source)
         with ending_at_ctrl_c():
             from aggregator.log.recovery import copy_at, recover
             from aggregator.rounds.states_of_peers import fetch_states, lacking

@@ -5,7 +5,6 @@ written at once, or nothing. Rounds that no copy has stay missing, and a log tha
 """
 
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from aggregator.log.copying import CHECKPOINT
+from aggregator.log.copying import CHECKPOINT, check_source
 from aggregator.log.evidence import check_evidence
 from aggregator.log.fence import mark_restored
 from aggregator.log.storage import (
@@ -91,12 +90,7 @@ def copy_at(source: str) -> Copy:
     Raises:
         UserError: it is neither.
     """
-    scheme = urllib.parse.urlsplit(source).scheme
-    if scheme in ("http", "https"):
-        return WebCopy(source)
-    if not Path(source).is_dir():
-        raise UserError(f"{source} is no folder, and no address that begins with http:// or https://")
-    return FolderCopy(Path(source))
+    return WebCopy(source) if check_source(source) else FolderCopy(Path(source))
 
 
 @dataclass(frozen=True, slots=True)
