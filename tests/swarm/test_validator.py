@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import swarm.validator
 from protocol.signing import Identity, peer_id, sha256
+from swarm.dht_storage import BoundedStorage
 from swarm.validator import MAX_RECORD_BYTES, MAX_TTL_S, OwnedRecords
 
 OWNER, OTHER = Identity(sha256(b"owner")), Identity(sha256(b"other"))
@@ -124,6 +125,17 @@ def test_what_is_valid_is_what_msgpack_reads_as_bytes(packed: bytes) -> None:
 @pytest.mark.parametrize("ttl_s", [MAX_TTL_S + 60, 1e12, math.inf, -1e12, math.nan])
 def test_a_record_that_would_stay_too_long_is_refused(ttl_s: float) -> None:
     assert not is_valid(signed(ttl_s=ttl_s))
+
+
+@pytest.mark.parametrize("ahead_s", [86_400.0, -86_400.0])
+def test_a_record_of_a_clock_that_is_a_day_off_is_neither_believed_nor_kept_and_nothing_else_suffers(ahead_s: float) -> None:
+    storage, name = BoundedStorage(), DHTID(int.from_bytes(KEY, "big"))
+
+    def is_kept(record: DHTRecord) -> bool:
+        return is_valid(record) and storage.store_subkey(name, record.subkey, record.value, record.expiration_time)
+
+    assert not is_kept(signed(ttl_s=ahead_s + 20.0))
+    assert is_kept(signed(ttl_s=20.0))
 
 
 def test_a_record_that_is_too_large_is_refused() -> None:
