@@ -195,13 +195,13 @@ class EvaluationDesk:
         self._states = OrderedDict((digest, each) for digest, each in self._states.items() if now_s - each.asked_s < KEPT_S)
         state = self._states.get(question.state)
         if state is None:
+            if len(self._states) >= MAX_STATES:  # before a large copy is made for anybody who asks
+                return _word(Fate.LATER, "it measures other states", _LATER_MS)
             weights = self._subject.weights(question.state)
             if weights is None and self._subject.round() < question.round:
                 return _word(Fate.LATER, "it has not got that state yet", _SOON_MS)
             if weights is None:
                 return _word(Fate.NEVER, "it has not got that state any more")
-            if len(self._states) >= MAX_STATES:
-                return _word(Fate.LATER, "it measures other states", _LATER_MS)
             state = self._states[question.state] = _State(weights, now_s)
         state.asked_s = now_s
         return state.weights

@@ -16,7 +16,7 @@ from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
 from protocol.evaluations import MAX_WORD_BYTES, METHOD, EvaluationWord, Fate, Question, Result, checked
-from protocol.signing import Identity, PublicKey, sha256
+from protocol.signing import Digest, Identity, PublicKey, sha256
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
 from tests.swarm.virtual_time import now, run_virtual
@@ -61,8 +61,13 @@ class Scene:
         self.round = 7
         self.measurers: list[Measurer] = []
         self.fail: Callable[[], None] = lambda: None
-        self.desk = EvaluationDesk(PEER, Subject(RUN, DATA, TINY, lambda: self.round, self.states.get, refusal), self._start)
+        self.copied: list[bytes] = []
+        self.desk = EvaluationDesk(PEER, Subject(RUN, DATA, TINY, lambda: self.round, self._weights, refusal), self._start)
         self.desk.limit(100, 100)
+
+    def _weights(self, digest: bytes) -> bytes | None:
+        self.copied.append(digest)
+        return self.states.get(Digest(digest))
 
     async def _start(self) -> Measurer:
         self.measurers.append(Measurer(lambda: self.fail()))
@@ -158,6 +163,7 @@ def test_a_state_that_is_on_its_way_is_for_later_and_one_that_was_asked_about_st
         others = [replace(QUESTION, state=sha256(name), nonce=b"o" * 16) for name in (b"other", b"third")]
         assert (await scene.answer(others[0])).fate == Fate.DONE
         assert (await scene.ask(others[1])).fate == Fate.LATER  # two are kept, and no more
+        assert others[1].state not in scene.copied
         assert [weights for each in scene.measurers for weights in each.loaded] == [b"weights", b"other"]
 
     play(story)
