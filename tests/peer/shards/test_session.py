@@ -2,7 +2,6 @@
 
 import asyncio
 from pathlib import Path
-from typing import cast
 
 import pytest
 
@@ -15,7 +14,6 @@ from peer.voice import Voice
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import PublicKey
 from swarm.memory import MemoryEndpoint
-from swarm.node import Node
 from swarm.traffic import Traffic
 from tests.memory_log import until
 from tests.peer.computer import Computer
@@ -25,12 +23,11 @@ from tests.runs import manifest_of
 
 def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, limiter: Limiter) -> "asyncio.Task[Path | None]":
     """Let a peer get the data of a run; return the task, which returns where they lie."""
-    node.traffic = Traffic()  # type: ignore[attr-defined]
     config = PeerConfig(dir=directory)
 
     async def come() -> Path | None:
         signed = SignedManifest.sign(manifest, OPERATOR)
-        async with data_here(config, cast(Node, node), signed, limiter, Sitter(Voice())) as held:
+        async with data_here(config, node, Traffic(), signed, limiter, Sitter(Voice())) as held:
             assert limiter.before is Before.STARTS
             return held.root
 
@@ -41,10 +38,10 @@ def of_the_run(manifest: Manifest, node: MemoryEndpoint, directory: Path, limite
 def test_its_person_is_told_what_it_does(tmp_path: Path, travels: bool) -> None:
     async def scenario() -> None:
         swarm, limiter = Swarm(tmp_path), Limiter(Limits(), tmp_path, Computer().sensors)
-        assert limiter.before is Before.LOOKS
+        assert limiter.before.name == "LOOKS"
         coming = of_the_run(swarm.manifest() if travels else manifest_of(OPERATOR), swarm.here, tmp_path / "peer", limiter)
         if travels:
-            await until(lambda: limiter.before is Before.GETS)
+            await until(lambda: coming.done() or limiter.before is Before.GETS)
             await swarm.serve(PublicKey(OPERATOR.public_key))
         assert await coming == (tmp_path / "peer" / "data" if travels else None)
 
