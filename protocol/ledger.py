@@ -34,7 +34,7 @@ from protocol.records import (
 )
 from protocol.rewards import share_out
 from protocol.signing import Digest
-from protocol.standing import Claimed, Standing
+from protocol.standing import Standing, claimed_in
 from protocol.table import table_root
 from protocol.verified import Verified
 
@@ -309,7 +309,7 @@ class Ledger:
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
         extras = [extra for _, extra in self._table.extras]
-        self.standing.turn(round_.round, commit_digest(entry), extras, _claimed(listed, round_.round), self.shares(listed))
+        self.standing.turn(round_.round, commit_digest(entry), extras, claimed_in(listed, round_.round), self.shares(listed))
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
         self._bodies.append(frozenset(row.body for row in rows))
         self._known_bodies |= self._table.bodies
@@ -400,12 +400,3 @@ class Ledger:
             lots=lots,
             rewards=tuple((claim.key, reward_weight(self.manifest, self.course, claim)) for claim in opened),
         )
-
-
-def _claimed(listed: Sequence[Listed], round: int) -> list[Claimed]:
-    """Return the claims of the table of ``round``, for its audits."""
-    return [
-        Claimed(digest, key, round, row, lots.count, lots.root, lots.samples, one.keys)
-        for row, one in enumerate(listed)
-        for digest, key, lots in zip(one.claims, one.keys, one.lots, strict=True)
-    ]

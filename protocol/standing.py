@@ -8,16 +8,20 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.errors import LedgerError
+from protocol.listed import Listed
 from protocol.manifest import Manifest
 from protocol.trust import Decision, Question, Vote, check_evidence, decided, lots_audited, panel, percent_audited, questions_due
 
 OUTVOTED, DECOY, APPROVED_DECOY = "outvoted", "decoy", "approved a decoy"
 REASONS = (DIFFERS, WITHHELD, OUTVOTED, DECOY, APPROVED_DECOY)
 MAX_PLANTS = 1024  # that nobody has revealed
+
+_panel_of = lru_cache(maxsize=8192)(panel)  # asked of each finding again and again, and as many digests as there are proven keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +174,7 @@ class Standing:
         return round >= self.round - self.manifest.trust.kept_rounds
 
     def _panel(self, asked: Asked, claimed: Claimed) -> tuple[bytes, ...]:
-        keys = panel(asked.beacon, claimed.digest, asked.named, asked.proven, claimed.mates)
+        keys = _panel_of(asked.beacon, claimed.digest, asked.named, asked.proven, claimed.mates)
         return tuple(key for key in keys if key not in self.guilty)
 
     def _is_closed(self, question: Question) -> bool:
@@ -313,3 +317,12 @@ class Standing:
                 self.accused -= {question}
             for claim in gone:
                 self.good.pop(claim, None)
+
+
+def claimed_in(listed: Sequence[Listed], round: int) -> list[Claimed]:
+    """Return the claims of the table of ``round``, for its audits."""
+    return [
+        Claimed(digest, key, round, row, lots.count, lots.root, lots.samples, one.keys)
+        for row, one in enumerate(listed)
+        for digest, key, lots in zip(one.claims, one.keys, one.lots, strict=True)
+    ]

@@ -216,6 +216,18 @@ def test_proven_keys_may_audit_and_two_of_them_are_as_good_as_one_that_is_named(
     assert ledger.standing.samples[A.public_key] == 48
 
 
+def test_a_table_that_calls_an_unproven_key_proven_or_the_other_way_round_is_refused() -> None:
+    ledger = ready(A, B, proven=(B.public_key,))
+    headers = works_of(ledger, [A, B])
+    listed = [ledger.listed(header, 3) for header in headers]
+    for entry in entries_of(headers):
+        ledger.append(entry)
+    for unproven in ([0, 0], [48, 48], [47, 0]):
+        false = [replace(one, row=replace(one.row, unproven=each)) for one, each in zip(listed, unproven, strict=True)]
+        refused(ledger, entry_of(round_of(ledger, false)), match="another table")
+    ledger.append(entry_of(round_of(ledger, listed)))
+
+
 # Guilt.
 
 
