@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from aggregator.clear_errors import clear_errors
+from aggregator.commands import credits as cli_credits
 from aggregator.commands import folder as cli_folder
 from aggregator.commands import invitations as cli_invitations
 from aggregator.commands import settings as cli_settings
@@ -250,7 +251,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         )
 
 
-for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS):
+for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS, *cli_credits.COMMANDS):
     main.add_command(command)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
 from automl.training.course import RunCourse
+from protocol.accounts import Accounts
 from protocol.course import Course
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
@@ -32,10 +33,15 @@ class Verification:
     root: bytes  # of the tree over all of them
     rounds: int  # committed
     finished: bool  # the manifest's last round among them
-    credits: dict[bytes, int]  # key -> earned; who earned nothing is not in it
+    accounts: Accounts  # what everybody has earned, and whether that is for good
     is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
+
+    @property
+    def credits(self) -> dict[bytes, int]:
+        """Key -> earned, for good or for now; who earned nothing is not in it."""
+        return self.accounts.credits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +82,7 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         root=log.tree.root(),
         rounds=log.ledger.round,
         finished=log.ledger.finished,
-        credits=log.ledger.credits(),
+        accounts=log.ledger.standing.accounts,
         is_unaudited=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,

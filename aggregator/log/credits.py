@@ -1,0 +1,83 @@
+"""What everybody has earned by a log that was verified: final, pending and void, each with its reason; as lines, as CSV, as JSON."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+
+from aggregator.log.verify import Verification
+from protocol.accounts import Account
+from protocol.signing import peer_name
+
+_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons")
+
+
+def as_lines(found: Verification) -> Iterator[str]:
+    """Yield what a person reads: who has most first."""
+    yield f"run {found.run.hex()}"
+    yield f"round {found.rounds}, {found.size} entries verified, root {found.root.hex()}"
+    for key, account in _accounts(found):
+        pending, until = _pending(found, account)
+        parts = [f"final {account.final}"]
+        if pending:
+            parts.append(f"pending {pending} (final with round {until})")
+        parts += [f"void {void.amount} ({reason})" for void, reason in zip(account.void, _reasons(account), strict=True)]
+        yield f"{peer_name(key)} {', '.join(parts)}{' unaudited' if found.is_unaudited else ''}"
+
+
+def as_csv(found: Verification) -> str:
+    """Return a table with a line of names first; several reasons are separated by semicolons."""
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    for key, account in _accounts(found):
+        pending, until = _pending(found, account)
+        void = sum(each.amount for each in account.void)
+        table.writerow((peer_name(key), account.final, pending, until if pending else "", void, "; ".join(_reasons(account))))
+    return text.getvalue()
+
+
+def as_json(found: Verification) -> str:
+    """Return all that the log says of credit, with the root that it was verified under."""
+    return json.dumps(
+        {
+            "run": found.run.hex(),
+            "round": found.rounds,
+            "entries": found.size,
+            "root": found.root.hex(),
+            "pending_rounds": found.accounts.rounds,
+            "is_unaudited": found.is_unaudited,
+            "accounts": [_plain(key, account) for key, account in _accounts(found)],
+        },
+        indent=1,
+    )
+
+
+def _plain(key: bytes, account: Account) -> dict[str, object]:
+    return {
+        "peer": peer_name(key),
+        "key": key.hex(),
+        "final": account.final,
+        "pending": [{"round": round_, "amount": amount} for round_, amount in account.pending],
+        "void": [
+            {"amount": void.amount, "round": void.fault.round, "reason": void.fault.reason, "claim": void.fault.claim.hex()}
+            for void in account.void
+        ],
+    }
+
+
+def _accounts(found: Verification) -> list[tuple[bytes, Account]]:
+    keys = found.accounts.keys()
+    return sorted(((key, found.accounts.of(key)) for key in keys), key=lambda one: (-one[1].credit, one[0]))
+
+
+def _pending(found: Verification, account: Account) -> tuple[int, int]:
+    """Return what is pending, and the round with which the last of it is final."""
+    return sum(amount for _, amount in account.pending), max((round_ for round_, _ in account.pending), default=0) + found.accounts.rounds
+
+
+def _reasons(account: Account) -> list[str]:
+    return [
+        f"{void.fault.reason}, round {void.fault.round}" + (f", claim {void.fault.claim.hex()[:16]}" if void.fault.claim else "")
+        for void in account.void
+    ]
