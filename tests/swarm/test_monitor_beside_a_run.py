@@ -44,6 +44,8 @@ def test_a_monitor_that_is_killed_or_stands_still_is_replaced_and_the_run_goes_o
         status = programs.start_aggregator("--monitor", "127.0.0.1:0")
         url, pid = status["monitor"], status["pid"]
         programs.start_peer("peer-0", "cohort-0")
+        watch = ("-P", "-m", "aggregator.cli", "witness", "--of", status["addresses"][0], "--dir", str(tmp_path / "witness"))
+        programs.start_command("watching", *watch)
 
         def shows(round_: int) -> Callable[[], bool]:
             def is_so() -> bool:
@@ -68,8 +70,11 @@ def test_a_monitor_that_is_killed_or_stands_still_is_replaced_and_the_run_goes_o
         name = asked(url, "api/peers")["peers"][0]["peer"]
         assert asked(url, f"api/peers/{name}")["claims_list"]
         assert asked(url, "api/now")["alarms"] == []
+        programs.wait_until(lambda: bool((asked(url, "api/ledger/heads") or {}).get("witnesses")), "a witness has cosigned")
         assert programs.status("aggregator")["refused"] == {}
         programs.interrupt("peer-0")
+        programs.interrupt("watching")
+        assert programs.wait_for_end("watching") == 0
         programs.interrupt("aggregator")
         programs.wait_for_end("peer-0")
         programs.wait_for_end("aggregator")
