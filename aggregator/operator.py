@@ -27,6 +27,8 @@ from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.live import FinalQuality
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.watched import Watched
+from aggregator.audits.desk import Audits, attendant
+from aggregator.audits.jobs import JobFolder
 from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
 from aggregator.control import Stopping
@@ -75,6 +77,7 @@ from swarm.node import Node
 from swarm.reach import DialBackDesk
 from swarm.records import RecordsFolder
 from swarm.rpc import Endpoint, OwnNode
+from swarm.tasks import together
 
 logger = logging.getLogger("manta.operator")
 
@@ -110,6 +113,7 @@ class OperatorStatus:
     refused: dict[str, int] = field(default_factory=dict)  # by reason
     refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
     monitor: str | None = None  # its address, as a URL
+    audits: dict[str, int] = field(default_factory=dict)  # what was found out since its start, where there are audits: ``Totals``
 
 
 class Operator:
@@ -123,6 +127,7 @@ class Operator:
         self._say = say
         self._evaluation_due = asyncio.Event()
         self._gateway: Gateway | None = None
+        self._audits: Audits | None = None
 
     async def run(
         self,
@@ -152,6 +157,7 @@ class Operator:
             OtherHistory: the log is not what its key has signed for.
         """
         self_test()
+        self._data_root = data_root
         make_directory(self._directory)
         refuse_handed_over(self._directory)
         with only_process(self._directory), contextlib.ExitStack() as undo:
@@ -210,6 +216,7 @@ class Operator:
                 look.look_on(),
                 self._fronts.keep(),
                 self._announcing.keep(),
+                self._audit(),
             )
             background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
@@ -265,17 +272,19 @@ class Operator:
         await self._heads.start()
         await self._cosigning.start()
         await self._news.start()
-        await self._open_records(watched, closing)
+        await self._open_audits(gate, watched, identity, closing)
         await DialBackDesk(gate).start()
         await watched.serve("measure", self._on_measure)
 
-    async def _open_records(self, endpoint: Endpoint, closing: Closing) -> None:
-        """Take what audits need of peers, in a run that has any."""
+    async def _open_audits(self, gate: Endpoint, endpoint: Endpoint, identity: Identity, closing: Closing) -> None:
+        """Take what audits need of peers, and find out what is due, in a run that has audits."""
         trust = self._log.ledger.manifest.trust
         if trust.is_audited:
             kept_rounds = trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
             folder = RecordsFolder(self._directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
             await RecordsDesk(endpoint, folder, lambda: self._log.ledger, closing, self._intake.faults).start()
+            jobs = JobFolder(self._directory)
+            self._audits = Audits(gate, identity, self._log, folder, jobs, take=self._extras.hand_in, say=self._say)
 
     async def _gate(self, node: Node) -> OwnNode:
         """Return the node, held to whom the run admits; where that is everybody the node as it is."""
@@ -389,6 +398,8 @@ class Operator:
         assert newest is not None
         self._news.committed()
         self._announcing.committed()
+        if self._audits is not None:
+            self._audits.committed()
         self._fronts.committed(ledger.round, ledger.state)
         self._say(
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.rows} samples={newest.counted} "
@@ -396,6 +407,15 @@ class Operator:
         )
         self._write_status()
         self._check_evaluation_due()
+
+    async def _audit(self) -> None:
+        """Find out what is due, in a process of its own beside this one, once the log goes on."""
+        if self._audits is None:
+            return
+        await self._fence.lifted()
+        root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)
+        process = attendant(self._directory, self._config.follower.audit_share, root)
+        await together(self._audits.keep(), process.keep())
 
     def _check_evaluation_due(self) -> None:
         every = self._config.follower.evaluate_every
@@ -438,6 +458,8 @@ class Operator:
         status.finished = ledger.finished and status.quality_round == ledger.round
         status.open_ms, status.counted = ledger.open_ms, ledger.newest.counted if ledger.newest else 0
         status.own_quality = self._measures.summed_up()
+        if self._audits is not None:
+            status.audits = asdict(self._audits.totals)
         status.refused = dict(self._intake.faults.by_reason)
         status.refused_of = {peer_name(key): reasons for key, reasons in self._intake.faults.by_key().items()}
         try:

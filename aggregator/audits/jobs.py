@@ -99,8 +99,9 @@ class JobFolder:
 
     def clear(self) -> None:
         """Remove all that an earlier start left."""
-        for path in self._directory.glob("*"):
-            path.unlink(missing_ok=True)
+        for kind in ("job", "found"):
+            for path in self._directory.glob(f"*.{kind}"):
+                path.unlink(missing_ok=True)
 
     def _path(self, name: str, kind: str) -> Path:
         return self._directory / f"{name}.{kind}"

@@ -22,6 +22,7 @@ from protocol.signing import Identity
 from swarm.blobs import Blob, Shelf
 
 _SHELF_BYTES = 256 * 1024 * 1024
+_AUDITED_SNAPSHOTS = 16  # lots are computed again on bases up to four commits older than their table, which may wait for its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,9 @@ def _catch_up(opened: OpenRun, tables: Tables) -> None:
 
 
 def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
-    keep = config.follower
-    return Follower(
-        directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=keep.keep_snapshots, keep_rounds=keep.keep_bodies
-    )
+    keep, manifest = config.follower, signed.open()
+    snapshots = max(keep.keep_snapshots, _AUDITED_SNAPSHOTS) if manifest.trust.is_audited else keep.keep_snapshots
+    return Follower(directory / SNAPSHOTS, manifest, signed.run, dataset, keep_snapshots=snapshots, keep_rounds=keep.keep_bodies)
 
 
 def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:

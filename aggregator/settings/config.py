@@ -26,6 +26,7 @@ from aggregator.settings.sections import (
     RoundSection,
     RunSection,
     Section,
+    TrustSection,
 )
 from automl.data.dataset import CLASSIFICATION, Dataset
 from automl.data.names import SHARDS, task_of
@@ -33,8 +34,9 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import fitted_name, space_named
 from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
+from protocol.audits import Trust
 from protocol.errors import UserError
-from protocol.exchange import Exchange
+from protocol.exchange import Exchange, codec_named
 from protocol.manifest import Manifest, Optimizer
 from protocol.private import PRIVATE, PrivateData
 from protocol.shards import TravellingShards
@@ -53,6 +55,7 @@ class RunConfig(Section):
     recipe: RecipeSection = RecipeSection()
     exchange: ExchangeSection = ExchangeSection()
     rewards: RewardsSection = RewardsSection()
+    trust: TrustSection = TrustSection()
     follower: FollowerSection = FollowerSection()
     monitor: MonitorSection = MonitorSection()
 
@@ -206,9 +209,25 @@ class RunConfig(Section):
                 recipe=plan.recipe,
                 shards=shards,
                 admission=self.admission.rule(),
+                trust=self._trust(),
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
+
+    def _trust(self) -> Trust:
+        """Return the manifest's part about audits.
+
+        Raises:
+            ValueError: values that do not go together.
+            UserError: a run that nobody can audit yet.
+        """
+        trust = self.trust.trust()
+        if trust.is_audited and (self.exchange.local_steps > 1 or codec_named(self.exchange.codec).is_sparse):
+            raise UserError(
+                '[trust]: mode = "audited" is for runs of one local step with a dense codec so far: write local_steps = 1 and '
+                'codec = "int16" in [exchange] (manta-aggregator init --dense does), or mode = "open"'
+            )
+        return trust
 
     def _exchange(self) -> Exchange:
         """Return the exchange's part of the manifest.

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.admission import AdmissionRule, Inviter
+from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_PROVEN, OPEN, Trust
 from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
@@ -235,6 +236,55 @@ class RewardsSection(Section):
     )
 
 
+class TrustSection(Section):
+    """[trust]"""
+
+    mode: Literal["open", "audited"] = Field(
+        default="open",
+        description="open: a run of friends, whoever signs is believed; audited: lots are computed again, guilt takes credit and weight",
+    )
+    proven: tuple[str, ...] = Field(
+        default=(),
+        max_length=MAX_PROVEN,
+        description="names (12D3Koo...) of peers that weigh fully from the start; others once audits say so",
+    )
+    proven_samples: int = Field(default=65_536, ge=1, description="that audits have to have found good until a peer is proven")
+    pending_rounds: int = Field(default=30, ge=1, description="rounds for which guilt takes back what was earned; then it is final")
+    kept_rounds: int = Field(default=20, ge=8, description="rounds for which peers keep what an audit asks for; pending_rounds is 5 more")
+    audit_percent: int = Field(default=5, ge=1, le=100, description="of the claims of a proven peer, that are audited at least")
+    audit_lots: int = Field(default=1, ge=1, le=MAX_AUDITED_LOTS, description="lots of a claim that are computed again")
+    whole_percent: int = Field(default=2, ge=0, le=100, description="of the audited claims: those of which all lots are computed again")
+
+    @field_validator("proven")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            try:
+                key_named(name)
+            except SignatureError as error:
+                raise ValueError(f"{name[:80]!r} is no peer's name: {error}") from error
+        return names
+
+    def trust(self) -> Trust:
+        """Return the manifest's part.
+
+        Raises:
+            ValueError: values that do not go together.
+        """
+        if self.mode == OPEN:
+            return ALL_ALIKE
+        return Trust(
+            mode=self.mode,
+            proven=tuple(sorted({key_named(name) for name in self.proven})),
+            proven_samples=self.proven_samples,
+            pending_rounds=self.pending_rounds,
+            kept_rounds=self.kept_rounds,
+            audit_percent=self.audit_percent,
+            audit_lots=self.audit_lots,
+            whole_percent=self.whole_percent,
+        )
+
+
 class FollowerSection(Section):
     """[follower] (not part of the manifest: may change at any start)"""
 
@@ -243,6 +293,9 @@ class FollowerSection(Section):
         default=0,
         ge=0,
         description="rounds between fronts of small to large networks, measured by the peers that allow it: snapshots/front.json; 0: none",
+    )
+    audit_share: float = Field(
+        default=0.25, gt=0, le=1, description="of one core's time, that audits take at most, where [trust] has any: lots are computed again"
     )
     keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
     keep_bodies: int = Field(

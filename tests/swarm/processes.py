@@ -87,10 +87,18 @@ class Programs:
 
     def start_peer(self, name: str, cohort: str = "cohort-0", *arguments: str, environment: dict[str, str] | None = None) -> None:
         """Start a peer, or start it again, with more arguments if there are any; it joins the aggregator's run."""
+        self._start(name, "peer.cli", *self._joining(name, cohort), *arguments, environment=environment)
+
+    def start_cheat(self, name: str, kind: str) -> None:
+        """Start a peer that cheats (``tests.swarm.cheats``), alone."""
+        root = str(Path(__file__).resolve().parents[2])
+        self._start(name, "tests.swarm.cheats", kind, *self._joining(name, name), environment={"PYTHONPATH": root})
+
+    def _joining(self, name: str, cohort: str) -> tuple[str, ...]:
         aggregator = self.status("aggregator")
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
         own = ("--cohort", cohort, "--listen", self.listen(name), "--dir", str(self.directory / name), "--gpus", "none")
-        self._start(name, "peer.cli", "join", *where, *own, *arguments, environment=environment)
+        return ("join", *where, *own)
 
     def start_command(self, name: str, *arguments: str, environment: dict[str, str] | None = None) -> None:
         """Start ``python ARGUMENTS``, for example a peer of the test's own that lies."""

@@ -1,0 +1,317 @@
+"""What the log finds out of the claims in its tables: which questions are due, their records, the answers, and the findings that follow.
+
+A question is due once the commit after a claim's table is there, which says what is asked (``protocol.trust``). Records that the claim's
+key has not given are asked of it, then of its founder. Whoever says in three rounds that it has none, or hands out others, and whoever does
+not answer for nearly as long as it has to keep them, withholds them. Lots are computed in a process of its own
+(``aggregator.audits.auditor``). Beside what is asked of a claim its contribution's body is compared with the records of all claims in it:
+that costs next to nothing.
+
+After a start what is due is found in the log again; nothing depends on what was on its way.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aggregator.attendants.attendants import Attendant, Patience
+from aggregator.audits.jobs import FOLDER, MISSED, Found, Job, JobFolder
+from aggregator.log.log import Log
+from protocol.audits import HOLDS, LOT, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
+from protocol.closing import NotTaken
+from protocol.encoding import pack
+from protocol.errors import LedgerError, RemoteFault, StorageError, Weather
+from protocol.merkle import inclusion_proof, leaf_hash
+from protocol.records import Claim, Header, SignedClaim, SignedContribution, open_entry
+from protocol.signing import Identity, PublicKey, peer_name
+from protocol.trust import Question
+from swarm.records import NoRoom, RecordsFolder, fetch_records
+from swarm.rpc import Endpoint
+from swarm.tasks import together, within
+
+LOOK_S = 0.5
+_PROGRAM = "aggregator.audits.auditor"
+_NICENESS = 5  # findings are due within some rounds
+_PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)  # where all cores are busy its libraries may take long; it holds no lock
+REFUSALS = 3  # rounds in which a key says that it has not got its records
+_AT_ONCE = 8  # keys that are asked for records
+
+logger = logging.getLogger("manta.audits")
+
+
+@dataclass
+class Totals:
+    """What was done so far, since this program's start."""
+
+    claims: int = 0  # that were looked at
+    lots: int = 0  # computed again
+    against: int = 0  # findings against a claim
+    withheld: int = 0  # of these, records that nobody gave
+    missed: int = 0  # questions that nothing can be found of any more
+    cpu_ms: int = 0  # of the process that computes
+
+
+@dataclass
+class _Open:
+    """A claim with questions that are open."""
+
+    claim: SignedClaim
+    opened: Claim
+    header: Header
+    round: int  # whose table has it
+    row: int
+    questions: set[Question] = field(default_factory=set)
+    refusals: int = 0
+    jobs: dict[str, Question] = field(default_factory=dict)  # by name, those that the process has
+
+
+class Audits:
+    """One log's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        identity: Identity,
+        log: Log,
+        folder: RecordsFolder,
+        jobs: JobFolder,
+        *,
+        take: Callable[[SignedFinding], Awaitable[None]],
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            endpoint: asks for records.
+            identity: signs findings.
+            log: has the tables.
+            folder: has the records that were given.
+            jobs: is shared with the process that computes.
+            take: hands a finding to the log, which may refuse it by a LedgerError, or have no room for it now.
+            say: prints a line for the person.
+        """
+        self._endpoint = endpoint
+        self._identity = identity
+        self._log = log
+        self._folder = folder
+        self._jobs = jobs
+        self._take = take
+        self._say = say
+        self._kept_rounds = log.ledger.manifest.trust.kept_rounds
+        self._looked_at = self._got_in = 0  # the newest round: after which it was looked for what is due, and for records that lack
+        self._seen: dict[Question, int] = {}  # those that were taken up, with the round of their table
+        self._open: dict[bytes, _Open] = {}  # by claim
+        self._changed = asyncio.Event()
+        self.totals = Totals()
+        self.rounds_asked = 0  # after how many commits those who had not given records were asked for them
+
+    def committed(self) -> None:
+        """A round was committed."""
+        self._changed.set()
+
+    async def keep(self) -> None:
+        """Ask and answer until this is cancelled.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        await asyncio.to_thread(self._jobs.clear)
+        getting: asyncio.Task[None] | None = None
+        try:
+            while True:
+                self._changed.clear()
+                if self._looked_at < self._log.ledger.round:
+                    self._looked_at = self._log.ledger.round
+                    self._look()
+                    await asyncio.to_thread(self._folder.prune, self._looked_at)
+                if self._got_in < self._looked_at and (getting is None or getting.done()):
+                    if getting is not None:
+                        getting.result()
+                    getting = asyncio.create_task(self._get_records())
+                await asyncio.to_thread(self._ask)
+                for name, found in await asyncio.to_thread(self._answers):
+                    await self._settle(name, found)
+                await within(self._changed, LOOK_S)
+        finally:
+            if getting is not None:
+                getting.cancel()
+                await asyncio.gather(getting, return_exceptions=True)
+
+    # What is due.
+
+    def _look(self) -> None:
+        """Take up what is due and was not yet; forget what is too old to be found."""
+        tables: dict[int, dict[bytes, tuple[SignedClaim, Header]]] = {}
+        own = self._identity.public_key
+        for due in self._log.ledger.standing.due():
+            claimed, question = due.claimed, due.question
+            if question in self._seen or own not in due.panel or any(vote.auditor == own for vote in due.votes):
+                continue
+            if claimed.round not in tables:
+                tables[claimed.round] = self._table(claimed.round)
+            self._take_up(question, *tables[claimed.round][claimed.digest], claimed.round, claimed.row)
+        oldest = self._log.ledger.round - self._kept_rounds
+        self._seen = {question: round_ for question, round_ in self._seen.items() if round_ >= oldest - 1}
+        for digest, one in list(self._open.items()):
+            if one.round < oldest:
+                self.totals.missed += len(one.questions)
+                self._forget(digest)
+
+    def _table(self, round_: int) -> dict[bytes, tuple[SignedClaim, Header]]:
+        """Return the claims of a table by their digests, each with the contribution that lists it."""
+        return {bytes(signed.digest): (signed, header) for header in headers_at(self._log, round_) for signed in header.claims}
+
+    def _take_up(self, question: Question, signed: SignedClaim, header: Header, round_: int, row: int) -> None:
+        """Note a question, and that the body of that contribution is to be compared with the records in it."""
+        self._note(question, signed, header, round_, row)
+        founder = header.contribution.open().founder
+        own = next(each for each in header.claims if self._log.ledger.verified.claim(each).key == founder)
+        of_sum = Question(own.digest, SUM, 0)
+        if of_sum not in self._seen:
+            self._note(of_sum, own, header, round_, row)
+
+    def _note(self, question: Question, signed: SignedClaim, header: Header, round_: int, row: int) -> None:
+        self._seen[question] = round_
+        if signed.digest not in self._open:
+            self._open[signed.digest] = _Open(signed, self._log.ledger.verified.claim(signed), header, round_, row)
+            self.totals.claims += 1
+        self._open[signed.digest].questions.add(question)
+
+    def _forget(self, digest: bytes) -> None:
+        for name in self._open.pop(digest).jobs:
+            self._jobs.forget(name)
+
+    # Records.
+
+    async def _get_records(self) -> None:
+        """Ask for records that were not given, once a round and key."""
+        round_ = self._got_in = self._looked_at
+        lacking = [one for one in self._open.values() if not one.jobs and not self._folder.has(one.claim)]
+        for start in range(0, len(lacking), _AT_ONCE):
+            await together(*(self._get_records_of(one, round_) for one in lacking[start : start + _AT_ONCE]))
+        self.rounds_asked += 1
+
+    async def _get_records_of(self, one: _Open, round_: int) -> None:
+        for key in dict.fromkeys((one.opened.key, one.opened.founder)):
+            try:
+                for page in await fetch_records(self._endpoint, PublicKey(key), one.claim):
+                    await asyncio.to_thread(self._folder.keep, page)
+                return
+            except (Weather, NoRoom) as error:
+                logger.info("no records round=%d reason=%s", one.round, error)
+            except RemoteFault as error:
+                logger.info("no records round=%d reason=%s", one.round, error)
+                one.refusals += key == one.opened.key
+        is_late = round_ - one.round >= self._kept_rounds - 1  # what is found has to be in the log in time
+        if one.refusals >= REFUSALS or is_late:
+            question = min((each for each in one.questions if each.check != SUM), default=None)
+            if question is not None:
+                self.totals.withheld += 1
+                await self._find(one, question, WITHHELD, b"", ())
+            self._open.pop(one.claim.digest, None)
+
+    # Answers.
+
+    def _ask(self) -> None:
+        """Put what can be answered to the process that computes."""
+        ledger = self._log.ledger
+        for one in self._open.values():
+            if one.jobs or not self._folder.has(one.claim):
+                continue
+            base = one.opened.round - 1
+            for question in sorted(one.questions):
+                if question.check == SUM and not all(self._folder.has(each) for each in one.header.claims):
+                    continue
+                job = Job(
+                    claim=one.claim,
+                    check=question.check,
+                    lot=question.lot,
+                    round=one.round,
+                    contribution=one.header.contribution.digest,
+                    floor=ledger.floor_at(base),
+                    state=ledger.state_at(base),
+                )
+                self._jobs.ask(job)
+                one.jobs[job.name] = question
+
+    def _answers(self) -> list[tuple[str, Found]]:
+        names = [name for one in self._open.values() for name in one.jobs]
+        return [(name, found) for name in names if (found := self._jobs.found(name)) is not None]
+
+    async def _settle(self, name: str, found: Found) -> None:
+        """Make a finding of an answer."""
+        one = next(each for each in self._open.values() if name in each.jobs)
+        question = one.jobs.pop(name)
+        self._jobs.forget(name)
+        one.questions.discard(question)
+        self.totals.lots += found.lots
+        self.totals.cpu_ms += found.cpu_ms
+        if found.outcome == MISSED:
+            self.totals.missed += 1
+            logger.warning("not audited round=%d reason=%s", one.round, found.reason)
+        elif question.check != SUM or found.outcome != HOLDS:  # a sum that holds is no more than what there has to be
+            evidence = await asyncio.to_thread(self._evidence, one, question)
+            await self._find(one, question, found.outcome, found.projection, evidence, found.reason)
+        if not one.questions:
+            self._forget(one.claim.digest)
+
+    def _evidence(self, one: _Open, question: Question) -> tuple[LotEvidence, ...]:
+        if question.check != LOT:
+            return ()
+        records = self._folder.records(one.claim)
+        if records is None:
+            raise StorageError("the records of a claim that was audited are gone; check the disk")
+        packed = [pack(record) for record in records.lots]
+        return (LotEvidence(packed[question.lot], tuple(inclusion_proof(map(leaf_hash, packed), question.lot))),)
+
+    async def _find(
+        self, one: _Open, question: Question, outcome: str, projection: bytes, evidence: tuple[LotEvidence, ...], reason: str = ""
+    ) -> None:
+        finding = Finding(
+            run=self._log.ledger.run,
+            auditor=self._identity.public_key,
+            claim=one.claim.digest,
+            round=one.round,
+            row=one.row,
+            check=question.check,
+            lot=question.lot,
+            outcome=outcome,
+            projection=projection,
+            evidence=evidence,
+        )
+        try:
+            await self._take(SignedFinding.sign(finding, self._identity))
+        except NotTaken as error:  # it is found out again: there is no hurry, and little to compute
+            logger.info("finding not taken round=%d reason=%s", one.round, error)
+            self._seen.pop(question, None)
+            return
+        except LedgerError as error:  # the key is guilty already, or others have decided
+            logger.info("finding refused round=%d reason=%s", one.round, error)
+            return
+        if outcome != HOLDS:
+            self.totals.against += 1
+            why = f": {reason}" if reason else ""
+            self._say(f"audit: a claim of {peer_name(one.opened.key)} in round {one.round} {outcome} ({question.check}{why})")
+
+
+def attendant(directory: Path, share: float, arguments: Sequence[str]) -> Attendant:
+    """Return the process that computes lots again for the run in ``directory``, in so large a share of a core's time."""
+    command = ("-m", _PROGRAM, str(directory.absolute()), str(share), *arguments)
+    return Attendant("auditor", command, directory / FOLDER / "auditor.log", niceness=_NICENESS, patience=_PATIENCE)
+
+
+def headers_at(log: Log, round_: int) -> list[Header]:
+    """Return the contributions of a committed table, each with its claims, in its order."""
+    before, index = log.ledger.index_at(round_ - 1), log.ledger.index_at(round_)
+    assert index is not None
+    start = 0 if before is None else before + 1
+    headers, claims = list[Header](), list[SignedClaim]()
+    for entry in log.entries(start, index - start):
+        record = open_entry(entry)
+        if isinstance(record, SignedClaim):
+            claims.append(record)
+        elif isinstance(record, SignedContribution):
+            headers.append(Header(record, tuple(claims)))
+            claims = []
+    return headers

@@ -1,0 +1,91 @@
+"""A volunteer's program that cheats: ``python -m tests.swarm.cheats KIND join ...``. All that it sends is well-formed.
+
+- noise: random gradients of the honest norm, and records of them
+- images: another seed's images
+- half, tenth: of so many lots nothing is computed; the lot before stands for them
+- again: the gradients of its first lots in every round
+- poison: honest lots, and a body of noise of the honest norm
+- fourfold: a claim of four times the lots
+- dearest: every lot is of the largest architecture
+"""
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from automl.training.lots import Lot, LotResult, Worker, project
+from peer.rounds import handing
+from peer.training import workbench
+from peer.training.work import Pile
+
+KINDS = ("noise", "images", "half", "tenth", "again", "poison", "fourfold", "dearest")
+_honest = Worker.train
+
+
+def _noise_like(values: torch.Tensor) -> torch.Tensor:
+    noise = torch.from_numpy(np.random.default_rng().normal(size=values.numel()).astype(np.float32))
+    return noise * (values.norm() / noise.norm())
+
+
+def _noise(worker: Worker, lot: Lot) -> LotResult:
+    honest = _honest(worker, lot)
+    gradient = _noise_like(honest.gradient)
+    return replace(honest, gradient=gradient, projection=project(gradient))
+
+
+def _images(worker: Worker, lot: Lot) -> LotResult:
+    return _honest(worker, replace(lot, run_seed=lot.run_seed + 1))
+
+
+def _sparing(every: int, left_out: int) -> Callable[[Worker, Lot], LotResult]:
+    """Return what computes all lots but ``left_out`` in each ``every``."""
+    last: list[LotResult] = []
+
+    def train(worker: Worker, lot: Lot) -> LotResult:
+        if not last or lot.index % every >= left_out:
+            last[:] = [_honest(worker, lot)]
+        return last[0]
+
+    return train
+
+
+def _again() -> Callable[[Worker, Lot], LotResult]:
+    first: dict[int, LotResult] = {}
+
+    def train(worker: Worker, lot: Lot) -> LotResult:
+        if lot.index % 4 not in first:
+            first[lot.index % 4] = _honest(worker, lot)
+        return first[lot.index % 4]
+
+    return train
+
+
+def cheat(kind: str) -> None:
+    """Make this process's peer cheat."""
+    trains = {"noise": _noise, "images": _images, "half": _sparing(2, 1), "tenth": _sparing(10, 1), "again": _again()}
+    if kind in trains:
+        Worker.train = trains[kind]  # type: ignore[method-assign]
+    elif kind == "poison":
+        made_of = handing.made_of
+
+        def poisoned(claims: Any, given: Any, *others: Any) -> Any:
+            return made_of(claims, _noise_like(torch.from_numpy(given)).numpy(), *others)
+
+        handing.made_of = poisoned
+    elif kind == "fourfold":
+        Pile.work = property(lambda pile: tuple(4 * lots for lots in pile._counts))  # type: ignore[assignment,method-assign]
+    elif kind == "dearest":
+        workbench.place_of_lot = lambda count, base, key, index: 0
+    else:
+        raise SystemExit(f"no such cheat: {kind}")
+
+
+if __name__ == "__main__":
+    cheat(sys.argv[1])
+    from peer.cli import main
+
+    main(sys.argv[2:])

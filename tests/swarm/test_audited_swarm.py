@@ -1,0 +1,42 @@
+"""An audited run of real programs: one peer hands in noise and is found guilty, nobody honest is accused, and the log is verified."""
+
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.verify import verify_directory
+from aggregator.settings.sections import TrustSection
+from protocol.ledger import Ledger
+from tests.swarm.processes import Programs, small_run
+
+pytestmark = pytest.mark.swarm
+
+HONEST = ("one", "two", "three")
+
+
+def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=2, max_open_s=4).model_copy(update={"trust": TrustSection(mode="audited")})
+    with Programs(tmp_path, config) as programs:
+        programs.start_aggregator()
+        for name in HONEST:
+            programs.start_peer(name, name)
+        programs.start_cheat("cheat", "noise")
+        programs.wait_until(
+            lambda: all(programs.status(name).get("rounds_counted", 0) for name in (*HONEST, "cheat")), "all of them count in a round"
+        )
+        cheat = str(programs.status("cheat")["key"])
+        programs.wait_until(lambda: programs.status("aggregator").get("audits", {}).get("against", 0) > 0, "the cheat is found")
+        round_ = int(programs.status("aggregator")["round"])
+        programs.wait_until(lambda: int(programs.status("aggregator")["round"]) >= round_ + 4, "what was found is in the log")
+        for name in (*HONEST, "aggregator"):
+            programs.interrupt(name)
+            programs.wait_for_end(name)
+        keys = [bytes.fromhex(str(programs.status(name)["key"])) for name in HONEST]
+    last: list[Ledger] = []
+    verify_directory(tmp_path / "aggregator", on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
+    standing = last[0].standing
+    assert set(standing.guilty) == {bytes.fromhex(cheat)}
+    assert standing.account(bytes.fromhex(cheat)).credit == 0
+    assert standing.account(bytes.fromhex(cheat)).void
+    assert all(standing.account(key).credit > 0 and not standing.account(key).void for key in keys)
+    assert sum(standing.samples[key] for key in keys) > 0
