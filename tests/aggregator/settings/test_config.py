@@ -14,6 +14,7 @@ from automl.data.digits import digits
 from automl.spaces.cost import cost_table, macs
 from automl.spaces.space import TINY, space_named
 from automl.training.settings import thin, usual
+from protocol.audits import ALL_ALIKE, AUDITED, Trust
 from protocol.errors import UserError
 from protocol.exchange import Exchange, codec_named
 from protocol.manifest import TASKS, SignedManifest
@@ -50,8 +51,19 @@ CHANGED: dict[str, dict[str, Any]] = {
     },
     "exchange": {"local_steps": 3, "codec": "topk-64-2", "residual_percent": 95, "max_rows": 1024, "first_floor": -20},
     "rewards": {"pool": 1, "unaudited_percent": 100},
+    "trust": {
+        "mode": "audited",
+        "proven": (peer_name(OPERATOR.public_key),),
+        "proven_samples": 1000,
+        "pending_rounds": 31,
+        "kept_rounds": 21,
+        "audit_percent": 6,
+        "audit_lots": 2,
+        "whole_percent": 0,
+    },
     "follower": {
         "evaluate_every": 5,
+        "audit_share": 0.5,
         "front_every": 7,
         "keep_snapshots": 1,
         "keep_bodies": 9,
@@ -183,6 +195,14 @@ def test_an_unknown_key_is_named_and_the_file_with_all_keys_too(tmp_path: Path, 
         ("exchange", "first_floor", "-201"),
         ("exchange", "first_floor", "95"),
         ("rewards", "pool", "0"),
+        ("trust", "mode", '"closed"'),
+        ("trust", "proven", '["nobody"]'),
+        ("trust", "audit_percent", "0"),
+        ("trust", "whole_percent", "101"),
+        ("trust", "audit_lots", "9"),
+        ("trust", "kept_rounds", "7"),
+        ("follower", "audit_share", "0"),
+        ("follower", "audit_share", "1.1"),
         ("follower", "keep_snapshots", "0"),
         ("follower", "keep_bodies", "3"),
         ("follower", "evaluate_every", "-1"),
@@ -228,7 +248,7 @@ def test_a_place_that_is_not_there_is_a_users_mistake(tmp_path: Path) -> None:
         write_run_file(tmp_path / "no" / "run.toml", RunConfig())
 
 
-ON_DIGITS = {name: values for name, values in CHANGED.items() if name != "data"}
+ON_DIGITS = {name: values for name, values in CHANGED.items() if name not in ("data", "trust")}
 NEAR = RunConfig.model_validate(
     {**ON_DIGITS, "run": {**ON_DIGITS["run"], "data": "shared"}}
 )  # private data and affinity exclude each other
@@ -272,6 +292,33 @@ def test_the_manifest_says_what_the_run_file_says(config: RunConfig) -> None:
     assert manifest.reward_pool == config.rewards.pool
     assert manifest.cost_table() == dict(cost_table(TINY))
     assert manifest.operators == (OPERATOR.public_key,)
+
+
+def audited(**sections: dict[str, Any]) -> RunConfig:
+    return RunConfig.model_validate({"trust": {"mode": "audited"}, **sections})
+
+
+def test_an_audited_run_says_so_in_its_manifest_and_an_open_one_nothing() -> None:
+    assert RunConfig().manifest(OPERATOR, STATE, digits()).trust == ALL_ALIKE
+    trust = CHANGED["trust"]
+    manifest = SignedManifest.sign(RunConfig.model_validate({"trust": trust}).manifest(OPERATOR, STATE, digits()), OPERATOR).open()
+    numbers = {name: value for name, value in trust.items() if name not in ("mode", "proven")}
+    assert manifest.trust == Trust(AUDITED, proven=(OPERATOR.public_key,), **numbers)
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"exchange": {"local_steps": 2}}, "one local step with a dense codec"),
+        ({"exchange": {"codec": "topk-256-4", "first_floor": -20}}, "one local step with a dense codec"),
+        ({"trust": {"mode": "audited", "pending_rounds": 24}}, "pending_rounds is at least kept_rounds"),
+        ({"run": {"data": "private"}}, "private data"),
+    ],
+)
+def test_a_run_that_nobody_could_audit_is_a_users_mistake(sections: dict[str, dict[str, Any]], words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        audited(**sections).manifest(OPERATOR, STATE, digits())
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("task", TASKS)
