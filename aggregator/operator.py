@@ -411,6 +411,7 @@ class Operator:
     async def _audit(self) -> None:
         """Find out what is due, in a process of its own beside this one, once the log goes on."""
         if self._audits is None:
+            await asyncio.Event().wait()
             return
         await self._fence.lifted()
         root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)

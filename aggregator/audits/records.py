@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable
 
 from aggregator.rounds.refusals import NotTheirs, noted
-from protocol.closing import Closing
+from protocol.closing import Closing, NotTaken
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, LedgerError
 from protocol.evidence import GIVE, MAX_PAGE_BYTES, RecordsPage, check_page
@@ -68,7 +68,7 @@ class RecordsDesk:
         if claim.run != ledger.run or claim.lots * ledger.manifest.lot_samples > exchange.max_claim_samples:
             raise LedgerError("records of a claim that this log does not take")
         if not self._is_in_hand(claim, page.claim.digest):
-            raise NoRoom("no contribution with that claim is in hand, or in one of the newest tables")
+            raise NotTaken("no contribution with that claim is in hand, or in one of the newest tables")  # nobody's fault: it may be late
         check_page(page, claim)
         if page.lots[-1].samples != ledger.manifest.lot_samples:
             raise EncodingError("records of lots of another size than this run's")

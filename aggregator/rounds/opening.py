@@ -22,7 +22,6 @@ from protocol.signing import Identity
 from swarm.blobs import Blob, Shelf
 
 _SHELF_BYTES = 256 * 1024 * 1024
-_AUDITED_SNAPSHOTS = 16  # lots are computed again on bases up to four commits older than their table, which may wait for its turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,9 +134,8 @@ def _catch_up(opened: OpenRun, tables: Tables) -> None:
 
 
 def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
-    keep, manifest = config.follower, signed.open()
-    snapshots = max(keep.keep_snapshots, _AUDITED_SNAPSHOTS) if manifest.trust.is_audited else keep.keep_snapshots
-    return Follower(directory / SNAPSHOTS, manifest, signed.run, dataset, keep_snapshots=snapshots, keep_rounds=keep.keep_bodies)
+    keep_rounds = config.follower.keep_bodies
+    return Follower(directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=config.snapshots, keep_rounds=keep_rounds)
 
 
 def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:

@@ -34,7 +34,7 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import fitted_name, space_named
 from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
-from protocol.audits import Trust
+from protocol.audits import OPEN, Trust
 from protocol.errors import UserError
 from protocol.exchange import Exchange, codec_named
 from protocol.manifest import Manifest, Optimizer
@@ -42,6 +42,8 @@ from protocol.private import PRIVATE, PrivateData
 from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
+
+_AUDITED_SNAPSHOTS = 16
 
 
 class RunConfig(Section):
@@ -228,6 +230,11 @@ class RunConfig(Section):
                 'codec = "int16" in [exchange] (manta-aggregator init --dense does), or mode = "open"'
             )
         return trust
+
+    @property
+    def snapshots(self) -> int:
+        """How many of the newest states are kept: lots are computed again on bases that are some commits older than their table."""
+        return self.follower.keep_snapshots if self.trust.mode == OPEN else max(self.follower.keep_snapshots, _AUDITED_SNAPSHOTS)
 
     def _exchange(self) -> Exchange:
         """Return the exchange's part of the manifest.

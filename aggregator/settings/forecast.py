@@ -115,9 +115,9 @@ def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) 
 
 def lines(config: RunConfig, sizes: Sizes, samples_per_s: float) -> list[str]:
     """Return the forecast for people."""
-    exchange, round_, follower = config.exchange, config.round, config.follower
+    exchange, round_ = config.exchange, config.round
     held = held_bytes(exchange.codec, sizes.num_weights, exchange.max_rows)
-    states = follower.keep_snapshots + 3  # and those from which the kept rounds are computed again, and a teacher's
+    states = config.snapshots + 3  # and those from which the kept rounds are computed again, and a teacher's
     said = [
         f"{sizes.num_weights:,} weights; a contribution has {in_words(sizes.body)}, a mean {in_words(sizes.mean)}, a state "
         f"{in_words(sizes.state)} (computed)",

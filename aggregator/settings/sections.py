@@ -250,7 +250,9 @@ class TrustSection(Section):
     )
     proven_samples: int = Field(default=65_536, ge=1, description="that audits have to have found good until a peer is proven")
     pending_rounds: int = Field(default=30, ge=1, description="rounds for which guilt takes back what was earned; then it is final")
-    kept_rounds: int = Field(default=20, ge=8, description="rounds for which peers keep what an audit asks for; pending_rounds is 5 more")
+    kept_rounds: int = Field(
+        default=20, ge=8, description="rounds for which peers keep what an audit asks for; pending_rounds is at least 5 more"
+    )
     audit_percent: int = Field(default=5, ge=1, le=100, description="of the claims of a proven peer, that are audited at least")
     audit_lots: int = Field(default=1, ge=1, le=MAX_AUDITED_LOTS, description="lots of a claim that are computed again")
     whole_percent: int = Field(default=2, ge=0, le=100, description="of the audited claims: those of which all lots are computed again")

@@ -2,6 +2,7 @@
 
 - noise: random gradients of the honest norm, and records of them
 - images: another seed's images
+- copied: another key's lots
 - half, tenth: of so many lots nothing is computed; the lot before stands for them
 - again: the gradients of its first lots in every round
 - poison: honest lots, and a body of noise of the honest norm
@@ -22,7 +23,7 @@ from peer.rounds import handing
 from peer.training import workbench
 from peer.training.work import Pile
 
-KINDS = ("noise", "images", "half", "tenth", "again", "poison", "fourfold", "dearest")
+KINDS = ("noise", "images", "copied", "half", "tenth", "again", "poison", "fourfold", "dearest")
 _honest = Worker.train
 
 
@@ -39,6 +40,10 @@ def _noise(worker: Worker, lot: Lot) -> LotResult:
 
 def _images(worker: Worker, lot: Lot) -> LotResult:
     return _honest(worker, replace(lot, run_seed=lot.run_seed + 1))
+
+
+def _copied(worker: Worker, lot: Lot) -> LotResult:
+    return _honest(worker, replace(lot, key=bytes([lot.key[0], *lot.key[:0:-1]])))
 
 
 def _sparing(every: int, left_out: int) -> Callable[[Worker, Lot], LotResult]:
@@ -66,7 +71,7 @@ def _again() -> Callable[[Worker, Lot], LotResult]:
 
 def cheat(kind: str) -> None:
     """Make this process's peer cheat."""
-    trains = {"noise": _noise, "images": _images, "half": _sparing(2, 1), "tenth": _sparing(10, 1), "again": _again()}
+    trains = {"noise": _noise, "images": _images, "copied": _copied, "half": _sparing(2, 1), "tenth": _sparing(10, 1), "again": _again()}
     if kind in trains:
         Worker.train = trains[kind]  # type: ignore[method-assign]
     elif kind == "poison":

@@ -54,6 +54,7 @@ def test_records_of_a_claim_in_hand_are_kept_and_handed_out(tmp_path: Path, cloc
         (page,) = pages(signed, records)
         with pytest.raises(Refused, match="in hand"):
             await desk.call(OWNER, GIVE, pack(page))
+        assert not desk.intake.faults.by_reason
         await desk.header(made)
         assert await desk.call(OWNER, GIVE, pack(page)) == b""
         assert folder.records(signed) == records

@@ -1,0 +1,108 @@
+"""How soon an audited swarm of real programs finds peers that cheat, what they and the honest have then, and what audits cost.
+
+    .venv/bin/python benchmarks/cheats.py [--cheats noise,images,half,poison] [--honest 4] [--rounds 12] [--lots 8]
+
+Starts an aggregator, --honest peers and one peer for each cheat (``tests.swarm.cheats`` says what each does), each alone, and waits until
+--rounds rounds are over after the first in which all of them counted. --lots is about how many lots of 16 digits each peer trains in a
+round. Then it verifies the log, and prints for each cheat after how many rounds of its own it was found guilty, and what it has; whether
+anybody honest was accused; and the CPU's time of the process that computes lots again beside that of the peers.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from aggregator.log.verify import verify_directory
+from aggregator.settings.sections import TrustSection
+from protocol.ledger import Ledger
+from tests.swarm.cheats import KINDS
+from tests.swarm.processes import Programs, small_run
+
+_SAMPLES = 16
+_POLL_S = 0.5
+
+
+def cpu_s(programs: Programs, names: list[str]) -> float:
+    """Return the CPU's time of programs, and of what they started."""
+    total = 0.0
+    for name in names:
+        process = psutil.Process(int(programs.status(name)["pid"]))
+        for one in (process, *process.children(recursive=True)):
+            times = one.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def watch(programs: Programs, names: list[str], rounds: int) -> None:
+    """Return so many rounds after the first in which all of them counted."""
+    programs.wait_until(lambda: all(programs.status(name).get("rounds_counted", 0) for name in names), "all count in a round")
+    first = int(programs.status("aggregator")["round"])
+    while int(programs.status("aggregator")["round"]) < first + rounds:
+        time.sleep(_POLL_S)
+
+
+def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
+    """Print what the log says of each peer."""
+    last: list[Ledger] = []
+    first: dict[bytes, int] = {}
+
+    def look(ledger: Ledger) -> None:
+        last[:] = [ledger]
+        for listed in ledger.table_at(ledger.round) or ():
+            for key in listed.keys:
+                first.setdefault(key, ledger.round)
+
+    verify_directory(directory, on_round=look)
+    standing = last[0].standing
+    for name, key in keys.items():
+        fault, account = standing.guilty.get(key), standing.account(key)
+        void = sum(each.amount for each in account.void)
+        if name in cheats:
+            found = f"guilty {fault.round - first[key] + 1} rounds after its first" if fault is not None else "not guilty"
+        else:
+            found = "ACCUSED" if fault is not None or account.void else f"{standing.samples[key]} samples found good"
+        why = ", ".join(each.fault.reason for each in account.void)
+        print(f"{name}: {found}; credit {account.credit}, void {void}{f' ({why})' if why else ''}")
+    print(f"{last[0].round} rounds")
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cheats", default="noise,images,half,poison", metavar="NAMES", help=", ".join(KINDS))
+    parser.add_argument("--honest", type=int, default=4, metavar="N", help="peers that are")
+    parser.add_argument("--rounds", type=int, default=12, metavar="N")
+    parser.add_argument("--lots", type=int, default=8, metavar="N", help="about, of a peer in a round")
+    arguments = parser.parse_args()
+    cheats = [name for name in arguments.cheats.split(",") if name]
+    honest = [f"honest-{number}" for number in range(arguments.honest)]
+    batch = _SAMPLES * arguments.lots * (len(cheats) + len(honest))
+    config = small_run(rounds=10_000, first_open_s=10, max_open_s=60, target_batch=batch, weight_cap=batch // 2, max_claim_samples=batch)
+    config = config.model_copy(update={"trust": TrustSection(mode="audited")})
+    with tempfile.TemporaryDirectory() as folder, Programs(Path(folder), config) as programs:
+        programs.start_aggregator()
+        for name in honest:
+            programs.start_peer(name, name)
+        for name in cheats:
+            programs.start_cheat(name, name)
+            programs.expect_end(name)
+        watch(programs, [*honest, *cheats], arguments.rounds)
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*honest, *cheats)}
+        audits = programs.status("aggregator")["audits"]
+        peers_s = cpu_s(programs, [*honest, *cheats])
+        for name in (*honest, "aggregator"):
+            programs.interrupt(name)
+            programs.wait_for_end(name)
+        told(Path(folder) / "aggregator", keys, cheats)
+    print(f"audits: {audits['claims']} claims, {audits['lots']} lots computed again, {audits['missed']} questions missed")
+    print(f"CPU: audits {audits['cpu_ms'] / 1000:.1f} s, peers {peers_s:.1f} s: {audits['cpu_ms'] / 10 / peers_s:.1f} %")
+
+
+if __name__ == "__main__":
+    main()
