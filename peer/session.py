@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -70,6 +71,29 @@ DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with
 logger = logging.getLogger("manta.peer")
 
 
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What a peer brings to any run."""
+
+    config: PeerConfig
+    store: PeerStore
+    devices_for: DevicesFor
+    limiter: Limiter
+    make_worker: MakeWorker
+    sitter: Sitter
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """The run that it has met."""
+
+    node: OwnNode  # as it takes part
+    traffic: Traffic  # of that node
+    identity: Identity
+    signed: SignedManifest
+    addresses: tuple[str, ...]  # that lead to it, as somebody says
+
+
 async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Sensors = THIS_COMPUTER, voice: Voice | None = None) -> None:
     """Take part in a run until it is finished or the person leaves.
 
@@ -95,33 +119,25 @@ async def join(config: PeerConfig, make_worker: MakeWorker = Worker, sensors: Se
     with only_process(store.directory):
         sitter = Sitter(voice or Voice())
         async with Control(store.directory, limiter, sitter.picture):
-            await unless(limiter.called_off, _join(config, store, devices_for, limiter, make_worker, sitter))
+            await unless(limiter.called_off, _join(_Own(config, store, devices_for, limiter, make_worker, sitter)))
     if limiter.called_off.is_set():
         sitter.voice.say("left, before it took part")
 
 
-async def _join(
-    config: PeerConfig, store: PeerStore, devices_for: DevicesFor, limiter: Limiter, make_worker: MakeWorker, sitter: Sitter
-) -> None:
-    identity = own_identity(store, sitter.voice.say)
-    last = store.last_run()
-    addresses, expected_run = find_addresses(config, last)
+async def _join(own: _Own) -> None:
+    identity = own_identity(own.store, own.sitter.voice.say)
+    last = own.store.last_run()
+    addresses, expected_run = find_addresses(own.config, last)
     peers = last.peers if last is not None and expected_run == last.run else ()
-    node, door, signed = await _enter(config, identity, store, addresses, peers, expected_run, sitter.voice)
+    node, door, signed = await _enter(own, identity, addresses, peers, expected_run)
     try:
-        await _take_part(config, door, node.traffic, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter)
+        await _take_part(own, _Met(door, node.traffic, identity, signed, addresses))
     finally:
         await node.close()
 
 
 async def _enter(
-    config: PeerConfig,
-    identity: Identity,
-    store: PeerStore,
-    addresses: tuple[str, ...],
-    peers: tuple[str, ...],
-    expected_run: str | None,
-    voice: Voice,
+    own: _Own, identity: Identity, addresses: tuple[str, ...], peers: tuple[str, ...], expected_run: str | None
 ) -> tuple[Node, OwnNode, SignedManifest]:
     """Return a node that has met the run, the same as it takes part, and the run's manifest; while nobody is there, wait until somebody is.
 
@@ -130,6 +146,7 @@ async def _enter(
     Raises:
         UserError: see ``peer.contact.finding``; or the run does not admit this peer.
     """
+    config, store = own.config, own.store
     pause_s, said = waits.RUN_AGAIN_S[0], ""
     while True:
         try:
@@ -143,70 +160,40 @@ async def _enter(
         except NotThere as error:
             if str(error) != said:
                 said = str(error)
-                voice.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
+                own.sitter.voice.say(f"{error}; it is tried again until somebody answers (Ctrl-C ends that)")
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
 
 
 def _make_crew(
-    manifest: Manifest,
-    dataset: Dataset,
-    config: PeerConfig,
-    limits: Limits,
-    devices: Devices,
-    compute: ComputeThread,
-    make_worker: MakeWorker,
-    held: Held,
+    own: _Own, manifest: Manifest, dataset: Dataset, limits: Limits, devices: Devices, compute: ComputeThread, held: Held
 ) -> tuple[Crew, Dataset]:
     """Return what trains this peer's lots, and the data set: where there are worker processes, as it lies in the memory that all share."""
-    if config.view is not None:
+    if own.config.view is not None:
         assert isinstance(dataset, StereoDataset)
-        return make_site_crew(manifest, dataset, config.view, devices, compute), dataset
+        return make_site_crew(manifest, dataset, own.config.view, devices, compute), dataset
     if devices.is_in_process:
-        return InProcess(make_worker(manifest.supernet, dataset, devices.name), compute), dataset
+        return InProcess(own.make_worker(manifest.supernet, dataset, devices.name), compute), dataset
     data = WorkerData.of(dataset, held.root, held.train)
     return ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory), data.here(dataset)
 
 
-async def _take_part(
-    config: PeerConfig,
-    node: OwnNode,
-    traffic: Traffic,
-    identity: Identity,
-    store: PeerStore,
-    signed: SignedManifest,
-    addresses: tuple[str, ...],
-    devices_for: DevicesFor,
-    limiter: Limiter,
-    make_worker: MakeWorker,
-    sitter: Sitter,
-) -> None:
-    manifest = signed.open()
+async def _take_part(own: _Own, met: _Met) -> None:
+    manifest = met.signed.open()
     check_supported(manifest)
-    check_run(config, manifest)
-    async with data_here(config, node, traffic, signed, limiter, sitter) as held:
-        await _train(config, node, traffic, identity, store, signed, addresses, devices_for, limiter, make_worker, sitter, held)
+    check_run(own.config, manifest)
+    async with data_here(own.config, met.node, met.traffic, met.signed, own.limiter, own.sitter) as held:
+        await _train(own, met, held)
 
 
-async def _train(
-    config: PeerConfig,
-    node: OwnNode,
-    traffic: Traffic,
-    identity: Identity,
-    store: PeerStore,
-    signed: SignedManifest,
-    addresses: tuple[str, ...],
-    devices_for: DevicesFor,
-    limiter: Limiter,
-    make_worker: MakeWorker,
-    sitter: Sitter,
-    held: Held,
-) -> None:
-    manifest, limits = signed.open(), limiter.limits
-    devices = devices_for(limits.cpu_threads)
+async def _train(own: _Own, met: _Met, held: Held) -> None:
+    config, store, sitter = own.config, own.store, own.sitter
+    node, identity, signed = met.node, met.identity, met.signed
+    manifest, limits = signed.open(), own.limiter.limits
+    devices = own.devices_for(limits.cpu_threads)
     dataset = held.part_of(await asyncio.to_thread(load_data, manifest, config, held.root))
     compute = ComputeThread()
-    crew, dataset = await asyncio.to_thread(_make_crew, manifest, dataset, config, limits, devices, compute, make_worker, held)
+    crew, dataset = await asyncio.to_thread(_make_crew, own, manifest, dataset, limits, devices, compute, held)
     resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
@@ -222,7 +209,7 @@ async def _train(
         is_unaudited=manifest.is_private,
     )
     table = None if config.latency_table is None else load_table(config.latency_table, manifest.supernet)
-    store.remember_run(signed.run, addresses)
+    store.remember_run(signed.run, met.addresses)
     await serve_manifest(node, signed)
     if table is not None:
         await publish_table(node, identity, signed.run, held.shelf, table)
@@ -267,11 +254,11 @@ async def _train(
         processes = crew if isinstance(crew, ProcessCrew) else None
         evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, traffic, board, limits, devices_for)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, met.traffic, board, limits, own.devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board, traffic), evaluations.open(node):
-            await limiter.attach(limited)
-            watching = asyncio.create_task(limiter.watch())
+        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node):
+            await own.limiter.attach(limited)
+            watching = asyncio.create_task(own.limiter.watch())
             watching.add_done_callback(limited.ends_with)
             try:
                 await _until_told_to_stop(loop, board, limited)
