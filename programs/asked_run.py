@@ -73,12 +73,11 @@ def opened(address: str, run: str | None, folder: Path) -> Iterator[Asked]:
     loop = asyncio.new_event_loop()
     visit = loop.create_task(_visit(address, run, folder, found))
     thread = threading.Thread(target=_live, args=(loop, visit, found), name="network")
-    before = signal.signal(signal.SIGTERM, _end)
     thread.start()
     try:
-        yield found.result()
+        with ending_at_sigterm():
+            yield found.result()
     finally:
-        signal.signal(signal.SIGTERM, before)
         with contextlib.suppress(RuntimeError):  # it has ended already
             loop.call_soon_threadsafe(visit.cancel)
         thread.join(_END_S)
@@ -86,8 +85,24 @@ def opened(address: str, run: str | None, folder: Path) -> Iterator[Asked]:
             raise OwnFault("the network does not end")
 
 
-def _end(number: int, _frame: object) -> NoReturn:
-    raise SystemExit(128 + number)
+@contextlib.contextmanager
+def ending_at_sigterm() -> Iterator[None]:
+    """Make SystemExit of SIGTERM, so that what is inside is cleaned up; also where a library's own code makes another error of it."""
+    told: list[int] = []
+
+    def end(number: int, _frame: object) -> NoReturn:
+        told.append(number)
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except Exception as error:
+        if told:
+            raise SystemExit(128 + told[0]) from error
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "concurrent.futures.Future[Asked]") -> None:
@@ -100,6 +115,10 @@ def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "
         elif not isinstance(error, asyncio.CancelledError):
             raise
     finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()

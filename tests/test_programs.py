@@ -1,12 +1,14 @@
-"""Ctrl-C in the first moments of each program: pressed for real while a module is imported, before anything of the program is at work."""
+"""Ctrl-C in the first moments of each program, pressed for real while a module is imported; and SIGTERM in the code of a library."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from programs.asked_run import ending_at_sigterm
 from protocol.signing import Identity, peer_name
 
 ROOT = Path(__file__).parent.parent
@@ -77,3 +79,23 @@ def test_a_search_by_members_refuses_a_wrong_address_before_anything_is_loaded(t
     assert ended.returncode == 2
     assert said in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+def _in_a_library(ending: Exception | None) -> None:
+    """Be code of a library's own that is told to end in its middle, and says something else of it."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    except BaseException as error:
+        raise (ending or error) from error
+
+
+@pytest.mark.parametrize("ending", [None, ValueError("no shape")])
+def test_sigterm_ends_a_search_by_members_also_where_a_library_makes_another_error_of_it(ending: Exception | None) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, ending_at_sigterm():
+        _in_a_library(ending)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+    with pytest.raises(ValueError, match="of its own"), ending_at_sigterm():
+        raise ValueError("of its own")
