@@ -340,7 +340,7 @@ class PeerLoop:
             try:
                 await self._crew.start()
                 self._crew_changed()
-                await unless(self._leaving, self._one_history.telling(self._ear.first_look()))
+                await unless(self._leaving, self._one_history.telling(self._ear.first_look))
                 if self._leaving.is_set():
                     return
                 background += [
@@ -348,8 +348,8 @@ class PeerLoop:
                     for watch in (
                         self._presence.meet(),
                         self._presence.watch(),
-                        self._one_history.telling(self._ear.listen()),
-                        self._one_history.telling(self._one_history.watch()),
+                        self._one_history.telling(self._ear.listen),
+                        self._one_history.telling(self._one_history.watch),
                         Absences(self._returned).watch(),
                     )
                 ]

@@ -8,8 +8,7 @@ commits that no log can have are a proof: it is kept, told to neighbours, each o
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from peer.contact.heads import Heads
 from peer.store import PeerStore
@@ -85,10 +84,10 @@ class OneHistory:
         """Somebody else than the log told of a commit far ahead of what is known."""
         self._soon.set()
 
-    async def telling(self, listening: Coroutine[Any, Any, None]) -> None:
+    async def telling(self, listen: Callable[[], Awaitable[None]]) -> None:
         """Do what may find out that the log has two histories; others are told what proves it before this peer ends over it."""
         try:
-            await listening
+            await listen()
         except OtherHistory:
             await self._tell()
             raise
