@@ -14,7 +14,6 @@ default a temporary folder, until it has ``--entries``. Nothing of making them i
 
 import argparse
 import random
-import resource
 import secrets
 import statistics
 import subprocess
@@ -23,6 +22,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+
+import psutil
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -183,14 +184,16 @@ def prove(log: Log) -> None:
 
 def reopen(directory: Path) -> None:
     """In a process of its own: open the log, and print how long that takes and what memory it has."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = psutil.Process().memory_info().rss
     began, cpu = time.perf_counter(), time.process_time()
     with Log.open(directory, Identity(SEED), course_of=AskedCourse) as log:
         seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        after = psutil.Process().memory_info().rss
         on_disk = sum(path.stat().st_size for path in directory.iterdir()) / 2**20
         print(f"restart             {seconds:.1f} s ({cpu_s:.1f} s of CPU), {log.head.size / seconds:,.0f} entries/s, all checked")
-        print(f"memory              {most / 1024:.0f} MiB at most, {before / 1024:.0f} of them before; {on_disk:.0f} MiB on the disk")
+        print(
+            f"memory              {after / 2**20:.0f} MiB, {before / 2**20:.0f} of them before it was opened; {on_disk:.0f} MiB on the disk"
+        )
 
 
 def main() -> None:

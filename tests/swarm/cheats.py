@@ -6,7 +6,6 @@
 - half, tenth: of so many lots nothing is computed; the lot before stands for them
 - again: the gradients of its first lots in every round
 - poison: honest lots, and a body of noise of the honest norm
-- fourfold: a claim of four times the lots
 - dearest: every lot is of the largest architecture
 """
 
@@ -21,9 +20,8 @@ import torch
 from automl.training.lots import Lot, LotResult, Worker, project
 from peer.rounds import handing
 from peer.training import workbench
-from peer.training.work import Pile
 
-KINDS = ("noise", "images", "copied", "half", "tenth", "again", "poison", "fourfold", "dearest")
+KINDS = ("noise", "images", "copied", "half", "tenth", "again", "poison", "dearest")
 _honest = Worker.train
 
 
@@ -81,8 +79,6 @@ def cheat(kind: str) -> None:
             return made_of(claims, _noise_like(torch.from_numpy(given)).numpy(), *others)
 
         handing.made_of = poisoned
-    elif kind == "fourfold":
-        Pile.work = property(lambda pile: tuple(4 * lots for lots in pile._counts))  # type: ignore[assignment,method-assign]
     elif kind == "dearest":
         workbench.place_of_lot = lambda count, base, key, index: 0
     else:
