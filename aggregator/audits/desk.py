@@ -129,8 +129,9 @@ class Audits:
                     if getting is not None:
                         getting.result()
                     getting = asyncio.create_task(self._get_records())
-                await asyncio.to_thread(self._ask)
-                for name, found in await asyncio.to_thread(self._answers):
+                # The threads have lists of their own: what is open changes meanwhile, as records are got.
+                await asyncio.to_thread(self._ask, list(self._open.values()))
+                for name, found in await asyncio.to_thread(self._answers, [name for one in self._open.values() for name in one.jobs]):
                     await self._settle(name, found)
                 await within(self._changed, LOOK_S)
         finally:
@@ -209,14 +210,15 @@ class Audits:
             if question is not None:
                 self.totals.withheld += 1
                 await self._find(one, question, WITHHELD, b"", ())
-            self._open.pop(one.claim.digest, None)
+            if one.claim.digest in self._open:
+                self._forget(one.claim.digest)
 
     # Answers.
 
-    def _ask(self) -> None:
+    def _ask(self, open_: Sequence["_Open"]) -> None:
         """Put what can be answered to the process that computes."""
         ledger = self._log.ledger
-        for one in self._open.values():
+        for one in open_:
             if one.jobs or not self._folder.has(one.claim):
                 continue
             base = one.opened.round - 1
@@ -235,13 +237,15 @@ class Audits:
                 self._jobs.ask(job)
                 one.jobs[job.name] = question
 
-    def _answers(self) -> list[tuple[str, Found]]:
-        names = [name for one in self._open.values() for name in one.jobs]
+    def _answers(self, names: Sequence[str]) -> list[tuple[str, Found]]:
         return [(name, found) for name in names if (found := self._jobs.found(name)) is not None]
 
     async def _settle(self, name: str, found: Found) -> None:
         """Make a finding of an answer."""
-        one = next(each for each in self._open.values() if name in each.jobs)
+        one = next((each for each in self._open.values() if name in each.jobs), None)
+        if one is None:  # given up meanwhile
+            self._jobs.forget(name)
+            return
         question = one.jobs.pop(name)
         self._jobs.forget(name)
         one.questions.discard(question)

@@ -11,7 +11,7 @@ import torch
 
 from aggregator.audits.auditor import Auditor
 from aggregator.audits.desk import REFUSALS, Audits
-from aggregator.audits.jobs import Job, JobFolder
+from aggregator.audits.jobs import Found, Job, JobFolder
 from aggregator.audits.records import FOLDER
 from aggregator.rounds.opening import OpenRun
 from aggregator.settings.sections import TrustSection
@@ -209,3 +209,10 @@ def test_a_finding_that_the_log_refuses_is_no_fault_of_anybodys(scene: Scene) ->
     scene.commit([scene.train(OTHER)])
     asyncio.run(scene.until(lambda: scene.audits.totals.lots > 0))
     assert (scene.audits.totals.against, scene.said) == (0, [])
+
+
+def test_an_answer_about_a_claim_that_was_given_up_meanwhile_is_passed_over(scene: Scene) -> None:
+    job = Job(claim=scene.train(ONE).claim, check=LOT, lot=0, round=1, contribution=bytes(32), floor=0, state=bytes(32))
+    asyncio.run(scene.audits._settle(job.name, Found(DIFFERS, b"", "", 1, 1)))
+    assert not scene.found(ONE)
+    assert scene.audits.totals.lots == 0
