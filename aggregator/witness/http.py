@@ -5,7 +5,7 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import uvicorn
 from starlette.applications import Starlette
@@ -15,10 +15,11 @@ from starlette.routing import Route
 
 from aggregator.monitor.connections import BoundedConnection
 from aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule
-from protocol.errors import EncodingError, OwnFault, ProofError, RemoteFault, SignatureError, StorageError
+from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError, StorageError
 from protocol.merkle import HASH_BYTES
 from protocol.notes import MAX_NOTE_BYTES
 from swarm.door import Door
+from swarm.http_server import answering
 
 PATH = "/add-checkpoint"
 MAX_PROOF = 63  # lines
@@ -112,14 +113,6 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
-    """A server that leaves signals to the program that it is a part of."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving(rule: Rule, door: Door) -> AsyncIterator[str]:
     """Answer until the end of the context; yields the address, ``http://HOST:PORT/``.
@@ -143,15 +136,5 @@ async def serving(rule: Rule, door: Door) -> AsyncIterator[str]:
         timeout_graceful_shutdown=1,
         h11_max_incomplete_event_size=16_384,
     )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve([listening]))
-    try:
-        while not server.started:
-            if task.done():
-                task.result()
-                raise OwnFault("the witness's HTTP server ended before it began")
-            await asyncio.sleep(0.01)
+    async with answering(config, listening, "witness"):
         yield door.url
-    finally:
-        server.should_exit = True
-        await task

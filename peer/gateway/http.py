@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import ipaddress
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, ClassVar
 
 import uvicorn
@@ -21,10 +21,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from peer.gateway.desk import GatewayDesk
 from peer.training.work import now_ms
 from protocol.encoding import pack
-from protocol.errors import OwnFault, RemoteFault
+from protocol.errors import RemoteFault
 from protocol.leases import Rates
 from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
 from swarm.door import Door
+from swarm.http_server import answering
 from swarm.traffic import PIECE_BYTES, Traffic
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
@@ -217,14 +218,6 @@ class _Bounded(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where t
         super().connection_lost(exc)
 
 
-class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
-    """A server that leaves signals to the program that it is a part of."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
 @contextlib.asynccontextmanager
 async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
@@ -253,18 +246,8 @@ async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None)
         ssl_certfile=door.certificate,
         ssl_keyfile=door.key,
     )
-    server = _Server(config)
-    task = asyncio.create_task(server.serve([listening]))
-    try:
-        while not server.started:
-            if task.done():
-                task.result()
-                raise OwnFault("the gateway's HTTP server ended before it began")
-            await asyncio.sleep(0.01)
+    async with answering(config, listening, "gateway"):
         yield door.url
-    finally:
-        server.should_exit = True
-        await task
 
 
 async def say_goodbye() -> None:
