@@ -4,22 +4,15 @@ It reads what the aggregator writes anyway: snapshots, the kept contributions, a
 network, and signs nothing; what its answers lead to is ``aggregator.audits.desk``'s.
 """
 
-import logging
-import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
-from aggregator.attendants.attendants import CANNOT, attend, keep_beating
+from aggregator.attendants.computing import be
 from aggregator.audits.jobs import MISSED, Found, Job, JobFolder
 from aggregator.audits.records import FOLDER as RECORDS
-from aggregator.log.storage import read_manifest
 from aggregator.rounds.bodies import Bodies, Kept
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
-from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.sharded_pairs import ShardedPairs
@@ -30,7 +23,7 @@ from automl.training.snapshot import load_snapshot
 from automl.training.update import State, state_digest, teacher_digest
 from exact.coding import body_num_bytes, parse
 from protocol.audits import DIFFERS, HOLDS, LOT, MAX_KEPT_ROUNDS, SUM
-from protocol.errors import SamplesMissing, StorageError, UserError
+from protocol.errors import SamplesMissing, UserError
 from protocol.lots import held_shards
 from protocol.manifest import Manifest
 from protocol.records import Claim, LotRecord, SignedClaim
@@ -170,21 +163,7 @@ def work(auditor: Auditor, jobs: JobFolder, share: float) -> None:
 
 def main() -> None:
     """Be the program."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    attend(lambda: os._exit(0))
-    keep_beating()
-    torch.set_num_threads(1)
-    directory, share = Path(sys.argv[1]), float(sys.argv[2])
-    try:
-        manifest = read_manifest(directory).open()
-        dataset = load_dataset(manifest.dataset, Path(sys.argv[3]) if len(sys.argv) > 3 else None)
-        work(Auditor(manifest, dataset, directory), JobFolder(directory), share)
-    except UserError as error:
-        print(f"auditor: {error}", file=sys.stderr)
-        sys.exit(CANNOT)
-    except StorageError as error:
-        print(f"auditor: {error}", file=sys.stderr)
-        sys.exit(1)
+    be("auditor", lambda manifest, dataset, directory, share: work(Auditor(manifest, dataset, directory), JobFolder(directory), share))
 
 
 if __name__ == "__main__":

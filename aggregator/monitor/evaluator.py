@@ -7,20 +7,15 @@ or not there, and writes what it finds beside them; nobody waits for it.
 import logging
 import os
 import random
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from aggregator.attendants.attendants import CANNOT, attend, keep_beating
+from aggregator.attendants.computing import be
 from aggregator.attendants.live import DIRECTORY, unix_ms
-from aggregator.log.storage import read_manifest
 from aggregator.monitor.pictures import INDEX, PICTURES
 from aggregator.monitor.quality import QUALITY, EvaluationSeen, Point, evaluation_of
 from aggregator.monitor.scenes import Drawn, draw
-from automl.data.catalog import load_dataset
 from automl.data.dataset import STEREO, Dataset
 from automl.evaluation.glimpse import glimpse
 from automl.evaluation.held_out import baseline
@@ -29,7 +24,7 @@ from automl.models.networks import build
 from automl.spaces.space import Architecture, space_named
 from automl.training.snapshot import load_snapshot
 from automl.training.update import State, state_digest
-from protocol.errors import StorageError, UserError
+from protocol.errors import UserError
 from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
 from swarm.disk import disk_errors, replace_file
@@ -175,21 +170,7 @@ def work(evaluator: Evaluator, directory: Path, share: float) -> None:
 
 def main() -> None:
     """Be the program."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
-    attend(lambda: os._exit(0))
-    keep_beating()
-    torch.set_num_threads(1)
-    directory, share = Path(sys.argv[1]), float(sys.argv[2])
-    try:
-        manifest = read_manifest(directory).open()
-        dataset = load_dataset(manifest.dataset, Path(sys.argv[3]) if len(sys.argv) > 3 else None)
-        work(Evaluator(manifest, dataset, directory), directory, share)
-    except UserError as error:
-        print(f"evaluator: {error}", file=sys.stderr)
-        sys.exit(CANNOT)
-    except StorageError as error:
-        print(f"evaluator: {error}", file=sys.stderr)
-        sys.exit(1)
+    be("evaluator", lambda manifest, dataset, directory, share: work(Evaluator(manifest, dataset, directory), directory, share))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The sections of a run file: each field with its unit and reason, refused alone; the defaults are those of classification, dense."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,6 +18,14 @@ from protocol.recipe import MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
 
 _USUAL = usual("classification")
+
+
+def _check_names(names: Sequence[str]) -> None:
+    for name in names:
+        try:
+            key_named(name)
+        except SignatureError as error:
+            raise ValueError(f"{name[:80]!r} is no peer's id ({error}); manta-peer identity prints it") from error
 
 
 class Section(BaseModel):
@@ -70,13 +79,8 @@ class AdmissionSection(Section):
 
     @field_validator("peers", "inviters")
     @classmethod
-    def _check_names(cls, named: tuple[Any, ...]) -> tuple[Any, ...]:
-        for one in named:
-            name = one if isinstance(one, str) else one[0]
-            try:
-                key_named(name)
-            except SignatureError as error:
-                raise ValueError(f"{name!r} is no peer's id ({error})") from error
+    def _are_all_names(cls, named: tuple[Any, ...]) -> tuple[Any, ...]:
+        _check_names([one if isinstance(one, str) else one[0] for one in named])
         return named
 
     def rule(self) -> AdmissionRule:
@@ -260,11 +264,7 @@ class TrustSection(Section):
     @field_validator("proven")
     @classmethod
     def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        for name in names:
-            try:
-                key_named(name)
-            except SignatureError as error:
-                raise ValueError(f"{name[:80]!r} is no peer's name: {error}") from error
+        _check_names(names)
         return names
 
     def trust(self) -> Trust:
