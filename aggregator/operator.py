@@ -16,10 +16,8 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
 from aggregator.control import Stopping
 from aggregator.early import check_key
+from aggregator.listening import LastAddress, best_first
 from aggregator.log.announcing import Announcing
 from aggregator.log.backup import RUN_FILE
 from aggregator.log.cosigning import CosigningDesk
@@ -46,22 +45,22 @@ from aggregator.rounds.extras import WAITING, Extras
 from aggregator.rounds.follower import Evaluation
 from aggregator.rounds.fronts import Fronts
 from aggregator.rounds.intake import Intake
-from aggregator.rounds.measures import Measures, OwnQuality, own_quality_in_words
+from aggregator.rounds.measures import Measures, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig, load_run_file, template
 from aggregator.settings.sizes import held_bytes, in_words
+from aggregator.status import OperatorStatus, quality_in_words
 from automl.data.catalog import load_dataset
-from automl.evaluation.held_out import QualityReport
 from automl.training.update import self_test
 from exact.coding import body_num_bytes
 from protocol.admission import INVITATION, NO_STRANGERS, OPEN
 from protocol.closing import Closing
 from protocol.errors import StorageError, Unreachable, UserError
 from protocol.exchange import MAX_AGE
-from protocol.private import NO_LEASES, PRIVATE, SHARED
+from protocol.private import NO_LEASES, PRIVATE
 from protocol.signing import Identity, PublicKey, key_named, peer_name
 from swarm.blobs import Shelf
 from swarm.control import ControlSocket
@@ -81,40 +80,6 @@ from swarm.tasks import together
 
 logger = logging.getLogger("manta.operator")
 
-_DEFAULT_LISTEN = "/ip4/0.0.0.0/tcp/0"
-_LISTENED = re.compile(r"(/[A-Za-z0-9.:_%-]+){2,16}")  # an address, else nobody wrote it
-_FREE_PORT = "/tcp/0"
-
-
-@dataclass
-class OperatorStatus:
-    """DIR/status.json."""
-
-    run: str
-    name: str
-    task: str
-    dataset: str
-    supernet: str
-    num_rounds: int
-    data: str = SHARED
-    pid: int = field(default_factory=os.getpid)
-    addresses: tuple[str, ...] = ()
-    gateway: str = ""  # where its gateway leases lots to light contributors, once it has answered
-    round: int = 0
-    state: str = ""
-    ledger_size: int = 0
-    ledger_root: str = ""
-    quality: QualityReport | None = None
-    quality_round: int | None = None
-    own_quality: OwnQuality | None = None  # where data are private: how good the peers say that it is on their own images
-    finished: bool = False
-    open_ms: int = 0  # how long the next round is open
-    counted: int = 0  # samples of the last table
-    refused: dict[str, int] = field(default_factory=dict)  # by reason
-    refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
-    monitor: str | None = None  # its address, as a URL
-    audits: dict[str, int] = field(default_factory=dict)  # what was found out since its start, where there are audits: ``Totals``
-
 
 class Operator:
     """One aggregator at work."""
@@ -125,6 +90,7 @@ class Operator:
         self._monitor = monitor
         self._directory = directory
         self._say = say
+        self._address = LastAddress(directory)
         self._evaluation_due = asyncio.Event()
         self._gateway: Gateway | None = None
         self._audits: Audits | None = None
@@ -198,7 +164,7 @@ class Operator:
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         told = told_to_stop()
         addresses = tuple(await node.addresses())
-        self._remember_address(addresses)
+        self._address.remember(addresses)
         self.status.addresses = addresses
         look = self._onlookers
         await self._open_desks(node, identity, shelf)
@@ -304,7 +270,7 @@ class Operator:
         self._say_sizes()
         own_data = " --private-data DIR" if self._log.ledger.manifest.is_private else ""
         self._onlookers.join = tuple(
-            f"manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}" for address in _best_first(addresses)
+            f"manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}" for address in best_first(addresses)
         )
         self._say("volunteers join with:")
         for line in self._onlookers.join:
@@ -314,7 +280,7 @@ class Operator:
 
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
         try:
-            return await Node.start(identity, identity_path, listen=[self._listen_address(listen)], initial_peers=initial_peers)
+            return await Node.start(identity, identity_path, listen=[self._address.choose(listen)], initial_peers=initial_peers)
         except Unreachable as error:
             raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
 
@@ -443,7 +409,7 @@ class Operator:
             evaluation.round, largest=quality["largest"], smallest=quality["smallest"], random=quality["random"]
         )
         self._write_status()
-        self._say(f"evaluated round={evaluation.round} {_in_words(evaluation.quality)}")
+        self._say(f"evaluated round={evaluation.round} {quality_in_words(evaluation.quality)}")
         if self.status.own_quality is not None:
             self._say(own_quality_in_words(self.status.own_quality))
         self._say_if_finished()
@@ -475,35 +441,3 @@ class Operator:
             if load_run_file(path) == self._config:
                 return
         replace_file(path, template(self._config).encode())
-
-    def _listen_address(self, listen: str | None) -> str:
-        """Return where to listen: as asked, else as the last time; a free port is chosen once, and is the same after a restart."""
-        self._asked = listen or _DEFAULT_LISTEN
-        if self._asked.endswith(_FREE_PORT):
-            with contextlib.suppress(FileNotFoundError):
-                last = (self._directory / "listen").read_text(errors="replace")
-                if _LISTENED.fullmatch(last) and (listen is None or last.startswith(self._asked.removesuffix("0"))):
-                    self._asked = last
-        return self._asked
-
-    def _remember_address(self, addresses: tuple[str, ...]) -> None:
-        used = self._asked
-        if used.endswith(_FREE_PORT):
-            used = used.removesuffix("0") + addresses[0].split("/tcp/")[1].split("/")[0]
-        replace_file(self._directory / "listen", used.encode())
-
-
-def _in_words(quality: QualityReport) -> str:
-    """Return a report's figures in one line: in percent, or pixels of disparity."""
-
-    def shown(value: float) -> str:
-        return f"{value:.1%}" if quality["metric"] == "accuracy" else f"{value:.2f}px"
-
-    spread = f"{shown(min(quality['random']))} to {shown(max(quality['random']))}"
-    constant = "" if quality["baseline"] is None else f" constant={shown(quality['baseline'])}"
-    return f"{quality['metric']}: largest={shown(quality['largest'])} smallest={shown(quality['smallest'])} random={spread}{constant}"
-
-
-def _best_first(addresses: tuple[str, ...]) -> list[str]:
-    """Return the addresses, those that others can reach before those of this computer alone."""
-    return sorted(addresses, key=lambda address: "/ip4/127." in address)

@@ -257,38 +257,6 @@ def test_a_directory_in_use_is_refused_before_anything_is_written(directory: Pat
     assert set(contents(directory)) == {directory / "lock"}
 
 
-@pytest.mark.parametrize("listen", ["/ip4/0.0.0.0/tcp/31000", "/ip4/127.0.0.1/tcp/31000"])
-def test_an_address_with_a_port_is_taken_as_it_is_and_again_where_none_is_given(directory: Path, listen: str) -> None:
-    directory.mkdir()
-    one = operator(directory)
-    assert one._listen_address(listen) == listen
-    one._remember_address((f"{listen}/p2p/12D3KooW",))
-    again = operator(directory)
-    assert again._listen_address(None) == listen  # the line that volunteers have names it
-    again._remember_address((f"{listen}/p2p/12D3KooW",))
-    assert operator(directory)._listen_address(None) == listen
-    assert operator(directory)._listen_address("/ip4/127.0.0.1/tcp/31001") == "/ip4/127.0.0.1/tcp/31001"
-
-
-@pytest.mark.parametrize("listen", [None, "/ip4/0.0.0.0/tcp/0", "/ip4/127.0.0.1/tcp/0"])
-def test_a_free_port_stays_the_same_after_a_restart(directory: Path, listen: str | None) -> None:
-    directory.mkdir()
-    first = operator(directory)
-    asked = first._listen_address(listen)
-    assert asked.endswith("/tcp/0")
-    first._remember_address(("/ip4/10.0.0.7/tcp/45678/p2p/12D3KooW", "/ip4/127.0.0.1/tcp/45678/p2p/12D3KooW"))
-    assert operator(directory)._listen_address(listen) == asked.removesuffix("0") + "45678"
-    assert operator(directory)._listen_address("/ip4/1.2.3.4/tcp/0") == "/ip4/1.2.3.4/tcp/0"  # another address was asked for
-
-
-def test_a_spoilt_memory_of_the_port_is_no_traceback(directory: Path) -> None:
-    directory.mkdir()
-    (directory / "listen").write_bytes(b"\xff\xfe")
-    assert operator(directory)._listen_address(None) == "/ip4/0.0.0.0/tcp/0"
-    (directory / "listen").write_text("")
-    assert operator(directory)._listen_address(None) == "/ip4/0.0.0.0/tcp/0"
-
-
 def test_the_log_is_its_owners_alone(directory: Path) -> None:
     make(directory)
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
