@@ -6,7 +6,7 @@ Rounds of real, signed claims (32 to a contribution, ``--keys`` a round) go into
 default a temporary folder, until it has ``--entries``. Nothing of making them is in the figures. One process, one thread:
 
 - *one by one*: rounds of one claim, each with a sync of its own before anybody would be told;
-- *in batches*: rounds of all keys, whose signatures were checked before, as the intake does it beside the one writing path;
+- *in batches*: rounds of all keys, read and their signatures checked before, as the intake does it beside the one writing path;
 - *claims end to end*: the same, each claim and contribution opened and its signature checked by the very log that takes it;
 - *proofs*: receipts of random entries (the entry from the disk, its path to the root), in microseconds;
 - *restart*: ``Log.open`` in a new process, that is every entry, signature and stored node checked again, and that process' memory.
@@ -36,7 +36,7 @@ from protocol.earnings import row_of
 from protocol.exchange import MAX_COHORT, next_open_ms
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, commit_digest, entry_of, open_entry
+from protocol.records import Claim, Contribution, Round, SignedClaim, SignedContribution, commit_digest, entry_of
 from protocol.signing import Identity
 from protocol.table import Row, table_root
 
@@ -159,8 +159,8 @@ def fill(log: Log, rounds: Rounds, keys: int, size: int) -> None:
 
 
 def verify(ledger: Ledger, entries: Sequence[bytes]) -> None:
-    """Check signatures as the intake does, beside the writing path."""
-    for record in map(open_entry, entries):
+    """Read entries and check their signatures as the intake does, beside the writing path."""
+    for record in map(ledger.verified.entry, entries):
         if isinstance(record, SignedClaim):
             ledger.verified.claim(record)
         elif isinstance(record, SignedContribution):

@@ -20,7 +20,7 @@ from protocol.course import Course
 from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
-from protocol.listed import Listed, Lots, Table, go_together, is_of
+from protocol.listed import Listed, Lots, Table, go_together, own_of, work_fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import (
     Claim,
@@ -36,6 +36,7 @@ from protocol.rewards import share_out
 from protocol.signing import Digest
 from protocol.standing import Standing, claimed_in
 from protocol.table import table_root
+from protocol.turns import Step, Turn
 from protocol.verified import Verified
 
 REMEMBERED_ROUNDS = 1024  # a body listed in one of the newest so many rounds is not taken again
@@ -224,8 +225,11 @@ class Ledger:
             raise LedgerError("of another run")
         self.standing.check(extra)
 
-    def append(self, entry: bytes) -> None:
+    def append(self, entry: bytes) -> Step | None:
         """Take ``entry`` as the next one. On any error the state stays as it was.
+
+        Returns:
+            What ``follow`` takes in its place, and in that of the entries before it; None for one in the middle of a round.
 
         Raises:
             EncodingError: it is no entry, or not the canonical bytes of one.
@@ -235,17 +239,28 @@ class Ledger:
         record = self.verified.entry(entry)
         if self.finished:
             raise LedgerError(f"the run is finished: it has {self.manifest.num_rounds} rounds")
-        if isinstance(record, SignedAdmission):
-            self._take_admission(record)
-        elif isinstance(record, SignedClaim):
+        step: Step | None = None
+        if isinstance(record, SignedClaim):
             self._take_claim(record)
+        elif isinstance(record, SignedAdmission):
+            self._take_admission(step := record)
         elif isinstance(record, SignedContribution):
             self._take_contribution(record)
         elif isinstance(record, Round):
-            self._take_round(record, entry)
+            self._take_turn(step := self._checked_turn(record, entry))
         else:
             self._take_extra(record)
         self._size += 1
+        return step
+
+    def follow(self, step: Step) -> None:
+        """Go on as another ledger did, which stood where this one stands when it took what ``step`` came from."""
+        if isinstance(step, Turn):
+            self._take_turn(step)
+            self._size = step.index + 1
+        else:
+            self._take_admission(step)
+            self._size += 1
 
     def next_open_ms(self, listed: Sequence[Listed]) -> int:
         """Return how long the round after a table of these is open."""
@@ -295,7 +310,12 @@ class Ledger:
         table.bodies[listed.row.body] = listed.roster
         table.claims = []
 
-    def _take_round(self, round_: Round, entry: bytes) -> None:
+    def _checked_turn(self, round_: Round, entry: bytes) -> Turn:
+        """Return what the round of this entry comes to, if it may follow.
+
+        Raises:
+            LedgerError: it may not.
+        """
         listed = self._table.listed
         rows = [one.row for one in listed]
         if self._table.claims or not listed:
@@ -308,20 +328,24 @@ class Ledger:
             raise LedgerError("the round counts other samples than its claims do, or opens the next for another time than they give")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
-        extras = [extra for _, extra in self._table.extras]
-        self.standing.turn(round_.round, commit_digest(entry), extras, claimed_in(listed, round_.round), self.shares(listed))
+        claimed = claimed_in(listed, round_.round)
+        return Turn(round_, commit_digest(entry), self._size, self._table, claimed, self.shares(listed))
+
+    def _take_turn(self, turn: Turn) -> None:
+        round_, listed = turn.entry, turn.table.listed
+        self.standing.turn(round_.round, turn.commit, turn.extras, turn.claimed, turn.shares)
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
-        self._bodies.append(frozenset(row.body for row in rows))
-        self._known_bodies |= self._table.bodies
+        self._bodies.append(frozenset(one.row.body for one in listed))
+        self._known_bodies |= turn.table.bodies
         if len(self._bodies) > REMEMBERED_ROUNDS:
             for body in self._bodies.popleft():
                 self._known_bodies.pop(body, None)
         self._tables.append(tuple(listed))
         self._leave_residuals(round_.round, listed)
-        self._commits.append(commit_digest(entry))
+        self._commits.append(turn.commit)
         self._floors.append(round_.floor)
         self._states.append(round_.state)
-        self._indices.append(self._size)
+        self._indices.append(turn.index)
         self._newest = round_
         self._table = Table()
 
@@ -334,19 +358,11 @@ class Ledger:
 
     def _fault_of(self, claim: Claim, round: int) -> str | None:
         """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
-        exchange, samples = self.manifest.exchange, claim.lots * self.manifest.lot_samples
         if claim.key not in self.admitted:
             return NOT_ADMITTED
-        if claim.local_steps != exchange.local_steps:
-            return f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}"
-        if len(claim.work) != len(self.course.costs(claim.round, claim.cohort)):
-            return f"round {claim.round} does not ask for {len(claim.work)} architectures"
-        if claim.lots < exchange.local_steps:
-            return f"{claim.lots} lots where each of {exchange.local_steps} local steps has one at least"
-        if claim.shards and claim.shards >= self.manifest.train_shards:
-            return f"lots of {claim.shards} of the {self.manifest.train_shards} shards that travel"
-        if samples > exchange.max_claim_samples:
-            return f"{samples} samples where a claim has at most {exchange.max_claim_samples}"
+        fault = work_fault(self.manifest, self.course, claim)
+        if fault is not None:
+            return fault
         if any((claim.key, claim.round) in keys for keys in self._keys):
             return "this key's work on this base is in the log already"
         if claim.residual not in (b"", self.residual_of(claim.key)):
@@ -367,16 +383,7 @@ class Ledger:
 
     def _check_list(self, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> None:
         """Check that a contribution may list just these claims, whatever each of them says of its work."""
-        opened = [claim for _, claim in claims]
-        if contribution.claims != tuple(digest for digest, _ in claims):
-            raise LedgerError("a contribution of other claims than those that come with it")
-        keys = [claim.key for claim in opened]
-        own = next((claim for claim in opened if claim.key == contribution.founder), None)
-        if own is None or keys != sorted(set(keys)):
-            raise LedgerError("the claims are not sorted by key, or the founder has none")
-        others = tuple(claim.key for claim in opened if not is_of(contribution, own, claim))
-        if others:
-            raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
+        own = own_of(contribution, claims)
         roster = (contribution.round, own.founder)
         if self._known_bodies.get(contribution.body, roster) != roster:
             raise LedgerError("this body is in the log already")

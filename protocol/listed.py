@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.audits import Extra
+from protocol.course import Course
+from protocol.errors import ClaimError, LedgerError
+from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, entry_of
 from protocol.table import Row
 
@@ -63,7 +66,43 @@ def go_together(before: Claim, claim: Claim) -> bool:
     return same and before.key < claim.key
 
 
-def is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
+def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
+    """Return why a claim says more, or other work than a run may have of one key on one base; None: it does not."""
+    exchange, lots = manifest.exchange, claim.lots
+    if claim.local_steps != exchange.local_steps:
+        return f"a claim of {claim.local_steps} local steps in a run of {exchange.local_steps}"
+    if len(claim.work) != len(course.costs(claim.round, claim.cohort)):
+        return f"round {claim.round} does not ask for {len(claim.work)} architectures"
+    if lots < exchange.local_steps:
+        return f"{lots} lots where each of {exchange.local_steps} local steps has one at least"
+    if claim.shards and claim.shards >= manifest.train_shards:
+        return f"lots of {claim.shards} of the {manifest.train_shards} shards that travel"
+    if lots * manifest.lot_samples > exchange.max_claim_samples:
+        return f"{lots * manifest.lot_samples} samples where a claim has at most {exchange.max_claim_samples}"
+    return None
+
+
+def own_of(contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> Claim:
+    """Return the founder's own one of the claims, each with its digest, if the contribution may list just these.
+
+    Raises:
+        LedgerError: it may not, whichever claims it lists.
+        ClaimError: some of its claims may not stand there.
+    """
+    opened = [claim for _, claim in claims]
+    if contribution.claims != tuple(digest for digest, _ in claims):
+        raise LedgerError("a contribution of other claims than those that come with it")
+    keys = [claim.key for claim in opened]
+    own = next((claim for claim in opened if claim.key == contribution.founder), None)
+    if own is None or keys != sorted(set(keys)):
+        raise LedgerError("the claims are not sorted by key, or the founder has none")
+    others = tuple(claim.key for claim in opened if not _is_of(contribution, own, claim))
+    if others:
+        raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
+    return own
+
+
+def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:
     """May a contribution list a claim: it is on its base, and consents to the founder, or is the founder's ``own`` one and alone."""
     same = (claim.run, claim.round, claim.base, claim.cohort) == (contribution.run, contribution.round, contribution.base, own.cohort)
     return same and (claim.founder == contribution.founder or (claim is own and len(contribution.claims) == 1))

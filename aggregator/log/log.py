@@ -44,6 +44,7 @@ from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.records import Receipt
 from protocol.signing import Identity
+from protocol.turns import Step
 from swarm.disk import DirectoryLock, make_directory, write_durably
 
 _CHECKPOINT_ENTRIES = 1000  # appended between two checkpoints: the WAL stays at a few MB
@@ -63,7 +64,8 @@ class Log:
         self._ledger = log.ledger
         # What is published is never written to: the two change places at each commit, and the one that was replaced catches up at the next.
         self._candidate = log.ledger.copy()
-        self._behind: list[bytes] = []  # entries that the candidate lacks
+        self._behind: list[Step] = []  # what the candidate lacks, checked when the other took it
+        self._ahead: list[Step] = []  # what it has taken since, and the other lacks
         self._since_checkpoint = 0
         self._stopped: str | None = None  # why no operation is possible any more
         self._other: OtherHistory | None = None  # it lacks, or contradicts, what its key has signed for
@@ -171,7 +173,7 @@ class Log:
             try:
                 self._store(entries)
                 self._head, self._tree_head = self._sign()
-                self._ledger, self._candidate, self._behind = self._candidate, self._ledger, list(entries)
+                self._ledger, self._candidate, self._behind = self._candidate, self._ledger, self._ahead
                 self._since_checkpoint += len(entries)
                 if self._since_checkpoint >= _CHECKPOINT_ENTRIES:
                     with sqlite_errors(self._directory / DATABASE):
@@ -308,8 +310,9 @@ class Log:
         """Take ``entries``, whole rounds, into the candidate ledger."""
         try:
             behind, self._behind = self._behind, []
-            for entry in (*behind, *entries):
-                self._candidate.append(entry)
+            for step in behind:
+                self._candidate.follow(step)
+            self._ahead = [step for step in map(self._candidate.append, entries) if step is not None]
             if not self._candidate.is_between_rounds:
                 raise LedgerError("a batch of entries ends with a round")
         except BaseException:

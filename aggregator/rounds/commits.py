@@ -20,7 +20,7 @@ from aggregator.rounds.timeline import Timeline
 from aggregator.rounds.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
-from protocol.listed import Listed, entries_of
+from protocol.listed import Listed
 from protocol.records import Round, entry_of
 from protocol.table import table_root, weights_root
 from swarm.blobs import Shelf
@@ -120,7 +120,7 @@ class Commits:
         after, _ = await asyncio.gather(computing, self._intake().synced(contributions))
         entry = self._entry(listed, after)
         extras = await self._extras().for_round()
-        entries = [*map(entry_of, extras), *entries_of([one.header for one in handed]), entry_of(entry)]
+        entries = [*map(entry_of, extras), *(each for one in handed for each in one.entries), entry_of(entry)]
         await self._in(self._writer, self._log.commit, entries)
         self._timeline.done()
         self._follower.adopt(after.state)

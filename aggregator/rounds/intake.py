@@ -29,7 +29,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.listed import Listed
+from protocol.listed import Listed, entries_of
 from protocol.records import Claim, Header, SignedTicket, Ticket
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Blob
@@ -45,6 +45,7 @@ class Handed:
     """A contribution with its body, checked."""
 
     header: Header
+    entries: tuple[bytes, ...]  # its claims' and its own, as the log is to have them
     blob: Blob
     body: Body
 
@@ -359,7 +360,10 @@ class Intake:
         blob = Blob.of(body_groups(self._codec, data, self._num_weights))
         if blob.root != root:
             raise EncodingError("the body does not have the root that its header names")
-        return Handed(header, blob, parse(self._codec, data, self._num_weights))
+        entries = tuple(entries_of([header]))
+        for entry in entries:
+            self._ledger().verified.entry(entry)  # read here, beside the writing path: that finds it read
+        return Handed(header, entries, blob, parse(self._codec, data, self._num_weights))
 
     async def _sync(self) -> None:
         """Store all that waits, until nothing does: one sync covers everything that came during the one before.

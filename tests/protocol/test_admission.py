@@ -167,7 +167,11 @@ def test_a_token_lets_its_holder_in_or_the_peer_that_it_names() -> None:
     ledger = invited_run()
     bearer = Token(invitation(ledger), b"\x21" * 32)
     assert Token.from_text(bearer.to_text()) == bearer
-    ledger.append(entry_of(bearer.admission(ALICE)))
+    follower = ledger.copy()
+    step = ledger.append(entry_of(bearer.admission(ALICE)))
+    assert step is not None
+    follower.follow(step)
+    assert vars(follower) == vars(ledger)
     named = Token(invitation(ledger, holder=BOB, number=b"\x01" * 16), b"")
     with pytest.raises(SignatureError, match="another key"):
         named.admission(CAROL)

@@ -328,9 +328,12 @@ class Histories(RuleBasedStateMachine):
                 assert (found is not None) == ((identity.public_key, round_) in listed)
 
     def teardown(self) -> None:
-        replayed = ledger_of(COURSE, self.exchange, NUM_ROUNDS)
+        replayed, follower = (ledger_of(COURSE, self.exchange, NUM_ROUNDS) for _ in range(2))
         for entry in self.log:
-            replayed.append(entry)
+            step = replayed.append(entry)
+            if step is not None:
+                follower.follow(step)
+                assert seen(follower) == seen(replayed)
         assert seen(replayed) == seen(self.ledger)
 
 

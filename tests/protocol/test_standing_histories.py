@@ -32,6 +32,7 @@ class Histories(RuleBasedStateMachine):
     @initialize(named=st.sampled_from([(), NAMED]), proven=st.sampled_from([(), PROVEN]), lots=st.sampled_from([1, 3]))
     def begin(self, named: tuple[bytes, ...], proven: tuple[bytes, ...], lots: int) -> None:
         self.ledger = audited_ledger(ROUNDS, auditors=named, proven=proven, audit_lots=lots)
+        self.follower = self.ledger.copy()
         self.entries: list[bytes] = []
         self.waiting: dict[bytes, SignedExtra] = {}
         self.final: Counter[bytes] = Counter()
@@ -40,7 +41,9 @@ class Histories(RuleBasedStateMachine):
             self.commit(frozenset(range(5)))
 
     def append(self, entry: bytes) -> None:
-        self.ledger.append(entry)
+        step = self.ledger.append(entry)
+        if step is not None:
+            self.follower.follow(step)
         self.entries.append(entry)
 
     def commit(self, who: frozenset[int]) -> None:
@@ -134,6 +137,7 @@ class Histories(RuleBasedStateMachine):
             again.append(entry)
         assert again.standing == self.ledger.standing
         assert again.last_commit == self.ledger.last_commit
+        assert vars(self.follower) == vars(self.ledger)
 
 
 TestHistories = Histories.TestCase
