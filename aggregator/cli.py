@@ -6,6 +6,7 @@ A command imports what it needs itself: first what reads and checks files and se
 import asyncio
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
@@ -138,6 +139,11 @@ def verify(directory: Path) -> None:
         click.echo(f"root {found.root.hex()}")
 
 
+def _say_operators(keys: Iterable[bytes]) -> None:
+    for key in keys:
+        click.echo(f"operator {key.hex()}")
+
+
 def _say_credits(credits: dict[bytes, int], *, is_unaudited: bool) -> None:
     from protocol.signing import peer_name
 
@@ -169,7 +175,7 @@ def export(to: Path, directory: Path) -> None:
         click.echo(
             f"{to}: {done.head.size} entries, {done.new_entries} of them new; {done.num_files} files written, {in_words(done.num_bytes)}"
         )
-        click.echo(f"tree head {to / CHECKPOINT}, root {done.head.root.hex()}; signed by {done.key}")
+        click.echo(f"tree head {to / CHECKPOINT}, root {done.head.root.hex()}; signed by {done.keys.strip().replace(chr(10), ', ')}")
 
 
 @ledger.command("check-export")
@@ -186,7 +192,7 @@ def check_export(folder: Path) -> None:
 
         found = verify_export(folder)
         click.echo(f"run {found.run.hex()}")
-        click.echo(f"operator {found.operator.hex()}")
+        _say_operators(found.operators)
         click.echo(f"verified {found.head.size} entries, {found.rounds} rounds: signatures, tiles, tree head and credits hold")
         _say_credits(found.credits, is_unaudited=found.is_unaudited)
         for size, cosignature in found.witnesses:
@@ -231,21 +237,20 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 
         forked = proofs.check_two_heads(proof, run_id)
         if forked is not None:
-            one, other = forked.check()
+            twice = forked.check()
             click.echo(f"run {forked.manifest.run.hex()}")
-            click.echo(f"operator {forked.manifest.open().operators[0].hex()}")
-            click.echo(f"proven: the log has two histories; its key signed for {one.size} entries of root {one.root.hex()[:16]}")
-            click.echo(f"and for as many of root {other.root.hex()[:16]}")
+            _say_operators(twice.liars)
+            click.echo(proofs.said_of_two(twice))
             return
         shown = proofs.check_histories(proof, run_id)
         if shown is not None:
             click.echo(f"run {shown.run.hex()}")
-            click.echo(f"operator {shown.operator.hex()}")
+            _say_operators(shown.operators)
             click.echo(proofs.said_of(shown))
             return
         found = proofs.check_proof(proof, run_id)
         click.echo(f"run {found.run.hex()}")
-        click.echo(f"operator {found.operator.hex()}")
+        _say_operators(found.operators)
         click.echo(
             f"proven: of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
         )

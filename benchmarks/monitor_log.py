@@ -154,7 +154,7 @@ class MadeUpRun:
         self._connection.executemany("INSERT INTO nodes VALUES (?, ?, ?)", nodes)
 
     def _sign(self) -> None:
-        name = origin(self._signed.run, self._operator.public_key)
+        name = origin(self._signed.run)
         head = TreeHead(name, self._tree.size, self._tree.root())
         replace_file(self._directory / TREE_HEAD, sign_tree_head(head, name, self._operator).encode())
 

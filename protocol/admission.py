@@ -8,12 +8,13 @@ What the log's entries add up to is in ``protocol.admitted``.
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, SignatureError
 from protocol.fields import MAX_ROUND, Signed, check_digest, require
-from protocol.signing import Identity, check_public_key, verify
+from protocol.signing import Identity, check_public_key, verify, verify_one_of
 
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)
@@ -177,19 +178,19 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class SignedPass(Signed):
-    """A pass's bytes with the operator's signature."""
+    """A pass's bytes with an operator's signature."""
 
-    def check(self, run: bytes, key: bytes, operator: bytes) -> None:
-        """Check that the log's operator let ``key`` into ``run``.
+    def check(self, run: bytes, key: bytes, operators: Collection[bytes]) -> None:
+        """Check that one of the run's ``operators`` says that ``key`` was let into ``run``.
 
         Raises:
             EncodingError: it is no pass, or another key's, or for another run.
-            SignatureError: the operator did not sign it.
+            SignatureError: none of them signed it.
         """
         found = unpack(Pass, self.payload, max_bytes=MAX_PASS_BYTES)
         if (found.run, found.key) != (run, key):
             raise EncodingError("a pass for another key, or for another run")
-        verify("pass", operator, self.payload, self.signature)
+        verify_one_of("pass", operators, self.payload, self.signature)
 
     @classmethod
     def sign(cls, run: bytes, key: bytes, operator: Identity) -> "SignedPass":

@@ -71,10 +71,9 @@ def cosignatures_of(note: str) -> list[Cosignature]:
     text, signatures = split_note(note)
     found: dict[bytes, Cosignature] = {}
     for name, data in signatures:
-        named = _NAME.fullmatch(name)
-        if named is None:
+        if _NAME.fullmatch(name) is None:
             continue
-        cosignature = _read(PublicKey(bytes.fromhex(named[1])), name, data)
+        cosignature = cosignature_in(name, data)
         cosignature.check(text)
         found[cosignature.key] = cosignature
     return list(found.values())
@@ -85,7 +84,17 @@ def with_cosignatures(note: str, cosignatures: Iterable[Cosignature]) -> str:
     return note + "".join(each.line for each in cosignatures)
 
 
-def _read(key: PublicKey, name: str, data: bytes) -> Cosignature:
+def cosignature_in(name: str, data: bytes) -> Cosignature:
+    """Return the cosignature in a note's line, by its name and its bytes with the key's id; it is not checked yet.
+
+    Raises:
+        EncodingError: it is none, or malformed.
+        SignatureError: its id is of another key than its name.
+    """
+    named = _NAME.fullmatch(name)
+    if named is None:
+        raise EncodingError("no name of a witness")
+    key = PublicKey(bytes.fromhex(named[1]))
     if data[:4] != key_id(name, key, COSIGNATURE):
         raise SignatureError(f"a line of {name} is by another key, or no cosignature")
     if len(data) != 4 + _TIME_BYTES + _SIGNATURE_BYTES:

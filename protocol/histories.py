@@ -1,7 +1,8 @@
-"""Evidence that a log does not hold to what it signed: a tree head of its operator, and what the same key showed after it.
+"""Evidence that a log does not hold to what was signed for it: a tree head that counts, and what was shown after it.
 
-A log that was replaced by an older copy of itself *went back*: it shows fewer entries than its key has signed for. Once it goes on from
-there it is *forked*: its key has signed for two histories, and two signed heads, or two receipts, prove that to anybody.
+A log that was replaced by an older copy of itself *went back*: it shows fewer entries than were signed for. Once it goes on from there it
+is *forked*: two histories were signed for, and two heads, or two receipts, prove that to anybody. Where a run has several operators, those
+who signed both are the liars: an honest one never does.
 """
 
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ from enum import Enum
 from protocol.errors import ProofError
 from protocol.manifest import SignedManifest
 from protocol.merkle import verify_consistency
-from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.notes import TreeHead
+from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Receipt
-from protocol.signing import Digest
+from protocol.signing import Digest, PublicKey
 
 
 class Departure(Enum):
@@ -21,7 +23,7 @@ class Departure(Enum):
 
     WENT_BACK = "went back"  # it shows fewer entries
     UNPROVEN = "not proven"  # it shows more, and does not prove that they continue those signed for before
-    FORKED = "forked"  # its key has signed for two histories: proven
+    FORKED = "forked"  # two histories were signed for: proven
 
 
 def departure(held: TreeHead, shown: TreeHead, consistency: tuple[bytes, ...]) -> Departure | None:
@@ -50,10 +52,10 @@ class Shown:
     """What evidence shows."""
 
     run: Digest
-    operator: bytes
+    operators: tuple[PublicKey, ...]  # who signed both, what was held and what was shown; of a log that is forked: who lied
     departure: Departure
     held: ProvenRound  # the round that the log had, and the head that it signed for it
-    shown: TreeHead  # what the same key showed
+    shown: TreeHead  # what was shown after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,52 +77,55 @@ class Histories:
 
         Raises:
             ProofError: nothing: the log goes on as it began.
-            RemoteFault: a part is not what it should be, or not signed by the run's operator.
+            RemoteFault: a part is not what it should be, or not signed by enough of the run's operators.
         """
-        operator, run = self.manifest.open().operators[0], self.manifest.run
-        held = open_round_receipt(self.held, run, operator)
+        operators, run = Operators.of_signed(self.manifest), self.manifest.run
+        held = open_round_receipt(self.held, operators)
         if self.other:
-            other = open_round_receipt(self.other[0], run, operator)
+            other = open_round_receipt(self.other[0], operators)
             if not contradict(held, other):
                 raise ProofError(f"rounds {held.round.round} and {other.round.round} may stand in one log")
-            return Shown(run, operator, Departure.FORKED, held, other.tree_head)
-        shown = open_log_head(self.shown, run, operator)
+            both = operators.signed_both(self.held.tree_head, self.other[0].tree_head)
+            return Shown(run, both, Departure.FORKED, held, other.tree_head)
+        shown = operators.open(self.shown)
         found = departure(held.tree_head, shown, self.consistency)
         if found is None:
             raise ProofError(f"a log of {shown.size} entries that continues the {held.tree_head.size} signed for before")
-        return Shown(run, operator, found, held, shown)
+        return Shown(run, operators.signed_both(self.held.tree_head, self.shown), found, held, shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Twice:
+    """What two heads of one size show."""
+
+    liars: tuple[PublicKey, ...]  # who signed both
+    one: TreeHead
+    other: TreeHead
+    is_forked: bool  # both count, so that peers may have followed either
 
 
 @dataclass(frozen=True, slots=True)
 class TwoHeads:
-    """Two tree heads of one size that one log signed, of different trees: they prove by themselves that it has two histories."""
+    """Two tree heads of one size, of different trees, that one operator signed: they prove by themselves that it lied.
+
+    They need not count. Where both do, the log has two histories.
+    """
 
     manifest: SignedManifest
     heads: tuple[str, str]
 
-    def check(self) -> tuple[TreeHead, TreeHead]:
-        """Return both.
+    def check(self) -> Twice:
+        """Return what they show.
 
         Raises:
-            ProofError: they are of one tree, or of several sizes: they show nothing.
-            RemoteFault: a part is not what it should be, or not signed by the run's operator.
+            ProofError: they are of one tree, of several sizes, or nobody signed both: they show nothing.
+            RemoteFault: a part is not what it should be.
         """
-        operator = self.manifest.open().operators[0]
-        one, other = (open_log_head(note, self.manifest.run, operator) for note in self.heads)
-        if one.size != other.size or one.root == other.root:
-            raise ProofError(f"heads of {one.size} and {other.size} entries that may be of one log")
-        return one, other
-
-
-def open_log_head(note: str, run: bytes, operator: bytes) -> TreeHead:
-    """Return the tree head in ``note``, which the log of ``operator`` signed for a run.
-
-    Raises:
-        EncodingError, SignatureError: as ``open_tree_head``.
-        ProofError: it is of another log.
-    """
-    name = origin(run, operator)
-    head = open_tree_head(note, name, operator)
-    if head.origin != name:
-        raise ProofError(f"a tree head of another log: {head.origin!r}")
-    return head
+        operators = Operators.of_signed(self.manifest)
+        one, other = (operators.signers(note) for note in self.heads)
+        if one.head.size != other.head.size or one.head.root == other.head.root:
+            raise ProofError(f"heads of {one.head.size} and {other.head.size} entries that may be of one log")
+        liars = operators.signed_both(*self.heads)
+        if not liars:
+            raise ProofError("no operator signed both heads")
+        return Twice(liars, one.head, other.head, is_forked=all(operators.counts(note) for note in self.heads))

@@ -22,6 +22,7 @@ MAX_MANIFEST_BYTES = 262_144
 MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signature, the version and the framing of all
 MAX_COSTS = 4096  # prices of a manifest
 MAX_GENE_TEXT = 40
+MAX_OPERATORS = 7
 TASKS = ("classification", "stereo")
 ALGORITHMS = ("data-parallel", "model-parallel")
 SCHEDULES = ("sandwich", "shrinking")
@@ -73,7 +74,7 @@ class Manifest:
     exchange: Exchange
     reward_pool: int  # credit units shared out each round
     costs: tuple[tuple[str, int], ...]  # price key -> MACs; see ``protocol.rewards.architecture_cost``
-    operators: tuple[bytes, ...]  # Ed25519 keys; the first one's log decides
+    operators: tuple[bytes, ...]  # Ed25519 keys; the first one signs the manifest
     cohorts: str  # one of COHORTS: who may be a mate of a peer without a label, those who share its token, or whoever of the run is near
     data: str = SHARED  # one of DATA: everybody trains on the data set, or each peer on images of its own, which stay there
     private: tuple[PrivateData, ...] = ()  # what these have to be: one where data are private, else none
@@ -81,6 +82,7 @@ class Manifest:
     shards: tuple[TravellingShards, ...] = ()  # one where the data set is in shards that peers get from each other, else none
     trust: Trust = ALL_ALIKE  # whether audits count, and what they lead to
     admission: AdmissionRule = EVERYBODY  # who may take part
+    quorum: int = 1  # of the operators sign a tree head of the log before it counts
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):
@@ -101,7 +103,9 @@ class Manifest:
         require(all(0 < len(key) <= MAX_GENE_TEXT for key, _ in self.costs), f"what is priced has 1 to {MAX_GENE_TEXT} characters")
         require(len({key for key, _ in self.costs}) == len(self.costs), "nothing is priced twice")
         require(all(0 <= cost < 2**62 for _, cost in self.costs), "a cost is not negative")
-        require(1 <= len(self.operators) <= 16, "a run has 1 to 16 operators")
+        require(1 <= len(self.operators) <= MAX_OPERATORS, f"a run has 1 to {MAX_OPERATORS} operators")
+        require(len(set(self.operators)) == len(self.operators), "no operator is named twice")
+        require(len(self.operators) // 2 < self.quorum <= len(self.operators), "quorum is more than half of the operators, and at most all")
         for key in self.operators:
             try:
                 check_public_key(key)

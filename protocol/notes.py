@@ -1,7 +1,7 @@
 """Signed tree heads: C2SP tlog-checkpoint (https://c2sp.org/tlog-checkpoint) in a C2SP signed note (https://c2sp.org/signed-note).
 
-Only the operator's own Ed25519 signature is made and checked here; lines by other keys are passed over: a witness's are for
-``protocol.cosignatures``.
+Only the log's own Ed25519 signatures are made and checked here; lines by other keys are passed over: a witness's are for
+``protocol.cosignatures``, and whether enough operators signed for ``protocol.operators``.
 """
 
 import base64
@@ -44,9 +44,9 @@ class TreeHead:
             raise ValueError(f"a root has {HASH_BYTES} bytes, not {len(self.root)}")
 
 
-def origin(run: bytes, operator_key: bytes) -> str:
-    """Return the origin line, and the key's name, of an operator's log of a run."""
-    return f"manta/{run.hex()}/{operator_key.hex()[:16]}"
+def origin(run: bytes) -> str:
+    """Return the origin line of a run's log, and the name of each of its operators' keys: the key's id tells whose a line is."""
+    return f"manta/{run.hex()}"
 
 
 def sign_tree_head(head: TreeHead, name: str, identity: Identity) -> str:
@@ -85,7 +85,7 @@ def open_tree_head(note: str, name: str, public_key: bytes) -> TreeHead:
         raise SignatureError(f"the tree head has no signature of {name}")
     for signature in known:
         verify_note(public_key, text, signature)
-    return _parse_tree_head(text)
+    return parse_tree_head(text)
 
 
 def key_id(name: str, public_key: bytes, kind: bytes = ED25519) -> bytes:
@@ -145,7 +145,12 @@ def _parse_signature(line: str) -> tuple[str, bytes]:
     return name, signature
 
 
-def _parse_tree_head(text: str) -> TreeHead:
+def parse_tree_head(text: str) -> TreeHead:
+    """Return the tree head that a note's text is, whoever signed it.
+
+    Raises:
+        EncodingError: it is none.
+    """
     origin_, size, root, *extensions = (*text.removesuffix("\n").split("\n"), "", "")  # padded: a missing line is an empty one
     if not _SIZE.fullmatch(size) or "" in extensions[:-2]:
         raise EncodingError("a note is no tree head")

@@ -4,6 +4,7 @@ Each is a frozen dataclass of int, text, bytes and tuples, encoded by ``protocol
 so a decoded record is a valid one. Signatures are checked by ``open``, kind by kind. The manifest is in ``protocol.manifest``.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from protocol.admission import SignedAdmission
@@ -13,7 +14,7 @@ from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
 from protocol.shards import MAX_SHARDS
-from protocol.signing import Digest, Identity, sha256, verify
+from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
 from protocol.sizes import ALL, is_size, size_of
 
 MAX_ENTRY_BYTES = 4096
@@ -200,22 +201,22 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class SignedTicket(Signed):
-    """A ticket's bytes with the operator's signature."""
+    """A ticket's bytes with an operator's signature."""
 
-    def open(self, operator: bytes) -> Ticket:
-        """Return the ticket, the signature of ``operator`` checked.
+    def open(self, operators: Collection[bytes]) -> Ticket:
+        """Return the ticket, which one of ``operators`` signed: the run's.
 
         Raises:
             EncodingError: the payload is no ticket.
-            SignatureError: the operator did not sign it.
+            SignatureError: none of them signed it.
         """
         ticket = unpack(Ticket, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
-        verify("ticket", operator, self.payload, self.signature)
+        verify_one_of("ticket", operators, self.payload, self.signature)
         return ticket
 
     @classmethod
     def sign(cls, ticket: Ticket, operator: Identity) -> "SignedTicket":
-        """Return ``ticket`` signed by the operator."""
+        """Return ``ticket`` signed by an operator."""
         payload = pack(ticket)
         return cls(payload, operator.sign("ticket", payload))
 

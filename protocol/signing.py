@@ -6,6 +6,7 @@ signed as it is, as C2SP wants it; none that starts like a record is ever signed
 
 import hashlib
 import re
+from collections.abc import Collection
 from typing import NewType
 
 from cryptography.exceptions import InvalidSignature
@@ -98,6 +99,22 @@ def verify(kind: str, public_key: bytes, payload: bytes, signature: bytes) -> No
         SignatureError: it did not, or the key is malformed or of low order.
     """
     _verify(public_key, _message(kind, payload), signature, kind)
+
+
+def verify_one_of(kind: str, public_keys: Collection[bytes], payload: bytes, signature: bytes) -> PublicKey:
+    """Return which of ``public_keys`` signed ``payload`` as a record of ``kind``.
+
+    Raises:
+        SignatureError: none did, or one is malformed or of low order.
+    """
+    for key in public_keys:
+        check_public_key(key)
+        try:
+            verify(kind, key, payload, signature)
+        except SignatureError:
+            continue
+        return PublicKey(key)
+    raise SignatureError(f"the signature of this {kind} does not verify")
 
 
 def verify_note(public_key: bytes, text: str, signature: bytes) -> None:

@@ -55,7 +55,7 @@ class Known:
     def __init__(self, manifest: Manifest, run: bytes, is_in: Callable[[PublicKey], bool]) -> None:
         """Know what the manifest names; ``is_in`` says who else is, as a copy of the log or the manifest says it."""
         self._run = run
-        self._operator = PublicKey(manifest.operators[0])
+        self._operators = manifest.operators
         self._is_in = is_in
         self._passed: OrderedDict[PublicKey, None] = OrderedDict()
 
@@ -70,7 +70,7 @@ class Known:
         """
         if key in self._passed:
             return
-        shown.check(self._run, key, self._operator)
+        shown.check(self._run, key, self._operators)
         self._passed[key] = None
         if len(self._passed) > MAX_KNOWN:
             self._passed.popitem(last=False)

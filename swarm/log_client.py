@@ -11,6 +11,7 @@ from protocol.errors import EncodingError
 from protocol.exchange import grace_ms
 from protocol.manifest import Manifest, SignedManifest
 from protocol.measures import SignedMeasure
+from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket
 from protocol.signing import PublicKey
@@ -109,14 +110,14 @@ async def serve_manifest(endpoint: Endpoint, signed: SignedManifest) -> None:
     await endpoint.serve("manifest", answer)
 
 
-def checked_ticket(signed: SignedTicket, run: bytes, operator: PublicKey, contribution: bytes) -> Ticket:
-    """Return the ticket that the operator gave for a contribution.
+def checked_ticket(signed: SignedTicket, operators: Operators, contribution: bytes) -> Ticket:
+    """Return the ticket that an operator gave for a contribution.
 
     Raises:
         RemoteFault: it is no such ticket.
     """
-    ticket = signed.open(operator)
-    if (ticket.run, ticket.contribution) != (run, contribution):
+    ticket = signed.open(operators.keys)
+    if (ticket.run, ticket.contribution) != (operators.run, contribution):
         raise EncodingError("a ticket for something else")
     return ticket
 
@@ -127,8 +128,8 @@ class LogClient:
     def __init__(self, endpoint: Endpoint, manifest: Manifest, run: bytes) -> None:
         self._endpoint = endpoint
         self._manifest = manifest
-        self._run = run
-        self.operator = PublicKey(manifest.operators[0])
+        self.operators = Operators.of(manifest, run)
+        self.operator = self.operators.keys[0]
 
     async def hand_in(self, header: Header, groups: Sequence[bytes | memoryview], header_in: Callable[[], None] = lambda: None) -> HandedIn:
         """Hand a contribution in, its body in ``groups``; ``header_in`` is called once the log has the header and asks for the body.
@@ -284,7 +285,7 @@ class LogClient:
         return self._proven(unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES))
 
     def _proven(self, receipt: Receipt) -> Commitment:
-        return Commitment(receipt, open_round_receipt(receipt, self._run, self.operator))
+        return Commitment(receipt, open_round_receipt(receipt, self.operators))
 
     def _checked(self, shown: ShownRow, entry: Round) -> OwnRow:
         """Return a row of the table of ``entry``; whether it has a claim of this node is seen by whoever knows its claims."""
@@ -294,4 +295,4 @@ class LogClient:
         return OwnRow(shown.proof.row, shown.contribution.open())
 
     def _with_ticket(self, signed: SignedTicket, contribution: bytes) -> HandedIn:
-        return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self._run, self.operator, contribution).round, signed)
+        return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self.operators, contribution).round, signed)

@@ -7,17 +7,18 @@ from protocol.cosignatures import Cosignature
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
+from protocol.operators import MAX_COUNTED_BYTES
 from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution, SignedTicket
 from protocol.table import RowProof
 
 MAX_HEADER_BYTES = (MAX_COHORT + 1) * MAX_ENTRY_BYTES
-MAX_RECEIPT_BYTES = MAX_ENTRY_BYTES + 64 * 40 + 1024  # an entry, a path of 64 hashes, a note
+MAX_RECEIPT_BYTES = MAX_ENTRY_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # an entry, a path of 64 hashes, a note
 MAX_PROVEN_ROW_BYTES = MAX_RECEIPT_BYTES + MAX_ENTRY_BYTES + 1024  # and a row with its path, and its contribution
 MAX_NEWS_BYTES = MAX_PROVEN_ROW_BYTES + 64
 MAX_ANSWER_BYTES = 1024 + MAX_COHORT * 40
 _DIGEST_BYTES, _PLACE_BYTES = 32, 2
 _MAX_CONSISTENCY = 128  # hashes: two paths
-MAX_SHOWN_HEAD_BYTES = 1024 + _MAX_CONSISTENCY * 40
+MAX_SHOWN_HEAD_BYTES = MAX_COUNTED_BYTES + _MAX_CONSISTENCY * 40
 MAX_ASK_CONSISTENCY_BYTES, MAX_CONSISTENCY_BYTES = 64, 64 + _MAX_CONSISTENCY * 40
 MAX_COSIGNED_BYTES = 192
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts, a note and a proof

@@ -1,5 +1,6 @@
 """What nodes tell each other of bodies, and of other blobs that they hand out: offers with the log's tickets, and pushes of these."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from protocol.errors import EncodingError
@@ -19,14 +20,14 @@ class BodyOffer:
     contribution: SignedContribution
     ticket: SignedTicket
 
-    def open(self, run: bytes, operator: bytes) -> tuple[Contribution, Ticket]:
+    def open(self, run: bytes, operators: Collection[bytes]) -> tuple[Contribution, Ticket]:
         """Return what was signed, the signatures checked.
 
         Raises:
             EncodingError: these do not belong together, or not to this run.
-            SignatureError: its founder, or the operator, did not sign.
+            SignatureError: its founder, or an operator, did not sign.
         """
-        ticket = self.ticket.open(operator)
+        ticket = self.ticket.open(operators)
         if (ticket.run, ticket.contribution) != (run, self.contribution.digest):
             raise EncodingError("a ticket of another run, or for another contribution")
         contribution = self.contribution.open()

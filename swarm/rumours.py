@@ -7,7 +7,7 @@ not told of. What is got from afar is said to near links at once, so that they w
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from protocol.affinity import FAR
@@ -62,18 +62,18 @@ class _Link:
 class Book:
     """What one node knows of the bodies of the newest commit's round and the two after it, and of its links."""
 
-    def __init__(self, run: bytes, operator: bytes, *, max_rows: int, body_bytes: int, near_patience_s: float) -> None:
+    def __init__(self, run: bytes, operators: Collection[bytes], *, max_rows: int, body_bytes: int, near_patience_s: float) -> None:
         """Know nothing yet.
 
         Args:
             run: its id.
-            operator: whose tickets count.
+            operators: whose tickets count.
             max_rows: bodies of a round that are remembered.
             body_bytes: of each.
             near_patience_s: how long to wait for what a near link is getting from afar.
         """
         self.run = run
-        self.operator = operator
+        self.operators = operators
         self.budget_bytes = 0  # of bodies of one round that are got from others
         self.on_source: Callable[[bytes, PublicKey], None] = lambda _root, _key: None  # is told who says that it has what
         self.distance_us: Callable[[PublicKey], int] = lambda _key: FAR  # of a peer: of several that have a body the nearest is asked first
@@ -354,7 +354,7 @@ class Book:
         return None
 
     def _opened(self, offer: BodyOffer) -> tuple[Contribution, Ticket]:
-        return offer.open(self.run, self.operator)
+        return offer.open(self.run, self.operators)
 
     def _size_of(self, shown: Shown) -> int:
         return len(pack(shown))

@@ -17,9 +17,10 @@ from protocol.encoding import unpack
 from protocol.errors import EncodingError, ProofError
 from protocol.exchange import GROUP_VALUES, MAX_AGE
 from protocol.manifest import Manifest, SignedManifest
+from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt, Round, commit_digest, entry_of, open_entry
-from protocol.signing import Digest
+from protocol.signing import Digest, PublicKey
 from protocol.table import Row, open_table, weights
 from swarm.blobs import ProvenPiece
 
@@ -44,7 +45,7 @@ class Finding:
     """What a proof shows: whose log committed what."""
 
     run: Digest
-    operator: bytes
+    operators: tuple[PublicKey, ...]  # who signed its tree head
     round: int
     commit: Digest
     place: int  # of the group that is wrong
@@ -79,8 +80,8 @@ class WrongGroup:
             OwnFault: this machine's arithmetic cannot be relied on.
         """
         manifest = self.manifest.open()
-        run, operator = self.manifest.run, manifest.operators[0]
-        proven = open_round_receipt(self.receipt, run, operator)
+        run, operators = self.manifest.run, Operators.of(manifest, self.manifest.run)
+        proven = open_round_receipt(self.receipt, operators)
         entry, measured = proven.round, measure(manifest)
         rows, clipped = open_table(self.table, entry)
         self._check_pieces(entry, rows, measured.num_values)
@@ -92,7 +93,9 @@ class WrongGroup:
         if right == self.mean.data:
             raise RightGroup(f"group {self.place} of the mean of round {entry.round} is what its table comes to")
         own, theirs = np.frombuffer(right, "<u4"), np.frombuffer(self.mean.data, "<u4")
-        return Finding(run, operator, entry.round, proven.commit, self.place, int((own != theirs).sum()))
+        return Finding(
+            run, operators.signers(self.receipt.tree_head).in_order, entry.round, proven.commit, self.place, int((own != theirs).sum())
+        )
 
     def _check_pieces(self, entry: Round, rows: Sequence[Row], num_values: int) -> None:
         sizes = vector_group_sizes(num_values)

@@ -39,6 +39,7 @@ def audited_ledger(num_rounds: int = 40, max_rows: int = 8, operators: Sequence[
         num_rounds=num_rounds,
         trust=replace(TRUST, **changes),
         operators=tuple(each.public_key for each in operators),
+        quorum=len(operators) // 2 + 1,
     )
     return Ledger(SignedManifest.sign(manifest, OPERATOR), FixedCourse())
 

@@ -24,6 +24,7 @@ from protocol.listed import entries_of
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of
 from protocol.signing import Identity, PublicKey
@@ -261,9 +262,11 @@ class MemoryLog:
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.HeldHead, request, max_bytes=2**20)
-        name = origin(self.ledger.run, OPERATOR.public_key)
+        name = origin(self.ledger.run)
         head = TreeHead(name, self._tree.size, self._tree.root())
-        held = [open_round_receipt(receipt, self.ledger.run, OPERATOR.public_key).tree_head.size for receipt in ask.receipt]
+        held = [
+            open_round_receipt(receipt, Operators(self.ledger.run, (OPERATOR.public_key,), 1)).tree_head.size for receipt in ask.receipt
+        ]
         proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= head.size else ()
         return pack(messages.ShownHead(sign_tree_head(head, name, OPERATOR), proof))
 
@@ -283,7 +286,7 @@ class MemoryLog:
         return SignedTicket.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), OPERATOR)
 
     def _receipt(self, entry: bytes) -> Receipt:
-        name = origin(self.ledger.run, OPERATOR.public_key)
+        name = origin(self.ledger.run)
         head = TreeHead(name, self._tree.size, self._tree.root())
         index = self._tree.size - 1
         return Receipt(entry, index, tuple(self._tree.inclusion_proof(index)), sign_tree_head(head, name, OPERATOR))

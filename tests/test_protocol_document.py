@@ -201,7 +201,7 @@ def rows() -> Iterator[tuple[str, str]]:
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
         '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], [], '
-        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10], ["open", [], []]]`: its id, *run*',
+        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10], ["open", [], []], 1]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
@@ -390,7 +390,7 @@ def test_the_document_has_no_other_vector() -> None:
 
 
 def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> None:
-    head = TreeHead(origin(ZEROS, KEY.public_key), 0, EMPTY_ROOT)
+    head = TreeHead(origin(ZEROS), 0, EMPTY_ROOT)
     assert KEY.public_key.hex() in DOCUMENT
     assert peer_name(KEY.public_key) in DOCUMENT
     assert known_digest() in TRAINING

@@ -51,7 +51,7 @@ class CosigningDesk:
         self._named = frozenset(named)
         self._clock = clock
         self._now_s = now_s
-        name = origin(log.ledger.run, endpoint.key)
+        name = origin(log.ledger.run)
         kept = read_witnessed(directory, name, endpoint.key)
         self._of: dict[PublicKey, Witnessed] = {each.cosignature.key: each for each in kept if self._has(each)}
         self._heard_s = dict.fromkeys(self._of, clock())

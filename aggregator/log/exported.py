@@ -1,6 +1,5 @@
 """An exported log (``aggregator.log.tiles``), verified from its files alone."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,10 @@ from protocol.errors import OtherVersion, RemoteFault, UserError
 from protocol.ledger import Ledger
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.notes import TreeHead
+from protocol.operators import Operators
 from protocol.records import MAX_ENTRY_BYTES
+from protocol.signing import PublicKey
 from protocol.tiles import MAX_TILE_BYTES, WIDTH, Tile, open_bundle, tile_hashes, tiles_of
 
 _MAX_BUNDLE_BYTES = WIDTH * (2 + MAX_ENTRY_BYTES)
@@ -27,7 +28,7 @@ class Shown:
     """What static files show, every check held."""
 
     run: bytes
-    operator: bytes
+    operators: tuple[PublicKey, ...]  # who signed the head
     head: TreeHead
     rounds: int
     credits: dict[bytes, int]  # key -> earned
@@ -51,7 +52,9 @@ def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
     except ValueError as error:
         raise UserError(f"{folder}: {error}; install the version that the operator names") from error
     ledger, tree = Ledger(signed, course), Tree()
-    head, operator = _signed_head(folder, signed, manifest.operators)
+    operators = Operators.of(manifest, signed.run)
+    note = note_of(folder)
+    head = head_of(note, operators, folder)
     for tile in tiles_of(head.size):
         if tile.level is not None:
             break
@@ -61,16 +64,16 @@ def verify(folder: Path, *, course_of: CourseOf = RunCourse) -> Shown:
             except RemoteFault as error:
                 raise UserError(f"{folder / tile.path}: entry {place} does not hold: {error}") from error
             tree.append(leaf_hash(entry))
-    witnesses = _witnesses(folder, head, tree, operator)
+    witnesses = _witnesses(folder, tree, operators)
     if tree.root() != head.root or not ledger.is_between_rounds:
         raise UserError(f"{folder / CHECKPOINT}: the entries are not those that it was signed for")
     for tile in tiles_of(head.size):
         if tile.level is not None and read_file(folder / tile.path, MAX_TILE_BYTES) != tile_hashes(tree, tile):
             raise UserError(f"{folder / tile.path} is not what lies below it comes to")
-    return Shown(signed.run, operator, head, ledger.round, ledger.credits(), manifest.is_private, witnesses)
+    return Shown(signed.run, operators.signers(note).in_order, head, ledger.round, ledger.credits(), manifest.is_private, witnesses)
 
 
-def _witnesses(folder: Path, head: TreeHead, tree: Tree, operator: bytes) -> tuple[tuple[int, Cosignature], ...]:
+def _witnesses(folder: Path, tree: Tree, operators: Operators) -> tuple[tuple[int, Cosignature], ...]:
     """Return the cosignatures in an export, each with the size of the head that it is of.
 
     Raises:
@@ -82,13 +85,13 @@ def _witnesses(folder: Path, head: TreeHead, tree: Tree, operator: bytes) -> tup
             continue
         note = note_of(folder, name)
         try:
-            cosigned = open_tree_head(note, head.origin, operator)
+            cosigned = operators.signers(note).head
             cosignatures = cosignatures_of(note)
         except RemoteFault as error:
             raise UserError(f"{folder / name} does not hold: {error}") from error
-        if cosigned.origin != head.origin or cosigned.size > tree.size or tree.root(cosigned.size) != cosigned.root:
+        if cosigned.size > tree.size or tree.root(cosigned.size) != cosigned.root:
             raise UserError(f"{folder / name}: the entries are not those that it was signed for")
-        found.update({(cosigned.size, each.key): each for each in cosignatures})
+        found.update({(cosigned.size, each.key): each for each in cosignatures if each.key not in operators})
     return tuple((size, each) for (size, _), each in sorted(found.items()))
 
 
@@ -98,15 +101,6 @@ def _entries(folder: Path, tile: Tile) -> list[bytes]:
         return open_bundle(read_file(path, _MAX_BUNDLE_BYTES), tile.width)
     except RemoteFault as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def _signed_head(folder: Path, signed: SignedManifest, operators: Sequence[bytes]) -> tuple[TreeHead, bytes]:
-    """Return the tree head of an export, and the operator of the manifest whose key it is signed by."""
-    note = note_of(folder)
-    for operator in operators:
-        if note.startswith(f"{origin(signed.run, operator)}\n"):
-            return head_of(note, origin(signed.run, operator), operator, folder), operator
-    raise UserError(f"{folder / CHECKPOINT} is of no log of the manifest beside it")
 
 
 def _manifest(folder: Path) -> SignedManifest:

@@ -13,6 +13,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import MantaError, OtherHistory, StorageError
 from protocol.histories import Histories
 from protocol.manifest import SignedManifest
+from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.signing import PublicKey
 from swarm.messages import MAX_RECEIPT_BYTES, HeldHead, ShownHead
@@ -44,7 +45,7 @@ class HeadsDesk:
         self._endpoint = endpoint
         self._log = log
         self._signed = signed
-        self._operator = signed.open().operators[0]
+        self._operators = Operators.of_signed(signed)
         self._directory = directory
         self._on_heard = on_heard
         self._has_heard = False  # of such a head: one proof is enough, and is kept once
@@ -69,7 +70,7 @@ class HeadsDesk:
             self._on_heard(caller, None)
             return pack(ShownHead(self._log.tree_head, ()))
         receipt = ask.receipt[0]
-        held = open_round_receipt(receipt, self._signed.run, self._operator)
+        held = open_round_receipt(receipt, self._operators)
         note, consistency = await asyncio.to_thread(self._log.shown_to, held.tree_head.size)
         evidence = Histories(self._signed, receipt, note, consistency)
         try:

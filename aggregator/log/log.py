@@ -57,7 +57,7 @@ class Log:
         """For ``open`` and ``create`` only."""
         self._directory = directory
         self._operator = operator
-        self._origin = origin(log.ledger.run, operator.public_key)
+        self._origin = origin(log.ledger.run)
         self._connection = connection
         self._directory_lock = lock
         self._tree = log.tree
@@ -90,7 +90,7 @@ class Log:
                 raise UserError(f"{directory} already holds the log of a run: open it, or choose another directory")
             if (directory / TREE_HEAD).exists() and read_tree_head(directory).split("\n")[1:2] != ["0"]:
                 raise StorageError(f"{directory} held a log, whose {DATABASE} is missing; {RESTORE}")
-            name = origin(signed.run, operator.public_key)
+            name = origin(signed.run)
             write_manifest(directory, signed)
             write_durably(directory / TREE_HEAD, sign_tree_head(TreeHead(name, 0, EMPTY_ROOT), name, operator).encode())
             create_database(directory, signed.run, operator.public_key)

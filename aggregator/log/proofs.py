@@ -8,7 +8,7 @@ from automl.files import read_bounded
 from automl.spaces.space import space_named
 from protocol.encoding import unpack
 from protocol.errors import RemoteFault, UserError
-from protocol.histories import Departure, Histories, Shown, TwoHeads
+from protocol.histories import Departure, Histories, Shown, Twice, TwoHeads
 from protocol.manifest import Manifest
 from swarm.wrong_group import Finding, Measure, verify_wrong_group
 
@@ -72,12 +72,25 @@ def check_two_heads(path: Path, run: str | None = None) -> TwoHeads | None:
 def said_of(shown: Shown) -> str:
     """Return what evidence shows, and how far that is proven."""
     held, entries = shown.held.tree_head.size, shown.shown.size
-    signed = f"its key signed for {held} entries, up to round {shown.held.round.round}"
+    who = _who(len(shown.operators))
+    signed = f"{who} signed for {held} entries, up to round {shown.held.round.round}"
     if shown.departure is Departure.FORKED:
         return f"proven: the log has two histories; {signed}, and for others"
     if shown.departure is Departure.WENT_BACK:
         return f"{signed}, and for {entries}, which it showed after them as whoever kept this says: a log that went back"
     return f"{signed}, and showed {entries} without a proof that they go on from there, as whoever kept this says"
+
+
+def said_of_two(twice: Twice) -> str:
+    """Return what two heads of one size prove."""
+    what = "the log has two histories" if twice.is_forked else "two histories were signed for, of which at most one is the log's"
+    roots = [head.root.hex()[:16] for head in (twice.one, twice.other)]
+    signed = f"{_who(len(twice.liars))} signed for {twice.one.size} entries of root {roots[0]}, and for as many of root {roots[1]}"
+    return f"proven: {what}; {signed}"
+
+
+def _who(operators: int) -> str:
+    return "the key above" if operators == 1 else f"each of these {operators} keys"
 
 
 def _measure(manifest: Manifest) -> Measure:

@@ -34,7 +34,8 @@ from protocol.errors import RemoteFault, UserError
 from protocol.ledger import Ledger
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import leaf_hash
-from protocol.notes import MAX_NOTE_BYTES, TreeHead, open_tree_head, origin, own_note
+from protocol.notes import MAX_NOTE_BYTES, TreeHead
+from protocol.operators import Operators
 from protocol.records import MAX_ENTRY_BYTES
 from protocol.tiles import WIDTH, Tile, open_bundle
 from swarm.disk import DirectoryLock, write_durably
@@ -119,7 +120,7 @@ def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> 
         with sqlite_errors(directory / DATABASE):
             log = replay(connection, signed, course_of)
             check_tree_head(read_tree_head(directory), signed, log)
-            note, head = _head_of(copy, signed, log.operator)
+            note, head = _head_of(copy, signed)
             first = log.tree.size
             entries, nodes = list[bytes](), list[tuple[int, int, bytes]]()
             for entry in _missing(copy, first, head.size):
@@ -135,19 +136,16 @@ def recover(directory: Path, copy: Copy, *, course_of: CourseOf = RunCourse) -> 
     return Recovered(TreeHead(head.origin, log.tree.size, log.tree.root()), len(entries), log.ledger)
 
 
-def _head_of(copy: Copy, signed: SignedManifest, operator: bytes) -> tuple[str, TreeHead]:
-    """Return a copy's tree head, and the note of it that this log's key signed, without what others signed."""
+def _head_of(copy: Copy, signed: SignedManifest) -> tuple[str, TreeHead]:
+    """Return a copy's tree head, and the note of it with the operators' signatures that it counts by."""
     if copy.read(MANIFEST, MAX_SIGNED_MANIFEST_BYTES) != pack(signed):
         raise UserError("that is a copy of another run's log: its manifest is another one")
-    name = origin(signed.run, operator)
+    operators = Operators.of_signed(signed)
     try:
-        note = own_note(copy.read(CHECKPOINT, MAX_NOTE_BYTES).decode(), name)
-        head = open_tree_head(note, name, operator)
+        note = operators.counted(copy.read(CHECKPOINT, MAX_NOTE_BYTES).decode())
+        return note, operators.open(note)
     except (UnicodeDecodeError, RemoteFault) as error:
         raise UserError(f"the copy's {CHECKPOINT} does not hold: {error}") from error
-    if head.origin != name:
-        raise UserError(f"the copy's {CHECKPOINT} is of another log, {head.origin}")
-    return note, head
 
 
 def _missing(copy: Copy, first: int, size: int) -> Iterator[bytes]:

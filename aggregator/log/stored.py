@@ -80,7 +80,7 @@ class StoredLog:
             StorageError: the disk fails, or a node is missing.
         """
         operator = self.operator()
-        found = read_witnessed(self._directory, origin(self.manifest().run, operator), operator)
+        found = read_witnessed(self._directory, origin(self.manifest().run), operator)
         size = self._size()
         return [each for each in found if each.head.size <= size and self.root(each.head.size) == each.head.root]
 

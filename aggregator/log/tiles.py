@@ -5,7 +5,7 @@
     witnessed       the newest tree head that a witness has cosigned, perhaps an older one than that; not there before there is one
     tile/...        hashes and entries (``protocol.tiles``)
     manifest.cbor   the packed SignedManifest
-    key             the operator's key as C2SP's tools take it
+    key             the operators' keys as C2SP's tools take them, each a line
 
 Files that once were there stay as they are, so whoever reads while they are brought up to date reads one history.
 """
@@ -21,7 +21,8 @@ from protocol.encoding import pack
 from protocol.errors import RemoteFault, StorageError, UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import leaf_hash
-from protocol.notes import MAX_NOTE_BYTES, TreeHead, open_tree_head, origin, verifier_key
+from protocol.notes import MAX_NOTE_BYTES, TreeHead, verifier_key
+from protocol.operators import Operators
 from protocol.tiles import Tile, pack_bundle, tiles_of
 from swarm.disk import disk_errors, make_directory, write_durably
 
@@ -34,7 +35,7 @@ class Exported:
 
     head: TreeHead
     new_entries: int
-    key: str  # of the operator, as C2SP's tools take it
+    keys: str  # of the operators, as C2SP's tools take them, each a line
     num_files: int  # written
     num_bytes: int
 
@@ -49,14 +50,14 @@ def export(directory: Path, to: Path) -> Exported:
         StorageError: the disk fails, or the log is damaged.
     """
     log = StoredLog(directory)
-    signed, operator = log.manifest(), log.operator()
-    name = origin(signed.run, operator)
+    signed = log.manifest()
+    operators = Operators.of_signed(signed)
     note = log.tree_head()  # before the tree: what it covers is on the disk
     try:
-        head = head_of(note, name, operator, directory)
+        head = head_of(note, operators, directory)
     except UserError as error:  # nobody chose that file
         raise StorageError(str(error)) from error
-    since = _already(to, signed, name, operator)
+    since = _already(to, signed, operators)
     if log.root(head.size) != head.root:
         raise StorageError(f"the log in {directory} is not what its tree head says: manta-aggregator ledger verify tells more")
     if since is not None and (since.size > head.size or log.root(since.size) != since.root):
@@ -64,7 +65,7 @@ def export(directory: Path, to: Path) -> Exported:
     make_directory(to)
     if since is None:
         write_durably(to / MANIFEST, pack(signed))
-        write_durably(to / KEY, f"{verifier_key(name, operator)}\n".encode())
+        write_durably(to / KEY, verifier_keys(operators).encode())
     old = since.size if since else 0
     num_files = num_bytes = 0
     for tile in tiles_of(head.size, old):
@@ -79,7 +80,12 @@ def export(directory: Path, to: Path) -> Exported:
     if newest is not None:
         write_durably(to / WITNESSED, newest.encode())
     write_durably(to / CHECKPOINT, checkpoint(note, witnessed).encode())
-    return Exported(head, head.size - old, verifier_key(name, operator), num_files, num_bytes)
+    return Exported(head, head.size - old, verifier_keys(operators), num_files, num_bytes)
+
+
+def verifier_keys(operators: Operators) -> str:
+    """Return the keys by which the log's notes are signed, as C2SP's tools take them, each a line with its end."""
+    return "".join(f"{verifier_key(operators.name, key)}\n" for key in operators.keys)
 
 
 def log_bytes(log: StoredLog, tile: Tile) -> bytes:
@@ -98,8 +104,8 @@ def log_bytes(log: StoredLog, tile: Tile) -> bytes:
     return pack_bundle(entries)
 
 
-def _already(to: Path, signed: SignedManifest, name: str, operator: bytes) -> TreeHead | None:
-    """Return up to where ``to`` holds the log of that name already; None: it is new.
+def _already(to: Path, signed: SignedManifest, operators: Operators) -> TreeHead | None:
+    """Return up to where ``to`` holds the log of that run already; None: it is new.
 
     Raises:
         UserError: it is something else.
@@ -114,17 +120,19 @@ def _already(to: Path, signed: SignedManifest, name: str, operator: bytes) -> Tr
         raise UserError(f"{to} has the log of another run: choose a new folder")
     if not (to / CHECKPOINT).exists():
         return None  # the first export was cut off
-    return head_of(note_of(to), name, operator, to)
+    return head_of(note_of(to), operators, to)
 
 
-def head_of(note: str, name: str, operator: bytes, where: Path) -> TreeHead:
+def head_of(note: str, operators: Operators, where: Path) -> TreeHead:
+    """Return the tree head in a note, which enough operators signed.
+
+    Raises:
+        UserError: it is none, or too few did.
+    """
     try:
-        head = open_tree_head(note, name, operator)
+        return operators.open(note)
     except RemoteFault as error:
         raise UserError(f"the tree head of {where} does not hold: {error}") from error
-    if head.origin != name:
-        raise UserError(f"the tree head of {where} is of another log, {head.origin}")
-    return head
 
 
 def note_of(folder: Path, name: str = CHECKPOINT) -> str:

@@ -17,7 +17,8 @@ from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.notes import TreeHead
+from protocol.operators import Operators
 
 CourseOf = Callable[[Manifest], Course]
 RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"
@@ -148,18 +149,17 @@ def _check_node(connection: sqlite3.Connection, index: int, level: int, position
 
 
 def check_tree_head(note: str, signed: SignedManifest, log: Replay) -> TreeHead:
-    """Return the tree head in ``note``, the last one that this log signed, if the log still holds what it promised then.
+    """Return the tree head in ``note``, the last one that this log's operator signed, if the log still holds what it promised then.
+
+    Where a run has several operators, it may also be one that enough of them signed, and that it got from them.
 
     Raises:
         StorageError: the note does not hold, or the log is behind it or has other entries.
     """
-    name = origin(signed.run, log.operator)
     try:
-        head = open_tree_head(note, name, log.operator)
+        head = Operators.of_signed(signed).open_own(note, log.operator)
     except RemoteFault as error:
         raise StorageError(f"{TREE_HEAD} does not hold: {error}; {RESTORE}") from error
-    if head.origin != name:
-        raise StorageError(f"{TREE_HEAD} is of another log, {head.origin!r}; {RESTORE}")
     if head.size > log.tree.size:
         raise StorageError(f"the log has lost entries: it holds {log.tree.size} and has signed a tree head of {head.size}; {RESTORE}")
     if head.root != log.tree.root(head.size):

@@ -98,9 +98,10 @@ class Answers:
             "join": list(sight.live.join) if sight.live is not None else [],
             "evaluate_share": settings.evaluate_share,
             "ledger": {
-                "origin": sight.origin,
+                "origin": sight.operators.name,
                 "operator": sight.operator.hex(),
                 "operators": [key.hex() for key in manifest.operators],
+                "quorum": manifest.quorum,
                 "first_seen": {"size": first.head.size, "root": first.head.root.hex()} if first is not None else None,
             },
             "limits": {

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 
 from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import MANIFEST
-from aggregator.log.tiles import KEY, log_bytes
+from aggregator.log.tiles import KEY, log_bytes, verifier_keys
 from aggregator.log.witnessed import WITNESSED, checkpoint, newest_witnessed
 from aggregator.monitor.asking import NotAnswered
 from aggregator.monitor.sight import Sight
 from protocol.encoding import pack
 from protocol.errors import EncodingError
-from protocol.notes import verifier_key
 from protocol.tiles import Tile
 
 _TEXT = "text/plain; charset=utf-8"
@@ -51,7 +50,7 @@ class PublicLog:
                 raise NotAnswered(404, "no witness has cosigned a head of this log yet")
             return PublicFile(newest.encode(), _TEXT, is_final=False)
         if name == KEY:
-            return PublicFile(f"{verifier_key(sight.origin, sight.operator)}\n".encode(), _TEXT, is_final=True)
+            return PublicFile(verifier_keys(sight.operators).encode(), _TEXT, is_final=True)
         if name == MANIFEST:
             return PublicFile(pack(sight.signed), "application/octet-stream", is_final=True)
         try:

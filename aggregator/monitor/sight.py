@@ -25,7 +25,8 @@ from automl.training.asked import AskedCourse
 from protocol.course import Course
 from protocol.errors import EncodingError, LedgerError, RemoteFault, StorageError
 from protocol.manifest import Manifest
-from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.notes import TreeHead
+from protocol.operators import Operators
 
 KEPT_HEADS = 256
 _ENTRIES_AT_A_TIME = 256  # 20 ms
@@ -77,7 +78,7 @@ class Sight:
         self.signed = self.log.manifest()
         self.manifest = self.signed.open()
         self.operator = self.log.operator()
-        self.origin = origin(self.signed.run, self.operator)
+        self.operators = Operators.of(self.manifest, self.signed.run)
         self._course = course_of(self.manifest)
         self.view = View(self.manifest, self._course)
         self._keeping = Keeping(directory / DIRECTORY / KEPT, self.signed, self.operator)
@@ -155,7 +156,7 @@ class Sight:
             return False
         note = await asyncio.to_thread(self.log.tree_head)
         try:
-            head = open_tree_head(note, self.origin, self.operator)
+            head = self.operators.open(note)
         except RemoteFault as error:
             self._forget_stamp(TREE_HEAD)
             raise StorageError(f"the newest tree head does not hold: {error}") from error
@@ -239,7 +240,7 @@ class Sight:
     def _signed_size(self) -> int:
         """Return how many entries the log signs for at this moment, which may be more than were looked at."""
         with contextlib.suppress(StorageError, RemoteFault):  # the next look says so
-            return max(self.size, open_tree_head(self.log.tree_head(), self.origin, self.operator).size)
+            return max(self.size, self.operators.open(self.log.tree_head()).size)
         return self.size
 
     async def _compare(self, head: TreeHead, signed: int) -> None:
@@ -262,7 +263,7 @@ class Sight:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RemoteFault):  # not for us to judge: it may be half written
                 with path.open("rb") as file:
                     note = json.loads(file.read(_MAX_CERTIFICATE_BYTES))["tree_head"]
-                found.append(open_tree_head(note, self.origin, self.operator))
+                found.append(self.operators.open(note))
         return found
 
     def _is_new(self, path: Path) -> bool:

@@ -23,7 +23,7 @@ from aggregator.witness.http import serving
 from aggregator.witness.rule import PROOFS, Rule
 from protocol.encoding import pack
 from protocol.errors import OtherHistory, RemoteFault, StorageError, Unreachable, UserError
-from protocol.histories import Departure, Histories, contradict, departure, open_log_head
+from protocol.histories import Departure, Histories, contradict, departure
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import verify_consistency
 from protocol.signing import peer_name
@@ -123,7 +123,7 @@ class Witness:
             return
         try:
             shown = await self._log.head(self._newest)
-            head = open_log_head(shown.tree_head, self._rule.signed.run, self._log.operator)
+            head = self._log.operators.open(shown.tree_head)
         except (Unreachable, RemoteFault) as error:
             logger.info("no head reason=%s", error)
             return

@@ -13,11 +13,12 @@ from threading import Lock
 
 from protocol.cosignatures import Cosignature, cosign
 from protocol.encoding import pack
-from protocol.errors import EncodingError, RemoteFault, SignatureError, StorageError
+from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.histories import TwoHeads
 from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, verify_consistency
-from protocol.notes import MAX_NOTE_BYTES, TreeHead, open_tree_head, origin, split_note
+from protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
+from protocol.operators import Operators
 from protocol.signing import Identity
 from swarm.disk import disk_errors, make_directory, write_durably
 
@@ -53,9 +54,9 @@ class Rule:
         self.signed = signed
         self._directory = directory
         self._witness = witness
-        self._operator = signed.open().operators[0]
+        self._operators = Operators.of_signed(signed)
         self._now_s = now_s
-        self.origin = origin(signed.run, self._operator)
+        self.origin = self._operators.name
         self._mutex = Lock()
         self._held: tuple[str, TreeHead] | None = self._kept()
 
@@ -68,14 +69,14 @@ class Rule:
         """Return the cosignature of the tree head in ``note``, which is remembered from then on.
 
         Args:
-            note: signed by the log.
+            note: signed by enough of the run's operators.
             old_size: of the head from which the proof leads to that one.
             proof: of consistency.
 
         Raises:
             EncodingError: it is no note of a tree head, or of fewer entries than ``old_size``.
             OtherLog: of another log.
-            SignatureError: the log's key did not sign it.
+            SignatureError: too few of them signed it.
             OtherSize: ``old_size`` is not that of ``head``.
             OtherTree: it is as large as ``head``, and another; both are kept as a proof.
             ProofError: it does not go on from ``head``, or the proof does not show it.
@@ -84,7 +85,7 @@ class Rule:
         text, _ = split_note(note)
         if text.partition("\n")[0] != self.origin:
             raise OtherLog(f"this witness knows {self.origin} only")
-        head = open_tree_head(note, self.origin, self._operator)
+        head = self._operators.open(note)
         if old_size > head.size:
             raise EncodingError(f"no proof leads from {old_size} entries to {head.size}")
         with self._mutex:
@@ -118,9 +119,7 @@ class Rule:
             data = file.read(MAX_NOTE_BYTES + 1)
         try:
             note = data.decode()
-            head = open_tree_head(note, self.origin, self._operator)
-            if head.origin != self.origin:
-                raise SignatureError(f"of another log, {head.origin}")
+            head = self._operators.open(note)
         except (UnicodeDecodeError, RemoteFault) as error:
             raise StorageError(
                 f"{path} is damaged ({error}): this witness may not sign any more; begin a new one in another --dir"

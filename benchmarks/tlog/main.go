@@ -76,12 +76,14 @@ func (w witness) Verify(message, signature []byte) bool {
 	return ed25519.Verify(w.key, []byte(text), signature[8:])
 }
 
-// verifiers knows the log's key, and of each witness the key that its name says.
-type verifiers struct{ log note.Verifier }
+// verifiers knows the keys of the log's operators, and of each witness the key that its name says.
+type verifiers struct{ log []note.Verifier }
 
 func (v verifiers) Verifier(name string, hash uint32) (note.Verifier, error) {
-	if name == v.log.Name() && hash == v.log.KeyHash() {
-		return v.log, nil
+	for _, operator := range v.log {
+		if name == operator.Name() && hash == operator.KeyHash() {
+			return operator, nil
+		}
 	}
 	key, err := hex.DecodeString(strings.TrimPrefix(name, "manta/witness/"))
 	if err != nil || len(key) != ed25519.PublicKeySize || !strings.HasPrefix(name, "manta/witness/") {
@@ -94,27 +96,35 @@ func (v verifiers) Verifier(name string, hash uint32) (note.Verifier, error) {
 	return found, nil
 }
 
-// head returns the tree that a checkpoint is of and how many witnesses cosigned it, its signatures checked, the log's by the key in the folder.
+// head returns the tree that a checkpoint is of and how many others cosigned it, its signatures checked, the log's by the keys in the folder.
 func head(folder, file string) (tlog.Tree, int, error) {
-	key, err := os.ReadFile(filepath.Join(folder, "key"))
+	keys, err := os.ReadFile(filepath.Join(folder, "key"))
 	if err != nil {
 		return tlog.Tree{}, 0, err
 	}
-	verifier, err := note.NewVerifier(strings.TrimSpace(string(key)))
-	if err != nil {
-		return tlog.Tree{}, 0, err
+	operators := []note.Verifier{}
+	for _, key := range strings.Fields(string(keys)) {
+		operator, err := note.NewVerifier(key)
+		if err != nil {
+			return tlog.Tree{}, 0, err
+		}
+		operators = append(operators, operator)
 	}
+	if len(operators) == 0 {
+		return tlog.Tree{}, 0, errors.New("the file of keys is empty")
+	}
+	origin := operators[0].Name()
 	message, err := os.ReadFile(file)
 	if err != nil {
 		return tlog.Tree{}, 0, err
 	}
-	opened, err := note.Open(message, verifiers{verifier})
+	opened, err := note.Open(message, verifiers{operators})
 	if err != nil {
 		return tlog.Tree{}, 0, err
 	}
 	byLog, witnesses := false, 0
 	for _, signature := range opened.Sigs {
-		if signature.Name == verifier.Name() {
+		if signature.Name == origin {
 			byLog = true
 		} else {
 			witnesses++
@@ -124,8 +134,8 @@ func head(folder, file string) (tlog.Tree, int, error) {
 		return tlog.Tree{}, 0, errors.New("the log's own signature is missing")
 	}
 	lines := strings.Split(opened.Text, "\n")
-	if len(lines) < 4 || lines[0] != verifier.Name() {
-		return tlog.Tree{}, 0, fmt.Errorf("the checkpoint is of %q, the key of %q", lines[0], verifier.Name())
+	if len(lines) < 4 || lines[0] != origin {
+		return tlog.Tree{}, 0, fmt.Errorf("the checkpoint is of %q, the key of %q", lines[0], origin)
 	}
 	size, err := strconv.ParseInt(lines[1], 10, 64)
 	if err != nil {

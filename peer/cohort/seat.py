@@ -261,7 +261,7 @@ class MemberSeat(Seat):
         Raises:
             RemoteFault: the founder's word does not show it.
         """
-        contribution, ticket = taken.contribution.open(), taken.ticket.open(self._desk.manifest.operators[0])
+        contribution, ticket = taken.contribution.open(), taken.ticket.open(self._desk.manifest.operators)
         base = (self._desk.run, self._base.round + 1, self._base.commit, self._founder)
         if (contribution.run, contribution.round, contribution.base, contribution.founder) != base:
             raise EncodingError("the founder names a contribution of another base, or another's")

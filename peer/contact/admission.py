@@ -1,5 +1,7 @@
 """Coming into a run that not everybody may take part in: by the manifest's list, by the log's pass, or by an invitation shown once."""
 
+from collections.abc import Collection
+
 from peer.config import PeerConfig
 from peer.contact.finding import NotThere
 from peer.contact.invitation import read_invitation
@@ -48,13 +50,13 @@ async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
     kept = store.load_pass(run)
     if kept is not None:
         try:
-            return _checked(kept, run, identity.public_key, operator)
+            return _checked(kept, run, identity.public_key, manifest.operators)
         except RemoteFault:
             pass  # another key's, or damaged: the log gives it again
     request = b"" if config.invitation is None else _request(config.invitation, identity, run)
     try:
         answer = await node.call(operator, METHOD, request, timeout_s=waits.CALL_S)
-        own = _checked(answer, run, identity.public_key, operator)
+        own = _checked(answer, run, identity.public_key, manifest.operators)
     except Unreachable as error:
         raise NotThere(f"the log, which lets peers into {manifest.name}, does not answer ({error})") from error
     except Refused as error:
@@ -80,7 +82,7 @@ def _request(told: str, identity: Identity, run: bytes) -> bytes:
         raise UserError(f"--invitation: {error}; ask for one for your own key, {peer_name(identity.public_key)}") from error
 
 
-def _checked(data: bytes, run: bytes, key: bytes, operator: bytes) -> SignedPass:
+def _checked(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> SignedPass:
     shown = unpack(SignedPass, data, max_bytes=_MAX_PASS_BYTES)
-    shown.check(run, key, operator)
+    shown.check(run, key, operators)
     return shown

@@ -13,7 +13,7 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.encoding import pack
 from protocol.errors import OtherHistory, RemoteFault, StorageError
-from protocol.histories import Departure, Histories, Shown, contradict, departure, open_log_head
+from protocol.histories import Departure, Histories, Shown, contradict, departure
 from protocol.manifest import SignedManifest
 from swarm import waits
 from swarm.disk import make_directory, write_durably
@@ -92,7 +92,7 @@ class Heads:
         if held is None:
             return True
         shown = await self._log.head(held)
-        head = open_log_head(shown.tree_head, self._signed.run, self._log.operator)
+        head = self._log.operators.open(shown.tree_head)
         found = departure(held.proven.tree_head, head, shown.consistency)
         if found is None:
             if self._went_back_s is not None:

@@ -86,7 +86,7 @@ class Spread:
         self._body_bytes = sum(body_sizes)
         self._book = Book(
             run,
-            manifest.operators[0],
+            manifest.operators,
             max_rows=2 * manifest.exchange.max_rows,  # the log takes so many, with those of members alone beside their cohorts
             body_bytes=self._body_bytes,
             near_patience_s=waits.NEAR_GETS_S,

@@ -277,7 +277,7 @@ class Contributor:
             RemoteFault: it does not.
         """
         assert self._manifest is not None
-        contribution, ticket = word.contribution[0].open(), word.ticket[0].open(self._manifest.operators[0])
+        contribution, ticket = word.contribution[0].open(), word.ticket[0].open(self._manifest.operators)
         run = bytes.fromhex(self.status.run)
         if (ticket.run, ticket.contribution) != (run, word.contribution[0].digest) or contribution.run != run:
             raise EncodingError("a ticket for something else")

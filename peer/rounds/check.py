@@ -172,7 +172,8 @@ class Checker:
         write_durably(path, data)
 
     def _story(self, finding: Finding, path: Path) -> str:
+        names = ", ".join(key.hex() for key in finding.operators)
         return (
-            f"the log of operator {finding.operator.hex()} committed a wrong mean in round {finding.round} (group {finding.place}): "
+            f"the log signed by {names} committed a wrong mean in round {finding.round} (group {finding.place}): "
             f"nobody can go on from it; the proof is in {path}, show it to the others of run {finding.run.hex()}"
         )

@@ -217,7 +217,7 @@ class Handing:
         await self._taken(contribution.digest, made.left)
         await seat.tell(Accepted(contribution, answer.signed, gathered.mean if self._codec.is_sparse else None))
         self._took_ms.append(now_ms() - begun_ms)
-        self._machine.accepted(contribution, answer.signed.open(self._log.operator))
+        self._machine.accepted(contribution, answer.signed.open(self._log.operators.keys))
         self._keep_body(made.blob, made.body)
         self._brought(contribution, answer, made.blob)
         return answer
@@ -241,7 +241,7 @@ class Handing:
                 logger.warning("the founder coded something else than it says round=%d", opened.round)
                 left = None
         await self._taken(accepted.contribution.digest, left)
-        ticket = accepted.ticket.open(self._log.operator)
+        ticket = accepted.ticket.open(self._log.operators.keys)
         self._machine.accepted(accepted.contribution, ticket)
         return HandedIn(HandIn.HAVE_TICKET, ticket.round, accepted.ticket)
 

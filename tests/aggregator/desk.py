@@ -132,7 +132,7 @@ class Desk:
 
     def opened(self, packed: bytes) -> Ticket:
         """Return the ticket in an answer, signed by the operator."""
-        return unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES).open(OPERATOR.public_key)
+        return unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES).open([OPERATOR.public_key])
 
     def commit(self) -> tuple[bytes, ...]:
         """Let the round close now, commit it and open the next one; return what was in it."""

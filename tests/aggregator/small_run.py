@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -33,10 +33,12 @@ def course_of(_manifest: Manifest) -> Course:
     return FixedCourse()
 
 
-def signed_manifest(name: str = "small", num_rounds: int = 100_000) -> SignedManifest:
+def signed_manifest(name: str = "small", num_rounds: int = 100_000, operators: Sequence[Identity] = (OPERATOR,)) -> SignedManifest:
     """Return a run's manifest; another name makes it another run."""
-    operators = (OPERATOR.public_key, OTHER_OPERATOR.public_key)
-    return SignedManifest.sign(manifest_of(OPERATOR, name=name, num_rounds=num_rounds, reward_pool=POOL, operators=operators), OPERATOR)
+    keys = tuple(each.public_key for each in operators)
+    quorum = len(keys) // 2 + 1
+    made = manifest_of(OPERATOR, name=name, num_rounds=num_rounds, reward_pool=POOL, operators=keys, quorum=quorum)
+    return SignedManifest.sign(made, OPERATOR)
 
 
 def create(directory: Path, signed: SignedManifest, operator: Identity = OPERATOR) -> Log:
@@ -74,7 +76,7 @@ def grow(log: Log, rounds: int) -> None:
 
 def opened_head(log: Log) -> TreeHead:
     """Return the published tree head, its signature checked."""
-    name = origin(log.ledger.run, OPERATOR.public_key)
+    name = origin(log.ledger.run)
     return open_tree_head(log.tree_head, name, OPERATOR.public_key)
 
 

@@ -196,9 +196,9 @@ def test_a_token_that_was_cut_or_changed_is_none(data: st.DataObject) -> None:
 def test_a_pass_is_one_keys_in_one_run_by_its_operator() -> None:
     run = sha256(b"run")
     shown = SignedPass.sign(run, ALICE.public_key, OPERATOR)
-    shown.check(run, ALICE.public_key, OPERATOR.public_key)
-    for wrong in ((sha256(b"other"), ALICE.public_key, OPERATOR.public_key), (run, BOB.public_key, OPERATOR.public_key)):
+    shown.check(run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])
+    for wrong in ((sha256(b"other"), ALICE.public_key), (run, BOB.public_key)):
         with pytest.raises(EncodingError):
-            shown.check(*wrong)
+            shown.check(*wrong, [OPERATOR.public_key])
     with pytest.raises(SignatureError):
-        shown.check(run, ALICE.public_key, BOB.public_key)
+        shown.check(run, ALICE.public_key, [BOB.public_key])

@@ -15,7 +15,7 @@ from protocol.notes import MAX_SIGNATURES, TreeHead, head_text, key_id, open_tre
 from protocol.signing import Identity
 
 OPERATOR, WITNESS, OTHER = Identity(b"o" * 32), Identity(b"w" * 32), Identity(b"x" * 32)
-LOG = origin(b"\xab" * 32, OPERATOR.public_key)
+LOG = origin(b"\xab" * 32)
 HEAD = TreeHead(LOG, 3, root([b"l" * 32] * 3))
 NOTE = sign_tree_head(HEAD, LOG, OPERATOR)
 TIME_S = 1_700_000_000

@@ -6,12 +6,13 @@ import pytest
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
-from protocol.histories import Departure, Histories, contradict, departure, open_log_head
+from protocol.histories import Departure, Histories, contradict, departure
 from protocol.ledger import Ledger
 from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt, entry_of
 from protocol.signing import Identity, sha256
@@ -20,7 +21,8 @@ from tests.runs import FixedCourse, manifest_of
 
 OPERATOR, STRANGER = Identity(b"\x01" * 32), Identity(b"\x03" * 32)
 SIGNED = SignedManifest.sign(manifest_of(OPERATOR, num_rounds=100), OPERATOR)
-NAME = origin(SIGNED.run, OPERATOR.public_key)
+NAME = origin(SIGNED.run)
+OPERATORS = Operators.of_signed(SIGNED)
 
 
 class History:
@@ -59,7 +61,7 @@ def histories(*means: str) -> list[tuple[History, list[Receipt]]]:
 
 def test_a_log_that_goes_on_departs_from_nothing() -> None:
     ((log, receipts),) = histories("abc")
-    held = open_round_receipt(receipts[0], SIGNED.run, OPERATOR.public_key).tree_head
+    held = open_round_receipt(receipts[0], OPERATORS).tree_head
     proof = tuple(log.tree.consistency_proof(held.size))
     assert departure(held, log.head(), proof) is None
     assert departure(log.head(), log.head(), ()) is None
@@ -72,7 +74,7 @@ def test_a_log_that_shows_fewer_entries_went_back() -> None:
     shown = Histories(SIGNED, receipts[2], log.note(5), ()).check()
     assert (shown.departure, shown.shown.size) == (Departure.WENT_BACK, 5)
     assert (shown.held.tree_head.size, shown.held.round.round) == (15, 3)
-    assert (shown.run, shown.operator) == (SIGNED.run, OPERATOR.public_key)
+    assert (shown.run, shown.operators) == (SIGNED.run, (OPERATOR.public_key,))
 
 
 def test_two_heads_of_one_size_are_a_fork() -> None:
@@ -96,7 +98,7 @@ def test_two_rounds_that_no_log_can_have_are_a_fork() -> None:
 
 def test_rounds_of_one_log_contradict_nothing() -> None:
     ((_, receipts),) = histories("abc")
-    proven = [open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key) for receipt in receipts]
+    proven = [open_round_receipt(receipt, OPERATORS) for receipt in receipts]
     assert not any(contradict(one, other) for one in proven for other in proven)
     with pytest.raises(ProofError, match="may stand in one log"):
         Histories(SIGNED, receipts[0], receipts[1].tree_head, (), (receipts[1],)).check()
@@ -113,6 +115,6 @@ def test_what_the_operator_did_not_sign_shows_nothing() -> None:
         Histories(SIGNED, replace(receipts[1], index=3), log.note(5), ()).check()
     elsewhere = sign_tree_head(TreeHead("manta/elsewhere", 5, log.tree.root(5)), NAME, OPERATOR)
     with pytest.raises(ProofError, match="another log"):
-        open_log_head(elsewhere, SIGNED.run, OPERATOR.public_key)
+        OPERATORS.open(elsewhere)
     with pytest.raises(EncodingError):
         unpack(Histories, pack((SIGNED, receipts[0], log.note(), (), (receipts[0], receipts[1]))), max_bytes=2**20)

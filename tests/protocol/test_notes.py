@@ -20,7 +20,7 @@ GO_PUBLIC = base64.b64decode(GO_ENCODED)[1:]
 GO_NOTE = f"{GO_TEXT}\n— {GO_NAME} {GO_SIGNATURE}\n"
 
 OPERATOR, OTHER = Identity(b"o" * 32), Identity(b"p" * 32)
-NAME = origin(b"\xab" * 32, OPERATOR.public_key)
+NAME = origin(b"\xab" * 32)
 HEAD = TreeHead(NAME, 3, root([b"l" * 32] * 3))
 NOTE = sign_tree_head(HEAD, NAME, OPERATOR)
 
@@ -42,7 +42,7 @@ def test_a_head_of_a_public_log_opens_with_that_log_s_key() -> None:
 def test_a_note_has_the_form_of_the_specification() -> None:
     key = base64.b64encode(HEAD.root).decode()
     text, _, signature = NOTE.partition("\n\n")
-    assert text == f"manta/{'ab' * 32}/{OPERATOR.public_key.hex()[:16]}\n3\n{key}"
+    assert text == f"manta/{'ab' * 32}\n3\n{key}"
     assert signature.startswith(f"— {NAME} ")
     assert signature.endswith("\n")
     assert signature.count("\n") == 1

@@ -11,6 +11,7 @@ from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.merkle import inclusion_proof, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt, Round, commit_digest, open_entry
 from protocol.signing import Identity, sha256
@@ -27,11 +28,12 @@ def log_of(num_rounds: int) -> tuple[bytes, list[bytes]]:
 
 
 RUN, ENTRIES = log_of(3)
+OPERATORS = Operators(RUN, (OPERATOR.public_key,), 1)
 LEAVES = [leaf_hash(entry) for entry in ENTRIES]
 
 
 def receipt_of(index: int, *, size: int = len(ENTRIES), run: bytes = RUN, signer: Identity = OPERATOR) -> Receipt:
-    name = origin(run, signer.public_key)
+    name = origin(run)
     head = sign_tree_head(TreeHead(name, size, root(LEAVES[:size])), name, signer)
     return Receipt(ENTRIES[index], index, tuple(inclusion_proof(LEAVES[:size], index)), head)
 
@@ -40,7 +42,7 @@ def receipt_of(index: int, *, size: int = len(ENTRIES), run: bytes = RUN, signer
 def test_every_round_s_receipt_proves_it_under_every_head_that_covers_it(number: int) -> None:
     index = 5 * number - 1
     for size in range(index + 1, len(ENTRIES) + 1):
-        proven = open_round_receipt(receipt_of(index, size=size), RUN, OPERATOR.public_key)
+        proven = open_round_receipt(receipt_of(index, size=size), OPERATORS)
         assert proven.round == open_entry(ENTRIES[index])
         assert proven.round.round == number
         assert proven.commit == commit_digest(ENTRIES[index])
@@ -51,29 +53,29 @@ def test_every_round_s_receipt_proves_it_under_every_head_that_covers_it(number:
 def test_a_receipt_of_another_entry_is_refused(index: int) -> None:
     assert not isinstance(open_entry(ENTRIES[index]), Round)
     with pytest.raises(EncodingError, match="not a round"):
-        open_round_receipt(receipt_of(index), RUN, OPERATOR.public_key)
+        open_round_receipt(receipt_of(index), OPERATORS)
 
 
 def test_a_round_of_another_run_in_a_log_of_this_one_is_refused() -> None:
     other = sha256(b"another run")
     with pytest.raises(EncodingError, match="not a round of this run"):
-        open_round_receipt(receipt_of(4, run=other), other, OPERATOR.public_key)
+        open_round_receipt(receipt_of(4, run=other), Operators(other, (OPERATOR.public_key,), 1))
 
 
 def test_another_operator_s_log_is_refused() -> None:
     with pytest.raises(SignatureError):
-        open_round_receipt(receipt_of(4, signer=OTHER), RUN, OPERATOR.public_key)
+        open_round_receipt(receipt_of(4, signer=OTHER), OPERATORS)
     with pytest.raises(SignatureError):
-        open_round_receipt(receipt_of(4), RUN, OTHER.public_key)
-    with pytest.raises(SignatureError):
-        open_round_receipt(receipt_of(4), sha256(b"another run"), OPERATOR.public_key)
+        open_round_receipt(receipt_of(4), Operators(RUN, (OTHER.public_key,), 1))
+    with pytest.raises(ProofError, match="another log"):
+        open_round_receipt(receipt_of(4), Operators(sha256(b"another run"), (OPERATOR.public_key,), 1))
 
 
 def test_a_head_that_names_another_log_is_refused() -> None:
-    name = origin(RUN, OPERATOR.public_key)
+    name = origin(RUN)
     head = TreeHead("manta/another/log", len(ENTRIES), root(LEAVES))
     with pytest.raises(ProofError, match="another log"):
-        open_round_receipt(replace(receipt_of(4), tree_head=sign_tree_head(head, name, OPERATOR)), RUN, OPERATOR.public_key)
+        open_round_receipt(replace(receipt_of(4), tree_head=sign_tree_head(head, name, OPERATOR)), OPERATORS)
 
 
 def test_a_proof_of_something_else_is_refused() -> None:
@@ -91,21 +93,21 @@ def test_a_proof_of_something_else_is_refused() -> None:
         replace(good, tree_head=receipt_of(4, size=5).tree_head),
     ):
         with pytest.raises(ProofError):
-            open_round_receipt(changed, RUN, OPERATOR.public_key)
+            open_round_receipt(changed, OPERATORS)
 
 
 @pytest.mark.parametrize("note", ["", "\n\n", "no note", "manta\n1\n\n— a b\n", "\ud800", "x" * 200_000])
 def test_what_is_no_tree_head_is_refused(note: str) -> None:
     with pytest.raises((EncodingError, SignatureError)):
-        open_round_receipt(replace(receipt_of(4), tree_head=note), RUN, OPERATOR.public_key)
+        open_round_receipt(replace(receipt_of(4), tree_head=note), OPERATORS)
 
 
 def test_an_entry_that_is_none_is_refused_also_when_the_log_has_it() -> None:
     entry = b"not an entry"
-    name = origin(RUN, OPERATOR.public_key)
+    name = origin(RUN)
     head = sign_tree_head(TreeHead(name, 1, leaf_hash(entry)), name, OPERATOR)
     with pytest.raises(EncodingError):
-        open_round_receipt(Receipt(entry, 0, (), head), RUN, OPERATOR.public_key)
+        open_round_receipt(Receipt(entry, 0, (), head), OPERATORS)
 
 
 @given(st.data())
@@ -118,4 +120,4 @@ def test_a_changed_bit_of_the_entry_or_the_proof_is_refused(data: st.DataObject)
     flipped[bit // 8] ^= 1 << bit % 8
     parts[which] = bytes(flipped)
     with pytest.raises(RemoteFault):
-        open_round_receipt(replace(good, entry=parts[0], proof=tuple(parts[1:])), RUN, OPERATOR.public_key)
+        open_round_receipt(replace(good, entry=parts[0], proof=tuple(parts[1:])), OPERATORS)

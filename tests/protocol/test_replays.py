@@ -61,8 +61,8 @@ def test_no_entry_is_taken_twice_side_by_side() -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        lambda run: SignedPass.sign(run, ALICE.public_key, OPERATOR).check(sha256(b"another"), ALICE.public_key, OPERATOR.public_key),
-        lambda run: SignedPass.sign(run, ALICE.public_key, OPERATOR).check(run, BOB.public_key, OPERATOR.public_key),
+        lambda run: SignedPass.sign(run, ALICE.public_key, OPERATOR).check(sha256(b"another"), ALICE.public_key, [OPERATOR.public_key]),
+        lambda run: SignedPass.sign(run, ALICE.public_key, OPERATOR).check(run, BOB.public_key, [OPERATOR.public_key]),
     ],
     ids=["in another run", "by another key"],
 )
@@ -75,7 +75,7 @@ def test_a_ticket_of_one_kind_of_promise_is_none_of_another() -> None:
     ticket = SignedTicket.sign(Ticket(sha256(b"run"), 1, sha256(b"contribution")), OPERATOR)
     taken_for_a_pass = SignedPass(ticket.payload, ticket.signature)
     with pytest.raises(RemoteFault):
-        taken_for_a_pass.check(sha256(b"run"), sha256(b"contribution"), OPERATOR.public_key)
+        taken_for_a_pass.check(sha256(b"run"), sha256(b"contribution"), [OPERATOR.public_key])
 
 
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), (2**255 - 19).to_bytes(32, "little"), b"short"])

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, SignatureError
 from protocol.exchange import MAX_COHORT
-from protocol.manifest import MAX_COSTS, Manifest, SignedManifest
+from protocol.manifest import MAX_COSTS, MAX_OPERATORS, Manifest, SignedManifest
 from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, SignedClaim, SignedContribution, SignedTicket, entry_of, open_entry
 from protocol.signing import Identity, sha256
 from tests.protocol.record_samples import (
@@ -48,15 +48,27 @@ def test_a_manifest_under_another_signature_or_changed_is_refused(manifest: Mani
 
 
 def test_a_second_operator_s_signature_does_not_start_a_run(operator: Identity) -> None:
-    two = manifest_of(operator, operators=(operator.public_key, ALICE.public_key))
+    two = manifest_of(operator, operators=(operator.public_key, ALICE.public_key), quorum=2)
     with pytest.raises(SignatureError):
         SignedManifest.sign(two, ALICE).open()
+
+
+@pytest.mark.parametrize(("operators", "quorum"), [(1, 0), (1, 2), (2, 1), (3, 1), (4, 2), (4, 5), (7, 3), (8, 5), (0, 0)])
+def test_a_quorum_is_more_than_half_of_at_most_seven_operators(operators: int, quorum: int) -> None:
+    keys = tuple(Identity(bytes([seed]) * 32).public_key for seed in range(operators))
+    with pytest.raises(ValueError, match="operators"):
+        manifest_of(ALICE, operators=keys, quorum=quorum)
+
+
+def test_no_operator_counts_twice() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        manifest_of(ALICE, operators=(ALICE.public_key, ALICE.public_key), quorum=2)
 
 
 SIGNED: list[tuple[str, Any, Any, Callable[[Any], Any], dict[str, Any]]] = [  # kind, record, how it is signed and opened, another one
     ("claim", CLAIM, SignedClaim, SignedClaim.open, {"work": (3, 0, 1)}),
     ("contribution", CONTRIBUTION, SignedContribution, SignedContribution.open, {"body": sha256(b"another")}),
-    ("ticket", TICKET, SignedTicket, lambda signed: signed.open(ALICE.public_key), {"round": 5}),
+    ("ticket", TICKET, SignedTicket, lambda signed: signed.open([ALICE.public_key]), {"round": 5}),
     ("manifest", manifest_of(ALICE), SignedManifest, SignedManifest.open, {"seed": 8}),
 ]
 
@@ -155,5 +167,6 @@ def test_every_payload_that_may_be_opened_has_an_entry_that_the_log_may_keep() -
 
 def test_a_manifest_with_as_many_prices_as_there_may_be_opens(manifest: Manifest, operator: Identity) -> None:
     costs = tuple((f"{number:040}", 2**62 - 1) for number in range(MAX_COSTS))
-    full = replace(manifest, costs=costs, operators=(operator.public_key, *(Identity(bytes([seed]) * 32).public_key for seed in range(15))))
+    operators = (operator.public_key, *(Identity(bytes([seed]) * 32).public_key for seed in range(MAX_OPERATORS - 1)))
+    full = replace(manifest, costs=costs, operators=operators, quorum=MAX_OPERATORS)
     assert SignedManifest.sign(full, operator).open() == full

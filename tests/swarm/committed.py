@@ -13,6 +13,7 @@ from exact.vectors import vector_groups
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Receipt, Round, commit_digest, entry_of
 from protocol.signing import Identity, sha256
@@ -41,7 +42,7 @@ class Committed:
 
     @property
     def proven(self) -> ProvenRound:
-        return open_round_receipt(self.receipt, self.signed.run, OPERATOR.public_key)
+        return open_round_receipt(self.receipt, Operators(self.signed.run, (OPERATOR.public_key,), 1))
 
     @property
     def table(self) -> bytes:
@@ -65,7 +66,7 @@ def receipt_of(entry: Round, signer: Identity = OPERATOR) -> Receipt:
     tree = Tree()
     for data in (b"one", b"two", entry_of(entry), b"three"):
         tree.append(leaf_hash(data))
-    name = origin(entry.run, signer.public_key)
+    name = origin(entry.run)
     note = sign_tree_head(TreeHead(name, tree.size, tree.root()), name, signer)
     return Receipt(entry_of(entry), 2, tuple(tree.inclusion_proof(2)), note)
 

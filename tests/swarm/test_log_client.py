@@ -102,7 +102,7 @@ def test_a_header_then_its_body_in_groups_then_the_ticket() -> None:
         taking = Taking(line)
         found = await taking.hand_in(lambda: heard.append(len(taking.parts)))
         assert found == HandedIn(HandIn.HAVE_TICKET, 1, line.ticket())
-        assert found.ticket == line.ticket().open(OPERATOR.public_key)
+        assert found.ticket == line.ticket().open([OPERATOR.public_key])
         assert [taking.parts[place] for place in range(len(GROUPS))] == GROUPS
         assert heard == [0]  # the header was in before the first group left
         assert 1 < taking.most_at_once <= GROUPS_IN_FLIGHT
@@ -139,7 +139,7 @@ def test_who_has_a_ticket_gets_it_again_and_sends_no_body() -> None:
         await line.answers("header", pack(HeaderAnswer(int(HandIn.HAVE_TICKET), 1, 700, (line.ticket(),))))
         await line.answers("body", AssertionError("it is there"))
         found = await line.client.hand_in(line.header, GROUPS, lambda: pytest.fail("no body is asked for"))
-        assert found.ticket == line.ticket().open(OPERATOR.public_key)
+        assert found.ticket == line.ticket().open([OPERATOR.public_key])
 
     with_line(story)
 
@@ -314,7 +314,7 @@ def unpack_round(receipt: Receipt) -> Round:
 def signed_by(line: Line, signer: Identity, *, run_: bytes | None = None, name_of: Identity = OPERATOR) -> Receipt:
     """Return the receipt under another head: of another signer, or of the operator's log of another run."""
     run_ = line.log.ledger.run if run_ is None else run_
-    log = origin(run_, name_of.public_key)
+    log = origin(run_)
     head = TreeHead(log, line.log._tree.size, line.log._tree.root())
     return replace(line.log.receipt(), tree_head=sign_tree_head(head, log, signer))
 

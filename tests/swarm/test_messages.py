@@ -36,7 +36,7 @@ ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, 63 * "c", DIGEST)
 
 def largest_receipt() -> Receipt:
     """Return a receipt that is as long as one can be: of the last entry that a log has a place for."""
-    log = origin(DIGEST, OPERATOR.public_key)
+    log = origin(DIGEST)
     note = sign_tree_head(TreeHead(log, MAX_SIZE, DIGEST), log, OPERATOR)
     return Receipt(bytes(MAX_ENTRY_BYTES), MAX_SIZE - 1, (DIGEST,) * MAX_SIZE.bit_length(), note)
 

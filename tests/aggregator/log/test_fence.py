@@ -11,6 +11,7 @@ from aggregator.log.fence import PLACE, Fence, mark_restored
 from aggregator.log.log import Log
 from aggregator.log.storage import HANDED_OVER, RESTORED, refuse_handed_over
 from protocol.errors import UserError
+from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.signing import PublicKey
 from swarm import waits
@@ -24,7 +25,7 @@ def proven(log: Log, round_: int) -> ProvenRound:
     """Return a round of the log."""
     index = log.ledger.index_at(round_)
     assert index is not None
-    return open_round_receipt(log.receipt(index), log.ledger.run, OPERATOR.public_key)
+    return open_round_receipt(log.receipt(index), Operators(log.ledger.run, (OPERATOR.public_key,), 1))
 
 
 class Start:

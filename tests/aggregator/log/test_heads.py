@@ -17,6 +17,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory, StorageError
 from protocol.histories import Departure, Histories, departure
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Receipt
 from protocol.signing import PublicKey
@@ -90,7 +91,7 @@ def test_a_whole_log_proves_that_it_goes_on_from_what_is_held(tmp_path: Path) ->
 
     async def story(scene: Scene) -> None:
         shown = await scene.ask(receipt)
-        held = open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key)
+        held = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert shown.tree_head == scene.log.tree_head
         assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is None
         assert (await scene.ask()).tree_head == scene.log.tree_head
@@ -165,7 +166,7 @@ def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> Non
 
     async def story(scene: Scene) -> None:
         shown = await scene.ask(receipt)
-        held = open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key)
+        held = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert departure(held.tree_head, opened_head(scene.log), shown.consistency) is Departure.UNPROVEN
         with pytest.raises(OtherHistory, match="not the only one"):
             await scene.desk.watch()
@@ -177,7 +178,7 @@ def test_a_log_that_went_another_way_stops_too(old: tuple[Path, Receipt]) -> Non
 
 def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> None:
     directory, receipt = old
-    name = origin(SIGNED.run, OPERATOR.public_key)
+    name = origin(SIGNED.run)
     head = TreeHead(name, 35, b"\x07" * 32)
     forged = [
         replace(receipt, tree_head=sign_tree_head(head, name, STRANGER)),

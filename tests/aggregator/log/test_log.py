@@ -1,12 +1,16 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, MANIFEST
+from protocol.cosignatures import cosign
 from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
 from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
+from protocol.notes import head_text
+from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import commit_digest
 from protocol.signing import sha256
@@ -78,7 +82,7 @@ def test_a_rounds_receipt_is_one_that_a_peer_accepts(log: Log) -> None:
         index = log.ledger.index_at(round_)
         assert index is not None
         receipt = log.receipt(index)
-        proven = open_round_receipt(receipt, SIGNED.run, OPERATOR.public_key)
+        proven = open_round_receipt(receipt, Operators(SIGNED.run, (OPERATOR.public_key,), 1))
         assert proven.round.round == round_
         assert proven.commit == commit_digest(receipt.entry) == log.ledger.commit_at(round_)
 
@@ -216,11 +220,16 @@ def test_a_creation_that_was_killed_can_be_repeated(log: Log, directory: Path) -
     assert not (directory / f"{DATABASE}.new").exists()
 
 
-def test_each_operator_keeps_a_log_of_its_own(tmp_path: Path) -> None:
-    with create(tmp_path / "second", SIGNED, OTHER_OPERATOR) as log:
+def test_each_operator_keeps_a_log_of_its_own_and_none_counts_without_the_others(tmp_path: Path) -> None:
+    signed = signed_manifest(operators=(OPERATOR, OTHER_OPERATOR))
+    with create(tmp_path / "second", signed, OTHER_OPERATOR) as log:
         grow(log, 1)
         receipt = log.receipt(ENTRIES - 1)
-    assert open_round_receipt(receipt, SIGNED.run, OTHER_OPERATOR.public_key).round.round == 1
+        text = head_text(log.head)
+    with pytest.raises(SignatureError, match="1 of 2 operators"):
+        open_round_receipt(receipt, Operators.of_signed(signed))
+    counted = replace(receipt, tree_head=receipt.tree_head + cosign(text, 1_800_000_000, OPERATOR).line)
+    assert open_round_receipt(counted, Operators.of_signed(signed)).round.round == 1
 
 
 def test_closing_twice_is_harmless_and_a_closed_log_does_nothing(log: Log) -> None:

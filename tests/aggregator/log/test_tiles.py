@@ -35,7 +35,7 @@ def exported(log: Log, directory: Path, tmp_path: Path) -> Path:
 
 def test_an_export_shows_what_the_log_holds(log: Log, exported: Path) -> None:
     shown = verify(exported, course_of=course_of)
-    assert (shown.run, shown.operator) == (log.ledger.run, OPERATOR.public_key)
+    assert (shown.run, shown.operators) == (log.ledger.run, (OPERATOR.public_key,))
     assert (shown.head, shown.rounds, shown.credits) == (opened_head(log), log.ledger.round, log.ledger.credits())
 
 
@@ -97,7 +97,7 @@ def test_an_export_never_goes_back_and_never_mixes_two_logs(log: Log, directory:
     with create(other, signed_manifest("other")), pytest.raises(UserError, match="another run"):
         export(other, exported)
     others = tmp_path / "others"
-    with create(others, signed_manifest(), OTHER_OPERATOR), pytest.raises(UserError, match="does not hold"):
+    with create(others, signed_manifest(operators=(OPERATOR, OTHER_OPERATOR)), OTHER_OPERATOR), pytest.raises(StorageError, match="1 of 2"):
         export(others, exported)
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("mine")

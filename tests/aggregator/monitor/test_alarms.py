@@ -75,7 +75,7 @@ def test_another_log_in_the_place_of_the_one_that_was_seen_is_a_fork(log: Log, d
 
 
 def test_a_tree_head_that_the_log_once_signed_and_does_not_hold_is_a_fork(log: Log, directory: Path) -> None:
-    name = origin(log.ledger.run, OPERATOR.public_key)
+    name = origin(log.ledger.run)
     (directory / "snapshots").mkdir()
     for size, root, which in ((7, log._tree.root(7), 1), (14, bytes(32), 2)):
         note = sign_tree_head(TreeHead(name, size, root), name, OPERATOR)
@@ -96,7 +96,7 @@ def test_a_log_that_grows_while_it_is_looked_back_on_is_no_fork(log: Log, direct
     certificate.write_text(json.dumps({"tree_head": log.tree_head}))
     asyncio.run(shown.sight.look_back())
     assert kinds(shown) == []
-    name = origin(log.ledger.run, OPERATOR.public_key)
+    name = origin(log.ledger.run)
     certificate.write_text(json.dumps({"tree_head": sign_tree_head(TreeHead(name, 22, bytes(32)), name, OPERATOR)}))
     asyncio.run(shown.sight.look_back())
     shown.look()
@@ -104,7 +104,7 @@ def test_a_log_that_grows_while_it_is_looked_back_on_is_no_fork(log: Log, direct
 
 
 def test_a_tree_head_by_another_key_is_not_believed(log: Log, directory: Path) -> None:
-    name = origin(log.ledger.run, OPERATOR.public_key)
+    name = origin(log.ledger.run)
     shown = looked(directory)
     grow(log, 1)
     (directory / TREE_HEAD).write_text(sign_tree_head(TreeHead(name, 21, log.head.root), name, STRANGER))

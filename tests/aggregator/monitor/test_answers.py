@@ -36,7 +36,7 @@ def test_the_run_is_described_by_its_manifest(shown: Shown, played: tuple[Path, 
     assert (run["name"], run["task"], run["supernet"], run["num_rounds"]) == ("real", "classification", manifest.supernet, 9)
     assert "digits" in run["purpose"]
     assert run["ledger"]["operator"] == OPERATOR.public_key.hex()
-    assert run["ledger"]["origin"] == origin(played[1].signed.run, OPERATOR.public_key)
+    assert run["ledger"]["origin"] == origin(played[1].signed.run)
     assert run["join"] == ["manta-peer join"]
 
 

@@ -145,20 +145,20 @@ def test_malformed_arguments_are_proof_errors(page: Any) -> None:
 
 def test_tree_heads_open_as_they_do_in_python(page: Any) -> None:
     own, operator = notes.NAME, notes.OPERATOR.public_key
-    (found,) = call(page, "notes", "openTreeHead", [(notes.GO_NOTE, notes.GO_NAME, notes.GO_PUBLIC)])
+    (found,) = call(page, "notes", "openTreeHead", [(notes.GO_NOTE, notes.GO_NAME, [notes.GO_PUBLIC], 1)])
     root_hex = base64.b64decode("CsUYapGGPo4dkMgIAUqom/Xajj7h2fB2MPA3j2jxq2I=").hex()
     assert found == {"origin": "go.sum database tree", "size": 20852163, "root": root_hex, "others": []}
     witness = sign_tree_head(notes.HEAD, "witness.example", notes.OTHER).rpartition("\n\n")[2]
-    (found,) = call(page, "notes", "openTreeHead", [(notes.NOTE + witness, own, operator)])
+    (found,) = call(page, "notes", "openTreeHead", [(notes.NOTE + witness, own, [operator], 1)])
     assert found == {"origin": own, "size": 3, "root": notes.HEAD.root.hex(), "others": ["witness.example"]}
     false = [
-        (notes.GO_NOTE.replace("20852163", "20852164"), notes.GO_NAME, notes.GO_PUBLIC),
-        (notes.NOTE, own, notes.OTHER.public_key),
-        (notes.NOTE, own + "x", operator),
-        (sign_tree_head(notes.HEAD, own, notes.OTHER), own, operator),
+        (notes.GO_NOTE.replace("20852163", "20852164"), notes.GO_NAME, [notes.GO_PUBLIC], 1),
+        (notes.NOTE, own, [notes.OTHER.public_key], 1),
+        (notes.NOTE, own + "x", [operator], 1),
+        (sign_tree_head(notes.HEAD, own, notes.OTHER), own, [operator], 1),
     ]
     assert set(call(page, "notes", "openTreeHead", false)) == {"SignatureError"}
-    malformed = [(notes.signed(text), own, operator) for text in notes.NO_TREE_HEADS] + [(note, own, operator) for note in notes.NO_NOTES]
+    malformed = [(note, own, [operator], 1) for note in (*map(notes.signed, notes.NO_TREE_HEADS), *notes.NO_NOTES)]
     assert set(call(page, "notes", "openTreeHead", malformed)) == {"EncodingError"}
 
 

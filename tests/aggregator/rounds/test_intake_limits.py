@@ -240,7 +240,7 @@ def test_all_tickets_hold_after_a_restart_for_the_open_round_and_the_next(play: 
         for made, round_ in ((now, 1), (early, 2)):
             answer = await desk.header(made)
             assert (answer.status, answer.round) == (HandIn.HAVE_TICKET, round_)
-            assert answer.ticket[0].open(desk.ledger.manifest.operators[0]).contribution == made.digest
+            assert answer.ticket[0].open(desk.ledger.manifest.operators).contribution == made.digest
             for place in (0, 1):
                 assert desk.opened(await desk.part(made, place)).round == round_
         await says_no(desk.part(headed, 1), "hand it in again")  # that was in memory only

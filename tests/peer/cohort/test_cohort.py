@@ -777,7 +777,7 @@ def test_all_claims_come_into_one_contribution(local_steps: int, way: str) -> No
         for mate, each in zip(mates[1:], accepted, strict=True):
             assert isinstance(each, Accepted)
             assert mate.claim().digest in each.contribution.open().claims
-            assert each.ticket.open(OPERATOR.public_key).contribution == each.contribution.digest
+            assert each.ticket.open([OPERATOR.public_key]).contribution == each.contribution.digest
             assert each.mean is None  # a dense codec leaves no residual
 
     play(story, local_steps=local_steps)

@@ -98,7 +98,7 @@ def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(tmp_pa
         (path,) = (tmp_path / "proofs").iterdir()
         assert str(path) in str(raised.value)
         found = verify_wrong_group(path.read_bytes(), measure, scene.given.signed.run)
-        assert (found.round, found.differs, found.operator) == (ROUND, 1, OPERATOR.public_key)
+        assert (found.round, found.differs, found.operators) == (ROUND, 1, (OPERATOR.public_key,))
         assert checker.outcomes == {"wrong": 1}
 
     story(committed(is_wrong=True), tmp_path / "proofs", work)

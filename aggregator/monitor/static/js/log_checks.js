@@ -21,11 +21,12 @@ export function verdictOf(error) {
 
 /** Dispatches "change" when a head was checked. */
 export class LogChecks extends EventTarget {
-  /** Check the log of a run (hex), signed by an operator's key (hex). */
-  constructor(run, operator) {
+  /** Check the log of a run (hex), signed by `quorum` of its operators' keys (hex). */
+  constructor(run, { operators, quorum }) {
     super();
-    this.key = fromHex(operator);
-    this.origin = originOf(run, this.key);
+    this.keys = operators.map(fromHex);
+    this.quorum = quorum;
+    this.origin = originOf(run);
     this.store = `manta.head.${run}`;
     this.first = null;
     this.newest = null; // the newest head that holds
@@ -83,7 +84,7 @@ export class LogChecks extends EventTarget {
   }
 
   async open(note) {
-    const found = await openTreeHead(note, this.origin, this.key);
+    const found = await openTreeHead(note, this.origin, this.keys, this.quorum);
     if (found.origin !== this.origin) throw new ProofError(`a tree head of another log: ${found.origin}`);
     return found;
   }
@@ -129,7 +130,8 @@ export class LogChecks extends EventTarget {
       steps.push([`Its ${bytes.length} bytes have the hash`, toHex(leaf)]);
       await verifyInclusion(leaf, index, head.size, proof.map(fromHex), head.root);
       steps.push([`With ${proof.length} hashes beside it that leads to the root`, toHex(head.root)]);
-      steps.push([`That root of ${head.size} entries is signed by the operator's key`, toHex(this.key)]);
+      const by = this.keys.length === 1 ? "the operator's key" : `${this.quorum} or more of the operators' keys`;
+      steps.push([`That root of ${head.size} entries is signed by ${by}`, this.keys.map(toHex).join(", ")]);
       opened = openEntry(bytes);
       await verifySigned(opened);
       if (opened.signed) steps.push([`It is a ${opened.kind}; its own signature holds too, by`, peerName(opened.signed.key)]);

@@ -37,7 +37,7 @@ function tell({ state, reason }) {
 
 async function begin() {
   const run = await runOf();
-  const checks = new LogChecks(run.run, run.ledger.operator);
+  const checks = new LogChecks(run.run, run.ledger);
   const work = new YourWork(checks);
   const overview = new Overview(run);
   const people = new People(run, (peer) => work.choose(peer));

@@ -1,7 +1,7 @@
 /**
- * Signed tree heads: C2SP tlog-checkpoint in a C2SP signed note, opened as protocol/notes.py opens them, and Ed25519 by WebCrypto.
+ * Signed tree heads: C2SP tlog-checkpoint in a C2SP signed note, opened as protocol/operators.py opens them, and Ed25519 by WebCrypto.
  *
- * Signatures of others than the operator, a witness's for example, are passed over here and counted.
+ * Signatures of others than the operators, a witness's for example, are passed over here and counted.
  */
 
 import { EncodingError, areEqual, concat, fromBase64, fromText, toHex } from "./bytes.js";
@@ -9,7 +9,10 @@ import { Unchecked, sha256, webCrypto } from "./merkle.js";
 
 const MAX_NOTE_BYTES = 131072;
 const MAX_SIGNATURES = 100;
-const ED25519 = 1; // C2SP's signature type
+// C2SP's signature types
+const ED25519 = 1;
+const COSIGNATURE = 4;
+const TIME_BYTES = 8; // of a cosignature, before its signature
 const P = 2n ** 255n - 19n;
 // The y coordinates of the points of low order: with such a key one signature fits many messages.
 const LOW_ORDER_Y = [
@@ -23,24 +26,47 @@ const LOW_ORDER_Y = [
 /** A signature that does not hold, or is not there. */
 export class SignatureError extends Error {}
 
-/** Return the origin line, and the key's name, of an operator's log of a run (hex and a 32-byte key). */
-export function originOf(run, operatorKey) {
-  return `manta/${run}/${toHex(operatorKey).slice(0, 16)}`;
+/** Return the origin line of a run's log (hex), and the name of its operators' keys. */
+export function originOf(run) {
+  return `manta/${run}`;
 }
 
 /**
- * Return {origin, size, root, others} of a note signed by `publicKey` under `name`; `others` are the names of other signers.
- * Throws EncodingError, SignatureError, Unchecked.
+ * Return {origin, size, root, others} of a note that `quorum` of the operators' `keys` signed, one of them at least under `name`; `others`
+ * are the names of other signers. Throws EncodingError, SignatureError, Unchecked.
  */
-export async function openTreeHead(note, name, publicKey) {
+export async function openTreeHead(note, name, keys, quorum) {
   const { text, signatures } = split(note);
-  const wanted = (await sha256(concat(fromText(`${name}\n`), [ED25519], publicKey))).slice(0, 4);
-  const isOwn = (one) => one.name === name && areEqual(one.bytes.slice(0, 4), wanted);
-  const own = signatures.filter(isOwn);
-  if (!own.length) throw new SignatureError(`the tree head has no signature of ${name}`);
-  for (const one of own) await verifySignature(publicKey, fromText(text), one.bytes.slice(4));
-  const others = signatures.filter((one) => !isOwn(one)).map((one) => one.name);
+  const known = [];
+  for (const key of keys) {
+    for (const [kind, as] of [[ED25519, name], [COSIGNATURE, `manta/witness/${toHex(key)}`]]) {
+      known.push({ key, kind, name: as, id: (await sha256(concat(fromText(`${as}\n`), [kind], key))).slice(0, 4) });
+    }
+  }
+  const signers = new Set();
+  const others = [];
+  let isByLog = false;
+  for (const one of signatures) {
+    const by = known.find((each) => each.name === one.name && areEqual(each.id, one.bytes.slice(0, 4)));
+    if (by === undefined) {
+      others.push(one.name);
+      continue;
+    }
+    await verifyLine(by, text, one.bytes.slice(4));
+    signers.add(toHex(by.key));
+    isByLog ||= by.kind === ED25519;
+  }
+  if (!isByLog) throw new SignatureError(`the tree head has no signature of ${name}`);
+  if (signers.size < quorum)
+    throw new SignatureError(`the tree head is signed by ${signers.size} of ${keys.length} operators, and ${quorum} have to`);
   return { ...parseTreeHead(text), others };
+}
+
+async function verifyLine({ key, kind }, text, bytes) {
+  if (kind === ED25519) return verifySignature(key, fromText(text), bytes);
+  if (bytes.length !== TIME_BYTES + 64) throw new EncodingError("a cosignature has a time and a signature, and nothing more");
+  const seconds = bytes.slice(0, TIME_BYTES).reduce((time, byte) => 256n * time + BigInt(byte), 0n);
+  return verifySignature(key, fromText(`cosignature/v1\ntime ${seconds}\n${text}`), bytes.slice(TIME_BYTES));
 }
 
 /** Check an Ed25519 signature (64 bytes) of a message by a key (32 bytes). Throws SignatureError, Unchecked. */

@@ -32,7 +32,7 @@ export class Record extends EventTarget {
     });
     checks.addEventListener("change", () => this.showVerdict());
     this.known = null; // the verdict on the run or the key that the reader knows
-    setText(byId("known-key"), run.ledger.operator);
+    setText(byId("known-key"), run.ledger.operators.join(", "));
     byId("known-form").addEventListener("submit", (event) => {
       event.preventDefault();
       this.compare(byId("known-text").value);
@@ -60,7 +60,7 @@ export class Record extends EventTarget {
     };
     const steps = newest && [
       `${count(first.size)} entries when this browser looked first, ${count(newest.size)} now, which begin with those.`,
-      `Signed by the operator's key ${shortHash(this.run.ledger.operator)}; checked ${numChecks === 1 ? "once" : `${count(numChecks)} times`} since this page was opened.`,
+      `Signed by ${signersOf(this.run.ledger)}; checked ${numChecks === 1 ? "once" : `${count(numChecks)} times`} since this page was opened.`,
     ];
     fill(
       byId("consistency"),
@@ -91,7 +91,7 @@ export class Record extends EventTarget {
   /** Compare this run and its key with what the reader knows; dispatches "compared". */
   async compare(text) {
     const { compare } = await import("./known.js"); // few want it: it is not part of the first view
-    const { state, reason } = await compare(text, this.run.run, this.run.ledger.operator);
+    const { state, reason } = await compare(text, this.run.run, this.run.ledger);
     this.known = { state, reason };
     const answer = { true: `Yes. ${reason}.`, false: `No: ${reason}. Do not believe this page.`, unchecked: `Not compared: ${reason}.` }[state];
     fill(byId("known-answer"), h("p", { class: `verdict ${state}` }, answer));
@@ -247,4 +247,9 @@ function save(name, content) {
   const url = URL.createObjectURL(new Blob([JSON.stringify(content, null, 1)], { type: "application/json" }));
   h("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+function signersOf({ operators, quorum }) {
+  if (operators.length === 1) return `the operator's key ${shortHash(operators[0])}`;
+  return `${quorum} or more of the ${operators.length} operators`;
 }
