@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.clear_errors import clear_errors
+from peer.commands.credits import credits_command
 from peer.commands.limit_options import limit_options
 from peer.commands.upkeep import COMMANDS
 from protocol.errors import Unreachable, UserError
@@ -238,7 +239,7 @@ def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
         end_soon()
 
 
-for command in COMMANDS:
+for command in (*COMMANDS, credits_command):
     main.add_command(command)
 
 

@@ -182,15 +182,14 @@ class PeerLoop:
             board,
             lap,
             on_news=self._on_news,
-            on_counted=lambda round_: self._credit.ask(round_),
+            on_counted=lambda *counted: self._credit.counted(*counted),
         )
         self._credit = Credit(
-            self.manifest,
+            signed,
             self.course,
             identity.public_key,
             self.log,
             store,
-            self.run_id,
             board,
             mean_bytes=sum(vector_group_sizes(count)),
             commitment=self._commits.commitment,

@@ -6,11 +6,24 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from peer.faults import fault_line, plain_fault
 from peer.store import PeerStore
 from peer.voice import Form, Voice
 from protocol.errors import StorageError
+from swarm.messages import CreditWord
 
 _ROUNDS = 40  # of which it is known how many samples they had
+
+_CREDIT_FIGURES = (
+    "credit",
+    "credit_round",
+    "credit_checked",
+    "credit_final",
+    "credit_pending",
+    "credit_until",
+    "credit_void",
+    "credit_faults",
+)
 
 YOU = "you"  # in the place of a limit: who paused is the person
 
@@ -50,6 +63,12 @@ class PeerStatus:
     last_samples: int = 0  # of this peer in it
     credit: int | None = None  # earned over all rounds up to ``credit_round``, as the log says; None: it did not say
     credit_round: int = 0
+    credit_final: int = 0  # of it, as the log says, what nothing takes back
+    credit_pending: int = 0  # and what guilt still can
+    credit_until: int = 0  # the round with which the last of that is final
+    credit_void: int = 0  # what was taken back, or earned after guilt; it is not in ``credit``
+    credit_faults: list[dict[str, Any]] = field(default_factory=list)  # why: amount, round, reason and claim (hex) of the newest verdicts
+    is_proven: bool = True  # as the log says: its samples weigh fully
     credit_checked: int = 0  # of it, what this peer computed itself from the claims of ``credit_rounds`` rounds
     credit_rounds: int = 0
     credit_fault: str = ""  # how the log's word and its claims differ
@@ -141,16 +160,30 @@ class StatusBoard:
         if round_ > status.last_round:
             status.last_round, status.last_samples = round_, samples
 
-    def credit(self, round_: int, credit: int, checked: int, rounds: int) -> None:
-        """Show what was earned up to a round, and how much of it was computed here, from the claims of so many rounds."""
-        self.update(credit=credit, credit_round=round_, credit_checked=checked, credit_rounds=rounds)
+    def credit(self, word: CreditWord, checked: int, rounds: int) -> None:
+        """Show what was earned, as the log says, and how much of it was computed here, from the claims of so many rounds."""
+        faults = [plain_fault(each) for each in word.faults]
+        if faults and faults != self.status.credit_faults:
+            self.say(f"credit was taken back: {'; '.join(map(fault_line, faults))}: the log says so, and its findings are entries of it")
+        self.update(
+            credit=word.credit,
+            credit_round=word.round,
+            credit_final=word.final,
+            credit_pending=word.pending,
+            credit_until=word.until,
+            credit_void=word.void,
+            credit_faults=faults,
+            is_proven=bool(word.proven),
+            credit_checked=checked,
+            credit_rounds=rounds,
+        )
 
     def earned(self, round_: int, earned: int, *, is_checked: bool) -> None:
         """Show what a round that counted this peer paid, computed here or as the log says."""
         status = self.status
         if round_ >= status.earned_round:
             self.update(earned_round=round_, earned=earned, earned_checked=is_checked)
-        figures = {"credit": status.credit, "credit_round": status.credit_round, "credit_checked": status.credit_checked}
+        figures = {name: getattr(status, name) for name in _CREDIT_FIGURES}
         self._voice.tell("credit", round=round_, earned=earned, checked=is_checked, **figures)
 
     def fields(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ runs/<run>/newest     the newest commit that was heard of, as the log proves it:
 runs/<run>/agreed     the newest one of which it is known that all heads seen before, here and by others, are of its history
 runs/<run>/pass       the log's word that this peer was let in, where not everybody is
 runs/<run>/credit     what this peer has earned, as the log says and as it computed itself
+runs/<run>/slips/     a pay slip for each round that counted this peer (see ``peer.rounds.slips``)
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 runs/<run>/records/   the records of its lots, where the run's claims are audited (see ``swarm.records``)
@@ -29,6 +30,8 @@ from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.records import Header
 from protocol.signing import sha256
 from swarm.disk import IDENTITY, make_directory, replace_file, write_durably
+
+RUNS, NEWEST, CREDIT, SLIPS = "runs", "newest", "credit", "slips"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +138,7 @@ class PeerStore:
         Raises:
             StorageError: the disk refuses.
         """
-        self._replace(run, "newest", receipt)
+        self._replace(run, NEWEST, receipt)
 
     def load_newest(self, run: bytes) -> bytes | None:
         """Return the packed receipt of the newest commit known; None: there is none. Whether it proves anything is not looked at.
@@ -143,7 +146,7 @@ class PeerStore:
         Raises:
             StorageError: it cannot be read.
         """
-        return _read(self._run_path(run) / "newest")
+        return _read(self._run_path(run) / NEWEST)
 
     def save_agreed(self, run: bytes, receipt: bytes) -> None:
         """Keep the packed receipt of the newest commit whose head agrees with all that were seen. A power cut may bring one before back.
@@ -183,7 +186,7 @@ class PeerStore:
         Raises:
             StorageError: the disk refuses.
         """
-        self._replace(run, "credit", data)
+        self._replace(run, CREDIT, data)
 
     def load_credit(self, run: bytes) -> bytes | None:
         """Return what was kept of this peer's credit; None: nothing.
@@ -191,7 +194,7 @@ class PeerStore:
         Raises:
             StorageError: it cannot be read.
         """
-        return _read(self._run_path(run) / "credit")
+        return _read(self._run_path(run) / CREDIT)
 
     def save_residual(self, run: bytes, digest: bytes, values: NDArray[np.float32]) -> None:
         """Keep a residual under its digest; durable when this returns.
@@ -245,6 +248,10 @@ class PeerStore:
         """Return the folder for the records of this peer's lots."""
         return self._run_path(run) / "records"
 
+    def slips_path(self, run: bytes) -> Path:
+        """Return the folder for this peer's pay slips."""
+        return self._run_path(run) / SLIPS
+
     def write_status(self, status: dict[str, Any]) -> None:
         """Replace the status file."""
         replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
@@ -255,7 +262,7 @@ class PeerStore:
         replace_file(path, data)
 
     def _run_path(self, run: bytes) -> Path:
-        return self.directory / "runs" / run.hex()[:16]
+        return self.directory / RUNS / run.hex()[:16]
 
     def _sealed_path(self, run: bytes) -> Path:
         return self._run_path(run) / "sealed"

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protocol.cosignatures import Cosignature
 from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
@@ -20,6 +20,7 @@ from swarm import waits
 from swarm.messages import (
     MAX_ANSWER_BYTES,
     MAX_CONSISTENCY_BYTES,
+    MAX_CREDIT_BYTES,
     MAX_NEWS_BYTES,
     MAX_PROVEN_ROW_BYTES,
     MAX_RECEIPT_BYTES,
@@ -39,13 +40,11 @@ from swarm.messages import (
     News,
     ProvenRow,
     ShownHead,
-    ShownRow,
 )
 from swarm.rpc import Endpoint, Refused
 from swarm.tasks import together
 
 GROUPS_IN_FLIGHT = 4
-_MAX_CREDIT_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +61,7 @@ class OwnRow:
 
     row: Row
     contribution: Contribution
+    proof: ProvenRow | None = field(default=None, compare=False)  # as it came, for whoever keeps it
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class LogClient:
         commitment = self._proven(news.receipt[0])
         row = None
         if news.row:
-            row = self._checked(news.row[0], commitment.proven.round)
+            row = self._checked(ProvenRow(news.receipt[0], news.row[0]), commitment.proven.round)
         return Told(commitment, row, news.left_ms, key == self.operator)
 
     async def head(self, held: Commitment | None) -> ShownHead:
@@ -235,7 +235,7 @@ class LogClient:
         entry = self._proven(proven.receipt).proven.round
         if entry.round != round:
             raise EncodingError("a row of another round than was asked for")
-        return self._checked(proven.row, entry)
+        return self._checked(proven, entry)
 
     async def table(self, entry: Round, source: PublicKey) -> tuple[tuple[Row, ...], tuple[int, ...]]:
         """Return the rows of a committed round, and what each weighs in its mean.
@@ -255,7 +255,7 @@ class LogClient:
             RemoteFault: the log does not say it.
         """
         answer = await self._endpoint.call(self.operator, "credit", pack(AskCredit(round, self._endpoint.key)), timeout_s=waits.CALL_S)
-        return unpack(CreditWord, answer, max_bytes=_MAX_CREDIT_BYTES)
+        return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
     async def claims(self, round: int) -> TableClaims:
         """Return what the log says are the contributions of a committed round with their claims (see ``protocol.earnings.earned``).
@@ -287,12 +287,13 @@ class LogClient:
     def _proven(self, receipt: Receipt) -> Commitment:
         return Commitment(receipt, open_round_receipt(receipt, self.operators))
 
-    def _checked(self, shown: ShownRow, entry: Round) -> OwnRow:
+    def _checked(self, proof: ProvenRow, entry: Round) -> OwnRow:
         """Return a row of the table of ``entry``; whether it has a claim of this node is seen by whoever knows its claims."""
+        shown = proof.row
         shown.proof.check(entry)
         if shown.contribution.digest != shown.proof.row.contribution:
             raise EncodingError("a row of another contribution than the one that comes with it")
-        return OwnRow(shown.proof.row, shown.contribution.open())
+        return OwnRow(shown.proof.row, shown.contribution.open(), proof)
 
     def _with_ticket(self, signed: SignedTicket, contribution: bytes) -> HandedIn:
         return HandedIn(HandIn.HAVE_TICKET, checked_ticket(signed, self.operators, contribution).round, signed)

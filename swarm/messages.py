@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from enum import IntEnum
 
+from protocol.accounts import Void
 from protocol.cosignatures import Cosignature
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
 from protocol.operators import MAX_COUNTED_BYTES
 from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution, SignedTicket
+from protocol.standing import REASONS
 from protocol.table import RowProof
 
 MAX_HEADER_BYTES = (MAX_COHORT + 1) * MAX_ENTRY_BYTES
@@ -21,6 +23,8 @@ _MAX_CONSISTENCY = 128  # hashes: two paths
 MAX_SHOWN_HEAD_BYTES = MAX_COUNTED_BYTES + _MAX_CONSISTENCY * 40
 MAX_ASK_CONSISTENCY_BYTES, MAX_CONSISTENCY_BYTES = 64, 64 + _MAX_CONSISTENCY * 40
 MAX_COSIGNED_BYTES = 192
+MAX_FAULTS = 8
+MAX_CREDIT_BYTES = 128 + MAX_FAULTS * 96
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts, a note and a proof
 _MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
 
@@ -197,15 +201,32 @@ class AskCredit:
 
 @dataclass(frozen=True, slots=True)
 class CreditWord:
-    """What the log says that a key has earned."""
+    """What the log says that a key has earned; see ``protocol.accounts``."""
 
     round: int  # the newest that is counted
-    credit: int  # over all rounds up to it
-    earned: tuple[int, ...]  # in the round that was asked for, at most one; none where its table is not kept any more
+    final: int
+    pending: int
+    until: int  # the round with which the last of what is pending is final; 0: nothing is pending
+    void: int  # of all faults
+    faults: tuple[Void, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
+    samples: int  # that audits found good since the last fault
+    proven: int  # 1: the key is; in an open run all are
+    earned: tuple[int, ...]  # by its work in the round that was asked for, at most one; none where its table is not kept any more
 
     def __post_init__(self) -> None:
-        if len(self.earned) > 1 or not 0 <= self.round < 2**62 or not all(0 <= each < 2**80 for each in (self.credit, *self.earned)):
+        amounts = (self.final, self.pending, self.void, self.samples, *self.earned, *(each.amount for each in self.faults))
+        rounds = (self.round, self.until, *(each.fault.round for each in self.faults))
+        if len(self.earned) > 1 or not all(0 <= each < 2**80 for each in amounts) or not all(0 <= each < 2**62 for each in rounds):
             raise ValueError("credit of more than one round, or out of range")
+        if len(self.faults) > MAX_FAULTS or self.proven not in (0, 1):
+            raise ValueError("more faults than are told, or a key that is neither proven nor not")
+        if any(each.fault.reason not in REASONS or len(each.fault.claim) not in (0, 32) for each in self.faults):
+            raise ValueError("a fault without a reason that there is, or of something that is no claim")
+
+    @property
+    def credit(self) -> int:
+        """What the key has, for good or for now."""
+        return self.final + self.pending
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from aggregator.rounds.news import credit_word
 from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named
 from automl.training.course import RunCourse
@@ -251,14 +252,15 @@ class MemoryLog:
 
     async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
         round_ = unpack(messages.AskTable, request, max_bytes=128).round
-        headers = [self.handed[listed.row.contribution][0] for listed in self.ledger.table_at(round_) or ()]
-        return pack(TableClaims(tuple(map(self.shows, headers))))
+        table = self.ledger.table_at(round_) or ()
+        headers, unproven = [self.handed[one.row.contribution][0] for one in table], tuple(one.row.unproven for one in table)
+        return pack(TableClaims(tuple(map(self.shows, headers)), unproven if any(unproven) else ()))
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.AskCredit, request, max_bytes=128)
         table = self.ledger.table_at(ask.round)
         earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
-        return pack(messages.CreditWord(self.ledger.round, self.ledger.credit_of(ask.key), earned))
+        return pack(credit_word(self.ledger, ask.key, earned))
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.HeldHead, request, max_bytes=2**20)

@@ -13,14 +13,14 @@ from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import Unreachable
 from protocol.exchange import grace_ms
-from protocol.ledger import KEPT_TABLES
+from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
 from protocol.merkle import Tree, leaf_hash
 from protocol.records import Header, SignedClaim, SignedContribution, open_entry
 from protocol.signing import PublicKey
 from protocol.table import RowProof, table_bytes
 from swarm import waits
-from swarm.messages import AfterRound, AskCredit, AskRow, AskTable, CreditWord, News, ProvenRow, ShownRow
+from swarm.messages import MAX_FAULTS, AfterRound, AskCredit, AskRow, AskTable, CreditWord, News, ProvenRow, ShownRow
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 
@@ -78,6 +78,23 @@ class _ProvenTable:
                 claims = []
             self._claims = pack(TableClaims(tuple(headers), unproven if any(unproven) else ()))
         return self._claims
+
+
+def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWord:
+    """Return what a log says of a key's credit; ``earned``: by its work in the round that was asked for."""
+    account, standing = ledger.standing.account(key), ledger.standing
+    newest = max((round_ for round_, _ in account.pending), default=None)
+    return CreditWord(
+        round=ledger.round,
+        final=account.final,
+        pending=account.credit - account.final,
+        until=0 if newest is None else newest + standing.accounts.rounds,
+        void=sum(each.amount for each in account.void),
+        faults=account.void[-MAX_FAULTS:],
+        samples=standing.samples[key],
+        proven=int(standing.is_proven(key)),
+        earned=earned,
+    )
 
 
 class NewsDesk:
@@ -160,7 +177,7 @@ class NewsDesk:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
         ledger = self._log.ledger
         earned = (self._table_of(ask.round).earned.get(ask.key, 0),) if ledger.table_at(ask.round) and ask.round <= self._round else ()
-        return pack(CreditWord(ledger.round, ledger.credit_of(ask.key), earned))
+        return pack(credit_word(ledger, ask.key, earned))
 
     def _table_of(self, round_: int) -> _ProvenTable:
         """Return the table of a committed round.

@@ -7,11 +7,21 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from peer.faults import fault_line
 from peer.limits.limits import listed
 from protocol.errors import UserError
 
 _FILE = "status.json"
 _MAX_BYTES = 1024 * 1024
+
+
+class _Fault(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    amount: int
+    round: int
+    reason: str
+    claim: str
 
 
 class _Shown(BaseModel):
@@ -42,6 +52,11 @@ class _Shown(BaseModel):
     rounds_counted: int = 0
     credit: int | None = None
     credit_round: int = 0
+    credit_final: int = 0
+    credit_pending: int = 0
+    credit_until: int = 0
+    credit_faults: list[_Fault] = []
+    is_proven: bool = True
     credit_checked: int = 0
     credit_rounds: int = 0
     credit_fault: str = ""
@@ -132,6 +147,13 @@ def _lines_of_credit(shown: _Shown) -> Iterator[str]:
         voucher = "as the log says; none of it checked here"
     unaudited = ", unaudited: nobody else can compute lots of private data again" if shown.is_unaudited else ""
     yield f"credit: {shown.credit:,} up to round {shown.credit_round} ({voucher}{unaudited})"
+    if shown.credit_pending:
+        rest = f"final {shown.credit_final:,}, pending {shown.credit_pending:,} (the last of it final with round {shown.credit_until})"
+        yield f"of it {rest}: as the log says"
+    for fault in shown.credit_faults:
+        yield f"taken back: {fault_line(fault.model_dump())}: as the log says; its findings are entries of the log"
+    if not shown.is_proven:
+        yield "not proven yet: audits look at all you hand in, and it weighs less until they have found enough of it good (as the log says)"
     if shown.earned_round:
         yield f"round {shown.earned_round} paid {shown.earned:,} of it ({'checked' if shown.earned_checked else 'as the log says'})"
     if shown.credit_fault:

@@ -47,6 +47,9 @@ class Picture(BaseModel):
     credit: int | None = None  # as the log says, and of it what the peer computed itself
     credit_checked: int = 0
     credit_fault: str = ""
+    credit_pending: int = 0  # of it, and what is void, as the log says
+    credit_until: int = 0
+    credit_void: int = 0
     is_unaudited: bool = False
     earned_round: int = 0
     earned: int = 0  # in that round

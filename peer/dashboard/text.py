@@ -121,7 +121,7 @@ def own_rows(picture: Picture, rates: Rates | None) -> Rows:
     return [
         ("samples/s", "-" if rates is None else f"{rates.samples:,.1f}"),
         ("counted", f"{picture.samples_counted:,} samples", count(picture.samples_counted)),
-        ("in rounds", f"{picture.rounds_counted:,}"),
+        _pending(picture) or ("in rounds", f"{picture.rounds_counted:,}"),
         *_credit(picture),
         ("newest", *_newest(picture)),
         ("lost", f"{picture.samples_lost:,} samples", count(picture.samples_lost)),
@@ -155,6 +155,21 @@ def _credit(picture: Picture) -> Rows:
         checked = f"{100 * picture.credit_checked // picture.credit if picture.credit else 0}% of it"
     paid = (f"+{picture.earned:,}", f"+{count(picture.earned)}") if picture.earned_round else ("-",)
     return [("credit", f"{picture.credit:,}", count(picture.credit)), ("checked", checked), ("paid", *paid)]
+
+
+def _pending(picture: Picture) -> tuple[str, ...] | None:
+    """Return what of the credit guilt can take back, or did, as the log says; None: nothing, as in any run without audits."""
+    if picture.credit_void:
+        void, rest = f"void {count(picture.credit_void)}", f"{count(picture.credit_pending)}, " if picture.credit_pending else ""
+        return "pending", f"{rest}{void}", void
+    if not picture.credit_pending:
+        return None
+    return (
+        "pending",
+        f"{picture.credit_pending:,} to round {picture.credit_until}",
+        f"{picture.credit_pending:,}",
+        count(picture.credit_pending),
+    )
 
 
 def swarm_rows(picture: Picture, rates: Rates | None) -> Rows:

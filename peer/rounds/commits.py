@@ -12,7 +12,7 @@ from peer.training.work import Lap, now_ms
 from protocol.exchange import MAX_AGE, codec_named
 from protocol.manifest import Manifest
 from protocol.pace import Pace
-from protocol.records import Round
+from protocol.records import Round, SignedClaim
 from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm.log_client import Commitment, LogClient, OwnRow, Told
 
@@ -36,9 +36,11 @@ class Commits:
         lap: Lap,
         *,
         on_news: Callable[[Round], None],
-        on_counted: Callable[[int], None] = lambda _: None,
+        on_counted: Callable[[int, SignedClaim, OwnRow | None], None] = lambda *_: None,
     ) -> None:
-        """Know of none. ``on_news`` is called with each that becomes the newest one, ``on_counted`` with each whose table has this peer."""
+        """Know of none. ``on_news`` is called with each that becomes the newest one, ``on_counted`` with each whose table has this peer,
+        the claim, and the row as the log proved it, if it did.
+        """
         self._codec = codec_named(manifest.exchange.codec)
         self._machine = machine
         self._pace = pace
@@ -153,7 +155,7 @@ class Commits:
         promised = sealed.accepted or sealed.header.contribution
         self._listed = (promised.digest if row is None else row.row.contribution, round_)
         self._board.counted(round_, sealed.samples)
-        self._on_counted(round_)
+        self._on_counted(round_, sealed.header.claims[0], row)
 
     def _broken(self, round_: int, sealed: Sealed) -> None:
         self._residuals.dropped()

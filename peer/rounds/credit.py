@@ -2,55 +2,34 @@
 
 Credit is a pure function of the log, and a round's part of it one of that round's claims; the more peers, the more bytes. So they are
 fetched the more rarely the dearer it is, as means are checked (``peer.rounds.check``): in a small run for each round, in a large one for
-some, by lot. What the log says of the others stays its word, and is shown as that. What was found out outlives the program.
+some, by lot. What the log says of the others stays its word, and is shown as that. What was found out outlives the program, and so do the
+proofs: a pay slip for each round that counted this peer (``peer.rounds.slips``), which ``manta-peer credits`` checks without the log.
 """
 
 import asyncio
 import logging
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 
 from peer.rounds.check import SHARE
+from peer.rounds.credit_file import REMEMBERED, Kept, credit_bytes, read_credit
+from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.course import Course
-from protocol.earnings import earned
-from protocol.encoding import pack, unpack
+from protocol.earnings import TableClaims, earned
 from protocol.errors import MantaError, RemoteFault, StorageError
-from protocol.manifest import Manifest
-from protocol.records import Round
-from protocol.signing import sha256
+from protocol.manifest import SignedManifest
+from protocol.records import Round, SignedClaim
+from protocol.slips import Slip
 from swarm import waits
-from swarm.log_client import Commitment, LogClient
+from swarm.log_client import Commitment, LogClient, OwnRow
 from swarm.messages import CreditWord
 
 _CLAIM_BYTES = 800  # of a contribution of one claim, as it travels, about
-_REMEMBERED = 64  # newest rounds that were computed: none is added twice
-_MAX_FILE_BYTES = 4096
 
 logger = logging.getLogger("manta.peer")
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """What is known, as it is kept."""
-
-    round: int = 0  # the newest that the log's word counts; 0: it said nothing yet
-    credit: int = 0  # by the log's word
-    checked: int = 0  # computed here: the sum over ...
-    num_checked: int = 0  # ... so many rounds
-    newest: tuple[int, ...] = ()  # of these rounds
-
-    def __post_init__(self) -> None:
-        if min(self.round, self.credit, self.checked, self.num_checked) < 0 or len(self.newest) > _REMEMBERED:
-            raise ValueError("a credit that cannot be")
-
-
-@dataclass(frozen=True, slots=True)
-class _File:
-    kept: Kept
-    digest: bytes
 
 
 class Credit:
@@ -58,12 +37,11 @@ class Credit:
 
     def __init__(
         self,
-        manifest: Manifest,
+        signed: SignedManifest,
         course: Course,
         key: bytes,
         log: LogClient,
         store: PeerStore,
-        run: bytes,
         board: StatusBoard,
         *,
         mean_bytes: int,
@@ -73,35 +51,50 @@ class Credit:
         """Know what was kept at the last time.
 
         Args:
-            manifest: the run's.
+            signed: the run's manifest.
             course: what its rounds ask for.
             key: whose credit it is.
             log: the line to the log.
             store: where it is kept.
-            run: the run's id.
             board: shows it.
             mean_bytes: of a round's mean: what the claims are dear beside.
             commitment: returns one of the newest commits.
             rng: draws which rounds are computed.
         """
-        self._manifest = manifest
+        self._manifest = signed.open()
         self._course = course
         self._key = key
         self._log = log
         self._store = store
-        self._run = run
+        self._run = signed.run
+        self._slips = SlipFolder(store.slips_path(signed.run))
+        self._slips.begin(signed)
         self._board = board
         self._mean_bytes = mean_bytes
         self._commitment = commitment
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
+        self._unpaid = self._slips.unpaid()  # by round
         self._kept = self._load()
         self._show()
 
-    def ask(self, round_: int = 0) -> None:
-        """Find out what was earned so far; and in ``round_``, which counted this peer."""
-        self._tasks.add(task := asyncio.create_task(self._ask(round_)))
+    def ask(self) -> None:
+        """Find out what was earned so far."""
+        self._begin(self._ask((*self._unpaid, 0)))
+
+    def counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
+        """Keep what proves that a round's table has a claim of this peer, and find out what it paid.
+
+        Args:
+            round_: the round.
+            claim: this peer's.
+            row: as the log proved it; None: the log shows that table no more.
+        """
+        self._begin(self._counted(round_, claim, row))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.add(task := asyncio.create_task(work))
         task.add_done_callback(self._tasks.discard)
 
     async def settle(self) -> None:
@@ -116,18 +109,36 @@ class Credit:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _ask(self, round_: int) -> None:
-        async with self._turn:
-            try:
-                word = await self._log.credit(round_)
-                found = await self._computed(round_) if round_ and round_ not in self._kept.newest else None
-            except MantaError as error:  # the figures are for people: nothing waits for them, and the next word has all of them
-                logger.info("credit not told round=%d reason=%s", round_, error)
-                return
-            self._take(round_, word, found)
+    async def _counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
+        if row is not None and row.proof is not None:
+            shown = row.proof.row
+            slip = Slip(row.proof.receipt, shown.proof, shown.contribution, claim)
+            self._unpaid[round_] = slip
+            await self._keep(round_, slip)
+        await self._ask(sorted({*self._unpaid, round_}))
 
-    async def _computed(self, round_: int) -> int | None:
-        """Return what this peer earned in a round, by its claims; None: they are too dear, or cannot be had."""
+    async def _ask(self, rounds: Sequence[int]) -> None:
+        async with self._turn:
+            for round_ in rounds:
+                try:
+                    word = await self._log.credit(round_)
+                    found = await self._computed(round_) if round_ and round_ not in self._kept.newest else None
+                except MantaError as error:  # the figures are for people: nothing waits for them, and the next word has all of them
+                    logger.info("credit not told round=%d reason=%s", round_, error)
+                    return
+                self._take(round_, word, None if found is None else found[1])
+                if (slip := self._unpaid.pop(round_, None)) is not None:
+                    claims, paid = ((), word.earned) if found is None else ((found[0],), (found[1],))
+                    await self._keep(round_, replace(slip, claims=claims, paid=paid))
+
+    async def _keep(self, round_: int, slip: Slip) -> None:
+        try:
+            await asyncio.to_thread(self._slips.keep, round_, slip)
+        except StorageError as error:
+            logger.error("slip not kept round=%d reason=%s", round_, error)
+
+    async def _computed(self, round_: int) -> tuple[TableClaims, int] | None:
+        """Return the claims of a round's table, and what this peer earned by them; None: they are too dear, or cannot be had."""
         commitment = self._commitment(round_)
         if commitment is None or not self._wants(commitment.proven.round):
             return None
@@ -138,25 +149,26 @@ class Credit:
         except MantaError as error:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
-        return shares.get(self._key, 0)
+        return claims, shares.get(self._key, 0)
 
     def _wants(self, entry: Round) -> bool:
         return self._rng.random() * SHARE * entry.rows * _CLAIM_BYTES < self._mean_bytes
 
     def _take(self, round_: int, word: CreditWord, found: int | None) -> None:
         kept = self._kept
-        if word.round >= kept.round:
-            kept = replace(kept, round=word.round, credit=word.credit)
+        if not kept.word or word.round >= kept.word[0].round:
+            kept = replace(kept, word=(word,))
         if found is not None:
-            newest = (*kept.newest, round_)[-_REMEMBERED:]
+            newest = (*kept.newest, round_)[-REMEMBERED:]
             kept = replace(kept, checked=kept.checked + found, num_checked=kept.num_checked + 1, newest=newest)
         self._kept = kept
         self._save()
         said = word.earned[0] if word.earned else None
+        newest_word = kept.word[0]
         if found is not None and said is not None and found != said:
             self._complain(f"the log says that this peer earned {said} in round {round_}, and its claims come to {found}")
-        elif kept.checked > kept.credit:
-            said_of = f"the log says that this peer earned {kept.credit} up to round {kept.round}"
+        elif kept.checked > newest_word.credit + newest_word.void:
+            said_of = f"the log says that this peer earned {newest_word.credit + newest_word.void} up to round {newest_word.round}"
             self._complain(f"{said_of}, and the claims of {kept.num_checked} of them come to {kept.checked}")
         self._show(round_, said if found is None else found, is_checked=found is not None)
 
@@ -167,8 +179,8 @@ class Credit:
 
     def _show(self, round_: int = 0, last: int | None = None, *, is_checked: bool = False) -> None:
         kept = self._kept
-        if kept.round:
-            self._board.credit(kept.round, kept.credit, kept.checked, kept.num_checked)
+        if kept.word:
+            self._board.credit(kept.word[0], kept.checked, kept.num_checked)
         if last is not None and round_:
             self._board.earned(round_, last, is_checked=is_checked)
 
@@ -177,16 +189,13 @@ class Credit:
         if data is None:
             return Kept()
         try:
-            found = unpack(_File, data, max_bytes=_MAX_FILE_BYTES)
-            if found.digest != sha256(pack(found.kept)):
-                raise RemoteFault("its digest is another one")
+            return read_credit(data)
         except RemoteFault as error:  # the log says it again, and nothing else follows from it
             logger.warning("what was kept of the credit is damaged reason=%s", error)
             return Kept()
-        return found.kept
 
     def _save(self) -> None:
         try:
-            self._store.save_credit(self._run, pack(_File(self._kept, sha256(pack(self._kept)))))
+            self._store.save_credit(self._run, credit_bytes(self._kept))
         except StorageError as error:
             logger.error("credit not kept reason=%s", error)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from aggregator.log.log import Log
+from aggregator.log.storage import read_manifest
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig, write_run_file
 from automl.evaluation.samples import Measured
@@ -24,12 +25,18 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import TINY
 from automl.training.snapshot import save_snapshot
 from automl.training.update import State, state_digest
+from peer.rounds.slips import SlipFolder
 from peer.store import KeptResiduals, PeerStore
 from peer.training.account import Account
+from protocol.earnings import TableClaims
+from protocol.encoding import pack
 from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
-from protocol.records import entry_of
+from protocol.merkle import Tree, leaf_hash
+from protocol.records import Header, entry_of, open_entry
 from protocol.signing import Identity, peer_name, sha256
+from protocol.slips import Slip
+from protocol.table import RowProof
 from protocol.versions import PROTOCOL
 from tests.contributions import PEERS, header_of, round_of
 from tests.formats.networks import PACKED, open_packed, shown, write_networks
@@ -96,13 +103,35 @@ def _peer(folder: Path) -> dict[str, object]:
         run, ledger = log.ledger.run, log.ledger
         lots = (1,) * len(ledger.course.costs(ledger.round + 1, "here"))
         header = header_of(ledger, PEER, lots=lots)
+        slip = _slip(log)
     (folder.parent / "log" / "log.lock").unlink()
+    slips = SlipFolder(store.slips_path(run))
+    slips.begin(read_manifest(folder.parent / "log"))
+    slips.keep(ROUNDS, slip)
     store.remember_run(run, ["/ip4/203.0.113.7/tcp/31000/p2p/" + peer_name(OPERATOR.public_key)])
     store.save_sealed(run, header, b"a body")
     digest = sha256(RESIDUAL.tobytes())
     store.save_residual(run, digest, RESIDUAL)
     store.save_residuals(run, KeptResiduals(digest, ROUNDS, ((header.contribution.digest, b""),)))
     return {"peer": peer_name(PEER.public_key), "sealed": header.contribution.digest.hex(), "residual": digest.hex()}
+
+
+def _slip(log: Log) -> Slip:
+    """Return the slip of ``PEER`` for the last round."""
+    index = log.ledger.index_at(ROUNDS)
+    table = log.ledger.table_at(ROUNDS)
+    assert index is not None
+    assert table is not None
+    records = [open_entry(entry) for entry in log.entries(index - 2 * len(table), 2 * len(table))]
+    claims, contributions = records[::2], records[1::2]
+    headers = tuple(Header(contribution, (claim,)) for claim, contribution in zip(claims, contributions, strict=True))
+    place = next(place for place, one in enumerate(table) if PEER.public_key in one.keys)
+    tree = Tree()
+    for one in table:
+        tree.append(leaf_hash(pack(one.row)))
+    row = RowProof(table[place].row, place, tuple(tree.inclusion_proof(place, len(table))))
+    paid = log.ledger.shares(table)[PEER.public_key]
+    return Slip(log.receipt(index), row, contributions[place], claims[place], (TableClaims(headers),), (paid,))
 
 
 def _noise(path: Path) -> float:

@@ -22,6 +22,7 @@ from automl.spaces.space import TINY
 from automl.training.snapshot import load_snapshot
 from automl.training.snapshot_header import read_header
 from automl.training.update import state_digest
+from peer.commands.earnings import runs_of
 from peer.config import load_config
 from peer.store import PeerStore
 from peer.training.account import Account, epsilon_of
@@ -85,6 +86,15 @@ def test_sealed_work_and_residuals_are_still_there(kept: Kept) -> None:
         assert sealed is not None
         assert sealed.header.contribution.digest.hex() == kept.expected["sealed"]
         sealed.header.contribution.open()
+
+
+def test_a_pay_slip_proves_what_was_earned(kept: Kept) -> None:
+    (found,) = runs_of(kept.folder / "peer", verify=True)
+    if not kept.is_spoken:
+        assert "install manta-swarm" in found.problems[0]
+        return
+    assert found.problems == []
+    assert [(one.round, peer_name(one.key), one.by) for one in found.rounds] == [(make.ROUNDS, kept.expected["peer"], "claims")]
 
 
 def test_the_log_verifies_and_every_credit_is_there(kept: Kept) -> None:

@@ -1,0 +1,166 @@
+"""The command of manta-peer that says what this peer has earned, offline. Parses, calls, prints, exits."""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from peer.clear_errors import clear_errors
+from peer.commands.upkeep import DIR, directory_in
+from swarm.loading import ending_at_ctrl_c
+
+if TYPE_CHECKING:
+    from peer.commands.earnings import Earned, RunEarned
+    from swarm.messages import CreditWord
+
+SHOWN = 20  # rounds, unless all are asked for
+
+
+@click.command(name="credits")
+@DIR
+@click.option(
+    "--verify", is_flag=True, help="Check each signature and proof, down to the operator's tree heads; exit code 1 if one does not hold."
+)
+@click.option("--all", "is_all", is_flag=True, help=f"Every round, and not the newest {SHOWN} alone.")
+@click.option("--json", "is_json", is_flag=True, help="As JSON: every round, with what it is known by.")
+def credits_command(verify: bool, is_all: bool, is_json: bool, **options: Any) -> None:
+    """Say what each run has paid this peer, round by round, and what of it is final, pending or void, from what the peer keeps: offline."""
+    with clear_errors():
+        with ending_at_ctrl_c():
+            from peer.commands.earnings import runs_of
+
+        directory = directory_in(options)
+        runs = runs_of(directory, verify=verify)
+        if is_json:
+            click.echo(
+                json.dumps({"verified": verify, "holds": holds(runs), "runs": [plain(run, verify=verify) for run in runs]}, indent=1)
+            )
+        else:
+            for line in lines_of(runs, verify=verify, is_all=is_all):
+                click.echo(line)
+            if not runs:
+                click.echo(f"no pay slips in {directory}: no round has counted this peer yet, as far as it knows")
+    sys.exit(0 if holds(runs) else 1)
+
+
+def holds(runs: "list[RunEarned]") -> bool:
+    """Return whether nothing is damaged, and all that was checked holds."""
+    return not any(run.problems for run in runs)
+
+
+def lines_of(runs: "list[RunEarned]", *, verify: bool, is_all: bool = False) -> Iterator[str]:
+    """Yield what a person reads."""
+    for run in runs:
+        if run.run:
+            yield from _lines_of(run, verify=verify, is_all=is_all)
+        for problem in run.problems:
+            yield f"PROBLEM: {problem}"
+
+
+def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
+    from peer.commands.earnings import CLAIMS, FINAL, PENDING, UNKNOWN, VOID
+    from protocol.signing import peer_name
+
+    yield f"run {run.name} ({run.run[:16]}), known up to round {run.round}"
+    for key in sorted({one.key for one in run.rounds}):
+        yield f"key {peer_name(key)}"
+    shown = run.rounds if is_all else run.rounds[-SHOWN:]
+    if len(shown) < len(run.rounds):
+        yield f"  {len(run.rounds) - len(shown)} rounds before these: see --all"
+    for one in shown:
+        paid = "not known" if one.paid is None else f"{one.paid:,}"
+        yield f"  round {one.round:<8} {paid:>16}  {one.state}{f' ({one.reason})' if one.reason else ''}{_voucher(one, verify=verify)}"
+    yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, pending {run.total(PENDING):,}, void {run.total(VOID):,}"
+    if run.is_unaudited:
+        yield "unaudited: nobody else can compute lots of private data again"
+    if verify and run.rounds:
+        whole = sum(one.by == CLAIMS for one in run.rounds)
+        rounds = f"{len(run.rounds)} rounds are in the operator's log and count this peer"
+        yield f"verified: {rounds}; what {whole} of them paid follows from their claims"
+        if whole < len(run.rounds):
+            yield f"not proven: what the other {len(run.rounds) - whole} paid is the log's word: their claims are not kept here"
+    if unknown := sum(one.by == UNKNOWN for one in run.rounds):
+        yield f"what {unknown} rounds paid is not known here: the log did not say, and has it"
+    yield from _lines_of_word(run)
+
+
+def _lines_of_word(run: "RunEarned") -> Iterator[str]:
+    """Say what is the log's word alone."""
+    from peer.faults import fault_line, plain_fault
+
+    word = run.word
+    if word is None:
+        yield "the log has not said yet what it counts: verdicts, and pay for audits, are not known here"
+        return
+    yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}, void {word.void:,}"
+    for each in word.faults:
+        yield f"  {fault_line(plain_fault(each))}"
+    known = sum(one.paid or 0 for one in run.rounds if one.round <= word.round)
+    if (more := word.credit + word.void - known) > 0:
+        yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
+    if run.pending_rounds:
+        yield "verdicts are its word here, and may have come since: who copies the log sees them (manta-aggregator credits)"
+
+
+def _voucher(one: "Earned", *, verify: bool) -> str:
+    from peer.commands.earnings import CLAIMS, WORD
+
+    if one.by == WORD:
+        return ", as the log says"
+    return ", proven" if verify and one.by == CLAIMS else ""
+
+
+def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
+    """Return what is known of a run as plain values."""
+    from peer.commands.earnings import FINAL, PENDING, VOID
+    from protocol.signing import peer_name
+
+    return {
+        "run": run.run,
+        "name": run.name,
+        "folder": str(run.folder),
+        "round": run.round,
+        "pending_rounds": run.pending_rounds,
+        "is_unaudited": run.is_unaudited,
+        "final": run.total(FINAL),
+        "pending": run.total(PENDING),
+        "void": run.total(VOID),
+        "rounds": [
+            {
+                "round": one.round,
+                "peer": peer_name(one.key),
+                "paid": one.paid,
+                "known_by": one.by,
+                "state": one.state,
+                "reason": one.reason,
+                **(_proof(one) if verify else {}),
+            }
+            for one in run.rounds
+        ],
+        "log_says": None if run.word is None else _plain_word(run.word),
+        "problems": run.problems,
+    }
+
+
+def _proof(one: "Earned") -> dict[str, Any]:
+    slip = one.slip
+    if slip is None:
+        return {}
+    return {"index": slip.index, "tree_size": slip.head.size, "root": slip.head.root.hex(), "commit": slip.commit.hex(), "lots": slip.lots}
+
+
+def _plain_word(word: "CreditWord") -> dict[str, Any]:
+    from peer.faults import plain_fault
+
+    return {
+        "round": word.round,
+        "final": word.final,
+        "pending": word.pending,
+        "until": word.until,
+        "void": word.void,
+        "faults": [plain_fault(each) for each in word.faults],
+        "samples": word.samples,
+        "is_proven": bool(word.proven),
+    }

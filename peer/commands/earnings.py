@@ -1,0 +1,203 @@
+"""What ``manta-peer credits`` reads of a folder: what each run paid its peer, round by round, by its pay slips, and what they prove.
+
+Reads only, and asks nobody: it may be used while the peer runs, and of a copy of the folder.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from automl.training.asked import AskedCourse
+from peer.rounds.credit_file import read_credit
+from peer.rounds.slips import load_manifest, load_slip, rounds_in
+from peer.store import CREDIT, NEWEST, RUNS, SLIPS
+from protocol.accounts import Fault
+from protocol.audits import WITHHELD
+from protocol.encoding import unpack
+from protocol.errors import LedgerError, MantaError, RemoteFault, StorageError, UserError
+from protocol.manifest import Manifest, SignedManifest
+from protocol.operators import Operators
+from protocol.receipts import open_round_receipt
+from protocol.records import Receipt
+from protocol.slips import ProvenSlip, Slip, check_one_log, prove
+from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
+
+CLAIMS, WORD, UNKNOWN = (
+    "claims",
+    "word",
+    "unknown",
+)  # by what an amount is known: by the table's claims, by the log's word alone, not at all
+FINAL, PENDING, VOID = "final", "pending", "void"
+
+
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """What one round paid."""
+
+    round: int
+    key: bytes
+    paid: int | None
+    by: str  # CLAIMS, WORD or UNKNOWN
+    state: str  # FINAL, PENDING or VOID
+    reason: str  # why it is not final
+    slip: ProvenSlip | None  # None: it was not looked at whether it holds
+
+
+@dataclass(slots=True)
+class RunEarned:
+    """What one run paid."""
+
+    folder: Path
+    run: str = ""
+    name: str = ""
+    round: int = 0  # the newest whose commit is proven here
+    pending_rounds: int = 0
+    is_unaudited: bool = False
+    rounds: list[Earned] = field(default_factory=list)
+    word: CreditWord | None = None  # the log's, the newest that was kept
+    problems: list[str] = field(default_factory=list)
+
+    def total(self, state: str, by: str | None = None) -> int:
+        """Return what the rounds of a state paid, perhaps only those whose amount is known by ``by``."""
+        return sum(one.paid or 0 for one in self.rounds if one.state == state and by in (None, one.by))
+
+    @property
+    def on_slips(self) -> int:
+        """What all rounds paid, as far as they are on slips."""
+        return sum(one.paid or 0 for one in self.rounds)
+
+
+def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
+    """Return what each run paid the peer of ``directory``, in the order of their folders' names.
+
+    With ``verify`` each signature and proof is checked; what does not hold, and what is damaged, is in ``problems``.
+
+    Raises:
+        UserError: no peer ever ran there, or the folder cannot be read.
+    """
+    if not directory.is_dir():
+        raise UserError(f"no peer ever ran in {directory}: name its folder with --dir, or start one with manta-peer join")
+    try:
+        folders = sorted(path for path in (directory / RUNS).iterdir() if path.is_dir()) if (directory / RUNS).exists() else []
+    except OSError as error:
+        raise UserError(f"cannot read {directory / RUNS}: {error.strerror}") from error
+    return [_run_of(folder, verify=verify) for folder in folders if (folder / SLIPS).is_dir()]
+
+
+def _run_of(folder: Path, *, verify: bool) -> RunEarned:
+    found = RunEarned(folder)
+    try:
+        signed = load_manifest(folder / SLIPS)
+        manifest = signed.open()
+        course = AskedCourse(manifest)
+        if signed.run.hex()[:16] != folder.name:
+            raise LedgerError("it is of another run")
+    except (MantaError, ValueError) as error:
+        found.problems.append(f"{folder / SLIPS}: the run's manifest cannot be used ({error}): nothing there can be checked")
+        return found
+    found.run, found.name, found.is_unaudited = signed.run.hex(), manifest.name, manifest.is_private
+    found.pending_rounds = manifest.trust.pending_rounds if manifest.trust.is_audited else 0
+    found.word = _word_of(folder, found.problems)
+    slips, proven = dict[int, Slip](), dict[int, ProvenSlip]()
+    for round_, slip in _slips_of(folder / SLIPS, found.problems):
+        if verify:
+            try:
+                proven[round_] = one = prove(slip, manifest, signed.run, course)
+                if one.round.round != round_:
+                    raise LedgerError(f"it is of round {one.round.round}")
+            except RemoteFault as error:
+                found.problems.append(f"round {round_}: its slip proves nothing: {error}")
+                proven.pop(round_, None)
+                continue
+        slips[round_] = slip
+    found.round = max(_newest_of(folder, signed, manifest, found.problems), *slips, 0)
+    for round_, slip in slips.items():
+        try:
+            found.rounds.append(_earned(found, round_, slip, proven.get(round_)))
+        except RemoteFault as error:
+            found.problems.append(f"round {round_}: its claim is none: {error}")
+    if verify:
+        _check(found, list(proven.values()))
+    return found
+
+
+def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None) -> Earned:
+    """Return what a round paid, and what became of it as far as it is known here.
+
+    Raises:
+        RemoteFault: the claim of the slip is none.
+    """
+    key = slip.claim.open().key
+    fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, found.pending_rounds)), None)
+    if fault is not None:
+        state, reason = VOID, f"{fault.reason}, verdict of round {fault.round}, as the log says"
+    elif (until := round_ + found.pending_rounds) > found.round:
+        state, reason = PENDING, f"final with round {until}: {until - found.round} rounds are not over"
+    else:
+        state, reason = FINAL, ""
+    by = CLAIMS if slip.claims else WORD if slip.paid else UNKNOWN
+    return Earned(round_, key, slip.paid[0] if slip.paid else None, by, state, reason, proven)
+
+
+def _faults(word: CreditWord | None) -> tuple[Fault, ...]:
+    return () if word is None else tuple(each.fault for each in word.faults)
+
+
+def _takes(fault: Fault, round_: int, pending_rounds: int) -> bool:
+    """Return whether a fault makes void what a round paid: what was pending then, and after guilt all that came (``protocol.standing``)."""
+    return fault.round - pending_rounds <= round_ and (round_ < fault.round or fault.reason != WITHHELD)
+
+
+def _check(found: RunEarned, proven: list[ProvenSlip]) -> None:
+    """Check what no slip shows alone."""
+    try:
+        check_one_log(proven)
+    except LedgerError as error:
+        found.problems.append(str(error))
+    word = found.word
+    if word is None:
+        return
+    shown = sum(one.paid or 0 for one in found.rounds if one.by == CLAIMS and one.round <= word.round)
+    if shown > word.credit + word.void:
+        said = f"{word.credit + word.void:,} up to round {word.round}, void included"
+        found.problems.append(f"the log says that this peer earned {said}, and its claims prove {shown:,}")
+
+
+def _slips_of(folder: Path, problems: list[str]) -> Iterator[tuple[int, Slip]]:
+    try:
+        rounds = rounds_in(folder)
+    except StorageError as error:
+        problems.append(str(error))
+        return
+    for round_ in rounds:
+        try:
+            yield round_, load_slip(folder, round_)
+        except RemoteFault as error:
+            problems.append(f"round {round_}: its slip is damaged ({error}) and counts for nothing here; the log still has the round")
+        except StorageError as error:
+            if not isinstance(error.__cause__, FileNotFoundError):  # else the peer made room a moment ago
+                problems.append(str(error))
+
+
+def _word_of(folder: Path, problems: list[str]) -> CreditWord | None:
+    try:
+        kept = read_credit((folder / CREDIT).read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, RemoteFault) as error:
+        problems.append(f"{folder / CREDIT} is damaged ({error}): what the log said is not known here; the next manta-peer join asks again")
+        return None
+    return kept.word[0] if kept.word else None
+
+
+def _newest_of(folder: Path, signed: SignedManifest, manifest: Manifest, problems: list[str]) -> int:
+    """Return the newest round whose commit is kept; 0: none is."""
+    try:
+        data = (folder / NEWEST).read_bytes()
+        receipt = unpack(Receipt, data, max_bytes=MAX_RECEIPT_BYTES)
+        return open_round_receipt(receipt, Operators.of(manifest, signed.run)).round.round
+    except FileNotFoundError:
+        return 0
+    except (OSError, RemoteFault) as error:
+        problems.append(f"{folder / NEWEST} is damaged ({error}): how far the run is follows from the slips alone")
+        return 0

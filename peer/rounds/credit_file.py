@@ -1,0 +1,48 @@
+"""What a peer keeps of its credit beside its pay slips: the log's word, and how far it computed it itself. Nothing else follows from it."""
+
+from dataclasses import dataclass
+
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+from protocol.signing import sha256
+from swarm.messages import MAX_CREDIT_BYTES, CreditWord
+
+REMEMBERED = 64  # newest rounds that were computed: none is added twice
+_MAX_BYTES = 4096 + MAX_CREDIT_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known, as it is kept."""
+
+    word: tuple[CreditWord, ...] = ()  # the log's newest, at most one; none: it said nothing yet
+    checked: int = 0  # computed here: the sum over ...
+    num_checked: int = 0  # ... so many rounds
+    newest: tuple[int, ...] = ()  # of these rounds
+
+    def __post_init__(self) -> None:
+        if min(self.checked, self.num_checked) < 0 or len(self.newest) > REMEMBERED or len(self.word) > 1:
+            raise ValueError("a credit that cannot be")
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    kept: Kept
+    digest: bytes
+
+
+def credit_bytes(kept: Kept) -> bytes:
+    """Return what is known as it is kept."""
+    return pack(_File(kept, sha256(pack(kept))))
+
+
+def read_credit(data: bytes) -> Kept:
+    """Return what was kept.
+
+    Raises:
+        EncodingError: it is damaged.
+    """
+    found = unpack(_File, data, max_bytes=_MAX_BYTES)
+    if found.digest != sha256(pack(found.kept)):
+        raise EncodingError("its digest is another one")
+    return found.kept

@@ -1,0 +1,119 @@
+"""Pay slips: what a peer keeps of a round that counted it, so that what it earned can be shown later, without the log. Pure.
+
+A slip proves that a round is in the operators' log, that its table has the peer's claim, and, where it has the claims of the whole table,
+what the round paid. It proves nothing of what came after: whether a verdict took it back is in the log (``protocol.standing``).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from protocol.course import Course
+from protocol.earnings import TableClaims, earned
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, LedgerError, ProofError
+from protocol.fields import require
+from protocol.manifest import Manifest
+from protocol.notes import TreeHead
+from protocol.operators import Operators
+from protocol.receipts import open_round_receipt
+from protocol.records import Receipt, Round, SignedClaim, SignedContribution
+from protocol.signing import Digest, sha256
+from protocol.table import RowProof
+
+MAX_SLIP_BYTES = 2**20 + 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class Slip:
+    """What a peer keeps of one round."""
+
+    receipt: Receipt  # of the round's entry
+    row: RowProof  # that has its claim
+    contribution: SignedContribution  # of that row
+    claim: SignedClaim  # its own
+    claims: tuple[TableClaims, ...] = ()  # all of the table, at most one; none where they were too dear, or there was no room for them
+    paid: tuple[int, ...] = ()  # what the round paid, at most one: without ``claims`` nobody can tell whether it is true
+
+    def __post_init__(self) -> None:
+        require(len(self.claims) <= 1 and len(self.paid) <= 1, "a slip of more than one round")
+        require(all(0 <= amount < 2**80 for amount in self.paid), "an amount out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class ProvenSlip:
+    """What a slip proves."""
+
+    round: Round
+    commit: Digest
+    index: int  # of the round's entry
+    head: TreeHead  # that it is under
+    key: bytes  # who earned
+    lots: int  # of its claim
+    earned: int | None  # what its claim was paid; None: the slip has not got the claims that it takes
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    slip: Slip
+    digest: bytes  # SHA-256 of the packed slip
+
+
+def slip_bytes(slip: Slip) -> bytes:
+    """Return a slip as it is kept."""
+    return pack(_File(slip, sha256(pack(slip))))
+
+
+def read_slip(data: bytes) -> Slip:
+    """Return the slip that was kept; nothing of it is proven yet.
+
+    Raises:
+        EncodingError: it is damaged, or none.
+    """
+    found = unpack(_File, data, max_bytes=MAX_SLIP_BYTES)
+    if sha256(pack(found.slip)) != found.digest:
+        raise EncodingError("its digest is another one")
+    return found.slip
+
+
+def prove(slip: Slip, manifest: Manifest, run: bytes, course: Course) -> ProvenSlip:
+    """Return what a slip proves, each of its signatures and proofs checked.
+
+    Raises:
+        RemoteFault: one of them does not hold, or they are not of one another.
+    """
+    proven = open_round_receipt(slip.receipt, Operators.of(manifest, run))
+    entry = proven.round
+    slip.row.check(entry)
+    if slip.contribution.digest != slip.row.row.contribution:
+        raise ProofError("a row of another contribution than the one that comes with it")
+    contribution, claim = slip.contribution.open(), slip.claim.open()
+    if slip.claim.digest not in contribution.claims:
+        raise ProofError("a contribution that does not list the claim")
+    if (claim.run, contribution.run) != (run, run):
+        raise ProofError("a claim of another run")
+    amount = earned(manifest, course, entry, slip.claims[0]).get(claim.key, 0) if slip.claims else None
+    if amount is not None and slip.paid != (amount,):
+        raise ProofError(f"it says that the round paid {slip.paid[0] if slip.paid else 'nothing'}, and its claims come to {amount}")
+    return ProvenSlip(entry, proven.commit, slip.receipt.index, proven.tree_head, claim.key, claim.lots, amount)
+
+
+def check_one_log(slips: Iterable[ProvenSlip]) -> None:
+    """Check that slips, each proven, are of one history, as far as they show it themselves.
+
+    Two heads of one size have one root, one round has one commit, and a round whose predecessor is there names that one's commit.
+
+    Raises:
+        LedgerError: they are not: its operator signed two histories.
+    """
+    roots, commits, last = dict[int, bytes](), dict[int, bytes](), -1
+    for slip in sorted(slips, key=lambda one: one.round.round):
+        round_ = slip.round.round
+        if roots.setdefault(slip.head.size, slip.head.root) != slip.head.root:
+            raise LedgerError(
+                f"two tree heads of {slip.head.size} entries with different roots, both signed: the operator has two histories"
+            )
+        if commits.setdefault(round_, slip.commit) != slip.commit or commits.get(round_ - 1, slip.round.base) != slip.round.base:
+            raise LedgerError(f"round {round_} does not follow the round before it, and the operator signed both: it has two histories")
+        if slip.index <= last:
+            raise LedgerError(f"round {round_} stands before an earlier one in the log, and the operator signed both")
+        last = slip.index

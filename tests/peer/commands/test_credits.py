@@ -1,0 +1,199 @@
+"""What ``manta-peer credits`` says of slips that a peer kept in a run: what they prove, and what not once somebody touched them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from peer.cli import main
+from peer.rounds.credit_file import Kept, credit_bytes, read_credit
+from peer.rounds.slips import SlipFolder, load_slip
+from protocol.accounts import Fault, Void
+from protocol.audits import AUDITED, DIFFERS, WITHHELD, Trust
+from protocol.notes import sign_tree_head
+from protocol.operators import Operators
+from protocol.receipts import open_round_receipt
+from protocol.records import Receipt
+from protocol.signing import Identity, sha256
+from protocol.slips import Slip, slip_bytes
+from tests.command import typed
+from tests.memory_log import OPERATOR, PEERS, until
+from tests.peer.scene import Member, Scene, play
+
+ROUNDS = 3
+OF_AUDITS = Trust(AUDITED, kept_rounds=1, pending_rounds=6)
+
+
+async def rounds(scene: Scene, member: Member, count: int = ROUNDS) -> None:
+    """Let the member and somebody else take part in so many rounds."""
+    for _ in range(count):
+        round_ = scene.log.ledger.round + 1
+        scene.log.give(PEERS[3], seed=round_)
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await until(lambda round_=round_: (member.store.directory / "runs" / slip_name(scene, round_)).exists())
+        await until(lambda round_=round_: load_slip(folder_of(member.store.directory), round_).paid)
+
+
+def slip_name(scene: Scene, round_: int) -> str:
+    return f"{scene.log.signed.run.hex()[:16]}/slips/{round_:08d}"
+
+
+def folder_of(directory: Path) -> Path:
+    (found,) = directory.glob("runs/*/slips")
+    return found
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
+    """The folder of a peer that three rounds of an audited run counted, and what they paid it."""
+    directory, earned = tmp_path_factory.mktemp("kept"), list[int]()
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await rounds(scene, member)
+        await member.leaves()
+        earned.append(scene.log.ledger.credit_of(member.identity.public_key))
+
+    play(directory, story, trust=OF_AUDITS)
+    return directory / "peer-0", earned[0]
+
+
+@pytest.fixture
+def here(kept: tuple[Path, int], tmp_path: Path) -> Path:
+    """A copy of that folder."""
+    return Path(shutil.copytree(kept[0], tmp_path / "peer"))
+
+
+def said(directory: Path, *more: str) -> tuple[int, list[str]]:
+    ended = typed(main, "credits", "--dir", directory, *more)
+    assert not ended.errors
+    return ended.exit_code, ended.output.splitlines()
+
+
+def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int], here: Path) -> None:
+    code, lines = said(here, "--verify")
+    assert code == 0
+    assert f"total on {ROUNDS} slips: final 0, pending {kept[1]:,}, void 0" in lines
+    assert sum(line.endswith("final with round 7: 4 rounds are not over), proven") for line in lines) == 1
+    assert any(f"verified: {ROUNDS} rounds are in the operator's log" in line and f"{ROUNDS} of them paid" in line for line in lines)
+    assert f"the log says, up to round {ROUNDS}: final 0, pending {kept[1]:,}, void 0" in lines
+    found = json.loads("\n".join(said(here, "--verify", "--json")[1]))
+    assert (found["verified"], found["holds"], found["runs"][0]["pending"]) == (True, True, kept[1])
+    assert [one["round"] for one in found["runs"][0]["rounds"]] == [1, 2, 3]
+    assert {one["known_by"] for one in found["runs"][0]["rounds"]} == {"claims"}
+
+
+def forged_head(slip: Slip) -> Slip:
+    """Return a slip under a head of the same size and another root, which somebody else signed."""
+    entry = open_round_receipt(slip.receipt, Operators(slip.claim.open().run, (OPERATOR.public_key,), 1))
+    note = sign_tree_head(replace(entry.tree_head, root=sha256(b"another")), entry.tree_head.origin, Identity(b"\x09" * 32))
+    return replace(slip, receipt=replace(slip.receipt, tree_head=note))
+
+
+def other_entry(slip: Slip) -> Slip:
+    return replace(slip, receipt=Receipt(slip.receipt.entry, slip.receipt.index + 1, slip.receipt.proof, slip.receipt.tree_head))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda slip: replace(slip, paid=(slip.paid[0] + 1,)), "and its claims come to"),
+        (lambda slip: replace(slip, row=replace(slip.row, row=replace(slip.row.row, samples=9999))), "proves nothing"),
+        (lambda slip: replace(slip, claim=replace(slip.claim, signature=bytes(64))), "proves nothing"),
+        (lambda slip: replace(slip, claims=(replace(slip.claims[0], headers=slip.claims[0].headers[::-1]),)), "proves nothing"),
+        (forged_head, "proves nothing"),
+        (other_entry, "proves nothing"),
+    ],
+    ids=["more pay", "another row", "an unsigned claim", "claims of another order", "another's head", "another place"],
+)
+def test_a_slip_that_somebody_changed_is_named_and_the_others_hold(change: Callable[[Slip], Slip], words: str, here: Path) -> None:
+    path = folder_of(here) / "00000002"
+    path.write_bytes(slip_bytes(change(load_slip(path.parent, 2))))
+    code, lines = said(here, "--verify")
+    (problem,) = [line for line in lines if line.startswith("PROBLEM")]
+    assert code == 1
+    assert problem.startswith("PROBLEM: round 2: its slip proves nothing: ")
+    assert words in problem
+    assert any(line.startswith(f"verified: {ROUNDS - 1} rounds") for line in lines)
+
+
+def test_a_slip_of_another_round_in_the_place_of_one_is_named(here: Path) -> None:
+    folder = folder_of(here)
+    shutil.copy(folder / "00000001", folder / "00000002")
+    assert said(here, "--verify")[0] == 1
+    assert any("round 2: its slip proves nothing: it is of round 1" in line for line in said(here, "--verify")[1])
+
+
+@pytest.mark.parametrize("name", ["slips/00000002", "slips/manifest", "credit", "newest"])
+def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
+    path = folder_of(here).parent / name
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    code, lines = said(here)
+    assert code == 1
+    assert len([line for line in lines if line.startswith("PROBLEM")]) == 1
+
+
+def test_what_a_verdict_took_back_is_void_with_its_reason_and_called_the_logs_word(kept: tuple[Path, int], here: Path) -> None:
+    path = folder_of(here).parent / "credit"
+    (word,) = read_credit(path.read_bytes()).word
+    for reason, void in ((DIFFERS, ROUNDS), (WITHHELD, 1)):  # who withheld goes on earning
+        fault = Void(kept[1], Fault(2, reason, sha256(b"claim")))
+        path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, void=kept[1], faults=(fault,)),))))
+        code, lines = said(here, "--verify")
+        assert code == 0
+        assert sum(f"void ({reason}, verdict of round 2, as the log says)" in line for line in lines) == void
+        assert f"  {kept[1]:,} void ({reason}, verdict of round 2, claim {sha256(b'claim').hex()[:16]})" in lines
+
+
+def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:
+    path = folder_of(here).parent / "credit"
+    (word,) = read_credit(path.read_bytes()).word
+    path.write_bytes(credit_bytes(Kept((replace(word, pending=kept[1] - 1),))))
+    code, lines = said(here, "--verify")
+    assert code == 1
+    assert any(f"and its claims prove {kept[1]:,}" in line for line in lines)
+
+
+def test_where_there_is_no_room_the_oldest_claims_go_first_then_the_oldest_slips(here: Path) -> None:
+    folder = folder_of(here)
+    slips = {round_: load_slip(folder, round_) for round_ in range(1, ROUNDS + 1)}
+    sizes = {round_: len(slip_bytes(slip)) for round_, slip in slips.items()}
+    small = SlipFolder(folder, max_bytes=sum(sizes.values()) - 1)
+    small.keep(3, slips[3])
+    assert [bool(load_slip(folder, round_).claims) for round_ in slips] == [False, True, True]
+    code, lines = said(here, "--verify")
+    assert code == 0
+    assert "not proven: what the other 1 paid is the log's word: their claims are not kept here" in lines
+    SlipFolder(folder, max_bytes=sizes[3] + 1).keep(3, slips[3])
+    assert [path.name for path in sorted(folder.iterdir())] == ["00000003", "manifest"]
+
+
+def test_a_peer_that_was_killed_has_the_slip_of_its_last_round_again_and_learns_what_that_paid(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await rounds(scene, member, 2)
+        member.task.cancel()
+        await until(member.task.done)
+        folder = folder_of(member.store.directory)
+        last = load_slip(folder, 2)
+        for left in (None, replace(last, claims=(), paid=())):  # killed before it had written anything, and before it knew what was paid
+            (folder / "00000002").unlink()
+            if left is not None:
+                (folder / "00000002").write_bytes(slip_bytes(left))
+            again = scene.join(0)
+            await until(lambda: (folder / "00000002").exists() and load_slip(folder, 2).paid)
+            again.task.cancel()
+            await until(again.task.done)
+            assert load_slip(folder, 2).paid == last.paid
+
+    play(tmp_path, story)
+
+
+def test_nothing_is_said_of_a_folder_where_no_peer_ever_ran(tmp_path: Path) -> None:
+    ended = typed(main, "credits", "--dir", tmp_path / "missing")
+    assert (ended.exit_code, "no peer ever ran" in ended.errors) == (2, True)
+    assert said(tmp_path)[1] == [f"no pay slips in {tmp_path}: no round has counted this peer yet, as far as it knows"]
