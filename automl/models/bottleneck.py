@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from automl.models.depthwise import convolve
 from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticSpatial, first_of_blocks, is_residual
 from automl.spaces.shapes import BottleneckShape
 from automl.spaces.units import Activation, Layer
@@ -114,7 +115,7 @@ class ElasticBottleneck(nn.Module):
         if shape.expands_apart:
             y_BEHW = activated(self.expand_norm(F.conv2d(x_BCHW, self.expand_for(layer.expansion))), shape.activation)
         groups = shape.groups(shape.hidden(layer.expansion))
-        y_BEHW = F.conv2d(y_BEHW, self.spatial_for(layer), stride=shape.stride, padding=layer.kernel // 2, groups=groups)
+        y_BEHW = convolve(y_BEHW, self.spatial_for(layer), shape.stride, groups)
         y_BEHW = activated(self.spatial_norm(y_BEHW.contiguous(memory_format=torch.channels_last)), shape.activation)
         if self.gate is not None:
             y_BEHW = self.gate(y_BEHW)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from automl.models.depthwise import convolve
 from automl.models.linked import Link, linked_batch_norm
 from automl.spaces.shapes import LayerShape
 from automl.spaces.units import Layer
@@ -49,7 +50,7 @@ class ElasticSpatial(nn.Module):
 
     def forward(self, x_BCHW: Tensor, kernel: int) -> Tensor:
         """Return the convolution with the active kernel, padded to keep the size (before the stride)."""
-        y_BCHW = F.conv2d(x_BCHW, self.weight_for(kernel), stride=self.stride, padding=kernel // 2, groups=self.groups)
+        y_BCHW = convolve(x_BCHW, self.weight_for(kernel), self.stride, self.groups)
         return y_BCHW.contiguous(memory_format=torch.channels_last)  # an image of one channel has no layout to hand on
 
 

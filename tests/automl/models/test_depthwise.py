@@ -1,0 +1,61 @@
+"""The faster gradient of depthwise kernels: the same values as torch's own, to rounding, for every shape that it is used for."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from automl.models import depthwise
+from automl.models.depthwise import convolve
+
+
+@pytest.fixture(autouse=True)
+def for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use it for small ones, too."""
+    monkeypatch.setattr(depthwise, "_LEAST", 0)
+
+
+def drawn(channels: int, height: int, width: int, kernel: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """Return random inputs and weights."""
+    generator = torch.Generator().manual_seed(height * 100 + kernel)
+    x_BCHW = torch.randn(3, channels, height, width, generator=generator, dtype=dtype).contiguous(memory_format=torch.channels_last)
+    return x_BCHW.requires_grad_(), torch.randn(channels, 1, kernel, kernel, generator=generator, dtype=dtype, requires_grad=True)
+
+
+@pytest.mark.parametrize("kernel", [5, 7, 9])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 2), (2, 9), (4, 4), (5, 3), (7, 7), (12, 24)])
+def test_gradients_are_torchs(kernel: int, height: int, width: int) -> None:
+    """Whatever the image is smaller or larger than the kernel."""
+    x_BCHW, weight = drawn(32, height, width, kernel)
+    expected = F.conv2d(x_BCHW, weight, padding=kernel // 2, groups=32)
+    found = convolve(x_BCHW, weight, 1, 32)
+    assert torch.equal(found, expected)
+    assert found.grad_fn is not None
+    assert found.grad_fn.name() == "_DepthwiseBackward"
+    pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    for ours, theirs in zip(*(torch.autograd.grad(each, (x_BCHW, weight), pull) for each in (found, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_are_those_of_differences() -> None:
+    """In double precision, against what changes when an input or a weight does."""
+    x_BCHW, weight = drawn(2, 4, 5, 7, torch.float64)
+    assert torch.autograd.gradcheck(lambda x, w: convolve(x, w, 1, 2), (x_BCHW, weight))
+
+
+def test_only_what_is_needed_has_a_gradient() -> None:
+    """Of an input that needs none, as the images are, none is computed; nor of weights that are not learnt."""
+    x_BCHW, weight = drawn(8, 6, 6, 5)
+    (of_weight,) = torch.autograd.grad(convolve(x_BCHW.detach(), weight, 1, 8).sum(), weight)
+    (of_x,) = torch.autograd.grad(convolve(x_BCHW, weight.detach(), 1, 8).sum(), x_BCHW)
+    assert of_weight.shape == weight.shape
+    assert of_x.shape == x_BCHW.shape
+
+
+@pytest.mark.parametrize(("stride", "groups", "kernel"), [(2, 8, 5), (1, 8, 3), (1, 1, 5)])
+def test_other_convolutions_are_torchs_own(stride: int, groups: int, kernel: int) -> None:
+    """Where nothing is gained."""
+    x_BCHW = torch.ones(1, 8, 6, 6, requires_grad=True)
+    found = convolve(x_BCHW, torch.ones(8, 8 // groups, kernel, kernel), stride, groups)
+    assert found.grad_fn is not None
+    assert found.grad_fn.name() == "ConvolutionBackward0"
