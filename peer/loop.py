@@ -54,6 +54,7 @@ from swarm.host import host_digest
 from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
+from swarm.operator_line import short
 from swarm.records import RecordsFolder
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
@@ -151,7 +152,7 @@ class PeerLoop:
         )
         self._handing.shards = shards
         distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
-        self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.log.operator, sizing)
+        self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.manifest.operators, sizing)
         proven = AFFINITY if choice is Choice.AFFINITY else cohort
         self._cohort = Cohort(
             node, identity, self.manifest, self.run_id, proven, token, self._neighbours, group=lambda: self._company.group
@@ -159,7 +160,7 @@ class PeerLoop:
         self._gateway = gateway
         self._presence = Presence(
             node,
-            self.log.operator,
+            self.log.line,
             self._company,
             self._cohort,
             self._neighbours,
@@ -171,6 +172,10 @@ class PeerLoop:
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self.ended = ""  # by the operator, for good: in words
+        self._over: set[PublicKey] = set()  # operators who say so
+        self.log.line.on_change = self._other_operator
+        if not self.log.operators.is_alone:
+            board.update(operator=short(self.log.operator))
         lap = Lap()
         self._commits = Commits(
             self.manifest,
@@ -260,7 +265,7 @@ class PeerLoop:
     def _records_of(self, store: PeerStore) -> OwnRecords:
         kept_rounds = self.manifest.trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
         folder = RecordsFolder(store.records_path(self.run_id), kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
-        return OwnRecords(self.node, self.log.operator, folder)
+        return OwnRecords(self.node, self.log.line, folder)
 
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
@@ -332,7 +337,7 @@ class PeerLoop:
             await self._records.serve()
         await self._spread.start()
         await self._presence.start()
-        await hear_farewells(self.node, self.log.operator, self.run_id, self._log_stops)
+        await hear_farewells(self.node, self.manifest.operators, self.run_id, self._log_stops)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             background = [tasks.create_task(self.node.watch_daemon())]
@@ -378,16 +383,28 @@ class PeerLoop:
                 await self._crew.close()
                 self._compute.close()
 
-    def _log_stops(self, farewell: Farewell) -> None:
-        """The log says that it stops: for a while, or for good."""
+    def _log_stops(self, key: PublicKey, farewell: Farewell) -> None:
+        """An operator says that the log stops: for a while, or for good; one of several only speaks for itself."""
         reason = f": {farewell.reason}" if farewell.reason else ""
         if farewell.is_over:
+            self._over.add(key)
+        if not self.log.operators.is_alone and len(self._over) < self.log.operators.quorum:
+            what = "ends this run for good, as it says" if farewell.is_over else "stops for a while"
+            self._board.say(f"operator {short(key)} {what}{reason}; the others go on")
+            if key == self.log.operator:
+                self.log.line.turn_away("it stops")
+        elif farewell.is_over:
             self.ended = f"the operator ended this run for good{reason}"
             self._board.say(self.ended)
             self._delivery.run_is_over()
             self.leave()
         else:
             self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
+
+    def _other_operator(self, key: PublicKey, why: str) -> None:
+        self._board.update(operator=short(key))
+        self._board.say(f"talks to operator {short(key)} from now on; the one before it was of no use: {why}")
+        self._board.write()
 
     def _show_log(self, is_away: bool) -> None:
         """Show whether the log is waited for; what else is waited for stays as it is, and nobody waits for a run that is over."""

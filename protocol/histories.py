@@ -8,7 +8,7 @@ who signed both are the liars: an honest one never does.
 from dataclasses import dataclass
 from enum import Enum
 
-from protocol.errors import ProofError
+from protocol.errors import ProofError, SignatureError
 from protocol.manifest import SignedManifest
 from protocol.merkle import verify_consistency
 from protocol.notes import TreeHead
@@ -87,11 +87,13 @@ class Histories:
                 raise ProofError(f"rounds {held.round.round} and {other.round.round} may stand in one log")
             both = operators.signed_both(self.held.tree_head, self.other[0].tree_head)
             return Shown(run, both, Departure.FORKED, held, other.tree_head)
-        shown = operators.open(self.shown)
+        shown, both = operators.signers(self.shown).head, operators.signed_both(self.held.tree_head, self.shown)
+        if not both:  # with several operators it need not count: who signed what was held answers for it
+            raise SignatureError("nobody who signed what was held signed what was shown")
         found = departure(held.tree_head, shown, self.consistency)
         if found is None:
             raise ProofError(f"a log of {shown.size} entries that continues the {held.tree_head.size} signed for before")
-        return Shown(run, operators.signed_both(self.held.tree_head, self.shown), found, held, shown)
+        return Shown(run, both, found, held, shown)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """A log's word to its peers before it stops: for a while, or for good, and why. Believed from nobody but the log itself."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from protocol.encoding import pack, unpack
@@ -51,16 +51,18 @@ async def say_farewell(node: OwnNode, farewell: Farewell) -> int:
     return sum(await asyncio.gather(*(tell(key) for key in keys if key != node.key)))
 
 
-async def hear_farewells(endpoint: Endpoint, log: PublicKey, run: bytes, on_farewell: Callable[[Farewell], None]) -> None:
-    """Take note of what ``log`` says before it stops, from now on."""
+async def hear_farewells(
+    endpoint: Endpoint, operators: Collection[bytes], run: bytes, on_farewell: Callable[[PublicKey, Farewell], None]
+) -> None:
+    """Take note of what the run's ``operators`` say before they stop, from now on; ``on_farewell`` is told who says what."""
 
     async def take(caller: PublicKey, request: bytes) -> bytes:
-        if caller != log:
+        if caller not in operators:
             raise EncodingError("a farewell of somebody else's log")
         farewell = unpack(Farewell, request, max_bytes=_MAX_FAREWELL_BYTES)
         if farewell.run != run:
             raise EncodingError("a farewell of another run's log")
-        on_farewell(farewell)
+        on_farewell(caller, farewell)
         return b""
 
     await endpoint.serve(METHOD, take)

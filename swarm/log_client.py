@@ -41,6 +41,7 @@ from swarm.messages import (
     ProvenRow,
     ShownHead,
 )
+from swarm.operator_line import OperatorLine
 from swarm.rpc import Endpoint, Refused
 from swarm.tasks import together
 
@@ -123,13 +124,18 @@ def checked_ticket(signed: SignedTicket, operators: Operators, contribution: byt
 
 
 class LogClient:
-    """Talks to the first operator's log of one run."""
+    """Talks to the log of one run, at whichever of its operators answers (``swarm.operator_line``)."""
 
     def __init__(self, endpoint: Endpoint, manifest: Manifest, run: bytes) -> None:
         self._endpoint = endpoint
         self._manifest = manifest
         self.operators = Operators.of(manifest, run)
-        self.operator = self.operators.keys[0]
+        self.line = OperatorLine(endpoint, self.operators)
+
+    @property
+    def operator(self) -> PublicKey:
+        """The operator that is talked to now."""
+        return self.line.operator
 
     async def hand_in(self, header: Header, groups: Sequence[bytes | memoryview], header_in: Callable[[], None] = lambda: None) -> HandedIn:
         """Hand a contribution in, its body in ``groups``; ``header_in`` is called once the log has the header and asks for the body.
@@ -139,7 +145,12 @@ class LogClient:
             Refused: it does not take the header.
             RemoteFault: what it answers is nothing that it may.
         """
-        said = await self._endpoint.call(self.operator, "header", pack(header), timeout_s=waits.HEADER_S)
+        return await self.line.ask(lambda key: self._hand_in(key, header, groups, header_in))
+
+    async def _hand_in(
+        self, key: PublicKey, header: Header, groups: Sequence[bytes | memoryview], header_in: Callable[[], None]
+    ) -> HandedIn:
+        said = await self._endpoint.call(key, "header", pack(header), timeout_s=waits.HEADER_S)
         answer = unpack(HeaderAnswer, said, max_bytes=MAX_ANSWER_BYTES)
         digest = header.contribution.digest
         if answer.status == HandIn.HAVE_TICKET:
@@ -152,10 +163,11 @@ class LogClient:
         async def send(place: int, group: bytes | memoryview) -> bytes:
             async with limit:
                 part = BodyPart(digest, place, group).pack()
-                return await self._endpoint.call(self.operator, "body", part, timeout_s=waits.BODY_S)
+                return await self._endpoint.call(key, "body", part, timeout_s=waits.BODY_S)
 
         try:
-            answers = await together(*(send(place, group) for place, group in enumerate(groups) if not answer.has(place)))
+            with self.line.uploading():
+                answers = await together(*(send(place, group) for place, group in enumerate(groups) if not answer.has(place)))
         except Refused:  # most likely it came too late; what the log says to the header next is what counts
             return HandedIn(HandIn.LATER, answer.round, None)
         packed = next((each for each in answers if each), None)
@@ -167,7 +179,7 @@ class LogClient:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
 
         Args:
-            key: of whom to ask.
+            key: of whom to ask; an operator: of whichever of them answers.
             round: the newest round known here.
             left_ms: wait for the next commit, so long and the grace after it at most; None: don't wait.
 
@@ -178,15 +190,20 @@ class LogClient:
         is_patient = left_ms is not None
         longest_ms = grace_ms(self._manifest.exchange.max_open_ms)
         timeout_s = waits.CALL_S if left_ms is None else waits.news_s(left_ms, longest_ms)
-        answer = await self._endpoint.call(key, "commit-after", pack(AfterRound(round, int(is_patient))), timeout_s=timeout_s)
-        news = unpack(News, answer, max_bytes=MAX_NEWS_BYTES)
+        request = pack(AfterRound(round, int(is_patient)))
+
+        async def ask(source: PublicKey) -> Told:
+            answer = await self._endpoint.call(source, "commit-after", request, timeout_s=timeout_s)
+            return self._told(unpack(News, answer, max_bytes=MAX_NEWS_BYTES), is_from_log=source in self.operators)
+
+        return await (self.line.ask(ask) if key in self.operators else ask(key))
+
+    def _told(self, news: News, *, is_from_log: bool) -> Told:
         if not news.receipt:
-            return Told(None, None, news.left_ms, key == self.operator)
+            return Told(None, None, news.left_ms, is_from_log)
         commitment = self._proven(news.receipt[0])
-        row = None
-        if news.row:
-            row = self._checked(ProvenRow(news.receipt[0], news.row[0]), commitment.proven.round)
-        return Told(commitment, row, news.left_ms, key == self.operator)
+        row = self._checked(ProvenRow(news.receipt[0], news.row[0]), commitment.proven.round) if news.row else None
+        return Told(commitment, row, news.left_ms, is_from_log)
 
     async def head(self, held: Commitment | None) -> ShownHead:
         """Show the log the newest commit that is known here; return the tree head that it shows, whose signature is not checked yet.
@@ -196,7 +213,7 @@ class LogClient:
             RemoteFault: it shows none.
         """
         ask = HeldHead(() if held is None else (held.receipt,))
-        answer = await self._endpoint.call(self.operator, "tree-head", pack(ask), timeout_s=waits.CALL_S)
+        answer = await self.line.call("tree-head", pack(ask), timeout_s=waits.CALL_S)
         return unpack(ShownHead, answer, max_bytes=MAX_SHOWN_HEAD_BYTES)
 
     async def consistency(self, old: int, new: int) -> tuple[bytes, ...]:
@@ -207,7 +224,7 @@ class LogClient:
             Refused: the log has not so many entries.
             RemoteFault: it shows no proof.
         """
-        answer = await self._endpoint.call(self.operator, "consistency", pack(AskConsistency(old, new)), timeout_s=waits.CALL_S)
+        answer = await self.line.call("consistency", pack(AskConsistency(old, new)), timeout_s=waits.CALL_S)
         return unpack(Consistency, answer, max_bytes=MAX_CONSISTENCY_BYTES).proof
 
     async def cosigned(self, size: int, cosignature: Cosignature) -> None:
@@ -217,7 +234,7 @@ class LogClient:
             Unreachable: no answer.
             Refused: the log does not take it; the reason is its.
         """
-        await self._endpoint.call(self.operator, "cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
+        await self.line.call("cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
 
     async def row(self, round: int) -> OwnRow | None:
         """Return the row with this node's claim in the table of a committed round; None: the log says that the table has none.
@@ -228,7 +245,7 @@ class LogClient:
             RemoteFault: what it answers proves nothing.
         """
         ask = AskRow(round, self._endpoint.key)
-        answer = await self._endpoint.call(self.operator, "row", pack(ask), timeout_s=waits.CALL_S)
+        answer = await self.line.call("row", pack(ask), timeout_s=waits.CALL_S)
         if not answer:
             return None
         proven = unpack(ProvenRow, answer, max_bytes=MAX_PROVEN_ROW_BYTES)
@@ -254,7 +271,7 @@ class LogClient:
             Unreachable: no answer.
             RemoteFault: the log does not say it.
         """
-        answer = await self._endpoint.call(self.operator, "credit", pack(AskCredit(round, self._endpoint.key)), timeout_s=waits.CALL_S)
+        answer = await self.line.call("credit", pack(AskCredit(round, self._endpoint.key)), timeout_s=waits.CALL_S)
         return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
     async def claims(self, round: int) -> TableClaims:
@@ -264,7 +281,7 @@ class LogClient:
             Unreachable: no answer.
             RemoteFault: the log does not show them.
         """
-        answer = await self._endpoint.call(self.operator, "claims", pack(AskTable(round)), timeout_s=waits.CALL_S, large_answer=True)
+        answer = await self.line.call("claims", pack(AskTable(round)), timeout_s=waits.CALL_S, large_answer=True)
         return unpack(TableClaims, answer, max_bytes=MAX_CLAIMS_BYTES)
 
     async def tell_measure(self, signed: SignedMeasure) -> None:
@@ -274,7 +291,7 @@ class LogClient:
             Unreachable: no answer.
             Refused: the log does not take it.
         """
-        await self._endpoint.call(self.operator, "measure", pack(signed), timeout_s=waits.CALL_S)
+        await self.line.call("measure", pack(signed), timeout_s=waits.CALL_S)
 
     def open(self, data: bytes) -> Commitment:
         """Return the commit whose packed receipt is ``data``, from wherever it came.

@@ -1,7 +1,9 @@
-"""The log's newest tree head in the DHT: under the run's name, a record of the log's own key, which is the receipt of its newest commit.
+"""The log's newest tree head in the DHT: under the run's name, a record of each operator, which is the receipt of the newest commit it has.
 
 So a head that a log shows to some it shows to all, or others than those who hold its record find a second one.
 """
+
+import contextlib
 
 from protocol.encoding import pack
 from protocol.errors import RemoteFault
@@ -32,14 +34,16 @@ async def publish_newest(endpoint: Endpoint, run: bytes, receipt: Receipt) -> bo
     return True
 
 
-async def look_up_newest(endpoint: Endpoint, run: bytes, log: LogClient) -> Commitment | None:
-    """Return the commit that the log put under its run's name, proven; None: there is none, or nothing that holds.
+async def look_up_newest(endpoint: Endpoint, run: bytes, log: LogClient) -> list[Commitment]:
+    """Return the commits that operators put under the run's name, proven; what does not hold is left out.
 
     Raises:
         MantaError: the DHT cannot be reached.
     """
-    data = (await endpoint.lookup(name_of(run))).get(log.operator)
-    try:
-        return None if data is None else log.open(data)
-    except RemoteFault:  # an older record of another form, at worst: a head is what holds, or nothing
-        return None
+    records = await endpoint.lookup(name_of(run))
+    found = []
+    for key in log.operators.keys:
+        with contextlib.suppress(RemoteFault):  # an older record of another form, at worst: a head is what holds, or nothing
+            if key in records:
+                found.append(log.open(records[key]))
+    return found

@@ -1,9 +1,9 @@
 """A run's log in memory: the real rules, arithmetic and messages, but its rounds close when a test says so, and it can be told to fail."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from automl.training.update import State, initial_state, next_state, state_diges
 from exact.coding import body_groups, encode, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import vector_groups
+from protocol.cosignatures import cosign, with_cosignatures
 from protocol.earnings import TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
@@ -24,7 +25,7 @@ from protocol.ledger import Ledger
 from protocol.listed import entries_of
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.notes import TreeHead, head_text, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of
@@ -32,6 +33,7 @@ from protocol.signing import Identity, PublicKey
 from protocol.table import RowProof, table_bytes, table_root, weights_root
 from swarm import messages
 from swarm.blobs import Blob, Shelf
+from swarm.distances import serve_pings
 from swarm.memory import MemoryNetwork
 from tests.contributions import header_of
 from tests.runs import EXCHANGE, manifest_of
@@ -55,24 +57,28 @@ SMALL_EXCHANGE = replace(EXCHANGE, max_claim_samples=LOTS * LOT, weight_cap=LOTS
 def signed_manifest(**changes: Any) -> SignedManifest:
     """Return the manifest of a small run with real prices and a real first state; claims have at most ``LOTS`` lots."""
     settings = {"exchange": SMALL_EXCHANGE, "num_rounds": 100, "lot_samples": LOT, **changes}
-    manifest = manifest_of(OPERATOR, costs=cost_table(space_named("classifier-tiny")), **settings)
+    keys = tuple(each.public_key for each in settings.pop("operators", (OPERATOR,)))
+    quorum = len(keys) // 2 + 1
+    manifest = manifest_of(OPERATOR, costs=cost_table(space_named("classifier-tiny")), operators=keys, quorum=quorum, **settings)
     return SignedManifest.sign(replace(manifest, initial_state=state_digest(start_of(Plan.of(manifest)))), OPERATOR)
 
 
 class MemoryLog:
-    """The log of one run on a network in memory."""
+    """The log of one run on a network in memory. Where it has several operators, all answer, and are of one mind at once."""
 
-    def __init__(self, network: MemoryNetwork, **changes: Any) -> None:
+    def __init__(self, network: MemoryNetwork, operators: Sequence[Identity] = (OPERATOR,), **changes: Any) -> None:
         """Make the run of ``signed_manifest``; ``start`` answers from then on."""
         self.network = network
-        self.signed = signed_manifest(**changes)
+        self.operators = operators
+        self.signed = signed_manifest(operators=operators, **changes)
         self.manifest: Manifest = self.signed.open()
         self.course = RunCourse(self.manifest)
         self.plan = self.course.plan
         self.ledger = Ledger(self.signed, self.course)
         self.state = start_of(self.plan)
         self.num_weights = self.state.parameters.numel()
-        self.endpoint = network.endpoint(PublicKey(OPERATOR.public_key))
+        self.endpoints = {each.public_key: network.endpoint(each.public_key) for each in operators}
+        self.endpoint = self.endpoints[OPERATOR.public_key]
         self.shelf = Shelf(max_bytes=2**28)
         self.shelf.put(Blob.of(state_pieces(self.state)), "state")
         self.means: list[Blob] = []
@@ -98,29 +104,31 @@ class MemoryLog:
 
     async def start(self) -> "MemoryLog":
         """Answer calls from now on."""
-        await self.shelf.serve(self.endpoint)
-        for method, handler in (
-            ("header", self._on_header),
-            ("body", self._on_body),
-            ("commit-after", self._on_commit_after),
-            ("row", self._on_row),
-            ("table", self._on_table),
-            ("claims", self._on_claims),
-            ("credit", self._on_credit),
-            ("tree-head", self._on_tree_head),
-            ("consistency", self._on_consistency),
-        ):
-            await self.endpoint.serve(method, handler)
+        for key, endpoint in self.endpoints.items():
+            await self.shelf.serve(endpoint)
+            await serve_pings(endpoint)
+            for method, handler in (
+                ("header", self._on_header),
+                ("body", self._on_body),
+                ("commit-after", partial(self._on_commit_after, key)),
+                ("row", self._on_row),
+                ("table", self._on_table),
+                ("claims", self._on_claims),
+                ("credit", self._on_credit),
+                ("tree-head", self._on_tree_head),
+                ("consistency", self._on_consistency),
+            ):
+                await endpoint.serve(method, handler)
         return self
 
-    def go_away(self) -> None:
-        """Be unreachable until ``come_back``; who waits for an answer gets none."""
-        self.network.endpoints.pop(self.endpoint.key, None)
+    def go_away(self, key: PublicKey = OPERATOR.public_key) -> None:
+        """Let an operator be unreachable until ``come_back``; who waits for an answer gets none."""
+        self.network.endpoints.pop(key, None)
         self._wake()
 
-    def come_back(self) -> None:
-        """Answer again."""
-        self.network.endpoints[self.endpoint.key] = self.endpoint
+    def come_back(self, key: PublicKey = OPERATOR.public_key) -> None:
+        """Let it answer again."""
+        self.network.endpoints[key] = self.endpoints[key]
 
     def in_round(self) -> list[bytes]:
         """Return the contributions that have tickets for the open round, but for those of members whose cohort's is in it too."""
@@ -229,9 +237,9 @@ class MemoryLog:
         self.handed[part.contribution] = header, blob
         return pack(self._ticket(part.contribution))
 
-    async def _on_commit_after(self, caller: PublicKey, request: bytes) -> bytes:
+    async def _on_commit_after(self, own: PublicKey, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.AfterRound, request, max_bytes=128)
-        while ask.patient and ask.round >= self.ledger.round and self.endpoint.key in self.network.endpoints:
+        while ask.patient and ask.round >= self.ledger.round and own in self.network.endpoints:
             await self._changed.wait()
         if self.ledger.round <= ask.round:
             return pack(messages.News((), (), self.left_ms))
@@ -264,13 +272,9 @@ class MemoryLog:
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.HeldHead, request, max_bytes=2**20)
-        name = origin(self.ledger.run)
-        head = TreeHead(name, self._tree.size, self._tree.root())
-        held = [
-            open_round_receipt(receipt, Operators(self.ledger.run, (OPERATOR.public_key,), 1)).tree_head.size for receipt in ask.receipt
-        ]
-        proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= head.size else ()
-        return pack(messages.ShownHead(sign_tree_head(head, name, OPERATOR), proof))
+        held = [open_round_receipt(receipt, Operators.of_signed(self.signed)).tree_head.size for receipt in ask.receipt]
+        proof = tuple(self._tree.consistency_proof(held[0])) if held and held[0] <= self._tree.size else ()
+        return pack(messages.ShownHead(self._note(), proof))
 
     async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.AskConsistency, request, max_bytes=64)
@@ -285,13 +289,17 @@ class MemoryLog:
         self._changed = asyncio.Event()
 
     def _ticket(self, contribution: bytes) -> SignedTicket:
-        return SignedTicket.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), OPERATOR)
+        return SignedTicket.sign(Ticket(self.ledger.run, self.rounds[contribution], contribution), self.operators[-1])
 
     def _receipt(self, entry: bytes) -> Receipt:
+        index = self._tree.size - 1
+        return Receipt(entry, index, tuple(self._tree.inclusion_proof(index)), self._note())
+
+    def _note(self) -> str:
         name = origin(self.ledger.run)
         head = TreeHead(name, self._tree.size, self._tree.root())
-        index = self._tree.size - 1
-        return Receipt(entry, index, tuple(self._tree.inclusion_proof(index)), sign_tree_head(head, name, OPERATOR))
+        others = [cosign(head_text(head), 1_800_000_000, each) for each in self.operators[1:]]
+        return with_cosignatures(sign_tree_head(head, name, OPERATOR), others)
 
     def _shown(self, round_: int, key: bytes) -> messages.ShownRow | None:
         table = self.ledger.table_at(round_)

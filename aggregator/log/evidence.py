@@ -1,4 +1,4 @@
-"""A tree head of this log's own key that this log does not have: kept on the disk, for such a log may never sign again.
+"""A tree head that counts and that this log does not have: kept on the disk, for such a log may never sign again.
 
 DIR/newer-head.proof   what whoever holds that head showed (a packed ``protocol.histories.Histories``); it goes once the log has it
 """

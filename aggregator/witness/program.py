@@ -75,10 +75,11 @@ class Witness:
                 self._left_ms = None
                 logger.info("log not heard reason=%s", error)
                 with contextlib.suppress(Unreachable):
-                    await self._node.meet_again(self._log.operator)
+                    await self._log.line.meet(self._node)
             except RemoteFault as error:
                 self._left_ms = None
                 self._complain(f"what the log says is refused: {error}")
+                self._log.line.turn_away(str(error))
                 await self._compare()
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])

@@ -53,7 +53,7 @@ class Company:
         label: str,
         neighbours: Neighbours,
         distances: Distances,
-        operator: bytes,
+        operators: Collection[bytes],
         sizing: Sizing | None = None,
     ) -> None:
         """Begin alone where affinity decides; else ``label`` names the cohort, for good. Without ``sizing`` it has no size."""
@@ -61,7 +61,7 @@ class Company:
         self._choice = choice
         self._neighbours = neighbours
         self._distances = distances
-        self._operator = operator
+        self._operators = operators
         self._sizing = sizing
         self.name = first_name(key) if choice is Choice.AFFINITY else label  # the cohort's at present, without its size
         self._members: frozenset[PublicKey] | None = None if choice in (Choice.LABEL, Choice.HOST) else frozenset()
@@ -172,7 +172,7 @@ class Company:
         for key in self._distances.landmarks[: _SHOWN + 1]:
             step = self._distances.step(key)
             if step is not None:
-                who = "the aggregator" if key == self._operator else peer_name(key)[-8:]
+                who = "the aggregator" if key in self._operators else peer_name(key)[-8:]
                 found.append(f"{_milliseconds(STEPS_US[step])} from {who}")
         return ", ".join(found)
 

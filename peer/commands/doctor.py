@@ -25,6 +25,7 @@ from peer.store import read_last_run
 from protocol.errors import MantaError, Unreachable, UserError
 from protocol.manifest import SignedManifest
 from protocol.signing import PublicKey
+from swarm.addresses import check_peer_address
 from swarm.disk import IDENTITY, load_identity
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
     try:
         async with visiting(config) as visit:
             for address in addresses:
-                took_s = await _round_trip_s(visit.node, visit.operator) if address in visit.node.entered_by else None
+                took_s = await _round_trip_s(visit.node, check_peer_address(address)) if address in visit.node.entered_by else None
                 yield findings.aggregator(address, address in visit.node.entered_by, took_s)
             async for finding in _of_visit(visit, config):
                 yield finding
@@ -98,10 +99,10 @@ async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding
     yield Finding("reachability", state, reach.words)
 
 
-async def _round_trip_s(node: "Node", operator: PublicKey) -> float | None:
+async def _round_trip_s(node: "Node", key: PublicKey) -> float | None:
     begun_s = time.monotonic()
     try:
-        await node.clock_ahead_s(operator)
+        await node.clock_ahead_s(key)
     except Unreachable:
         return None
     return time.monotonic() - begun_s

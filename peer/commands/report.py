@@ -47,6 +47,7 @@ class _Shown(BaseModel):
     size: str = ""
     near: str = ""
     round_trips: str = ""
+    operator: str = ""
     reach: str = ""
     samples_counted: int = 0
     rounds_counted: int = 0
@@ -122,6 +123,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:
         yield f"near you: {shown.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
+    if shown.operator:
+        yield f"talks to operator {shown.operator}"
     if shown.round_trips:
         yield f"round trips: {shown.round_trips}"
     if shown.reach:

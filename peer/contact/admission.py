@@ -11,9 +11,11 @@ from protocol.admitted import Admitted
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import Identity, PublicKey, peer_name
+from protocol.operators import Operators
+from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.gate import Gate, Known, stranger_told
+from swarm.operator_line import OperatorLine
 from swarm.rpc import OwnNode, Refused
 
 METHOD = "admission"
@@ -46,7 +48,7 @@ async def enter(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
 
 async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> SignedPass:
     """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
-    operator = PublicKey(manifest.operators[0])
+    line = OperatorLine(node, Operators.of(manifest, run))
     kept = store.load_pass(run)
     if kept is not None:
         try:
@@ -55,7 +57,7 @@ async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
             pass  # another key's, or damaged: the log gives it again
     request = b"" if config.invitation is None else _request(config.invitation, identity, run)
     try:
-        answer = await node.call(operator, METHOD, request, timeout_s=waits.CALL_S)
+        answer = await line.call(METHOD, request, timeout_s=waits.CALL_S)
         own = _checked(answer, run, identity.public_key, manifest.operators)
     except Unreachable as error:
         raise NotThere(f"the log, which lets peers into {manifest.name}, does not answer ({error})") from error

@@ -83,6 +83,8 @@ class Heads:
     async def compare(self) -> bool:
         """Ask the log for its tree head; return whether it has all that this peer knows it to have signed.
 
+        One of several operators may be behind the others, or lie: then the next one is asked.
+
         Raises:
             OtherHistory: it goes another way, or has not been whole for too long; the proof is kept.
             Unreachable: no answer.
@@ -91,9 +93,13 @@ class Heads:
         held = self._held
         if held is None:
             return True
-        shown = await self._log.head(held)
-        head = self._log.operators.open(shown.tree_head)
-        found = departure(held.proven.tree_head, head, shown.consistency)
+        for _ in self._log.operators.keys:
+            shown = await self._log.head(held)
+            head = self._log.operators.open(shown.tree_head)
+            found = departure(held.proven.tree_head, head, shown.consistency)
+            if found is None or found is Departure.FORKED:
+                break
+            self._log.line.turn_away(f"it shows {head.size} entries, not proven to go on from {held.proven.tree_head.size}")
         if found is None:
             if self._went_back_s is not None:
                 self._went_back_s = None

@@ -104,7 +104,7 @@ class Ear:
                 logger.info("log not heard reason=%s", error)
                 self._show(True)
                 with contextlib.suppress(Unreachable):
-                    await self._node.meet_again(self._log.operator)
+                    await self._log.line.meet(self._node)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
                 continue
@@ -126,7 +126,7 @@ class Ear:
             if not has_met:
                 # A restarted node knows nobody, and newcomers who ask it for members would never find this one.
                 with contextlib.suppress(Unreachable):
-                    await self._node.meet_again(self._log.operator)
+                    await self._log.line.meet(self._node)
                     has_met = True
             try:
                 if not knows_time:
@@ -156,6 +156,7 @@ class Ear:
             except MantaError as error:
                 logger.warning("the log's news are refused reason=%s", error)
                 knows_time = knows_time and not isinstance(error, Refused)  # it may know less than it did: see which head it shows
+                self._log.line.turn_away(str(error))
             await asyncio.sleep(pause_s)  # also where it has nothing new to say: it may be finished, or have too many who wait
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])
 

@@ -15,6 +15,7 @@ from peer.store import PeerStore
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
 from protocol.histories import Departure, Histories, departure
+from protocol.notes import TreeHead
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.log_client import Commitment, LogClient
@@ -114,8 +115,7 @@ class OneHistory:
         newest, is_refused = self._heads.newest, False
         for find in (self._own, self._in_dht, self._of_a_neighbour):
             try:
-                other = await find(newest)
-                if other is not None:
+                for other in await find(newest):
                     await self._compare(other)
             except OtherHistory:
                 raise
@@ -126,16 +126,15 @@ class OneHistory:
                 logger.info("no head to compare reason=%s", error)
         self._refused = self._refused + 1 if is_refused else 0
 
-    async def _own(self, newest: Commitment | None) -> Commitment | None:
-        return newest
+    async def _own(self, newest: Commitment | None) -> list[Commitment]:
+        return [] if newest is None else [newest]
 
-    async def _in_dht(self, _newest: Commitment | None) -> Commitment | None:
+    async def _in_dht(self, _newest: Commitment | None) -> list[Commitment]:
         return await look_up_newest(self._node, self._run, self._log)
 
-    async def _of_a_neighbour(self, _newest: Commitment | None) -> Commitment | None:
-        for key in self._neighbours.some(1):
-            return (await self._log.news(key, 0, left_ms=None)).commitment
-        return None
+    async def _of_a_neighbour(self, _newest: Commitment | None) -> list[Commitment]:
+        found = [(await self._log.news(key, 0, left_ms=None)).commitment for key in self._neighbours.some(1)]
+        return [each for each in found if each is not None]
 
     async def _compare(self, other: Commitment) -> None:
         """See whether a head is of the history of the one that agreed last; the newer one of the two is that from then on."""
@@ -148,7 +147,7 @@ class OneHistory:
         older, newer = sorted((agreed, other), key=lambda each: each.proven.tree_head.size)
         before, after = older.proven.tree_head, newer.proven.tree_head
         try:
-            proof = () if before.size == after.size else await self._log.consistency(before.size, after.size)
+            proof = () if before.size == after.size else await self._proof(before, after)
         except Refused as error:
             await self._refuses(older, newer, error)
             return
@@ -157,6 +156,27 @@ class OneHistory:
             self._heads.accuse(Histories(self._heads.manifest, older.receipt, newer.receipt.tree_head, proof))
         if newer is other:
             self._agree(other)
+
+    async def _proof(self, before: TreeHead, after: TreeHead) -> tuple[bytes, ...]:
+        """Return what proves that a head goes on from another; where no operator gives that, what the last one gave.
+
+        Raises:
+            Refused: none gave anything, as they say.
+        """
+        refused: Refused | None = None
+        proof: tuple[bytes, ...] | None = None
+        for _ in self._log.operators.keys:
+            try:
+                proof = await self._log.consistency(before.size, after.size)
+            except Refused as error:
+                refused = error
+            else:
+                if departure(before, after, proof) is None:
+                    return proof
+            self._log.line.turn_away("it does not prove that the log's heads are of one history")
+        if proof is None and refused is not None:
+            raise refused
+        return proof or ()
 
     async def _refuses(self, older: Commitment, newer: Commitment, error: Refused) -> None:
         """The log says that it has no such heads, both of which its key has signed: show it the newer one, which stops an older copy.

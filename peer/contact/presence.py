@@ -14,11 +14,11 @@ from peer.cohort.company import Company
 from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.errors import MantaError
-from protocol.signing import PublicKey
 from swarm import waits
 from swarm.connections import host_of
 from swarm.lan import LocalNetwork
 from swarm.neighbours import Neighbours
+from swarm.operator_line import OperatorLine
 from swarm.reach import ASKED, DialBackDesk, Reach, Reachable, measure
 from swarm.rpc import OwnNode
 from swarm.tasks import together, within
@@ -35,7 +35,7 @@ class Presence:
     def __init__(
         self,
         node: OwnNode,
-        operator: PublicKey,
+        line: OperatorLine,
         company: Company,
         cohort: Cohort,
         neighbours: Neighbours,
@@ -49,7 +49,7 @@ class Presence:
 
         Args:
             node: this peer's.
-            operator: the key of the run's log.
+            line: to the run's operators.
             company: says which cohort it is of.
             cohort: this peer's part in it.
             neighbours: the others of the run.
@@ -59,7 +59,7 @@ class Presence:
             round: returns whose state this peer holds.
         """
         self._node = node
-        self._operator = operator
+        self._line = line
         self._company = company
         self._cohort = cohort
         self._neighbours = neighbours
@@ -138,7 +138,7 @@ class Presence:
         while True:
             self._again.clear()
             self._listens_at = await self._node.addresses()
-            reach = await measure(self._node, [self._operator, *self._neighbours.some(ASKED - 1)])
+            reach = await measure(self._node, [self._line.operator, *self._neighbours.some(ASKED - 1)])
             if reach.reachable is not Reachable.UNKNOWN or self._reach.reachable is Reachable.UNKNOWN:
                 await self._show(reach)
             with contextlib.suppress(MantaError):
@@ -160,7 +160,8 @@ class Presence:
     async def _remember(self) -> None:
         """Keep addresses of some peers of the run that others can call, for a start at which its aggregator is away."""
         found = []
-        for key in self._neighbours.some(_REMEMBERED):
+        operators = () if self._line.operators.is_alone else self._line.in_turn  # the one that it came by may be the one that is away then
+        for key in (*operators, *self._neighbours.some(_REMEMBERED - len(operators))):
             with contextlib.suppress(MantaError):
                 maddrs = await self._node.whereabouts(key)
                 found += [maddr for maddr in maddrs if self._may_be_called(host_of(maddr))][:1]

@@ -168,8 +168,9 @@ class Spread:
         """
         rest_s = 0.0 if may_be_old else waits.NEIGHBOURS_S
         others = [Spare(key, rest_s) for key in self._neighbours.mixed(_NEIGHBOURS_ASKED)]
-        log = Spare(self._log.operator, self._turn_s(root, sum(sizes)), is_last=True)
-        return await self._gossip.get(root, sizes, kind, (*others, log))
+        turn_s = self._turn_s(root, sum(sizes))
+        logs = [Spare(key, turn_s, is_last=True) for key in self._log.line.in_turn]
+        return await self._gossip.get(root, sizes, kind, (*others, *logs))
 
     async def table(self, entry: Round) -> tuple[tuple[Row, ...], tuple[int, ...]]:
         """Return the rows of a committed round, and what each weighs in its mean.
@@ -187,9 +188,9 @@ class Spread:
             if key is None and self._clock() < ends:
                 await self._gossip.hear(ends - self._clock())
                 continue
-            last = (self._log.operator, *self._neighbours.mixed(_NEIGHBOURS_ASKED))
+            last = (*self._log.line.in_turn, *self._neighbours.mixed(_NEIGHBOURS_ASKED))
             key = key or next((each for each in last if each not in asked), None)
-            if key is None or len(asked) > 2 * _NEIGHBOURS_ASKED:
+            if key is None or len(asked) > 2 * _NEIGHBOURS_ASKED + len(self._log.line.in_turn):
                 raise Unreachable(f"nobody gave the table of round {entry.round} ({'; '.join(asked.values()) or 'nobody to ask'})")
             try:
                 rows, weights = await self._log.table(entry, key)

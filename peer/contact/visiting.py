@@ -33,6 +33,7 @@ class Visit:
     node: Node
     addresses: tuple[str, ...]  # that were tried
     signed: SignedManifest
+    log: LogClient
 
     @property
     def manifest(self) -> Manifest:
@@ -41,8 +42,8 @@ class Visit:
 
     @property
     def operator(self) -> PublicKey:
-        """Whose log decides."""
-        return PublicKey(self.manifest.operators[0])
+        """The operator that is talked to."""
+        return self.log.operator
 
     async def newest(self) -> Round | None:
         """Return the newest committed round, proven; None: there is none yet.
@@ -51,7 +52,7 @@ class Visit:
             Unreachable: the log does not answer.
             RemoteFault: what it answers proves nothing.
         """
-        told = await LogClient(self.node, self.manifest, self.signed.run).news(self.operator, 0, left_ms=None)
+        told = await self.log.news(self.operator, 0, left_ms=None)
         return None if told.commitment is None else told.commitment.proven.round
 
     async def state(self, round_: Round | None) -> State:
@@ -65,7 +66,7 @@ class Visit:
         count = num_weights(manifest)
         neighbours = Neighbours(self.node, self.signed.run)
         await neighbours.look()
-        sources = [self.operator, *neighbours.members()[:_SOURCES]]
+        sources = [*self.log.line.in_turn, *neighbours.members()[:_SOURCES]]
         sizes = state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps)
         digest = manifest.initial_state if round_ is None else round_.state
         blob = await fetch(self.node, digest, sizes, sources, deadline_s=waits.FETCH_S)
@@ -92,7 +93,8 @@ async def visiting(config: PeerConfig) -> AsyncIterator[Visit]:
     addresses, expected_run = find_addresses(config, read_last_run(config.dir))
     node = await visiting_node(config, addresses, expected_run)
     try:
-        yield Visit(node, addresses, await fetch_checked_manifest(node, addresses, expected_run))
+        signed = await fetch_checked_manifest(node, addresses, expected_run)
+        yield Visit(node, addresses, signed, LogClient(node, signed.open(), signed.run))
     finally:
         await node.close()
 

@@ -151,8 +151,8 @@ class Checker:
         )
 
     async def _piece(self, row: Row, place: int, at_once: asyncio.Semaphore) -> ProvenPiece:
-        log = PublicKey(self._manifest.operators[0])
-        sources = Sources(self._sources(row.body), spare=(log, PublicKey(row.founder)))
+        operators = map(PublicKey, self._manifest.operators)
+        sources = Sources(self._sources(row.body), spare=(*operators, PublicKey(row.founder)))
         async with at_once:
             return await fetch_piece(
                 self._node,

@@ -11,8 +11,8 @@ from protocol.encoding import pack
 from protocol.errors import RemoteFault, StorageError, Weather
 from protocol.evidence import GIVE, Records, pages
 from protocol.records import SignedClaim
-from protocol.signing import PublicKey
 from swarm import waits
+from swarm.operator_line import OperatorLine
 from swarm.records import NoRoom, RecordsFolder, serve_records
 from swarm.rpc import Endpoint
 from swarm.tasks import within
@@ -26,10 +26,10 @@ logger = logging.getLogger("manta.peer")
 class OwnRecords:
     """One peer's."""
 
-    def __init__(self, endpoint: Endpoint, operator: PublicKey, folder: RecordsFolder) -> None:
-        """Keep them in ``folder``, and give them to the log of ``operator``."""
+    def __init__(self, endpoint: Endpoint, line: OperatorLine, folder: RecordsFolder) -> None:
+        """Keep them in ``folder``, and give them to the log over ``line``."""
         self._endpoint = endpoint
-        self._operator = operator
+        self._line = line
         self._folder = folder
         self._waiting: dict[SignedClaim, int] = {}  # that were handed in, and how often the log was offered their records
         self._kept: list[SignedClaim] = []  # that were not handed in yet
@@ -89,7 +89,7 @@ class OwnRecords:
         self._waiting[claim] += 1
         try:
             for page in () if records is None else pages(claim, records):
-                await self._endpoint.call(self._operator, GIVE, pack(page), timeout_s=waits.RECORDS_S)
+                await self._line.call(GIVE, pack(page), timeout_s=waits.RECORDS_S)
         except (Weather, RemoteFault) as error:
             logger.info("records not given reason=%s", error)
             if self._waiting[claim] < _TRIES:

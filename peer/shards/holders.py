@@ -6,7 +6,7 @@ They stand there as a run's members do (``swarm.neighbours``), under another nam
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from protocol.errors import MantaError
 from protocol.signing import PublicKey, sha256
@@ -21,19 +21,19 @@ logger = logging.getLogger("manta.peer")
 class Holders:
     """Those that a peer knows of."""
 
-    def __init__(self, node: Endpoint, run: bytes, operator: PublicKey, say: Callable[[str], None]) -> None:
-        """Know the operator, who has all; ``say`` says who is not asked any more."""
+    def __init__(self, node: Endpoint, run: bytes, operators: Sequence[bytes], say: Callable[[str], None]) -> None:
+        """Know the operators, who have all; ``say`` says who is not asked any more."""
         self._node = node
-        self._operator = operator
+        self._operators = [PublicKey(key) for key in operators]
         self._say = say
         self._neighbours = Neighbours(node, sha256(b"manta/shards/v1\n" + run))
         self._wrong: set[PublicKey] = set()
         self._sources = Sources()
 
     def sources(self) -> Sources:
-        """Return whom to ask now: others first, and the operator for what none of them gives; who comes to be known is added."""
+        """Return whom to ask now: others first, and the operators for what none of them gives; who comes to be known is added."""
         others = [key for key in self._neighbours.some(len(self._neighbours.members())) if self._may_be_asked(key)]
-        spare = [self._operator] if self._may_be_asked(self._operator) else []
+        spare = [key for key in self._operators if self._may_be_asked(key)]
         self._sources = Sources(others, spare=spare, may_grow=True)
         return self._sources
 
@@ -41,7 +41,7 @@ class Holders:
         """A node sent bytes that are not the data set's: never ask it again."""
         if key not in self._wrong:
             self._wrong.add(key)
-            who = "the operator's node" if key == self._operator else f"peer {key.hex()[:8]}"
+            who = "the operator's node" if key in self._operators else f"peer {key.hex()[:8]}"
             self._say(f"{who} sent damaged data ({reason}): it is not asked for shards any more, others are")
 
     async def meet(self) -> None:

@@ -21,7 +21,6 @@ from peer.shards.holders import Holders
 from peer.shards.wanted import Room, Wanted, in_words, wanted
 from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
-from protocol.signing import PublicKey
 from swarm.blobs import Shelf
 from swarm.disk import make_directory
 from swarm.rpc import Endpoint
@@ -79,7 +78,7 @@ async def data_here(
     root = config.data_root or config.dir / _FOLDER
     folder = _folder_of(manifest, root)
     await shelf.serve(node)
-    holders = Holders(node, signed.run, PublicKey(manifest.operators[0]), sitter.voice.say)
+    holders = Holders(node, signed.run, manifest.operators, sitter.voice.say)
 
     def keep_rates() -> None:
         """What the person says of rates holds from the next piece on."""

@@ -263,7 +263,7 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
         made, other = everybodys(ledger)[:2]
         peer = program.network.endpoint(made.peer.public_key)
         heard: list[Farewell] = []
-        await hear_farewells(peer, PublicKey(program.node.key), ledger.run, heard.append)
+        await hear_farewells(peer, [program.node.key], ledger.run, lambda _key, farewell: heard.append(farewell))
         program.node.ways = {PublicKey(made.peer.public_key): [], PublicKey(other.peer.public_key): []}
         client = LogClient(peer, ledger.manifest, ledger.run)
         assert (await client.hand_in(made.header, made.groups)).ticket is not None

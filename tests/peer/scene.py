@@ -180,7 +180,8 @@ async def scene_in(directory: Path, **changes: Any) -> AsyncIterator[Scene]:
         await scene.end()
     for _ in range(10):  # answers that nobody waits for any more
         await asyncio.sleep(0)
-    scene.log.go_away()
+    for key in scene.log.endpoints:
+        scene.log.go_away(key)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
     await until(lambda: all(task.done() for task in others))
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from protocol.cosignatures import cosign, with_cosignatures
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
 from protocol.histories import Departure, Histories, contradict, departure
@@ -11,7 +12,7 @@ from protocol.ledger import Ledger
 from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.merkle import Tree, leaf_hash
-from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.notes import TreeHead, origin, parse_tree_head, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt, entry_of
@@ -28,8 +29,8 @@ OPERATORS = Operators.of_signed(SIGNED)
 class History:
     """A log of the run, in memory; another ``mean`` makes another round of it."""
 
-    def __init__(self) -> None:
-        self.ledger, self.tree = Ledger(SIGNED, FixedCourse()), Tree()
+    def __init__(self, signed: SignedManifest = SIGNED) -> None:
+        self.ledger, self.tree = Ledger(signed, FixedCourse()), Tree()
 
     def commit(self, mean: bytes = b"mean") -> Receipt:
         """Commit a round; return its receipt."""
@@ -44,17 +45,18 @@ class History:
     def note(self, size: int | None = None, signer: Identity = OPERATOR) -> str:
         """Return the tree head after ``size`` entries, signed."""
         size = self.tree.size if size is None else size
-        return sign_tree_head(TreeHead(NAME, size, self.tree.root(size)), NAME, signer)
+        name = origin(self.ledger.run)
+        return sign_tree_head(TreeHead(name, size, self.tree.root(size)), name, signer)
 
     def head(self) -> TreeHead:
         return TreeHead(NAME, self.tree.size, self.tree.root())
 
 
-def histories(*means: str) -> list[tuple[History, list[Receipt]]]:
+def histories(*means: str, signed: SignedManifest = SIGNED) -> list[tuple[History, list[Receipt]]]:
     """Return a log for each word, with a round for each of its letters, and these rounds' receipts."""
     found = []
     for letters in means:
-        log = History()
+        log = History(signed)
         found.append((log, [log.commit(letter.encode()) for letter in letters]))
     return found
 
@@ -94,6 +96,27 @@ def test_two_rounds_that_no_log_can_have_are_a_fork() -> None:
         evidence = Histories(SIGNED, receipts[held], others[other].tree_head, (), (others[other],))
         assert evidence.check().departure is Departure.FORKED
         assert unpack(Histories, pack(evidence), max_bytes=2**20) == evidence
+
+
+def test_of_two_histories_that_count_those_are_the_liars_who_signed_both() -> None:
+    operators = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (7, 8, 9))]
+    made = manifest_of(OPERATOR, operators=tuple(each.public_key for each in operators), quorum=3)
+    signed = SignedManifest.sign(made, OPERATOR)
+    (_, receipts), (_, others) = histories("abc", "axy", signed=signed)
+
+    def by(receipt: Receipt, signers: list[Identity]) -> Receipt:
+        text, _, _ = receipt.tree_head.partition("\n\n")
+        head = parse_tree_head(f"{text}\n")
+        note = sign_tree_head(head, head.origin, signers[0])
+        return replace(receipt, tree_head=with_cosignatures(note, [cosign(f"{text}\n", 1_800_000_000, each) for each in signers[1:]]))
+
+    held, other = by(receipts[1], operators[:3]), by(others[2], operators[1:])
+    shown = Histories(signed, held, other.tree_head, (), (other,)).check()
+    assert shown.departure is Departure.FORKED
+    assert set(shown.operators) == {each.public_key for each in operators[1:3]}
+    too_few = by(others[2], operators[2:])
+    with pytest.raises(SignatureError, match="2 of 4 operators"):
+        Histories(signed, held, too_few.tree_head, (), (too_few,)).check()
 
 
 def test_rounds_of_one_log_contradict_nothing() -> None:

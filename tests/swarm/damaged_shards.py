@@ -7,7 +7,7 @@ from pathlib import Path
 from automl.data.shards.layout import LIST_NAME, ShardList, parse_list, shard_name
 from peer.shards.holders import Holders
 from protocol.shards import PIECE_BYTES
-from protocol.signing import Digest, PublicKey
+from protocol.signing import Digest
 from swarm.blobs import Shelf
 from swarm.disk import load_identity, make_directory
 from swarm.file_blobs import FileBlob, FileName
@@ -36,7 +36,7 @@ async def _lie(address: str, folder: Path, list_: ShardList, directory: Path) ->
         shelf.lend(name.root, Damaged(name))
     await shelf.serve(node)
     print("ready", flush=True)
-    await Holders(node, signed.run, PublicKey(signed.open().operators[0]), print).meet()
+    await Holders(node, signed.run, signed.open().operators, print).meet()
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ def test_all_who_are_connected_are_told_and_those_who_do_not_answer_hold_nobody_
     async def story() -> None:
         network, heard = MemoryNetwork(), []
         log = network.endpoint(LOG)
-        await hear_farewells(network.endpoint(PEER), LOG, RUN, heard.append)
+        await hear_farewells(network.endpoint(PEER), [LOG], RUN, lambda _key, farewell: heard.append(farewell))
         network.endpoint(OTHER)  # of a version that knows no such call
         log.ways = {PEER: [], OTHER: [], STRANGER: [], LOG: []}
         farewell = Farewell(RUN, 0, "a new disk; back at eight")
@@ -31,7 +31,7 @@ def test_all_who_are_connected_are_told_and_those_who_do_not_answer_hold_nobody_
 def test_nobody_but_the_log_says_farewell_for_it() -> None:
     async def story() -> None:
         network, heard = MemoryNetwork(), []
-        await hear_farewells(network.endpoint(PEER), LOG, RUN, heard.append)
+        await hear_farewells(network.endpoint(PEER), [LOG], RUN, lambda _key, farewell: heard.append(farewell))
         for caller, data in (
             (STRANGER, pack(Farewell(RUN, 1, ""))),
             (LOG, pack(Farewell(sha256(b"another run"), 1, ""))),

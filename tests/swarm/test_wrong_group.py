@@ -42,7 +42,7 @@ def test_a_wrong_group_is_proven_to_anybody_who_has_the_file(name: str) -> None:
     committed = case(name, is_wrong=True)
     found = verify_wrong_group(pack(committed.proof(1)), measure, committed.signed.run)
     commit_of = commit_digest(entry_of(committed.entry))
-    assert found == Finding(committed.signed.run, OPERATOR.public_key, committed.entry.round, commit_of, 1, 1)
+    assert found == Finding(committed.signed.run, (OPERATOR.public_key,), committed.entry.round, commit_of, 1, 1)
 
 
 @pytest.mark.parametrize("name", CASES)

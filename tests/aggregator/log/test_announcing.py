@@ -29,8 +29,8 @@ def test_each_newest_head_is_published_and_found(tmp_path: Path, monkeypatch: py
             async with asyncio.timeout(DEADLINE_S):
                 while True:
                     newest = await look_up_newest(reader, SIGNED.run, log_of)
-                    if newest is not None and newest.proven.tree_head.size == size:
-                        assert newest.proven.tree_head == opened_head(log)
+                    if newest and newest[0].proven.tree_head.size == size:
+                        assert newest[0].proven.tree_head == opened_head(log)
                         return
                     await asyncio.sleep(0.005)
 

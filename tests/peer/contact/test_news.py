@@ -96,12 +96,21 @@ class Script:
             raise answer
         return answer
 
-    # As the node.
+    @property
+    def line(self) -> "Script":
+        return self
 
-    async def meet_again(self, _key: PublicKey) -> None:
+    # As its line to the operators.
+
+    def turn_away(self, why: str) -> None:
+        pass
+
+    async def meet(self, _node: Any) -> None:
         self.meetings.append(next(self._meetings, True))
         if not self.meetings[-1]:
             raise AWAY
+
+    # As the node.
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float) -> bytes:
         assert (method, timeout_s) == ("commit", waits.PUSH_S)

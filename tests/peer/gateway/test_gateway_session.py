@@ -18,7 +18,7 @@ from peer.shards.session import _get
 from peer.voice import Voice
 from protocol.errors import UserError
 from protocol.manifest import SignedManifest
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
 from tests.automl.data.files import noise, write_picture
@@ -47,7 +47,7 @@ def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path)
     dataset = _images(tmp_path)
     manifest = manifest_of(OPERATOR, dataset="shards-noise", data_digest=dataset.digest, shards=(travelling(dataset.shards.list),))
     node = MemoryNetwork().endpoint(PEER.public_key)
-    holders = Holders(node, bytes(32), PublicKey(OPERATOR.public_key), print)
+    holders = Holders(node, bytes(32), [OPERATOR.public_key], print)
     download = Download(node, manifest, tmp_path / "noise", holders, Shelf(max_bytes=0), print)
     with pytest.raises(UserError, match=REFUSAL):
         asyncio.run(_get(PeerConfig(gateway=("127.0.0.1:0",)), manifest, node, tmp_path / "noise", download, Sitter(Voice())))

@@ -9,9 +9,11 @@ from peer.rounds.records import OwnRecords
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, StorageError
 from protocol.evidence import GIVE, MAX_PAGE_BYTES, PAGE_LOTS, RecordsPage, pages
+from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.memory import MemoryNetwork
+from swarm.operator_line import OperatorLine
 from swarm.records import RecordsFolder, fetch_records
 from tests.claimed import made
 
@@ -25,7 +27,8 @@ class Scene:
         network = MemoryNetwork()
         self.folder = RecordsFolder(directory / "records", kept_rounds=5, max_bytes=max_bytes)
         self.log = network.endpoint(LOG)
-        self.own = OwnRecords(network.endpoint(PEER), LOG, self.folder)
+        endpoint = network.endpoint(PEER)
+        self.own = OwnRecords(endpoint, OperatorLine(endpoint, Operators(bytes(32), (LOG,), 1)), self.folder)
         self.taken: list[RecordsPage] = []
         self.refusals = 0  # that are still to come
 

@@ -43,7 +43,7 @@ class Swarm:
         self.said: list[str] = []
         self.shelf = Shelf(max_bytes=0)
         self.here = self.network.endpoint(HERE)
-        self.holders = Holders(self.here, RUN, PublicKey(OPERATOR.public_key), self.said.append)
+        self.holders = Holders(self.here, RUN, [OPERATOR.public_key], self.said.append)
 
     @property
     def list(self) -> ShardList:
@@ -90,7 +90,7 @@ def test_a_set_comes_whole_and_is_handed_out_from_then_on(tmp_path: Path) -> Non
         del swarm.network.endpoints[PublicKey(OPERATOR.public_key)]
         third = swarm.network.endpoint(OTHER)
         await swarm.shelf.serve(swarm.here)
-        holders = Holders(third, RUN, HERE, swarm.said.append)
+        holders = Holders(third, RUN, [HERE], swarm.said.append)
         (tmp_path / "third").mkdir()
         download = Download(third, swarm.manifest(), tmp_path / "third", holders, Shelf(max_bytes=0), swarm.said.append)
         await download.shards(await download.list(), [2])
@@ -104,7 +104,7 @@ def test_others_are_found_and_asked_before_the_operator_and_who_lies_is_named_an
         swarm = Swarm(tmp_path)
         await swarm.serve(PublicKey(OPERATOR.public_key))
         await swarm.serve(OTHER, lies=True)
-        await Holders(swarm.network.endpoints[OTHER], RUN, PublicKey(OPERATOR.public_key), print).look()
+        await Holders(swarm.network.endpoints[OTHER], RUN, [OPERATOR.public_key], print).look()
         await swarm.holders.look()
         assert set(swarm.holders.sources()) == {OTHER, OPERATOR.public_key}
         await swarm.get()

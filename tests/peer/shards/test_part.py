@@ -25,7 +25,7 @@ from peer.shards.holders import Holders
 from peer.shards.session import _get
 from peer.voice import Voice
 from protocol.errors import SamplesMissing, UserError
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
 from tests.automl.data.files import noise, write_picture
@@ -78,7 +78,7 @@ def test_a_gateway_with_room_for_a_part_is_refused_before_any_shard_is_got(tmp_p
     shards = (travelling(list_),)
     manifest = manifest_of(OPERATOR, task="stereo", dataset="shards-set", data_digest=dataset.digest, shards=shards, lot_samples=2)
     node = MemoryNetwork().endpoint(PEER.public_key)
-    holders = Holders(node, bytes(32), PublicKey(OPERATOR.public_key), print)
+    holders = Holders(node, bytes(32), [OPERATOR.public_key], print)
     download = Download(node, manifest, folder, holders, Shelf(max_bytes=0), print)
     config = PeerConfig(gateway=("127.0.0.1:0",), data_limit=list_.size_bytes - 1)
     with pytest.raises(UserError, match="a gateway needs all of shards-set: give a larger --data-limit, make room, or leave"):

@@ -1,0 +1,64 @@
+"""A peer of a run with several operators goes on when the one it talks to is killed, or falls silent, and waits when all are away."""
+
+from pathlib import Path
+
+import pytest
+
+from protocol.signing import Identity
+from swarm import waits
+from tests.memory_log import DEADLINE_S, OPERATOR, until
+from tests.peer.scene import Member, Scene, play
+
+OPERATORS = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
+
+
+async def counts(scene: Scene, member: Member) -> None:
+    """Have a round that counts the peer committed, and seen."""
+    await scene.log.wait_for(1)
+    scene.log.commit()
+    await member.reaches(scene.log.ledger.round)
+
+
+def test_rounds_go_on_when_operators_are_killed_and_a_new_peer_finds_those_that_are_left(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        for killed in range(2):
+            await counts(scene, member)
+            first = member.loop.log.operator
+            scene.log.go_away(first)  # while the peer waits for a commit there
+            await counts(scene, member)
+            await until(lambda first=first: member.loop.log.operator != first)
+            assert member.status.operator == member.loop.log.operator.hex()[:8]
+            assert member.status.waiting_for == ""
+            assert scene.log.ledger.round == 2 * killed + 2
+        assert member.status.rounds_counted >= 3
+        assert member.status.samples_lost == 0
+        late = scene.join(1)
+        await scene.log.wait_for(2)
+        scene.log.commit()
+        await late.reaches(5)
+        await member.reaches(5)
+        (left,) = set(scene.log.endpoints) & set(scene.network.endpoints)
+        assert member.loop.log.operator == late.loop.log.operator == left
+        scene.log.go_away(left)
+        await until(lambda: "cannot be reached" in member.status.waiting_for)
+        scene.log.come_back(left)
+        await until(lambda: member.status.waiting_for == "")
+        await counts(scene, member)
+
+    play(tmp_path, story, operators=OPERATORS)
+
+
+def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPERATOR_LOOK_S", "OPERATOR_AWAY_S", "OPERATOR_BUSY_S"):
+        monkeypatch.setattr(waits, name, 0.3)
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await counts(scene, member)
+        silent = member.loop.log.operator
+        scene.network.delay_s = lambda _, receiver, __: 2 * DEADLINE_S if receiver == silent else 0.0
+        await counts(scene, member)
+        assert member.loop.log.operator != silent
+
+    play(tmp_path, story, operators=OPERATORS)
