@@ -17,6 +17,7 @@ from peer.cohort.company import Choice, Company
 from peer.contact.heads import Heads
 from peer.contact.news import Ear
 from peer.contact.one_history import OneHistory
+from peer.contact.operators_word import OperatorsWord
 from peer.contact.presence import Presence
 from peer.contact.spread import Spread
 from peer.crew.crew import Crew
@@ -49,19 +50,16 @@ from protocol.rounds import Phase, RoundMachine
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Shelf
 from swarm.distances import Distances, serve_pings
-from swarm.farewells import Farewell, hear_farewells
 from swarm.host import host_digest
 from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
-from swarm.operator_line import short
 from swarm.records import RecordsFolder
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
 _BY_YOU = {YOU: "by you"}
-_NO_LOG = "the run's log, which cannot be reached; nothing is lost"
 
 logger = logging.getLogger("manta.peer")
 
@@ -171,11 +169,7 @@ class PeerLoop:
         )
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
-        self.ended = ""  # by the operator, for good: in words
-        self._over: set[PublicKey] = set()  # operators who say so
-        self.log.line.on_change = self._other_operator
-        if not self.log.operators.is_alone:
-            board.update(operator=short(self.log.operator))
+        self._word = OperatorsWord(self.log, board, self._run_is_over)
         lap = Lap()
         self._commits = Commits(
             self.manifest,
@@ -213,7 +207,7 @@ class PeerLoop:
             lap,
             self._changed,
             self._leaving,
-            self._show_log,
+            self._word.show_away,
         )
         seating = Seating(
             self.manifest,
@@ -258,7 +252,7 @@ class PeerLoop:
             round=lambda: self.machine.newest.round,
             left_ms=lambda: self._pace.left_ms(now_ms()),
             take=self._commits.take,
-            show=self._show_log,
+            show=self._word.show_away,
             far_ahead=self._one_history.look_soon,
         )
 
@@ -309,6 +303,11 @@ class PeerLoop:
         self._pace.duty = duty / 100
 
     @property
+    def ended(self) -> str:
+        """Return how the operators ended this run for good, in words; nothing where they did not."""
+        return self._word.ended
+
+    @property
     def near(self) -> Cohort:
         """This peer's part in its cohort."""
         return self._cohort
@@ -337,7 +336,7 @@ class PeerLoop:
             await self._records.serve()
         await self._spread.start()
         await self._presence.start()
-        await hear_farewells(self.node, self.manifest.operators, self.run_id, self._log_stops)
+        await self._word.hear(self.node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             background = [tasks.create_task(self.node.watch_daemon())]
@@ -383,35 +382,9 @@ class PeerLoop:
                 await self._crew.close()
                 self._compute.close()
 
-    def _log_stops(self, key: PublicKey, farewell: Farewell) -> None:
-        """An operator says that the log stops: for a while, or for good; one of several only speaks for itself."""
-        reason = f": {farewell.reason}" if farewell.reason else ""
-        if farewell.is_over:
-            self._over.add(key)
-        if not self.log.operators.is_alone and len(self._over) < self.log.operators.quorum:
-            what = "ends this run for good, as it says" if farewell.is_over else "stops for a while"
-            self._board.say(f"operator {short(key)} {what}{reason}; the others go on")
-            if key == self.log.operator:
-                self.log.line.turn_away("it stops")
-        elif farewell.is_over:
-            self.ended = f"the operator ended this run for good{reason}"
-            self._board.say(self.ended)
-            self._delivery.run_is_over()
-            self.leave()
-        else:
-            self._board.say(f"the operator stops the run's log for a while{reason}; it is waited for, and nothing is lost")
-
-    def _other_operator(self, key: PublicKey, why: str) -> None:
-        self._board.update(operator=short(key))
-        self._board.say(f"talks to operator {short(key)} from now on; the one before it was of no use: {why}")
-        self._board.write()
-
-    def _show_log(self, is_away: bool) -> None:
-        """Show whether the log is waited for; what else is waited for stays as it is, and nobody waits for a run that is over."""
-        if is_away and not self.ended:
-            self._board.update(waiting_for=_NO_LOG)
-        elif self._board.status.waiting_for == _NO_LOG:
-            self._board.update(waiting_for="")
+    def _run_is_over(self) -> None:
+        self._delivery.run_is_over()
+        self.leave()
 
     async def _rounds(self) -> None:
         while True:

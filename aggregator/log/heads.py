@@ -1,7 +1,7 @@
 """Shows the log's tree head to whoever asks, and hears which heads of this log others hold: one that this log has not stops it.
 
 Nobody else can stop it: a head counts by the signature of the log's own key, over a round that is proven to be under it. Where a run has
-several operators, one that the others signed without this one and that is larger than its log shows only that it is behind them.
+several operators, one that is larger than the log shows only that it is behind the others: it takes no turn before it has what they have.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class HeadsDesk:
         receipt = ask.receipt[0]
         held = open_round_receipt(receipt, self._operators)
         note, consistency = await asyncio.to_thread(self._log.shown_to, held.tree_head.size)
-        if held.tree_head.size > self._log.head.size and self._endpoint.key not in self._operators.signers(receipt.tree_head).keys:
+        if held.tree_head.size > self._log.head.size and not self._operators.is_alone:
             return pack(ShownHead(note, consistency))
         evidence = Histories(self._signed, receipt, note, consistency)
         try:

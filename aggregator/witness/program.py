@@ -31,6 +31,7 @@ from swarm import waits
 from swarm.disk import IDENTITY, disk_errors, load_identity, make_directory, only_process, replace_file, write_durably
 from swarm.door import Door
 from swarm.log_client import Commitment, LogClient, fetch_manifest
+from swarm.log_proofs import departure_from, proof_between
 from swarm.messages import MAX_RECEIPT_BYTES
 from swarm.node import Node, parse_address
 from swarm.rpc import OwnNode
@@ -108,7 +109,7 @@ class Witness:
             verify_consistency(head.size, held.size, await self._log.consistency(head.size, held.size), head.root, held.root)
             self._newest = newest
             return
-        proof = await self._log.consistency(held.size, head.size)
+        proof = await proof_between(self._log, held, head)
         if self._newest is not None and departure(held, head, proof) is not None and held == self._newest.proven.tree_head:
             self._accuse(Histories(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, proof))
         cosignature = await asyncio.to_thread(self._rule.cosign, newest.receipt.tree_head, held.size, proof)
@@ -123,12 +124,10 @@ class Witness:
         if self._newest is None:
             return
         try:
-            shown = await self._log.head(self._newest)
-            head = self._log.operators.open(shown.tree_head)
+            found, shown = await departure_from(self._log, self._newest)
         except (Unreachable, RemoteFault) as error:
             logger.info("no head reason=%s", error)
             return
-        found = departure(self._newest.proven.tree_head, head, shown.consistency)
         if found is not None:
             self._accuse(Histories(self._rule.signed, self._newest.receipt, shown.tree_head, shown.consistency))
 

@@ -13,11 +13,12 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.encoding import pack
 from protocol.errors import OtherHistory, RemoteFault, StorageError
-from protocol.histories import Departure, Histories, Shown, contradict, departure
+from protocol.histories import Departure, Histories, Shown, contradict
 from protocol.manifest import SignedManifest
 from swarm import waits
 from swarm.disk import make_directory, write_durably
 from swarm.log_client import Commitment, LogClient
+from swarm.log_proofs import departure_from
 
 logger = logging.getLogger("manta.peer")
 
@@ -83,8 +84,6 @@ class Heads:
     async def compare(self) -> bool:
         """Ask the log for its tree head; return whether it has all that this peer knows it to have signed.
 
-        One of several operators may be behind the others, or lie: then the next one is asked.
-
         Raises:
             OtherHistory: it goes another way, or has not been whole for too long; the proof is kept.
             Unreachable: no answer.
@@ -93,13 +92,7 @@ class Heads:
         held = self._held
         if held is None:
             return True
-        for _ in self._log.operators.keys:
-            shown = await self._log.head(held)
-            head = self._log.operators.open(shown.tree_head)
-            found = departure(held.proven.tree_head, head, shown.consistency)
-            if found is None or found is Departure.FORKED:
-                break
-            self._log.line.turn_away(f"it shows {head.size} entries, not proven to go on from {held.proven.tree_head.size}")
+        found, shown = await departure_from(self._log, held)
         if found is None:
             if self._went_back_s is not None:
                 self._went_back_s = None

@@ -15,10 +15,10 @@ from peer.store import PeerStore
 from protocol.encoding import pack, unpack
 from protocol.errors import MantaError, OtherHistory, ProofError, RemoteFault, StorageError, Unreachable
 from protocol.histories import Departure, Histories, departure
-from protocol.notes import TreeHead
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.log_client import Commitment, LogClient
+from swarm.log_proofs import proof_between
 from swarm.messages import MAX_HISTORIES_BYTES, AskTable
 from swarm.neighbours import Neighbours
 from swarm.newest_head import look_up_newest
@@ -147,7 +147,7 @@ class OneHistory:
         older, newer = sorted((agreed, other), key=lambda each: each.proven.tree_head.size)
         before, after = older.proven.tree_head, newer.proven.tree_head
         try:
-            proof = () if before.size == after.size else await self._proof(before, after)
+            proof = () if before.size == after.size else await proof_between(self._log, before, after)
         except Refused as error:
             await self._refuses(older, newer, error)
             return
@@ -156,27 +156,6 @@ class OneHistory:
             self._heads.accuse(Histories(self._heads.manifest, older.receipt, newer.receipt.tree_head, proof))
         if newer is other:
             self._agree(other)
-
-    async def _proof(self, before: TreeHead, after: TreeHead) -> tuple[bytes, ...]:
-        """Return what proves that a head goes on from another; where no operator gives that, what the last one gave.
-
-        Raises:
-            Refused: none gave anything, as they say.
-        """
-        refused: Refused | None = None
-        proof: tuple[bytes, ...] | None = None
-        for _ in self._log.operators.keys:
-            try:
-                proof = await self._log.consistency(before.size, after.size)
-            except Refused as error:
-                refused = error
-            else:
-                if departure(before, after, proof) is None:
-                    return proof
-            self._log.line.turn_away("it does not prove that the log's heads are of one history")
-        if proof is None and refused is not None:
-            raise refused
-        return proof or ()
 
     async def _refuses(self, older: Commitment, newer: Commitment, error: Refused) -> None:
         """The log says that it has no such heads, both of which its key has signed: show it the newer one, which stops an older copy.

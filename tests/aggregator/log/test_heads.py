@@ -13,12 +13,10 @@ from aggregator.cli import main
 from aggregator.log.evidence import EVIDENCE
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.log import Log
-from protocol.cosignatures import cosign, with_cosignatures
 from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory, StorageError
 from protocol.histories import Departure, Histories, departure
-from protocol.manifest import SignedManifest
-from protocol.notes import TreeHead, head_text, origin, sign_tree_head
+from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Receipt
@@ -26,19 +24,7 @@ from protocol.signing import PublicKey
 from swarm.memory import MemoryNetwork
 from swarm.messages import HeldHead, ShownHead
 from swarm.rpc import Refused
-from tests.aggregator.small_run import (
-    ENTRIES,
-    OPERATOR,
-    OTHER_OPERATOR,
-    PEERS,
-    STRANGER,
-    create,
-    grow,
-    next_round,
-    opened_head,
-    reopen,
-    signed_manifest,
-)
+from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, STRANGER, create, grow, next_round, opened_head, reopen, signed_manifest
 
 SIGNED = signed_manifest()
 
@@ -46,12 +32,12 @@ SIGNED = signed_manifest()
 class Scene:
     """A log at work, and those who ask it for its head."""
 
-    def __init__(self, directory: Path, log: Log, signed: SignedManifest) -> None:
+    def __init__(self, directory: Path, log: Log) -> None:
         self.directory, self.log = directory, log
         self.heard: list[tuple[PublicKey, int | None]] = []
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.desk = HeadsDesk(endpoint, log, signed, directory, self._heard)
+        self.desk = HeadsDesk(endpoint, log, SIGNED, directory, self._heard)
 
     def _heard(self, key: PublicKey, held: ProvenRound | None) -> None:
         self.heard.append((key, None if held is None else held.round.round))
@@ -63,12 +49,12 @@ class Scene:
         return unpack(ShownHead, answer, max_bytes=2**20)
 
 
-def play(directory: Path, story: Callable[[Scene], Awaitable[None]], signed: SignedManifest = SIGNED) -> None:
+def play(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
     """Tell a story of the log in ``directory``."""
 
     async def whole() -> None:
         with reopen(directory) as log:
-            scene = Scene(directory, log, signed)
+            scene = Scene(directory, log)
             await scene.desk.start()
             await story(scene)
 
@@ -141,31 +127,6 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
     with pytest.raises(OtherHistory, match="21 entries are missing"):
         reopen(directory)
     assert (directory / "tree-head.txt").read_bytes() == note
-
-
-def test_one_of_several_operators_that_is_behind_the_others_goes_on_and_one_that_signed_what_it_lacks_stops(tmp_path: Path) -> None:
-    operators = [OPERATOR, OTHER_OPERATOR, STRANGER]
-    signed = signed_manifest(operators=operators)
-    with create(tmp_path / "ahead", signed) as log:
-        grow(log, 1)
-        shutil.copytree(tmp_path / "ahead", tmp_path / "behind")
-        grow(log, 2)
-        receipt, text = newest(log), head_text(log.head)
-        note = sign_tree_head(log.head, log.head.origin, OTHER_OPERATOR)
-    others, own = (
-        replace(receipt, tree_head=with_cosignatures(note, [cosign(text, 1_800_000_000, each)])) for each in (STRANGER, OPERATOR)
-    )
-
-    async def story(scene: Scene) -> None:
-        shown = await scene.ask(others)
-        assert (shown.tree_head, shown.consistency) == (scene.log.tree_head, ())
-        assert not scene.desk.broken.done()
-        grow(scene.log, 1)
-        await scene.ask(own)
-        with pytest.raises(OtherHistory):
-            scene.log.commit(next_round(scene.log.ledger))
-
-    play(tmp_path / "behind", story, signed)
 
 
 def test_many_who_tell_it_at_once_are_one_proof(old: tuple[Path, Receipt]) -> None:

@@ -20,6 +20,7 @@ from tests.aggregator.monitor.browser import browser
 from tests.protocol import record_samples as samples
 from tests.protocol import test_merkle as trees
 from tests.protocol import test_notes as notes
+from tests.protocol import test_operators as operators
 
 __all__ = ["browser"]
 
@@ -160,6 +161,17 @@ def test_tree_heads_open_as_they_do_in_python(page: Any) -> None:
     assert set(call(page, "notes", "openTreeHead", false)) == {"SignatureError"}
     malformed = [(note, own, [operator], 1) for note in (*map(notes.signed, notes.NO_TREE_HEADS), *notes.NO_NOTES)]
     assert set(call(page, "notes", "openTreeHead", malformed)) == {"EncodingError"}
+
+
+def test_tree_heads_of_several_operators_count_as_they_do_in_python(page: Any) -> None:
+    keys = [each.public_key for each in operators.FOUR]
+    first, *others = operators.FOUR
+    good = [operators.note_of(operators.HEAD, [first], others[:2]), operators.note_of(operators.HEAD, operators.FOUR[:3], [])]
+    few = [operators.note_of(operators.HEAD, signers, cosigners) for signers, cosigners in (([first], [first, others[0]]), ([], others))]
+    spoilt = good[0] + operators.note_of(operators.OTHER, [], [others[2]]).partition("\n\n")[2]
+    found = call(page, "notes", "openTreeHead", [(note, operators.OPERATORS.name, keys, 3) for note in (*good, *few, spoilt)])
+    assert [one["root"] for one in found[:2]] == [operators.HEAD.root.hex()] * 2
+    assert found[2:] == ["SignatureError"] * 3
 
 
 @pytest.mark.parametrize("y", [0, 1, 2**255 - 20, 2**255 - 19, 2**255 - 1])

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from protocol.encoding import pack
 from protocol.signing import Identity
 from swarm import waits
+from swarm.farewells import METHOD, Farewell
 from tests.memory_log import DEADLINE_S, OPERATOR, until
 from tests.peer.scene import Member, Scene, play
 
@@ -60,5 +62,24 @@ def test_an_operator_that_falls_silent_is_left_while_a_commit_is_waited_for(tmp_
         scene.network.delay_s = lambda _, receiver, __: 2 * DEADLINE_S if receiver == silent else 0.0
         await counts(scene, member)
         assert member.loop.log.operator != silent
+
+    play(tmp_path, story, operators=OPERATORS)
+
+
+def test_a_run_is_over_when_enough_operators_say_so_and_one_alone_ends_nothing(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await counts(scene, member)
+        stops = member.loop.log.operator
+        others = [key for key in scene.log.endpoints if key != stops]
+        for is_over in (0, 1):
+            farewell = pack(Farewell(scene.log.ledger.run, is_over, "as I say"))
+            await scene.log.endpoints[stops].call(member.endpoint.key, METHOD, farewell, timeout_s=DEADLINE_S)
+        assert member.loop.log.operator in others
+        assert member.loop.ended == ""
+        await counts(scene, member)
+        await scene.log.endpoints[others[0]].call(member.endpoint.key, METHOD, farewell, timeout_s=DEADLINE_S)
+        assert member.loop.ended == "the operators ended this run for good: as I say"
+        await member.ends()
 
     play(tmp_path, story, operators=OPERATORS)
