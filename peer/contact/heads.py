@@ -19,6 +19,7 @@ from swarm import waits
 from swarm.disk import make_directory, write_durably
 from swarm.log_client import Commitment, LogClient
 from swarm.log_proofs import departure_from
+from swarm.operator_line import short
 
 logger = logging.getLogger("manta.peer")
 
@@ -175,5 +176,7 @@ def in_words(shown: Shown) -> str:
     if shown.departure is Departure.WENT_BACK:
         return f"the run's log shows {shown.shown.size} entries, and has signed for {held}, up to round {round_}: it is an older copy"
     if shown.departure is Departure.FORKED:
-        return f"the run's log goes two ways: its operator's key has signed for another history beside that of round {round_}"
+        many = len(shown.operators) > 1
+        who = f"operators {', '.join(map(short, shown.operators))} have" if many else "its operator's key has"
+        return f"the run's log goes two ways: {who} signed for another history beside that of round {round_}"
     return f"the run's log shows {shown.shown.size} entries, and does not prove that they go on from the {held} it has signed for"
