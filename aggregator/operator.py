@@ -29,6 +29,7 @@ from aggregator.audits.desk import Audits, attendant
 from aggregator.audits.jobs import JobFolder
 from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
+from aggregator.audits.trust_file import TrustFile
 from aggregator.control import Stopping
 from aggregator.early import check_key
 from aggregator.listening import LastAddress, best_first
@@ -250,7 +251,8 @@ class Operator:
             folder = RecordsFolder(self._directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
             await RecordsDesk(endpoint, folder, lambda: self._log.ledger, closing, self._intake.faults).start()
             jobs = JobFolder(self._directory)
-            self._audits = Audits(gate, identity, self._log, folder, jobs, take=self._extras.hand_in, say=self._say)
+            shown = TrustFile(self._directory)
+            self._audits = Audits(gate, identity, self._log, folder, jobs, take=self._extras.hand_in, say=self._say, shown=shown)
 
     async def _gate(self, node: Node) -> OwnNode:
         """Return the node, held to whom the run admits; where that is everybody the node as it is."""

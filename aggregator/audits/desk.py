@@ -12,11 +12,12 @@ After a start what is due is found in the log again; nothing depends on what was
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from aggregator.attendants.attendants import Attendant, Patience
 from aggregator.audits.jobs import FOLDER, MISSED, Found, Job, JobFolder
+from aggregator.audits.trust_file import TrustFile
 from aggregator.log.log import Log
 from protocol.audits import HOLDS, LOT, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
 from protocol.closing import NotTaken
@@ -79,6 +80,7 @@ class Audits:
         *,
         take: Callable[[SignedFinding], Awaitable[None]],
         say: Callable[[str], None],
+        shown: TrustFile | None = None,
     ) -> None:
         """Prepare.
 
@@ -90,7 +92,9 @@ class Audits:
             jobs: is shared with the process that computes.
             take: hands a finding to the log, which may refuse it by a LedgerError, or have no room for it now.
             say: prints a line for the person.
+            shown: is told after each commit what it all comes to.
         """
+        self._shown = shown
         self._endpoint = endpoint
         self._identity = identity
         self._log = log
@@ -124,6 +128,8 @@ class Audits:
                 if self._looked_at < self._log.ledger.round:
                     self._looked_at = self._log.ledger.round
                     self._look()
+                    if self._shown is not None:
+                        await self._shown.tell(self._log.ledger, asdict(self.totals))
                     await asyncio.to_thread(self._folder.prune, self._looked_at)
                 if self._got_in < self._looked_at and (getting is None or getting.done()):
                     if getting is not None:

@@ -31,6 +31,7 @@ from aggregator.monitor.shown import (
 )
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
+from aggregator.monitor.trusted import shown_trust
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
 from protocol.admission import Admission
 from protocol.audits import Plant, Reveal, signer_of
@@ -96,6 +97,7 @@ class Answers:
             "metric": {"name": "epe" if is_stereo else "accuracy", "unit": "px" if is_stereo else "", "higher_is_better": not is_stereo},
             "classes": list(manifest.private[0].classes) if manifest.is_private else [],
             "join": list(sight.live.join) if sight.live is not None else [],
+            "is_audited": manifest.trust.is_audited,
             "evaluate_share": settings.evaluate_share,
             "ledger": {
                 "origin": sight.operators.name,
@@ -207,6 +209,7 @@ class Answers:
             "rank": 1 + view.by_credit().index(one.seen) if one.seen is not None else None,
             "claims_list": [shown_claim(claim) for claim in below[:limit]],
             "more_before": below[limit - 1].round if len(below) > limit else None,
+            "trust": shown_trust(trust) if (trust := self._sight.trust.of(one.key)) is not None else None,
         }
 
     async def swarm(self, asked: Asked) -> Json:

@@ -29,6 +29,7 @@ from aggregator.monitor.public_log import PublicLog
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.streams import Streams
+from aggregator.monitor.trusted import TrustAnswers
 from protocol.errors import MantaError
 
 MAX_TARGET_BYTES = 2048
@@ -140,7 +141,7 @@ class MonitorApp:
             await self._streams.serve(scope, receive, send, list(_EVENT_STREAM))
 
     def _api_routes(self, answers: Answers) -> list[Route]:
-        span, page = ("from", "to", "points"), ("offset", "limit")
+        span, page, trust = ("from", "to", "points"), ("offset", "limit"), TrustAnswers(self._sight)
         plain: dict[str, tuple[Answer, tuple[str, ...]]] = {
             "/api/run": (answers.run, ()),
             "/api/manifest": (answers.manifest, ()),
@@ -164,6 +165,10 @@ class MonitorApp:
             "/api/ledger/proof": (answers.proof, ("index", "size")),
             "/api/ledger/consistency": (answers.consistency, ("old", "new")),
             "/api/ledger/credits": (answers.credits, page),
+            "/api/trust": (trust.overview, ()),
+            "/api/trust/keys": (trust.keys, page),
+            "/api/trust/verdicts": (trust.verdicts, page),
+            "/api/trust/claims/{of}": (trust.claim, ()),
         }
         return [Route(path, self._answering(answer, known)) for path, (answer, known) in plain.items()]
 

@@ -4,14 +4,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 
+from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.people import STATES
 from aggregator.monitor.present import Present
 from aggregator.monitor.sight import Sight
 from aggregator.rounds.refusals import REASONS
+from protocol.signing import peer_name
 
 MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 KINDS = ("fork", "divergence", "stalled", "silent", "unreadable")
 
+_MAX_WITNESSES = 64
 Labels = Mapping[str, str]
 Samples = Sequence[tuple[Labels, float]]
 
@@ -26,7 +29,12 @@ class _Metric:
 
 def metrics_text(sight: Sight, present: Present, *, streams: int, streams_refused: int, now: int) -> str:
     """Return the text."""
-    metrics = [*_of_log(sight), *_of_aggregator(sight, present, now), *_of_monitor(sight, streams, streams_refused, now)]
+    metrics = [
+        *_of_log(sight),
+        *_of_trust(sight, now),
+        *_of_aggregator(sight, present, now),
+        *_of_monitor(sight, streams, streams_refused, now),
+    ]
     return "".join(_text(metric) for metric in metrics if metric.samples)
 
 
@@ -56,6 +64,41 @@ def _of_log(sight: Sight) -> list[_Metric]:
         _one("manta_round_open_seconds", "gauge", "How long the open round is open.", row.open_ms / 1000 if row else None),
         _one("manta_lot_seconds", "gauge", "Median of what claims say a lot took.", row.lot_ms / 1000 if row else None),
     ]
+
+
+def _of_trust(sight: Sight, now: int) -> list[_Metric]:
+    """Return what audits come to, in a run that has them, and how far witnesses are."""
+    witnesses = [({"witness": peer_name(one.cosignature.key)}, one) for one in sight.witnessed[:_MAX_WITNESSES]]
+    ages = [(labels, max(0.0, now / 1000 - one.cosignature.time_s)) for labels, one in witnesses]
+    metrics = [
+        _Metric("manta_witness_entries", "gauge", "Entries of the newest head that a witness cosigned.", _sizes(witnesses)),
+        _Metric("manta_witness_age_seconds", "gauge", "Since a witness last cosigned, by its own clock.", ages),
+    ]
+    trust = sight.trust.newest
+    if trust is None:
+        return metrics
+    done = trust.done
+    keys = [({"standing": "proven"}, trust.num_proven), ({"standing": "guilty"}, trust.num_guilty)]
+    against = {"withheld": done.withheld, "differs": max(0, done.against - done.withheld)}
+    return [
+        *metrics,
+        _Metric("manta_keys", "gauge", "Keys by trust, as the aggregator says.", [(labels, float(count)) for labels, count in keys]),
+        _one("manta_audits_due", "gauge", "Questions of audits that are open.", trust.due),
+        _one("manta_claims_in_doubt", "gauge", "Questions on which somebody spoke against a claim, undecided.", len(trust.in_doubt)),
+        _one("manta_audited_lots_total", "counter", "Lots computed again since the aggregator's start.", done.lots),
+        _Metric(
+            "manta_findings_against_total",
+            "counter",
+            "Findings against claims by this aggregator since its start.",
+            [({"outcome": outcome}, float(count)) for outcome, count in against.items()],
+        ),
+        _one("manta_audit_cpu_seconds_total", "counter", "Time of processors that audits took since the start.", done.cpu_ms / 1000),
+        _one("manta_claimed_lot_seconds_total", "counter", "What claims since then say that their lots took.", done.claimed_ms / 1000),
+    ]
+
+
+def _sizes(witnesses: Iterable[tuple[Labels, Witnessed]]) -> Samples:
+    return [(labels, float(one.head.size)) for labels, one in witnesses]
 
 
 def _of_aggregator(sight: Sight, present: Present, now: int) -> list[_Metric]:

@@ -88,6 +88,8 @@ class Monitor:
             self._streams.publish("quality", shown_quality(sight.evaluations.newest))
         if news.front and sight.members_front.newest is not None:
             self._streams.publish("front", {"round": sight.members_front.newest.round})
+        if news.trust and sight.trust.newest is not None:
+            self._streams.publish("trust", {"round": sight.trust.newest.round})
         if news.pictures:
             self._streams.publish("pictures", {"round": sight.pictures.index.round})
 

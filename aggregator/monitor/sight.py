@@ -20,6 +20,7 @@ from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.members_front import FrontSeen
 from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
+from aggregator.monitor.trust import TrustSeen
 from aggregator.monitor.view import View
 from automl.training.asked import AskedCourse
 from protocol.course import Course
@@ -56,12 +57,13 @@ class News:
     quality: bool = False
     pictures: bool = False
     front: bool = False
+    trust: bool = False
     alarms: bool = False
 
     @property
     def is_any(self) -> bool:
         """Whether there was anything new."""
-        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.front, self.alarms))
+        return any((self.rounds, self.head, self.live, self.quality, self.pictures, self.front, self.trust, self.alarms))
 
 
 class Sight:
@@ -91,6 +93,7 @@ class Sight:
         self.members_front = FrontSeen(directory / _SNAPSHOTS)
         self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
         self.first_head: HeadSeen | None = None
+        self.trust = TrustSeen(directory)
         self._witnessed: list[Witnessed] = []
         self.alarms = Alarms()
         self.started_at = unix_ms()
@@ -128,6 +131,7 @@ class Sight:
             self._look_at_evaluations,
             self._look_at_pictures,
             self._look_at_front,
+            self._look_at_trust,
         )
         for look in looks:
             try:
@@ -141,8 +145,8 @@ class Sight:
         if self.live is not None:
             wrongs += self.alarms.refused(self.live, now)
         self.alarms.look(wrongs, now)
-        head, _, live, quality, pictures, front = found
-        return News(self.view.round - rounds, head, live, quality, pictures, front, self.alarms.on != alarms)
+        head, _, live, quality, pictures, front, trust = found
+        return News(self.view.round - rounds, head, live, quality, pictures, front, trust, self.alarms.on != alarms)
 
     async def look_back(self) -> None:
         """Compare the log with the tree heads that lie beside its snapshots: what it signed for then it still has to hold."""
@@ -225,6 +229,9 @@ class Sight:
 
     async def _look_at_front(self) -> bool:
         return await asyncio.to_thread(self.members_front.read_on)
+
+    async def _look_at_trust(self) -> bool:
+        return await asyncio.to_thread(self.trust.read_on)
 
     def _judge_evaluation(self, now: int) -> None:
         """Was what was evaluated the state that the log names?"""

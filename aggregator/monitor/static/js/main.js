@@ -43,8 +43,9 @@ async function begin() {
   const people = new People(run, (peer) => work.choose(peer));
   const [quality, round, record] = [new QualityPart(run), new RoundPart(), new Record(run, checks)];
   const stream = new Stream();
+  const trust = run.is_audited ? await trustPart(record) : null;
   const onRound = () => [people, round, record, work, quality.series].forEach((part) => part.ask());
-  const everything = () => [onRound, () => quality.ask()].forEach((each) => each());
+  const everything = () => [onRound, () => quality.ask(), () => trust?.ask()].forEach((each) => each());
 
   checks.addEventListener("change", () => {
     const text = `This browser found that the log was rewritten, or is signed by somebody else: ${checks.verdict.reason}.`;
@@ -81,10 +82,21 @@ async function begin() {
   stream.addEventListener("head", ({ detail }) => checks.take(detail));
   stream.addEventListener("quality", () => quality.ask());
   stream.addEventListener("front", () => quality.membersFront.ask());
+  stream.addEventListener("trust", () => trust?.ask());
   stream.addEventListener("pictures", () => quality.pictures.ask());
   everything();
   work.fromAddress();
   stream.open();
+}
+
+/** Return the part that only runs with audits have. */
+async function trustPart(record) {
+  for (const id of ["trust", "trust-link"]) byId(id).hidden = false;
+  const { TrustPart } = await import("./trust_part.js");
+  return new TrustPart((index) => {
+    byId("entry-form").scrollIntoView({ block: "center" });
+    record.check(index);
+  });
 }
 
 /** The switch between light and dark; without a choice the page follows the system. */

@@ -5,7 +5,7 @@ import { peerName } from "./bytes.js";
 import { byId, fill, h, row, setText } from "./dom.js";
 import { inWords } from "./entries.js";
 import { announce, peerButton, tableOf } from "./parts.js";
-import { clock, compact, count, percent, shortHash } from "./format.js";
+import { clock, compact, count, percent, roughly, shortHash } from "./format.js";
 
 const ENTRIES = 12;
 const CREDITS = 12;
@@ -200,7 +200,7 @@ export class Record extends EventTarget {
     const beside = witnesses.length
       ? "Witnesses are not the operator's: each signs a state only if it goes on from the last one that it signed. Whose they are, the log cannot say."
       : "No witness signs it beside the operator yet.";
-    const signed = witnesses.map((one) => row(h("code", { title: one.peer }, one.peer.slice(-8)), count(one.size), clock(one.signed_at)));
+    const signed = witnesses.map((one) => row(h("code", { title: one.peer }, one.peer.slice(-8)), count(one.size), `${clock(one.signed_at)}, ${roughly(Math.max(0, Date.now() - one.signed_at))} ago`));
     const named = tableWith("Witnesses, and the newest state that each has signed", ["Witness", "Entries", "Signed at"], signed);
     const whole = heads[0] && h("pre", { class: "mono scroll", tabindex: 0, "aria-label": "The newest signed state" }, heads[0].note);
     fill(

@@ -12,7 +12,7 @@ const ASK_MS = 5000;
 const REST_MS = 20000;
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 15000;
-const EVENTS = ["now", "round", "head", "quality", "front", "pictures"];
+const EVENTS = ["now", "round", "head", "quality", "front", "trust", "pictures"];
 
 export class Stream extends EventTarget {
   constructor() {

@@ -94,6 +94,7 @@ export class YourWork {
         h("p", { class: "answer-head" }, text),
         h("p", { class: "mono" }, found.peer),
         h("dl", { class: "facts" }, cells),
+        found.trust && h("p", { class: "sub" }, inTrust(found.trust)),
         this.claims(found),
       ),
     );
@@ -139,4 +140,13 @@ export class YourWork {
     byId("check-claims")?.focus();
     announce(`${good} of ${counted(results.length, "claim")} checked: true.`);
   }
+}
+
+/** Return what audits found of a computer, and what of its credit can still be taken back. */
+function inTrust({ is_proven, is_guilty, samples_good, final, pending, until, void: taken, faults }) {
+  const standing = is_guilty ? "Guilty: all that it earns is void" : is_proven ? "Proven" : "Not proven yet: all it hands in is audited";
+  const rest = pending ? `, ${compact(pending)} pending (the last of it final with round ${until})` : "";
+  const why = faults.map((one) => `${one.reason}, round ${one.round}`).join("; ");
+  const back = faults.length ? ` ${compact(taken)} void (${why}).` : "";
+  return `${standing}; ${compact(samples_good)} examples found good. Credit: ${compact(final)} final${rest}.${back} As the aggregator says; the log has it all.`;
 }

@@ -1,0 +1,136 @@
+"""Trust as the monitor shows it: what the aggregator says that the log's audits come to, and the findings themselves, read from the log."""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from aggregator.attendants.live import DIRECTORY
+from aggregator.audits.trust_file import FILE, FaultSeen, KeyTrust, Trust, read_trust
+from aggregator.log.stored import StoredLog
+from aggregator.monitor.opened import Opened, opened
+from aggregator.monitor.rounds import Rounds
+from protocol.admission import Admission
+from protocol.audits import PATIENCE, Extra, Finding
+from protocol.encoding import unpack
+from protocol.errors import EncodingError
+from protocol.records import LotRecord, SignedClaim
+
+MAX_FINDINGS = 32  # on one claim
+_AT_A_TIME = 256
+_MAX_READ = 16_384  # entries, for one claim: a second
+
+
+@dataclass(frozen=True, slots=True)
+class FindingSeen:
+    """A finding in the log."""
+
+    index: int
+    round: int  # with whose entry it took effect
+    said: Finding
+
+    @property
+    def shown_record(self) -> LotRecord | None:
+        """What the key claimed of the lot, where the finding shows it."""
+        if not self.said.evidence:
+            return None
+        with contextlib.suppress(EncodingError):  # the ledger checked it
+            return unpack(LotRecord, self.said.evidence[0].record, max_bytes=len(self.said.evidence[0].record))
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What stands in the log about one claim."""
+
+    index: int | None  # of the claim's entry; None: no finding says where it is
+    findings: tuple[FindingSeen, ...]
+
+
+class TrustSeen:
+    """The aggregator's newest word on it."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read the file in the run's ``directory``, when told."""
+        self._directory = directory
+        self._stamp: tuple[int, int] | None = None
+        self.newest: Trust | None = None
+        self._of: dict[str, KeyTrust] = {}
+
+    def read_on(self) -> bool:
+        """Take what is new; return whether there was anything. Blocks for as long as the disk takes.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError: it is damaged; what was read before stays.
+        """
+        try:
+            found = (self._directory / DIRECTORY / FILE).stat()
+        except FileNotFoundError:
+            return False
+        stamp = (found.st_mtime_ns, found.st_ino)
+        if stamp == self._stamp:
+            return False
+        self.newest = read_trust(self._directory)
+        self._of = {one.key: one for one in self.newest.keys}
+        self._stamp = stamp
+        return True
+
+    def of(self, key: bytes) -> KeyTrust | None:
+        """Return what is known of a key; None: nothing."""
+        return self._of.get(key.hex())
+
+    def verdicts(self) -> list[tuple[str, FaultSeen]]:
+        """Return key and fault of each verdict against somebody, the newest first."""
+        if self.newest is None:
+            return []
+        found = [(one.key, fault) for one in self.newest.keys for fault in one.faults]
+        return sorted(found, key=lambda each: (-each[1].round, each[0]))
+
+    def last_round_about(self, claim: str) -> int | None:
+        """Return the round up to which something may stand in the log about a claim; None: there is no verdict, nor a doubt."""
+        if self.newest is None:
+            return None
+        rounds = [fault.round for _, fault in self.verdicts() if fault.claim == claim]
+        if any(one.claim == claim for one in self.newest.in_doubt):
+            rounds.append(self.newest.round)
+        return max(rounds, default=None)
+
+
+def evidence_about(log: StoredLog, rounds: Rounds, claim: bytes, last: int, kept_rounds: int) -> Evidence:
+    """Return the findings on a claim that took effect up to round ``last``, and where the claim stands. Blocks: it reads the log.
+
+    Raises:
+        StorageError: the log cannot be read.
+    """
+    found, left = list[FindingSeen](), _MAX_READ
+    for round_ in range(max(1, last - kept_rounds - PATIENCE - 1), min(last, rounds.newest) + 1):
+        start, end = rounds.index_of(round_ - 1) + 1, rounds.index_of(round_)
+        for index, one in _extras(log, start, min(end, start + left)):
+            left -= 1
+            if isinstance(one.said, Finding) and one.said.claim == claim:
+                found.append(FindingSeen(index, round_, one.said))
+    if not found:
+        return Evidence(None, ())
+    table = found[0].said.round
+    start, end = rounds.index_of(table - 1) + 1, rounds.index_of(table)
+    entries = log.entries(start, min(end, start + _MAX_READ))
+    places = [start + place for place, entry in enumerate(entries) if _is_claim(opened(entry), claim)]
+    return Evidence(places[0] if places else None, tuple(found[-MAX_FINDINGS:]))
+
+
+def _extras(log: StoredLog, start: int, end: int) -> Sequence[tuple[int, Opened]]:
+    """Return the extras at the beginning of a round's entries, each with its place."""
+    found = list[tuple[int, Opened]]()
+    for first in range(start, end, _AT_A_TIME):
+        for index, entry in enumerate(log.entries(first, min(first + _AT_A_TIME, end)), first):
+            one = opened(entry)
+            if isinstance(one.said, Extra):
+                found.append((index, one))
+            elif not isinstance(one.said, Admission):
+                return found
+    return found
+
+
+def _is_claim(one: Opened, digest: bytes) -> bool:
+    return isinstance(one.record, SignedClaim) and one.record.digest == digest

@@ -1,0 +1,148 @@
+"""What the monitor says of trust: verdicts with the findings that led to them, each key's standing, and what audits took."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.audits.trust_file import FILE, TrustFile
+from aggregator.log.log import Log
+from aggregator.monitor.metrics import metrics_text
+from protocol.audits import DIFFERS, HOLDS
+from protocol.manifest import SignedManifest
+from protocol.signing import Identity, peer_name
+from tests.aggregator.monitor.asgi import Shown
+from tests.audited import OPERATOR, SECOND, audited_ledger, claimed_of, finding_of, go_on
+from tests.contributions import PEERS
+from tests.runs import FixedCourse
+
+LIAR, HONEST, DOUBTED = PEERS[:3]
+
+
+class Run:
+    """An audited run's folder, whose log grows as a ledger does."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        # Two named auditors: one that speaks against a claim alone puts it in doubt.
+        self.ledger = audited_ledger(auditors=(SECOND.public_key,), proven_samples=1)
+        signed = SignedManifest.sign(self.ledger.manifest, OPERATOR)
+        self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
+        self.shown_in = TrustFile(directory)
+
+    def round(self, *extras: Any) -> None:
+        """Commit a round of all, after these extras, as an aggregator would."""
+        entries = list[bytes]()
+        append = self.ledger.append
+        self.ledger.append = lambda entry: (entries.append(entry), append(entry))[1]  # type: ignore[method-assign]
+        go_on(self.ledger, (LIAR, HONEST, DOUBTED), extras)
+        del self.ledger.append
+        self.log.commit(entries)
+        done = {"claims": 3, "lots": 3, "against": 2, "withheld": 0, "missed": 0, "cpu_ms": 30}
+        asyncio.run(self.shown_in.tell(self.log.ledger, done))
+
+
+def audited_run(directory: Path) -> Run:
+    """Return a run in which one is found guilty by two auditors, one is in doubt, and one is good."""
+    made = Run(directory)
+    made.round()
+    made.round()
+    ledger = made.ledger
+    made.round(
+        finding_of(ledger, OPERATOR, LIAR, DIFFERS),
+        finding_of(ledger, SECOND, LIAR, DIFFERS),
+        finding_of(ledger, OPERATOR, DOUBTED, DIFFERS),
+        finding_of(ledger, SECOND, HONEST, HOLDS),
+    )
+    return made
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """That run."""
+    return audited_run(tmp_path / "run")
+
+
+@pytest.fixture
+def shown(run: Run) -> Shown:
+    found = Shown(run.directory, course_of=lambda _: FixedCourse())
+    found.look()
+    return found
+
+
+def name(peer: Identity) -> str:
+    return peer_name(peer.public_key)
+
+
+def test_the_overview_says_who_is_trusted_and_what_is_in_doubt(run: Run, shown: Shown) -> None:
+    found = shown.get("/api/trust").json
+    assert (found["mode"], found["round"], found["guilty"], found["verdicts"]) == ("audited", 3, 1, 1)
+    assert found["proven"] == sum(map(run.ledger.standing.is_proven, [peer.public_key for peer in (LIAR, HONEST, DOUBTED)])) == 1
+    (doubt,) = found["in_doubt"]
+    assert (doubt["peer"], [vote["outcome"] for vote in doubt["votes"]]) == (name(DOUBTED), ["differs"])
+    assert found["done"]["cpu_ms"] == 30
+    assert found["share"] == 30 / found["done"]["claimed_ms"]
+
+
+def test_a_verdict_has_its_findings_with_the_places_where_they_stand_in_the_log(run: Run, shown: Shown) -> None:
+    (verdict,) = shown.get("/api/trust/verdicts").json["verdicts"]
+    claimed = claimed_of(run.ledger, LIAR, 1)
+    assert (verdict["peer"], verdict["reason"], verdict["round"], verdict["claim"]) == (name(LIAR), DIFFERS, 3, claimed.digest.hex())
+    found = shown.get(f"/api/trust/claims/{verdict['claim']}").json
+    assert {one["auditor"] for one in found["findings"]} == {name(OPERATOR), name(SECOND)}
+    for one in found["findings"]:
+        entry = shown.get(f"/api/ledger/entries/{one['index']}").json
+        assert (entry["kind"], entry["peer"], entry["fields"]["claim"]) == ("finding", one["auditor"], verdict["claim"])
+        assert one["claimed"]["projection"] != one["found"] == (b"p" * 32).hex()
+    entry = shown.get(f"/api/ledger/entries/{found['index']}").json
+    assert (entry["kind"], entry["peer"], entry["fields"]["digest"]) == ("claim", name(LIAR), verdict["claim"])
+    doubt = shown.get("/api/trust").json["in_doubt"][0]
+    assert len(shown.get(f"/api/trust/claims/{doubt['claim']}").json["findings"]) == 1
+
+
+def test_each_key_has_its_standing_and_what_is_pending_until_when(run: Run, shown: Shown) -> None:
+    keys = {one["peer"]: one for one in shown.get("/api/trust/keys").json["keys"]}
+    for peer in (LIAR, HONEST, DOUBTED):
+        account = run.ledger.standing.account(peer.public_key)
+        one = keys[name(peer)]
+        assert (one["final"], one["pending"], one["void"]) == (
+            account.final,
+            sum(amount for _, amount in account.pending),
+            sum(each.amount for each in account.void),
+        )
+        assert shown.get(f"/api/peers/{name(peer)}").json["trust"] == {field: value for field, value in one.items() if field != "peer"}
+    assert (keys[name(LIAR)]["is_guilty"], keys[name(LIAR)]["pending"], keys[name(HONEST)]["until"]) == (True, 0, 3 + 8)
+    page = shown.get("/api/trust/keys?offset=1&limit=1").json
+    assert (len(page["keys"]), page["total"] >= 3) == (1, True)
+
+
+@pytest.mark.parametrize("target", ["/api/trust/claims/x", f"/api/trust/claims/{'0' * 64}", "/api/trust/keys?limit=201"])
+def test_what_is_not_there_or_too_much_is_refused(shown: Shown, target: str) -> None:
+    assert shown.get(target).status in (400, 404)
+
+
+def test_prometheus_is_told_what_audits_found_and_took(shown: Shown) -> None:
+    text = metrics_text(shown.sight, shown.present, streams=0, streams_refused=0, now=0)
+    for line in (
+        'manta_keys{standing="guilty"} 1',
+        "manta_claims_in_doubt 1",
+        "manta_audit_cpu_seconds_total 0.03",
+        'manta_findings_against_total{outcome="differs"} 2',
+    ):
+        assert line in text.replace("0.029999999999999999", "0.03").splitlines()
+
+
+def test_a_damaged_file_is_said_and_what_was_read_before_stays(run: Run, shown: Shown) -> None:
+    (run.directory / "monitor" / FILE).write_text("{")
+    shown.look()
+    assert shown.get("/api/trust").json["round"] == 3
+    assert "trust.json is damaged" in shown.get("/api/now").json["alarms"][0]["text"]
+
+
+def test_where_nothing_was_said_there_is_nothing_to_show(tmp_path: Path) -> None:
+    made = Run(tmp_path / "run")
+    found = Shown(made.directory, course_of=lambda _: FixedCourse())
+    found.look()
+    assert found.get("/api/trust").json["round"] is None
+    assert found.get("/api/trust/verdicts").json == {"total": 0, "offset": 0, "verdicts": []}
