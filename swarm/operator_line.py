@@ -15,7 +15,6 @@ from protocol.operators import Operators
 from protocol.signing import PublicKey, sha256
 from swarm import waits
 from swarm.rpc import Endpoint, OwnNode, Refused
-from swarm.tasks import together
 
 PING = "ping"  # what everybody in a run answers with nothing
 _ASK_ANOTHER = "ask another operator: "
@@ -100,22 +99,27 @@ class OperatorLine:
             self._begin_with(self._turn[1], why)
 
     async def meet(self, node: OwnNode) -> None:
-        """Connect ``node`` to the operators again, at least to one.
+        """Connect ``node`` to the operators again, at least to one; the others have a moment more from then on.
 
         Raises:
             Unreachable: all are away.
         """
-        faults: list[Unreachable] = []
-
-        async def meet(key: PublicKey) -> None:
-            try:
-                await node.meet_again(key)
-            except Unreachable as error:
-                faults.append(error)
-
-        await together(*(meet(key) for key in self._turn))
-        if len(faults) == len(self._turn):
-            raise faults[0]
+        meeting = [asyncio.create_task(node.meet_again(key)) for key in self._turn]
+        waiting, has_met = set(meeting), False
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(
+                    waiting, timeout=waits.OTHERS_S if has_met else None, return_when=asyncio.FIRST_COMPLETED
+                )
+                has_met |= any([task.exception() is None for task in done])  # noqa: C419 - of each: nobody else asks for them
+                if has_met and not done:
+                    break
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+        if not has_met:
+            await meeting[0]
 
     @contextlib.contextmanager
     def uploading(self) -> Iterator[None]:

@@ -54,6 +54,8 @@ def lines_of_run(manifest: Manifest, run: bytes, num_weights: int, state_bytes: 
     yield f"  - {_ADMISSIONS[manifest.admission.how]} may take part"
     data = f"images of your own, of its classes (--private-data), for {manifest.dataset}" if manifest.is_private else manifest.dataset
     yield f"The run {manifest.name} ({run.hex()[:16]}), {manifest.num_rounds} rounds of {shortest_s:g} to {longest_s:g} s, says:"
+    if len(manifest.operators) > 1:
+        yield f"  - {len(manifest.operators)} operators keep its log, of whom {manifest.quorum} have to sign a round before it counts"
     yield f"  - it trains {manifest.supernet} ({num_weights:,} weights) on {data}"
     yield f"  - downloaded when you join: {_size(state_bytes)}"
     yield f"  - sent a round: {_size(body_bytes)} at most to the log, and as much to each peer that asks you for it, if others can call you"

@@ -88,6 +88,9 @@ async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding
         newest = await visit.newest()
         where = f"round {0 if newest is None else newest.round} of {manifest.num_rounds}"
         yield Finding("run", State.GOOD, f"{manifest.name} ({visit.signed.run.hex()[:16]}), {where}")
+        if not visit.log.operators.is_alone:
+            answers = [await _round_trip_s(visit.node, key) for key in visit.log.operators.keys]
+            yield findings.operators([took_s is not None for took_s in answers], visit.log.operators.quorum)
         ahead_s, took_s = await visit.node.clock_ahead_s(visit.operator)
         yield findings.clock(ahead_s, took_s)
     except MantaError as error:

@@ -76,6 +76,17 @@ def gpus(
     return Finding("GPUs", State.GOOD, f"{names}, driver {driver}{some}")
 
 
+def operators(answer: Sequence[bool], quorum: int) -> Finding:
+    """Judge which of a run's several operators answer; ``quorum`` of them keep its rounds going."""
+    there = sum(answer)
+    said = f"{there} of {len(answer)} answer"
+    if there == len(answer):
+        return Finding("operators", State.GOOD, said)
+    if there >= quorum:
+        return Finding("operators", State.NOTE, said, "nothing: your peer talks to any of them")
+    return Finding("operators", State.BAD, said, f"rounds need {quorum} of them: ask them whether the run's log is up")
+
+
 def memory(available_bytes: int, workers: int) -> Finding:
     """Judge the free memory for so many worker processes; 0: the peer's own process computes."""
     need = _LEAST_BYTES + workers * _WORKER_BYTES

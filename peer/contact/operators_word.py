@@ -1,5 +1,7 @@
 """What a peer's person is told of the run's operators: which of them it talks to, which stops, and that none can be reached."""
 
+import logging
+import time
 from collections.abc import Callable
 
 from peer.status import StatusBoard
@@ -9,17 +11,24 @@ from swarm.log_client import LogClient
 from swarm.operator_line import short
 from swarm.rpc import Endpoint
 
+_AGAIN_S = 10.0  # at least, from one line about another operator to the next
 _NO_LOG = "the run's log, which cannot be reached; nothing is lost"
+
+logger = logging.getLogger("manta.peer")
 
 
 class OperatorsWord:
     """Of one run, at one peer."""
 
-    def __init__(self, log: LogClient, board: StatusBoard, on_over: Callable[[], None]) -> None:
+    def __init__(
+        self, log: LogClient, board: StatusBoard, on_over: Callable[[], None], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         """Say it on ``board``; ``on_over`` is called when the run was ended for good."""
         self._log = log
         self._board = board
         self._on_over = on_over
+        self._clock = clock
+        self._said_s = -_AGAIN_S  # when it was said last that it talks to another one
         self._over: set[PublicKey] = set()  # operators who say that the run is over
         self.ended = ""  # for good: in words
         log.line.on_change = self._talks_to
@@ -39,8 +48,11 @@ class OperatorsWord:
 
     def _talks_to(self, key: PublicKey, why: str) -> None:
         self._board.update(operator=short(key))
-        self._board.say(f"talks to operator {short(key)} from now on; the one before it was of no use: {why}")
         self._board.write()
+        logger.info("other operator key=%s reason=%s", short(key), why)
+        if self._clock() - self._said_s >= _AGAIN_S:  # where none of them is of use it goes round and round
+            self._said_s = self._clock()
+            self._board.say(f"talks to operator {short(key)} from now on; the one before it was of no use: {why}")
 
     def _stops(self, key: PublicKey, farewell: Farewell) -> None:
         """An operator says that it stops: for a while, or for good; one of several speaks for itself alone."""
