@@ -206,7 +206,7 @@ class Operator:
 
     async def _open_desks(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         """Answer peers from now on; what they hand in is taken once the fence is lifted."""
-        log, bodies, closing = self._log, self._run.bodies, Closing(self._log.ledger.manifest.exchange.max_rows)
+        log, bodies, closing = self._log, self._run.bodies, self._config.limits.closing(self._log.ledger.manifest)
         weights = Weights(log, bodies, self._follower.num_weights)
         look = self._onlookers
         gate = await self._gate(node)
@@ -223,7 +223,16 @@ class Operator:
             self._committed,
             look.timeline,
         )
-        self._intake = Intake(watched, identity, lambda: log.ledger, closing, bodies, self._follower.num_weights, self._commits.changed)
+        self._intake = Intake(
+            watched,
+            identity,
+            lambda: log.ledger,
+            closing,
+            bodies,
+            self._follower.num_weights,
+            self._commits.changed,
+            node.rates.address_of,
+        )
         self._extras = Extras(watched, self._directory / WAITING, lambda: log.ledger, self._intake.faults, self._intake.stop)
         look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
@@ -282,7 +291,9 @@ class Operator:
 
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
         try:
-            return await Node.start(identity, identity_path, listen=[self._address.choose(listen)], initial_peers=initial_peers)
+            listening = [self._address.choose(listen)]
+            limits = self._config.limits.calls()
+            return await Node.start(identity, identity_path, listen=listening, initial_peers=initial_peers, limits=limits)
         except Unreachable as error:
             raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
 

@@ -27,6 +27,7 @@ from protocol.exchange import grace_ms
 
 BAD_BODY, NO_BODY, LATE_BODY = "bad body", "no body", "no body by the deadline"
 CROWDED_OUT = "no body while others wait"
+_MAX_ADDRESSES = 4096  # that are remembered
 GONE = (BAD_BODY, NO_BODY, LATE_BODY, CROWDED_OUT)  # why a header came to nothing
 
 
@@ -68,6 +69,7 @@ class _Handed:
     round: int  # that it counts in
     since: int  # when its header came
     bringer: bytes  # whom it is put down to if it comes to nothing
+    address: str = ""  # from which its header came first; empty: this is not counted
     body: _Body = _Body.MISSING
     is_superseded: bool = False  # by the cohort's, which is good
 
@@ -90,9 +92,15 @@ class _Handed:
 class Closing:
     """One log's rounds, one after the other."""
 
-    def __init__(self, max_rows: int) -> None:
-        """Prepare; ``open`` begins. A table has at most ``max_rows`` contributions."""
+    def __init__(self, max_rows: int, address_percent: int = 100) -> None:
+        """Prepare; ``open`` begins.
+
+        Args:
+            max_rows: a table has at most so many contributions.
+            address_percent: of these places, and of those for newcomers, what one address has at most while others ask for the rest.
+        """
         self._max_rows = max_rows
+        self._address_percent = address_percent
         self._round = 0
         self._stage = Stage.CLOSED
         self._open_ms = 0
@@ -102,6 +110,7 @@ class Closing:
         self._by_key: defaultdict[bytes, list[_Handed]] = defaultdict(list)
         self.dropped: Counter[str] = Counter()  # headers that came to nothing, by reason, over the whole life
         self._gone: list[tuple[bytes, str]] = []  # the same by key, until somebody asks
+        self._asking: dict[str, int] = {}  # address -> the newest round in which headers came from it: this one or the one before
 
     # What is.
 
@@ -184,20 +193,28 @@ class Closing:
         self._round, self._open_ms, self._expected = round, open_ms, expected
         for one in [one for one in self._handed.values() if one.round != round]:
             self._forget(one)
+        self._asking = {address: asked for address, asked in self._asking.items() if asked >= round - 1}
         self._stage = Stage.IDLE
         if now is not None:
             self._start(now)
 
     def restore(self, founder: bytes, keys: frozenset[bytes], base_round: int, contribution: bytes, round: int, now: int) -> None:
         """Take a contribution that has a ticket for ``round``, this one or the next, from before a crash."""
-        handed = _Handed(founder, keys, base_round, contribution, round, now, founder, _Body.GOOD)
+        handed = _Handed(founder, keys, base_round, contribution, round, now, founder, body=_Body.GOOD)
         self._put(handed)
         self._supersede(handed)
         if self._stage is Stage.IDLE:
             self._start(now)
 
     def header(
-        self, founder: bytes, keys: frozenset[bytes], base_round: int, contribution: bytes, now: int, bringer: bytes | None = None
+        self,
+        founder: bytes,
+        keys: frozenset[bytes],
+        base_round: int,
+        contribution: bytes,
+        now: int,
+        bringer: bytes | None = None,
+        address: str = "",
     ) -> int:
         """Take a checked header; return the round that it counts in. The same one again is welcome.
 
@@ -208,6 +225,7 @@ class Closing:
             contribution: its digest.
             now: the time.
             bringer: to whom it is put down from now on if it comes to nothing; None: to the founder, or to whom it was before.
+            address: from which it comes; empty: nobody knows, or it is this computer's.
 
         Raises:
             NotTaken: another contribution of one of the keys is in, or there is no place left.
@@ -218,7 +236,9 @@ class Closing:
         if known is not None and not self._is_late(known, now):
             known.bringer = bringer or known.bringer
             return known.round
-        new = _Handed(founder, keys, base_round, contribution, self._round_for_headers(now), now, bringer or founder)
+        if len(self._asking) < _MAX_ADDRESSES or address in self._asking:
+            self._asking[address] = self._round
+        new = _Handed(founder, keys, base_round, contribution, self._round_for_headers(now), now, bringer or founder, address=address)
         outdone = self._outdone_by(new)
         self._make_place(new, outdone, now)
         for one in outdone:
@@ -347,7 +367,8 @@ class Closing:
         """Keep places for the keys of the table before, so that any number of newcomers cannot push them out.
 
         Nor can headers alone keep newcomers out: where their places are taken, that of one whose body did not come within a grace is free.
-        What is superseded takes no place, but of everything together there is no more than twice what a table has.
+        What is superseded takes no place, but of everything together there is no more than twice what a table has. And of all places, as of
+        those for newcomers, one address has its share, however many keys it has.
 
         Raises:
             NotTaken: there is no place.
@@ -359,10 +380,20 @@ class Closing:
         rows = [one for one in in_round if not one.is_superseded]
         newcomers = [one for one in rows if one.keys.isdisjoint(expected)]
         places = max(self._max_rows - len(expected), self._max_rows // 8, 1)
+        is_newcomer = new.keys.isdisjoint(expected)
+        if self._has_its_share(new.address, rows, self._max_rows) or (is_newcomer and self._has_its_share(new.address, newcomers, places)):
+            raise NotTaken("its address has its share of the round's places")
         is_full = len(rows) >= self._max_rows or len(in_round) >= 2 * self._max_rows
-        if not is_full and (len(newcomers) < places or not new.keys.isdisjoint(expected)):
+        if not is_full and (len(newcomers) < places or not is_newcomer):
             return
         idle = [one for one in newcomers if one.body is _Body.MISSING and now - one.since >= grace_ms(self._open_ms)]
         if not idle:
             raise NotTaken("the round's table is full" if is_full else "the round's places for newcomers are taken")
         self._drop([min(idle, key=lambda one: one.since)], CROWDED_OUT)
+
+    def _has_its_share(self, address: str, of: list[_Handed], places: int) -> bool:
+        """Has an address all that it may have of these places: its share, and what no other address asks for."""
+        if not address:
+            return False
+        kept = places - max(places * self._address_percent // 100, 1)
+        return sum(one.address == address for one in of) >= places - min(kept, len(self._asking.keys() - {address}))

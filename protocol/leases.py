@@ -202,23 +202,3 @@ class Leases:
 
     def _wait_ms(self, now_ms: float) -> int:
         return max(_AWAY_MS // 4, round(self._next_ms - now_ms))
-
-
-@dataclass
-class Rates:
-    """How many requests an address may make: so many at once, and so many a second from then on. Bounded in memory."""
-
-    a_second: float
-    at_once: float
-    max_addresses: int = _MAX_ADDRESSES
-    _left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)  # how many it may make, and when that was so
-
-    def may(self, address: str, now_ms: float) -> bool:
-        """Count a request, and return whether it is to be answered."""
-        left, since_ms = self._left.pop(address, (self.at_once, now_ms))
-        left = min(left + (now_ms - since_ms) / 1000 * self.a_second, self.at_once)
-        is_allowed = left >= 1
-        self._left[address] = (left - 1 if is_allowed else left, now_ms)
-        if len(self._left) > self.max_addresses:
-            self._left.popitem(last=False)
-        return is_allowed

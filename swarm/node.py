@@ -11,6 +11,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from hivemind.dht.node import DHTNode
@@ -28,6 +29,7 @@ from swarm.addresses import check_peer_address, not_a_peer
 from swarm.connections import answer_of, connect, connect_some, connected_hosts, remote_hosts, whereabouts
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
+from swarm.rates import CallLimits, CallRates
 from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
 from swarm.streams import MIN_REQUEST_BYTES, Streams
 from swarm.traffic import Traffic
@@ -35,6 +37,7 @@ from swarm.unary import UnaryCalls
 from swarm.validator import MAX_RECORD_BYTES, OwnedRecords
 
 _ANSWER, _REFUSAL, _BUSY = b"\x00", b"\x01", b"\x02"
+_MAX_REASON_BYTES = 1000
 
 logger = logging.getLogger("manta.node")
 
@@ -77,6 +80,12 @@ async def _joined(p2p: P2P, records: OwnedRecords, maddrs: Sequence[str], *, ser
     return dht
 
 
+def _reason(response: bytes) -> str:
+    """Return why another node says no; it may reach a terminal."""
+    reason = response[1 : 1 + _MAX_REASON_BYTES].decode(errors="replace")
+    return "".join(letter if letter.isprintable() else "?" for letter in reason)
+
+
 class Node:
     """One node: daemon, DHT and RPC under one key. Implements ``swarm.rpc.Endpoint``. All methods run in one event loop."""
 
@@ -88,6 +97,7 @@ class Node:
         records: OwnedRecords,
         unary: UnaryCalls,
         traffic: Traffic,
+        rates: CallRates,
         hang_ups: HangUps,
         socket_dir: str,
     ) -> None:
@@ -97,8 +107,9 @@ class Node:
         self._dht = dht
         self._records = records
         self._unary = unary
-        self._streams = Streams(p2p, traffic)
+        self._streams = Streams(p2p, _BUSY, traffic, rates)
         self.traffic = traffic  # what this node sends and receives
+        self.rates = rates  # of those who call
         self._socket_dir = socket_dir
         self._hang_ups = hang_ups
         self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
@@ -113,6 +124,7 @@ class Node:
         listen: Sequence[str],
         initial_peers: Sequence[str] = (),
         serves_dht: bool = True,
+        limits: CallLimits | None = None,
     ) -> "Node":
         """Start the daemon and join the DHT of ``initial_peers`` (start one where there are none).
 
@@ -122,6 +134,7 @@ class Node:
                 the connections that it opened, and it keeps nothing for them.
             initial_peers: addresses of nodes to join by; those that answer are joined by.
             serves_dht: keep records for others, if it listens; who is not reached by them should not (``serve_dht`` changes it).
+            limits: of those who call; by default the usual ones.
 
         Raises:
             UserError: a bad address, a port in use, or none of the initial peers answers.
@@ -134,7 +147,8 @@ class Node:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
                 traffic = Traffic()
-                unary = UnaryCalls(p2p, _BUSY, traffic)
+                rates = CallRates(limits or CallLimits(), partial(connected_hosts, p2p), time.monotonic)
+                unary = UnaryCalls(p2p, _BUSY, traffic, rates)
                 there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
                 records = OwnedRecords(identity)
                 dht = await _joined(p2p, records, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
@@ -144,7 +158,7 @@ class Node:
         except BaseException:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
-        node = cls(identity, p2p, dht, records, unary, traffic, hang_ups, socket_dir)
+        node = cls(identity, p2p, dht, records, unary, traffic, rates, hang_ups, socket_dir)
         for key, maddr in zip(keys, initial_peers, strict=True):
             node._addresses.setdefault(key, []).append(maddr)
         node.entered_by = tuple(maddr for _, maddr in there)
@@ -186,7 +200,7 @@ class Node:
                     raise EncodingError(f"a message of {len(request)} bytes is too large")
                 return _ANSWER + await handler(public_key_of(caller.to_bytes()), request)
             except MantaError as error:
-                return _REFUSAL + str(error).encode()[:1000]
+                return _REFUSAL + str(error).encode()[:_MAX_REASON_BYTES]
 
         await self._unary.serve(f"manta.{method}", answer)
         await self._streams.serve(f"manta.{method}.stream", answer)
@@ -201,10 +215,9 @@ class Node:
             calling = self._streams.call(PeerID(peer_id(key)), f"manta.{method}.stream", request)
         response: bytes = await answer_of(calling, f"{short_name(key)} ({method})", timeout_s)
         if response[:1] == _BUSY:
-            raise Unreachable(f"{short_name(key)} ({method}) is busy with the calls of others")
+            raise Unreachable(f"{short_name(key)} ({method}): {_reason(response) or 'busy with the calls of others'}")
         if response[:1] == _REFUSAL:
-            reason = response[1:].decode(errors="replace")
-            raise Refused("".join(letter if letter.isprintable() else "?" for letter in reason))  # it may reach a terminal
+            raise Refused(_reason(response))
         return response[1:]
 
     async def meet_again(self, key: PublicKey) -> None:
@@ -307,4 +320,5 @@ class Node:
                     await self._dht.shutdown()
         await self._p2p.shutdown()
         await self._streams.close()
+        await self.rates.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)

@@ -17,6 +17,7 @@ from protocol.errors import EncodingError
 from swarm import waits
 from swarm.callers import cancelled_by, end_of
 from swarm.daemon import ask
+from swarm.rates import CallRates
 from swarm.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from swarm.shares import Place, Shares, Turns
 from swarm.traffic import PIECE_BYTES, Flow, Traffic
@@ -27,6 +28,7 @@ MAX_STREAMS = 16  # that one peer may have open to us
 MAX_OWN_STREAMS = 8  # that we have open to one peer: half of what it lets us have, for it sees the end of a call later than we do
 MAX_HELD_BYTES = 256 * 1024 * 1024  # of requests, as they arrive, and of their answers
 _LENGTH_BYTES = 4
+_NO_S = 1.0  # for a caller to read that it is refused
 _PIECE_BYTES = 262_144
 _MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 1  # an answer has a byte in front
 
@@ -44,9 +46,14 @@ def max_streams() -> int:
 class Streams:
     """The large calls of one node, its own and those of others."""
 
-    def __init__(self, p2p: P2P, traffic: Traffic) -> None:
-        """Use the daemon ``p2p``; ``traffic`` counts the bytes of all calls, and holds them back where it has limits."""
+    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic, rates: CallRates) -> None:
+        """Use the daemon ``p2p``; ``traffic`` counts the bytes of all calls, and holds them back where it has limits.
+
+        A call that is one too many by ``rates`` is answered with ``busy`` and why, before its request is read.
+        """
         self._p2p = p2p
+        self._busy = busy
+        self._rates = rates
         self._traffic = traffic
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -62,7 +69,7 @@ class Streams:
             self._connections.add(connection)
             connection.add_done_callback(self._connections.discard)
             # A task of its own: asyncio's server, which runs this function, complains when what it runs is cancelled.
-            task = asyncio.create_task(self._answer_one(answer, info.peer_id, reader, writer))
+            task = asyncio.create_task(self._answer_one(name, answer, info.peer_id, reader, writer))
             self._answering.add(task)
             try:
                 await asyncio.wait({task})
@@ -97,17 +104,31 @@ class Streams:
         if self._connections:
             await asyncio.wait(self._connections)
 
-    async def _answer_one(self, answer: Answer, caller: PeerID, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _answer_one(
+        self, name: str, answer: Answer, caller: PeerID, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         place = self.shares.take(caller.to_bytes())
         if place is None:
             return  # hanging up at once is the quickest no
         with place:
+            refusal = await self._rates.refusal(caller.to_bytes(), name)
+            if refusal is not None:
+                await self._refuse(refusal, reader, writer)
+                return
             try:
                 async with asyncio.timeout(waits.STREAM_S):
                     request = await _read_frame(reader, self._traffic.received, is_own=False, place=place)
             except (*_GONE, EncodingError):
                 return  # the caller went away, or is no caller of ours
             await _answer_while_there(answer(caller, request), place, reader, writer, self._traffic.sent)
+
+    async def _refuse(self, why: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Say no, and give a caller that has little to send the time to read it; who has much learns it from the hanging up."""
+        with contextlib.suppress(*_GONE):
+            async with asyncio.timeout(_NO_S):
+                await _write_frame(writer, self._busy + why.encode(), self._traffic.sent, is_own=False)
+                while await reader.read(_PIECE_BYTES):  # until it hangs up
+                    pass
 
 
 async def _answer_while_there(

@@ -10,6 +10,7 @@ from uuid import UUID
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import p2pd_pb2
 
+from swarm.rates import CallRates
 from swarm.shares import Shares, Turns
 from swarm.streams import MIN_REQUEST_BYTES, Answer
 from swarm.traffic import Traffic
@@ -44,14 +45,19 @@ class _Answering(dict[UUID, "asyncio.Task[None]"]):
 class UnaryCalls:
     """The small calls of one node, its own and those of others."""
 
-    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic) -> None:
-        """Use the daemon ``p2p``, before anything is served there; ``busy`` is the answer to a call that finds no place.
+    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic, rates: CallRates) -> None:
+        """Use the daemon ``p2p``, before anything is served there.
 
-        ``traffic`` counts the bytes of all calls, and holds back what is sent where it has a limit.
+        Args:
+            p2p: the daemon.
+            busy: how the answer begins to a call that finds no place, or is one too many; why may follow.
+            traffic: counts the bytes of all calls, and holds back what is sent where it has a limit.
+            rates: of those who call.
         """
         self._p2p = p2p
         self._traffic = traffic
         self._busy = busy
+        self._rates = rates
         self._control = p2p._client.control
         self._answer = self._control._handle_persistent_request
         self._max_bytes = dict(_DHT_REQUEST_BYTES)
@@ -114,7 +120,11 @@ class UnaryCalls:
             place.grow(len(request.data))
             self._traffic.received.count(len(request.data))
             try:
-                await self._answer(call_id, request)
+                refusal = await self._rates.refusal(request.peer, request.proto)
+                if refusal is None:
+                    await self._answer(call_id, request)
+                else:
+                    await self._refuse(call_id, request.proto, refusal)
             except asyncio.CancelledError:
                 if not place.lost:
                     raise  # the caller hung up
@@ -132,11 +142,11 @@ class UnaryCalls:
             await self._traffic.sent.take(len(message.unaryResponse.response), is_own=False)
         await self._put(message)
 
-    async def _refuse(self, call_id: UUID, proto: str) -> None:
+    async def _refuse(self, call_id: UUID, proto: str, why: str = "") -> None:
         if proto in self._own:
-            await self._reply(call_id, p2pd_pb2.CallUnaryResponse(response=self._busy))
+            await self._reply(call_id, p2pd_pb2.CallUnaryResponse(response=self._busy + why.encode()))
         else:
-            await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"busy"))
+            await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=why.encode() or b"busy"))
 
     async def _reply(self, call_id: UUID, response: p2pd_pb2.CallUnaryResponse) -> None:
         await self._control._pending_messages.put(p2pd_pb2.PersistentConnectionRequest(callId=call_id.bytes, unaryResponse=response))

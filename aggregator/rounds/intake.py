@@ -75,6 +75,7 @@ class Intake:
         bodies: Bodies,
         num_weights: int,
         on_change: Callable[[], None],
+        address_of: Callable[[PublicKey], str] = lambda _key: "",
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
@@ -82,6 +83,7 @@ class Intake:
             ledger: returns the log's ledger as it is published.
             closing: the rounds; shared with ``aggregator.rounds.commits``, in the same event loop.
             on_change: is called when a header or a body came.
+            address_of: returns the network address that a caller's places are counted by; empty: none.
         """
         self._endpoint = endpoint
         self._identity = identity
@@ -89,6 +91,7 @@ class Intake:
         self._closing = closing
         self._bodies = bodies
         self._on_change = on_change
+        self._address_of = address_of
         self._codec = ledger().manifest.exchange.codec
         self._num_weights = num_weights
         self._uploads = Uploads(group_sizes(self._codec, num_weights), 2 * ledger().manifest.exchange.max_rows)
@@ -245,7 +248,7 @@ class Intake:
             raise NotTaken("the log is about to stop")
         keys = frozenset(listed.keys)
         bringer = self._uploads.bringer(digest, founder, caller, now, grace_ms(ledger.open_ms))
-        taken_for = self._closing.header(founder, keys, listed.round, digest, now, bringer)
+        taken_for = self._closing.header(founder, keys, listed.round, digest, now, bringer, self._address_of(caller))
         assert taken_for == round_  # for which it was checked
         if not self._is_whole(digest):
             is_awaited = not keys.isdisjoint(ledger.last_keys)

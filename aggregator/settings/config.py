@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from aggregator.monitor.settings import MonitorSection
+from aggregator.settings.limits import LimitsSection
 from aggregator.settings.lines import line_of
 from aggregator.settings.sections import (
     AdmissionSection,
@@ -59,6 +60,7 @@ class RunConfig(Section):
     rewards: RewardsSection = RewardsSection()
     trust: TrustSection = TrustSection()
     follower: FollowerSection = FollowerSection()
+    limits: LimitsSection = LimitsSection()
     monitor: MonitorSection = MonitorSection()
 
     @classmethod

@@ -6,7 +6,7 @@ the gateway does it itself. Addresses are those of connections, or, from a proxy
 
 import asyncio
 import contextlib
-import ipaddress
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any, ClassVar
@@ -22,10 +22,11 @@ from peer.gateway.desk import GatewayDesk
 from peer.training.work import now_ms
 from protocol.encoding import pack
 from protocol.errors import RemoteFault
-from protocol.leases import Rates
 from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
+from protocol.rates import Rates
 from swarm.door import Door
 from swarm.http_server import answering
+from swarm.rates import network_of
 from swarm.traffic import PIECE_BYTES, Traffic
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
@@ -49,10 +50,11 @@ Send = Callable[[Message], Awaitable[None]]
 class _Busy(Exception):
     """An answer of HTTP's own."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, retry_s: int = 1) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.retry_s = retry_s
 
 
 class _App:
@@ -63,8 +65,8 @@ class _App:
         self._traffic = traffic
         self._returns: Counter[str] = Counter()  # that are being read or looked into, by address
         self._max_returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
-        self._rates = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
-        self._all = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
+        self._rates: Rates[str] = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
+        self._all: Rates[str] = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
         self._routed = Starlette(
             routes=[
                 Route(WELCOME, self._answering(self._welcome), methods=["GET"]),
@@ -109,18 +111,22 @@ class _App:
     def _answering(self, answer: Answer) -> Answer:
         async def answered(request: Request) -> Response:
             try:
-                address = _address(request)
-                if not (self._rates.may(address, now_ms()) and self._all.may("", now_ms())):
-                    raise _Busy(429, "too many requests")
+                self._check_rates(_address(request))
                 return await answer(request)
             except _Busy as error:
-                return PlainTextResponse(error.reason, error.status, {"Retry-After": "1"})
+                return PlainTextResponse(error.reason, error.status, {"Retry-After": str(error.retry_s)})
             except RemoteFault as error:
                 return PlainTextResponse(str(error)[:500], 400)
             except ClientDisconnect:
                 return Response(status_code=400)
 
         return answered
+
+    def _check_rates(self, address: str) -> None:
+        for rates, name, who in ((self._rates, address, "this address"), (self._all, "", "all addresses together")):
+            wait_s = math.ceil(rates.wait_ms(name, now_ms()) / 1000)
+            if wait_s:
+                raise _Busy(429, f"too many requests from {who}: come back in {wait_s} s", wait_s)
 
     async def _welcome(self, _: Request) -> Response:
         return _bytes(self._desk.welcome)
@@ -160,15 +166,8 @@ def _address(request: Request) -> str:
 
 
 def _counted_as(host: str) -> str:
-    """Return what requests of an address are counted as: of IPv6 its network, for whoever has one has 2^64 addresses in it."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host  # a proxy may say what it likes
-    if address.version == 4 or address.is_loopback:
-        return host
-    mapped = address.ipv4_mapped
-    return str(ipaddress.ip_network((address, 64), strict=False)) if mapped is None else str(mapped)
+    """Return what requests of an address are counted as: of IPv6 its network."""
+    return network_of(host) or host  # this computer's counts too, and a proxy may say what it likes
 
 
 def _digest(text: str) -> bytes:

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from swarm.farewells import Farewell, hear_farewells
 from swarm.log_client import LogClient, fetch_manifest
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.messages import HandIn
+from swarm.rates import CallLimits, CallRates
 from swarm.rpc import Refused
 from swarm.traffic import Traffic
 from tests.aggregator.made import Made
@@ -46,6 +48,7 @@ class MemoryNode(MemoryEndpoint):
         self.ends: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_closed = False
         self.traffic = Traffic()
+        self.rates = CallRates(CallLimits(), self.connected, time.monotonic)
 
     async def addresses(self) -> list[str]:
         return [ADDRESS]
@@ -65,8 +68,11 @@ class Program:
         self.lines: list[str] = []
         self._said = asyncio.Event()
 
-        async def start(identity: Identity, _path: Path, *, listen: list[str], initial_peers: tuple[str, ...]) -> MemoryNode:
+        async def start(
+            identity: Identity, _path: Path, *, listen: list[str], initial_peers: tuple[str, ...], limits: CallLimits
+        ) -> MemoryNode:
             assert initial_peers == ()
+            assert limits == config.limits.calls()
             assert listen == ["/ip4/127.0.0.1/tcp/31000"]
             self.node = self.network.endpoints[identity.public_key] = MemoryNode(self.network, identity.public_key)
             return self.node

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.leases import MAX_PLACES, Leased, Leases, No, Rates
+from protocol.leases import MAX_PLACES, Leased, Leases, No
 
 BASE, NEXT, KEY, OTHER, NAME = b"b" * 32, b"c" * 32, b"k" * 32, b"o" * 32, b"n" * 32
 ROUND_MS = 60_000.0
@@ -210,18 +210,3 @@ def test_whatever_strangers_do_places_and_addresses_are_bounded(events: list[tup
         for known in leases._addresses.values():
             assert 0 <= known.has <= 16
             assert 1 <= known.may_have <= 16
-
-
-def test_an_address_may_ask_so_often_at_once_and_then_so_often_a_second() -> None:
-    rates = Rates(a_second=2.0, at_once=3.0, max_addresses=2)
-    assert [rates.may("here", 0.0) for _ in range(4)] == [True, True, True, False]
-    assert rates.may("there", 0.0)
-    assert [rates.may("here", 500.0) for _ in range(2)] == [True, False]
-    assert [rates.may("here", 60_000.0) for _ in range(4)] == [True, True, True, False]
-
-
-def test_addresses_that_are_forgotten_begin_anew_and_take_no_room() -> None:
-    rates = Rates(a_second=1.0, at_once=1.0, max_addresses=2)
-    for number in range(100):
-        assert rates.may(str(number), 0.0)
-    assert len(rates._left) == 2
