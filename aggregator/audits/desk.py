@@ -22,7 +22,7 @@ from aggregator.log.log import Log
 from protocol.audits import HOLDS, LOT, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
 from protocol.closing import NotTaken
 from protocol.encoding import pack
-from protocol.errors import LedgerError, RemoteFault, StorageError, Weather
+from protocol.errors import LedgerError, RemoteFault, StorageError, UserError, Weather
 from protocol.merkle import inclusion_proof, leaf_hash
 from protocol.records import Claim, Header, SignedClaim, SignedContribution, open_entry
 from protocol.signing import Identity, PublicKey, peer_name
@@ -32,6 +32,7 @@ from swarm.rpc import Endpoint
 from swarm.tasks import together, within
 
 LOOK_S = 0.5
+AGAIN_S = 60.0  # after a fault of the disk under the audits' folder
 _PROGRAM = "aggregator.audits.auditor"
 _NICENESS = 5  # findings are due within some rounds
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)  # where all cores are busy its libraries may take long; it holds no lock
@@ -108,6 +109,7 @@ class Audits:
         self._open: dict[bytes, _Open] = {}  # by claim
         self._changed = asyncio.Event()
         self.totals = Totals()
+        self.again_s = AGAIN_S
         self.rounds_asked = 0  # after how many commits those who had not given records were asked for them
 
     def committed(self) -> None:
@@ -115,11 +117,23 @@ class Audits:
         self._changed.set()
 
     async def keep(self) -> None:
-        """Ask and answer until this is cancelled.
+        """Ask and answer until this is cancelled. While the disk under what audits keep refuses, they pause, and the run goes on.
 
         Raises:
-            StorageError: the disk refuses.
+            StorageError: the log has stopped.
         """
+        while True:
+            try:
+                await self._keep()
+            except (StorageError, UserError) as error:  # the latter where the folder cannot be made
+                self._log.entries(0, 0)  # raises where it is the log that has stopped
+                self._say(f"audits pause, the run goes on: {error}")
+            self._open.clear()  # what is due is found in the log again
+            self._seen.clear()
+            self._looked_at = self._got_in = 0
+            await asyncio.sleep(self.again_s)
+
+    async def _keep(self) -> None:
         await asyncio.to_thread(self._jobs.clear)
         getting: asyncio.Task[None] | None = None
         try:

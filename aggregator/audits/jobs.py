@@ -12,7 +12,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault
 from protocol.fields import check_digest
 from protocol.records import SignedClaim
-from swarm.disk import make_directory, replace_file
+from swarm.disk import disk_errors, make_directory, replace_file
 
 FOLDER = "audits"
 MISSED = "missed"  # an outcome: nothing can be found of it any more, by no fault of the claim's
@@ -93,18 +93,31 @@ class JobFolder:
         return self._read(Found, self._path(name, "found"))
 
     def forget(self, name: str) -> None:
-        """Remove a question and its answer."""
+        """Remove a question and its answer.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
         for kind in ("job", "found"):
-            self._path(name, kind).unlink(missing_ok=True)
+            self._remove(self._path(name, kind))
 
     def clear(self) -> None:
-        """Remove all that an earlier start left."""
+        """Remove all that an earlier start left.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
         for kind in ("job", "found"):
             for path in self._directory.glob(f"*.{kind}"):
-                path.unlink(missing_ok=True)
+                self._remove(path)
 
     def _path(self, name: str, kind: str) -> Path:
         return self._directory / f"{name}.{kind}"
+
+    @staticmethod
+    def _remove(path: Path) -> None:
+        with disk_errors(path):
+            path.unlink(missing_ok=True)
 
     @staticmethod
     def _read(type_: type[Record], path: Path) -> Record | None:

@@ -11,6 +11,7 @@ import torch
 
 from aggregator.audits.auditor import Auditor
 from aggregator.audits.desk import REFUSALS, Audits
+from aggregator.audits.jobs import FOLDER as JOBS
 from aggregator.audits.jobs import Found, Job, JobFolder
 from aggregator.audits.records import FOLDER
 from aggregator.rounds.opening import OpenRun
@@ -20,7 +21,7 @@ from automl.training.lots import Worker
 from automl.training.schedule import Plan, place_of_lot
 from protocol.audits import DIFFERS, HOLDS, LOT, SUM, WITHHELD, Finding, SignedFinding
 from protocol.encoding import pack
-from protocol.errors import LedgerError
+from protocol.errors import LedgerError, StorageError
 from protocol.evidence import Records, pages
 from protocol.ledger import Ledger
 from protocol.merkle import leaf_hash, root
@@ -143,6 +144,36 @@ def test_honest_lots_hold_and_false_ones_and_a_false_body_differ(scene: Scene) -
     assert scene.audits.totals.against == 2
     assert scene.audits.totals.lots == 3
     assert len(scene.said) == 2
+
+
+def test_a_fault_of_the_disk_under_the_audits_makes_them_pause_and_they_go_on_by_themselves(scene: Scene, tmp_path: Path) -> None:
+    first = [scene.train(ONE)]
+    scene.give(*first)
+    scene.commit(first)
+    scene.commit([scene.train(OTHER)])
+    broken = tmp_path / "run" / JOBS
+    broken.write_text("no folder")
+    scene.audits.again_s = 0.01
+
+    async def scenario() -> None:
+        await scene.until(lambda: len(scene.said) >= 2)
+        assert scene.said[0].startswith("audits pause, the run goes on: ")
+        assert not scene.findings
+        scene.commit([scene.train(OTHER)])  # the log takes what comes
+        broken.unlink()
+        await scene.until(lambda: scene.findings)
+
+    asyncio.run(scenario())
+    assert scene.found(ONE) == {(LOT, HOLDS): 1}
+
+
+def test_a_fault_of_the_log_s_own_disk_ends_the_audits_as_it_ends_the_run(scene: Scene) -> None:
+    scene.commit([scene.train(ONE)])
+    scene.audits.again_s = 0.01
+    scene.run.log.close()
+    with pytest.raises(StorageError, match="has stopped"):
+        asyncio.run(scene.until(lambda: False))
+    assert not scene.said
 
 
 def test_records_that_lack_are_got_from_their_key(scene: Scene, tmp_path: Path) -> None:
