@@ -19,7 +19,15 @@ from swarm import waits
 from swarm.rpc import Handler, OwnNode, Refused
 
 NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
-_LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories")  # commits, heads, and what proves two histories
+_LOGS = (
+    "commit-after",
+    "commit-at",
+    "tree-head",
+    "consistency",
+    "cosigned",
+    "histories",
+    "entries",
+)  # commits, heads, what proves two histories
 PUBLIC = frozenset(("manifest", "ping", "admission", "pass", *_LOGS))  # methods that answer everybody
 MAX_KNOWN = 65_536  # keys that showed a pass
 _MAX_SIGNED_PASS_BYTES = MAX_PASS_BYTES + 80

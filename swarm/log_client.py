@@ -16,6 +16,7 @@ from protocol.receipts import ProvenRound, open_round_receipt
 from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket
 from protocol.signing import PublicKey
 from protocol.table import Row, open_table
+from protocol.tiles import open_bundle
 from swarm import waits
 from swarm.messages import (
     MAX_ANSWER_BYTES,
@@ -28,6 +29,7 @@ from swarm.messages import (
     AfterRound,
     AskConsistency,
     AskCredit,
+    AskEntries,
     AskRow,
     AskTable,
     BodyPart,
@@ -226,6 +228,17 @@ class LogClient:
         """
         answer = await self.line.call("consistency", pack(AskConsistency(old, new)), timeout_s=waits.CALL_S)
         return unpack(Consistency, answer, max_bytes=MAX_CONSISTENCY_BYTES).proof
+
+    async def entries(self, index: int, width: int) -> list[bytes]:
+        """Return what the log says are the first ``width`` entries from 256 times ``index`` on; nothing proves it.
+
+        Raises:
+            Unreachable: no answer.
+            Refused: the log has not so many entries.
+            RemoteFault: it shows others than so many.
+        """
+        answer = await self.line.call("entries", pack(AskEntries(index, width)), timeout_s=waits.PIECE_S, large_answer=True)
+        return open_bundle(answer, width)
 
     async def cosigned(self, size: int, cosignature: Cosignature) -> None:
         """Bring the log this node's cosignature of its head of ``size`` entries.

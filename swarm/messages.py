@@ -12,6 +12,7 @@ from protocol.operators import MAX_COUNTED_BYTES
 from protocol.records import MAX_ENTRY_BYTES, Receipt, SignedContribution, SignedTicket
 from protocol.standing import REASONS
 from protocol.table import RowProof
+from protocol.tiles import Tile
 
 MAX_HEADER_BYTES = (MAX_COHORT + 1) * MAX_ENTRY_BYTES
 MAX_RECEIPT_BYTES = MAX_ENTRY_BYTES + 64 * 40 + MAX_COUNTED_BYTES  # an entry, a path of 64 hashes, a note
@@ -23,6 +24,7 @@ _MAX_CONSISTENCY = 128  # hashes: two paths
 MAX_SHOWN_HEAD_BYTES = MAX_COUNTED_BYTES + _MAX_CONSISTENCY * 40
 MAX_ASK_CONSISTENCY_BYTES, MAX_CONSISTENCY_BYTES = 64, 64 + _MAX_CONSISTENCY * 40
 MAX_COSIGNED_BYTES = 192
+MAX_ASK_ENTRIES_BYTES = 32
 MAX_FAULTS = 8
 MAX_CREDIT_BYTES = 128 + MAX_FAULTS * 96
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts, a note and a proof
@@ -150,6 +152,17 @@ class AskConsistency:
     def __post_init__(self) -> None:
         if not 0 <= self.old <= self.new <= MAX_SIZE:
             raise ValueError("no tree of one size is a prefix of one of the other")
+
+
+@dataclass(frozen=True, slots=True)
+class AskEntries:
+    """Asks the log for a bundle of its entries (``protocol.tiles``): the first ``width`` of those from 256 times ``index`` on."""
+
+    index: int
+    width: int
+
+    def __post_init__(self) -> None:
+        Tile(None, self.index, self.width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,9 @@ _RUN = re.compile(r"[0-9a-f]{64}")
 )
 @click.option("--run", metavar="ID", help="The run's id: be a witness of no other.")
 @click.option("--listen", metavar="HOST:PORT", help="Answer C2SP's add-checkpoint here, by HTTP.  [default: only dial out]")
+@click.option("--keep-entries", is_flag=True, help="Keep all entries in DIR/log too: what a run that lost its newest ones goes on from.")
 @click.option("--verbose", is_flag=True, help="Log why the log is not heard.")
-def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen: str | None, verbose: bool) -> None:
+def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen: str | None, keep_entries: bool, verbose: bool) -> None:
     """Watch the log of anybody's run from outside: sign each of its heads that goes on from the last one, never two of one size."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
@@ -49,10 +50,10 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
             door.listen()[0].close()
         check_directory(directory)
         with ending_at_ctrl_c():
-            from aggregator.witness.program import be_witness
+            from aggregator.witness.program import Asked, be_witness
 
         async def watch() -> None:
-            await be_witness(addresses, directory, run=run, listen=door, say=click.echo, stopped=told_to_stop())
+            await be_witness(Asked(addresses, run, door, keep_entries), directory, say=click.echo, stopped=told_to_stop())
 
         try:
             asyncio.run(watch())

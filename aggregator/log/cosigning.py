@@ -1,4 +1,4 @@
-"""Takes witnesses' cosignatures of the log's heads, and gives witnesses and peers the proofs that one head goes on from another.
+"""Takes witnesses' cosignatures of the log's heads; gives whoever asks its entries, and the proofs that one head goes on from another.
 
 Nothing in a run depends on a witness: the log waits for none, and believes none but that its signature holds.
 """
@@ -15,7 +15,16 @@ from protocol.encoding import pack, unpack
 from protocol.errors import ProofError, SignatureError, Unreachable
 from protocol.notes import head_text, origin
 from protocol.signing import PublicKey
-from swarm.messages import MAX_ASK_CONSISTENCY_BYTES, MAX_COSIGNED_BYTES, AskConsistency, Consistency, Cosigned
+from protocol.tiles import Tile, pack_bundle
+from swarm.messages import (
+    MAX_ASK_CONSISTENCY_BYTES,
+    MAX_ASK_ENTRIES_BYTES,
+    MAX_COSIGNED_BYTES,
+    AskConsistency,
+    AskEntries,
+    Consistency,
+    Cosigned,
+)
 from swarm.rpc import Endpoint
 
 MAX_CLOCK_S = 600  # that a witness's clock may be off the log's
@@ -23,7 +32,7 @@ SILENT_S = 900.0  # who brought none for so long loses its place where there is 
 
 
 class CosigningDesk:
-    """Answers "consistency" and "cosigned"."""
+    """Answers "entries", "consistency" and "cosigned"."""
 
     def __init__(
         self,
@@ -67,8 +76,16 @@ class CosigningDesk:
 
     async def start(self) -> None:
         """Answer from now on."""
+        await self._endpoint.serve("entries", self._on_entries)
         await self._endpoint.serve("consistency", self._on_consistency)
         await self._endpoint.serve("cosigned", self._on_cosigned)
+
+    async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskEntries, request, max_bytes=MAX_ASK_ENTRIES_BYTES)
+        found = await asyncio.to_thread(self._log.entries, Tile(None, ask.index, ask.width).first, ask.width)
+        if len(found) < ask.width:
+            raise Unreachable("this log has not so many entries")
+        return pack_bundle(found)
 
     async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskConsistency, request, max_bytes=MAX_ASK_CONSISTENCY_BYTES)

@@ -63,6 +63,7 @@ def export(directory: Path, to: Path) -> Exported:
     if since is not None and (since.size > head.size or log.root(since.size) != since.root):
         raise UserError(f"{to} has entries that the log in {directory} has not: one of the two is older, or was forked; keep both")
     make_directory(to)
+    forget_parts(to)
     if since is None:
         write_durably(to / MANIFEST, pack(signed))
         write_durably(to / KEY, verifier_keys(operators).encode())
@@ -81,6 +82,17 @@ def export(directory: Path, to: Path) -> Exported:
         write_durably(to / WITNESSED, newest.encode())
     write_durably(to / CHECKPOINT, checkpoint(note, witnessed).encode())
     return Exported(head, head.size - old, verifier_keys(operators), num_files, num_bytes)
+
+
+def forget_parts(folder: Path) -> None:
+    """Remove what an export left half written that was killed.
+
+    Raises:
+        StorageError: the disk refuses.
+    """
+    with disk_errors(folder):
+        for path in list(folder.rglob("*.part")):
+            path.unlink()
 
 
 def verifier_keys(operators: Operators) -> str:
@@ -112,8 +124,8 @@ def _already(to: Path, signed: SignedManifest, operators: Operators) -> TreeHead
         StorageError: it cannot be read.
     """
     with disk_errors(to):
-        if not to.exists() or (to.is_dir() and not any(to.iterdir())):
-            return None
+        if not to.exists() or (to.is_dir() and all(path.name == f"{MANIFEST}.part" for path in to.iterdir())):
+            return None  # the latter: the first export was cut off at its first file
     if not (to / MANIFEST).is_file() or (to / DATABASE).exists():  # a run's own folder, or a backup's, has its manifest as well
         raise UserError(f"{to} is there already, and no exported log: choose a new folder")
     if read_file(to / MANIFEST, MAX_SIGNED_MANIFEST_BYTES) != pack(signed):

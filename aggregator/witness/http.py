@@ -1,4 +1,6 @@
-"""A witness's HTTP: C2SP tlog-witness's call ``add-checkpoint``, for whoever brings a tree head with its proof. Bounded."""
+"""A witness's HTTP: C2SP tlog-witness's call ``add-checkpoint``, for whoever brings a tree head with its proof; and the entries that it
+keeps, as the files of C2SP tlog-tiles. Bounded.
+"""
 
 import asyncio
 import base64
@@ -6,6 +8,7 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
@@ -13,15 +16,20 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from aggregator.log.copying import CHECKPOINT
+from aggregator.log.storage import MANIFEST
+from aggregator.log.tiles import KEY
 from aggregator.monitor.connections import BoundedConnection
 from aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError, StorageError
 from protocol.merkle import HASH_BYTES
 from protocol.notes import MAX_NOTE_BYTES
+from protocol.tiles import Tile
 from swarm.door import Door
 from swarm.http_server import answering
 
 PATH = "/add-checkpoint"
+_FILES = (CHECKPOINT, MANIFEST, KEY)  # beside tiles
 MAX_PROOF = 63  # lines
 _MAX_BODY_BYTES = MAX_NOTE_BYTES + 64 * (MAX_PROOF + 2)
 _MAX_CONNECTIONS = 64
@@ -64,8 +72,8 @@ def _hash(line: str) -> bytes:
     return data
 
 
-def app(rule: Rule) -> Starlette:
-    """Return what answers for a witness."""
+def app(rule: Rule, entries: Path | None = None) -> Starlette:
+    """Return what answers for a witness; ``entries`` is the folder with those that it keeps, which it shows."""
 
     async def add(request: Request) -> Response:
         try:
@@ -85,7 +93,24 @@ def app(rule: Rule) -> Starlette:
             return _no(_status_of(error), str(error))
         return PlainTextResponse(cosignature.line)
 
-    return Starlette(routes=[Route(PATH, add, methods=["POST"])])
+    async def show(request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _FILES:
+            try:
+                Tile.named(name)
+            except EncodingError as error:
+                return _no(404, str(error))
+        return await asyncio.to_thread(_file, (entries or Path()) / name)
+
+    routes = [Route(PATH, add, methods=["POST"])]
+    return Starlette(routes=routes if entries is None else [*routes, Route("/{name:path}", show, methods=["GET"])])
+
+
+def _file(path: Path) -> Response:
+    try:
+        return Response(path.read_bytes(), media_type="application/octet-stream")
+    except OSError:
+        return _no(404, "it is not here")
 
 
 def _status_of(error: RemoteFault) -> int:
@@ -114,15 +139,15 @@ async def _body(request: Request) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def serving(rule: Rule, door: Door) -> AsyncIterator[str]:
-    """Answer until the end of the context; yields the address, ``http://HOST:PORT/``.
+async def serving(rule: Rule, door: Door, entries: Path | None = None) -> AsyncIterator[str]:
+    """Answer until the end of the context; yields the address, ``http://HOST:PORT/``; ``entries`` as ``app`` has them.
 
     Raises:
         UserError: see ``Door.listen``.
     """
     listening, door = door.listen()
     config = uvicorn.Config(
-        app(rule),
+        app(rule, entries),
         http=BoundedConnection,
         ws="none",
         loop="none",

@@ -8,6 +8,7 @@ DIR/identity.key   the witness's Ed25519 key, mode 0600
 DIR/manifest.cbor  the run that it is a witness of: one only
 DIR/head           see ``aggregator.witness.rule``
 DIR/newest         the newest commit that it cosigned the head of, as the log proves it: what is shown to a log that went back
+DIR/log/           see ``aggregator.witness.entries``, where it keeps entries
 DIR/proofs/        what shows that the log does not hold to what it signed
 """
 
@@ -15,10 +16,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aggregator.log.storage import MANIFEST
+from aggregator.witness.entries import FOLDER, KeptEntries
 from aggregator.witness.http import serving
 from aggregator.witness.rule import PROOFS, Rule
 from protocol.encoding import pack
@@ -26,7 +29,7 @@ from protocol.errors import OtherHistory, RemoteFault, StorageError, Unreachable
 from protocol.histories import Departure, Histories, contradict, departure
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
 from protocol.merkle import verify_consistency
-from protocol.signing import peer_name
+from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.disk import IDENTITY, disk_errors, load_identity, make_directory, only_process, replace_file, write_durably
 from swarm.door import Door
@@ -35,6 +38,7 @@ from swarm.log_proofs import departure_from, proof_between
 from swarm.messages import MAX_RECEIPT_BYTES
 from swarm.node import Node, parse_address
 from swarm.rpc import OwnNode
+from swarm.tasks import together
 
 NEWEST = "newest"
 
@@ -44,8 +48,8 @@ logger = logging.getLogger("manta.witness")
 class Witness:
     """One witness, following one log."""
 
-    def __init__(self, node: OwnNode, rule: Rule, directory: Path, say: Callable[[str], None]) -> None:
-        """Prepare; ``follow`` does the rest.
+    def __init__(self, node: OwnNode, rule: Rule, directory: Path, say: Callable[[str], None], entries: KeptEntries | None = None) -> None:
+        """Prepare; ``follow`` does the rest. With ``entries`` it keeps all entries under a head, and only then cosigns it.
 
         Raises:
             StorageError: what was kept cannot be read.
@@ -54,6 +58,7 @@ class Witness:
         self._rule = rule
         self._directory = directory
         self._say = say
+        self._entries = entries
         self._log = LogClient(node, rule.signed.open(), rule.signed.run)
         self._newest = self._kept()
         self._left_ms: int | None = None  # how long the open round still is open, as the log said last; None: it is not waited for
@@ -112,6 +117,9 @@ class Witness:
         proof = await proof_between(self._log, held, head)
         if self._newest is not None and departure(held, head, proof) is not None and held == self._newest.proven.tree_head:
             self._accuse(Histories(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, proof))
+        if self._entries is not None:
+            verify_consistency(held.size, head.size, proof, held.root, head.root)  # before anything is kept of another history
+            await self._entries.extend(head, newest.receipt.tree_head, self._log.entries)
         cosignature = await asyncio.to_thread(self._rule.cosign, newest.receipt.tree_head, held.size, proof)
         replace_file(self._directory / NEWEST, pack(newest.receipt))
         self._newest = newest
@@ -172,10 +180,18 @@ class Witness:
             return None
 
 
-async def be_witness(
-    of: Sequence[str], directory: Path, *, run: str | None, listen: Door | None, say: Callable[[str], None], stopped: "asyncio.Future[None]"
-) -> None:
-    """Be a witness of the run that is met at the addresses ``of``, until ``stopped`` is done.
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What somebody wants of a witness."""
+
+    of: Sequence[str]  # addresses at which the run is met
+    run: str | None  # its id: of no other
+    listen: Door | None  # where C2SP's add-checkpoint is answered
+    keep_entries: bool
+
+
+async def be_witness(asked: Asked, directory: Path, *, say: Callable[[str], None], stopped: "asyncio.Future[None]") -> None:
+    """Be a witness until ``stopped`` is done; while nobody of the run answers it is waited for.
 
     Raises:
         UserError: an address or the directory cannot be used, or the run is another one than before.
@@ -184,23 +200,50 @@ async def be_witness(
     """
     make_directory(directory)
     with only_process(directory):
-        path = directory / IDENTITY
-        identity = load_identity(path)
+        await _until(stopped, _be_witness(asked, directory, load_identity(directory / IDENTITY), say))
+
+
+async def _be_witness(asked: Asked, directory: Path, identity: Identity, say: Callable[[str], None]) -> None:
+    pause_s, said = waits.RUN_AGAIN_S[0], ""
+    while True:
         try:
-            node = await Node.start(identity, path, listen=[], initial_peers=of, serves_dht=False)
+            node, signed = await _met(asked, directory, identity)
+            break
         except Unreachable as error:
-            raise UserError(f"{error}: check --of, and that the aggregator runs and its port is open") from error
-        try:
-            signed = await _run_of(node, directory, run)
-            rule = Rule(directory, identity, signed)
-            say(f"witness {peer_name(identity.public_key)} of run {signed.open().name} id {signed.run.hex()}")
-            say(f"the last head it cosigned has {rule.head.size} entries" if rule.head.size else "it has cosigned nothing yet")
-            async with contextlib.AsyncExitStack() as stack:
-                if listen is not None:
-                    say(f"answers add-checkpoint at {await stack.enter_async_context(serving(rule, listen))}")
-                await _until(stopped, Witness(node, rule, directory, say).follow(), node.watch_daemon())
-        finally:
-            await node.close()
+            if str(error) != said:
+                said = str(error)
+                say(f"{said}; it is tried again until somebody answers (else check --of, and that the aggregator runs)")
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, waits.RUN_AGAIN_S[1])
+    try:
+        rule = Rule(directory, identity, signed)
+        say(f"witness {peer_name(identity.public_key)} of run {signed.open().name} id {signed.run.hex()}")
+        say(f"the last head it cosigned has {rule.head.size} entries" if rule.head.size else "it has cosigned nothing yet")
+        entries = await asyncio.to_thread(KeptEntries, directory / FOLDER, signed) if asked.keep_entries else None
+        if entries is not None:
+            say(f"keeps all entries in {directory / FOLDER}: it has {entries.size}")
+        async with contextlib.AsyncExitStack() as stack:
+            if asked.listen is not None:
+                url = await stack.enter_async_context(serving(rule, asked.listen, directory / FOLDER if asked.keep_entries else None))
+                say(f"answers add-checkpoint at {url}")
+            await together(Witness(node, rule, directory, say, entries).follow(), node.watch_daemon())
+    finally:
+        await node.close()
+
+
+async def _met(asked: Asked, directory: Path, identity: Identity) -> tuple[Node, SignedManifest]:
+    """Return a node that met the run, and the run's manifest.
+
+    Raises:
+        Unreachable: nobody of it answers.
+        UserError: another run is there, or one that is not to be believed.
+    """
+    node = await Node.start(identity, directory / IDENTITY, listen=[], initial_peers=asked.of, serves_dht=False)
+    try:
+        return node, await _run_of(node, directory, asked.run)
+    except BaseException:
+        await node.close()
+        raise
 
 
 async def _until(stopped: "asyncio.Future[None]", *works: Coroutine[Any, Any, None]) -> None:
@@ -220,9 +263,10 @@ async def _run_of(node: Node, directory: Path, run: str | None) -> SignedManifes
     """Return the manifest of the run that this witness is of: the one that it began with, if there is one.
 
     Raises:
-        UserError: nobody serves it, or another run is there.
+        Unreachable: nobody answers.
+        UserError: what is served is not to be believed, or another run.
     """
-    path, problems = directory / MANIFEST, []
+    path, problems, away = directory / MANIFEST, [], []
     kept = _manifest_in(path)
     wanted = kept.run.hex() if kept is not None else run
     if kept is not None and run is not None and run != wanted:
@@ -231,7 +275,10 @@ async def _run_of(node: Node, directory: Path, run: str | None) -> SignedManifes
         try:
             signed = await fetch_manifest(node, parse_address(address)[0])
             signed.open()
-        except (Unreachable, RemoteFault) as error:
+        except Unreachable as error:
+            away.append(str(error))
+            continue
+        except RemoteFault as error:
             problems.append(str(error))
             continue
         if wanted is not None and signed.run.hex() != wanted:
@@ -239,7 +286,9 @@ async def _run_of(node: Node, directory: Path, run: str | None) -> SignedManifes
         if kept is None:
             write_durably(path, pack(signed))
         return signed
-    raise UserError(f"no manifest could be fetched ({'; '.join(problems)}); check --of, and that the aggregator runs")
+    if problems:
+        raise UserError(f"no manifest could be fetched ({'; '.join(problems)}); check --of, and that the aggregator runs")
+    raise Unreachable("; ".join(away))
 
 
 def _manifest_in(path: Path) -> SignedManifest | None:

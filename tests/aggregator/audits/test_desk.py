@@ -169,6 +169,7 @@ def test_a_fault_of_the_disk_under_the_audits_makes_them_pause_and_they_go_on_by
 
 def test_a_fault_of_the_log_s_own_disk_ends_the_audits_as_it_ends_the_run(scene: Scene) -> None:
     scene.commit([scene.train(ONE)])
+    scene.commit([scene.train(OTHER)])
     scene.audits.again_s = 0.01
     scene.run.log.close()
     with pytest.raises(StorageError, match="has stopped"):

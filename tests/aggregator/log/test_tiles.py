@@ -59,6 +59,20 @@ def test_a_first_export_that_was_cut_off_is_done_again(log: Log, directory: Path
     assert verify(to, course_of=course_of).rounds == 3
 
 
+def test_what_killed_exports_left_half_written_goes_at_the_next_one(log: Log, directory: Path, tmp_path: Path) -> None:
+    grow(log, 1)
+    to = tmp_path / "public"
+    to.mkdir()
+    (to / "manifest.cbor.part").write_bytes(b"cut")  # at its first file
+    export(directory, to)
+    left = to / "tile" / "entries" / "000.p" / "5.part"
+    left.write_bytes(b"cut")
+    grow(log, 1)
+    export(directory, to)
+    assert not list(to.rglob("*.part"))
+    assert verify(to, course_of=course_of).rounds == 2
+
+
 def test_every_damaged_or_missing_file_is_named(exported: Path, tmp_path: Path) -> None:
     used = verify(exported, course_of=course_of)
     newest = [path for path in exported.rglob("*") if path.is_file() and (path.parent.suffix != ".p" or _is_newest(path, used.head.size))]

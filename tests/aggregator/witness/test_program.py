@@ -14,7 +14,7 @@ from aggregator.log.evidence import EVIDENCE
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.log import Log
 from aggregator.rounds.news import NewsDesk
-from aggregator.witness.program import Witness
+from aggregator.witness.program import Asked, Witness, be_witness
 from aggregator.witness.rule import Rule
 from protocol.closing import Closing
 from protocol.errors import OtherHistory
@@ -157,6 +157,22 @@ def test_of_a_log_that_goes_another_way_it_signs_nothing_and_keeps_a_proof(tmp_p
         assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
 
     play(tmp_path, story)
+
+
+@pytest.mark.swarm
+@pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
+def test_while_nobody_of_the_run_answers_it_waits_and_says_so_once(tmp_path: Path) -> None:
+    async def story() -> list[str]:
+        said, stopped = list[str](), asyncio.get_running_loop().create_future()
+        asked = Asked([ADDRESS], None, None, keep_entries=False)
+        watching = asyncio.create_task(be_witness(asked, tmp_path / "w", say=said.append, stopped=stopped))
+        await until(lambda: said or watching.done())
+        stopped.set_result(None)
+        await watching
+        return said
+
+    (line,) = asyncio.run(story())
+    assert "tried again until somebody answers" in line
 
 
 @pytest.mark.parametrize(
