@@ -12,6 +12,7 @@ package main
 import (
 	"crypto/ed25519"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -96,66 +97,88 @@ func (v verifiers) Verifier(name string, hash uint32) (note.Verifier, error) {
 	return found, nil
 }
 
-// head returns the tree that a checkpoint is of and how many others cosigned it, its signatures checked, the log's by the keys in the folder.
-func head(folder, file string) (tlog.Tree, int, error) {
+// signed is the tree that a checkpoint is of, and how many of the log's operators and how many others signed it.
+type signed struct {
+	tree                 tlog.Tree
+	operators, witnesses int
+}
+
+// operatorsOf returns the keys in the folder, by which the log's notes are signed, and for each what witnesses' lines call it.
+func operatorsOf(folder string) ([]note.Verifier, map[string]note.Verifier, error) {
 	keys, err := os.ReadFile(filepath.Join(folder, "key"))
 	if err != nil {
-		return tlog.Tree{}, 0, err
+		return nil, nil, err
 	}
-	operators := []note.Verifier{}
+	operators, named := []note.Verifier{}, map[string]note.Verifier{}
 	for _, key := range strings.Fields(string(keys)) {
 		operator, err := note.NewVerifier(key)
 		if err != nil {
-			return tlog.Tree{}, 0, err
+			return nil, nil, err
+		}
+		data, err := base64.StdEncoding.DecodeString(strings.SplitN(key, "+", 3)[2])
+		if err != nil {
+			return nil, nil, err
 		}
 		operators = append(operators, operator)
+		named["manta/witness/"+hex.EncodeToString(data[1:])] = operator
 	}
 	if len(operators) == 0 {
-		return tlog.Tree{}, 0, errors.New("the file of keys is empty")
+		return nil, nil, errors.New("the file of keys is empty")
+	}
+	return operators, named, nil
+}
+
+// head returns what a checkpoint is of, its signatures checked, the log's by the keys in the folder. How many have to sign the manifest says.
+func head(folder, file string) (signed, error) {
+	operators, named, err := operatorsOf(folder)
+	if err != nil {
+		return signed{}, err
 	}
 	origin := operators[0].Name()
 	message, err := os.ReadFile(file)
 	if err != nil {
-		return tlog.Tree{}, 0, err
+		return signed{}, err
 	}
 	opened, err := note.Open(message, verifiers{operators})
 	if err != nil {
-		return tlog.Tree{}, 0, err
+		return signed{}, err
 	}
-	byLog, witnesses := false, 0
+	byLog, byOperators, witnesses := false, map[uint32]bool{}, 0
 	for _, signature := range opened.Sigs {
 		if signature.Name == origin {
-			byLog = true
+			byLog, byOperators[signature.Hash] = true, true
+		} else if operator, isOne := named[signature.Name]; isOne {
+			byOperators[operator.KeyHash()] = true
 		} else {
 			witnesses++
 		}
 	}
 	if !byLog {
-		return tlog.Tree{}, 0, errors.New("the log's own signature is missing")
+		return signed{}, errors.New("the log's own signature is missing")
 	}
 	lines := strings.Split(opened.Text, "\n")
 	if len(lines) < 4 || lines[0] != origin {
-		return tlog.Tree{}, 0, fmt.Errorf("the checkpoint is of %q, the key of %q", lines[0], origin)
+		return signed{}, fmt.Errorf("the checkpoint is of %q, the key of %q", lines[0], origin)
 	}
 	size, err := strconv.ParseInt(lines[1], 10, 64)
 	if err != nil {
-		return tlog.Tree{}, 0, err
+		return signed{}, err
 	}
 	root, err := tlog.ParseHash(lines[2])
-	return tlog.Tree{N: size, Hash: root}, witnesses, err
+	return signed{tlog.Tree{N: size, Hash: root}, len(byOperators), witnesses}, err
 }
 
-// prefix checks that the tree of an older tree head is a prefix of a tree, and returns it with the number of its witnesses.
-func prefix(folder, file string, tree tlog.Tree, reader tlog.HashReader) (tlog.Tree, int, error) {
-	before, witnesses, err := head(folder, file)
+// prefix checks that the tree of an older tree head is a prefix of a tree, and returns that head.
+func prefix(folder, file string, tree tlog.Tree, reader tlog.HashReader) (signed, error) {
+	before, err := head(folder, file)
 	if err != nil {
-		return before, 0, err
+		return before, err
 	}
-	proof, err := tlog.ProveTree(tree.N, before.N, reader)
+	proof, err := tlog.ProveTree(tree.N, before.tree.N, reader)
 	if err != nil {
-		return before, 0, err
+		return before, err
 	}
-	return before, witnesses, tlog.CheckTree(proof, tree.N, tree.Hash, before.N, before.Hash)
+	return before, tlog.CheckTree(proof, tree.N, tree.Hash, before.tree.N, before.tree.Hash)
 }
 
 // entries calls see with each entry of the bundles, in order.
@@ -187,10 +210,11 @@ func entries(folder string, size int64, see func(int64, []byte) error) error {
 }
 
 func check(folder, older string) error {
-	tree, witnesses, err := head(folder, filepath.Join(folder, "checkpoint"))
+	newest, err := head(folder, filepath.Join(folder, "checkpoint"))
 	if err != nil {
 		return err
 	}
+	tree := newest.tree
 	reader := tlog.TileHashReader(tree, files{folder})
 	err = entries(folder, tree.N, func(place int64, entry []byte) error {
 		hash := tlog.RecordHash(entry)
@@ -203,25 +227,26 @@ func check(folder, older string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d entries are under the signed root %s; witnesses: %d\n", tree.N, hex.EncodeToString(tree.Hash[:]), witnesses)
+	root := hex.EncodeToString(tree.Hash[:])
+	fmt.Printf("%d entries are under the signed root %s; operators: %d, witnesses: %d\n", tree.N, root, newest.operators, newest.witnesses)
 	if _, err := os.Stat(filepath.Join(folder, "witnessed")); err == nil {
-		before, witnesses, err := prefix(folder, filepath.Join(folder, "witnessed"), tree, reader)
+		before, err := prefix(folder, filepath.Join(folder, "witnessed"), tree, reader)
 		if err != nil {
 			return err
 		}
-		if witnesses == 0 {
+		if before.operators+before.witnesses < 2 {
 			return errors.New("witnessed has no cosignature that holds")
 		}
-		fmt.Printf("the tree of %d entries, cosigned by %d, is a prefix of it\n", before.N, witnesses)
+		fmt.Printf("the tree of %d entries, cosigned by %d, is a prefix of it\n", before.tree.N, before.witnesses)
 	}
 	if older == "" {
 		return nil
 	}
-	before, _, err := prefix(folder, older, tree, reader)
+	before, err := prefix(folder, older, tree, reader)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("the tree of %d entries is a prefix of it\n", before.N)
+	fmt.Printf("the tree of %d entries is a prefix of it\n", before.tree.N)
 	return nil
 }
 

@@ -10,12 +10,24 @@ import pytest
 
 from aggregator.log.exported import verify
 from aggregator.log.log import Log
-from aggregator.log.tiles import export
+from aggregator.log.tiles import export, verifier_keys
 from aggregator.log.witnessed import Witnessed, keep_witnessed
 from protocol.cosignatures import cosign, with_cosignatures
 from protocol.errors import StorageError, UserError
-from protocol.notes import head_text
-from tests.aggregator.small_run import ENTRIES, OPERATOR, OTHER_OPERATOR, PEERS, course_of, create, grow, opened_head, signed_manifest
+from protocol.notes import head_text, origin, sign_tree_head
+from protocol.operators import Operators
+from tests.aggregator.small_run import (
+    ENTRIES,
+    OPERATOR,
+    OTHER_OPERATOR,
+    PEERS,
+    STRANGER,
+    course_of,
+    create,
+    grow,
+    opened_head,
+    signed_manifest,
+)
 
 GO_PACKAGES = Path("/usr/share/gocode")
 CHECKER = Path(__file__).parents[3] / "benchmarks" / "tlog" / "main.go"
@@ -157,7 +169,7 @@ def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log:
     size = log.ledger.size
     assert held.returncode == 0, held.stderr
     assert held.stdout.splitlines() == [
-        f"{size} entries are under the signed root {opened_head(log).root.hex()}; witnesses: 2",
+        f"{size} entries are under the signed root {opened_head(log).root.hex()}; operators: 1, witnesses: 2",
         f"the tree of {size} entries, cosigned by 2, is a prefix of it",
         f"the tree of {size - 2 * ENTRIES} entries is a prefix of it",
     ]
@@ -169,6 +181,16 @@ def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log:
         verify(exported, course_of=course_of)
     (exported / "checkpoint").write_text(good)
     assert verify(exported, course_of=course_of).witnesses == tuple((size, each) for each in sorted(cosigned, key=lambda one: one.key))
+    three, text = [OPERATOR, OTHER_OPERATOR, STRANGER], head_text(opened_head(log))
+    keys = (exported / "key").read_text()
+    (exported / "key").write_text(verifier_keys(Operators(log.ledger.run, tuple(each.public_key for each in three), 3)))
+    (exported / "checkpoint").write_text(good + cosign(text, 1_700_000_000, OTHER_OPERATOR).line + cosign(text, 1, OPERATOR).line)
+    assert "; operators: 2, witnesses: 2\n" in check().stdout
+    other = sign_tree_head(replace(opened_head(log), size=1), origin(log.ledger.run), STRANGER).rpartition("\n\n")[2]
+    (exported / "checkpoint").write_text(good + other)  # an operator's line that does not hold
+    assert check().returncode == 1
+    (exported / "key").write_text(keys)
+    (exported / "checkpoint").write_text(good)
     bundle = exported / "tile" / "entries" / "000"
     bundle.write_bytes(bundle.read_bytes()[:-1] + b"?")
     assert check().returncode == 1
