@@ -70,6 +70,7 @@ class MemoryLog:
         """Make the run of ``signed_manifest``; ``start`` answers from then on."""
         self.network = network
         self.operators = operators
+        self.signers = operators  # of its heads, OPERATOR in front
         self.signed = signed_manifest(operators=operators, **changes)
         self.manifest: Manifest = self.signed.open()
         self.course = RunCourse(self.manifest)
@@ -298,7 +299,7 @@ class MemoryLog:
     def _note(self) -> str:
         name = origin(self.ledger.run)
         head = TreeHead(name, self._tree.size, self._tree.root())
-        others = [cosign(head_text(head), 1_800_000_000, each) for each in self.operators[1:]]
+        others = [cosign(head_text(head), 1_800_000_000, each) for each in self.signers[1:]]
         return with_cosignatures(sign_tree_head(head, name, OPERATOR), others)
 
     def _shown(self, round_: int, key: bytes) -> messages.ShownRow | None:

@@ -12,7 +12,7 @@ from peer.contact.one_history import OneHistory
 from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory
 from protocol.histories import Departure, Histories, Shown
-from protocol.signing import PublicKey
+from protocol.signing import Identity, PublicKey
 from swarm import neighbours, waits
 from swarm.memory import MemoryNetwork
 from swarm.messages import AskTable
@@ -36,16 +36,17 @@ def kept(member: Member) -> list[Shown]:
 
 
 async def second_history(scene: Scene, members: Collection[int]) -> MemoryLog:
-    """Let the scene's log show these peers another history from now on, signed by the same key."""
-    other = await MemoryLog(MemoryNetwork()).start()
+    """Let the scene's log show these peers another history from now on, signed by the same keys."""
+    other = await MemoryLog(MemoryNetwork(), scene.log.operators).start()
     theirs = {PEERS[number].public_key for number in members}
-    handlers = scene.log.endpoint.handlers
-    for method, handler in list(handlers.items()):
+    for key, endpoint in scene.log.endpoints.items():
+        handlers, others = endpoint.handlers, other.endpoints[key].handlers
+        for method, handler in list(handlers.items()):
 
-        async def answer(caller: PublicKey, request: bytes, method: str = method, handler=handler) -> bytes:  # type: ignore[no-untyped-def]
-            return await (other.endpoint.handlers[method] if caller in theirs else handler)(caller, request)
+            async def answer(caller: PublicKey, request: bytes, theirs_=others[method], handler=handler) -> bytes:  # type: ignore[no-untyped-def]
+                return await (theirs_ if caller in theirs else handler)(caller, request)
 
-        handlers[method] = answer
+            handlers[method] = answer
     return other
 
 
@@ -64,10 +65,17 @@ async def commits(log: MemoryLog, member: Member, rounds: int) -> None:
         await member.reaches(log.ledger.round)
 
 
-def test_two_groups_shown_two_histories_find_out_by_comparing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("one", "other", "liars"), [([0], [0], [0]), ([0, 1, 2], [0, 1, 3], [0, 1])])
+def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who_signed_both(
+    tmp_path: Path, one: list[int], other: list[int], liars: list[int]
+) -> None:
+    operators = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3, 4))][: max(*one, *other) + 1]
+    signers, others = ([operators[place] for place in places] for places in (one, other))
+
     async def story(scene: Scene) -> None:
         scene.network.lost = lambda _sender, _receiver, method: method in ("commit", "histories")  # nobody passes anything on
         other = await second_history(scene, [1])
+        scene.log.signers, other.signers = signers, others
         one, two = scene.join(0), scene.join(1)
         for log in (scene.log, other):
             await log.wait_for(1)
@@ -76,13 +84,15 @@ def test_two_groups_shown_two_histories_find_out_by_comparing(tmp_path: Path) ->
         ended = await asyncio.gather(end_of(one), end_of(two))
         assert all("goes two ways" in words for words in ended)
 
-    play(tmp_path, story)
+    play(tmp_path, story, operators=operators)
     for number in (0, 1):
         proofs = list((tmp_path / f"peer-{number}" / "proofs").iterdir())
         assert proofs
         for proof in proofs:
             result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof)])
             assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
+            named = {line for line in result.output.splitlines() if line.startswith("operator ")}
+            assert named == {f"operator {operators[place].public_key.hex()}" for place in liars}
 
 
 def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
