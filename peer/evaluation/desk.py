@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from automl.spaces.space import Architecture, SearchSpace
-from peer.evaluation.measurer import MeasurerLost
+from peer.aside.aside import AsideLost
 from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
@@ -291,7 +291,7 @@ class EvaluationDesk:
     async def _outcome(self, job: _Job, working: "asyncio.Task[Measured]") -> Measured | None:
         try:
             measured = working.result()
-        except (UserError, MeasurerLost) as error:
+        except (UserError, AsideLost) as error:
             logger.warning("nothing measured for others reason=%s", error)
             await self._release()
             self._deaths += 1

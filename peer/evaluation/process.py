@@ -4,12 +4,7 @@ A process of its own, so that it can have low priority, one thread, and be ended
 with its end. Knows no network. Whoever started it says what to measure over the socket, an inherited descriptor.
 """
 
-import os
-import signal
-import socket
-import sys
 import time
-import traceback
 from pathlib import Path
 
 import torch
@@ -20,9 +15,11 @@ from automl.evaluation.samples import evaluate_samples
 from automl.models.networks import build
 from automl.search.members import result_of
 from automl.spaces.space import Architecture, space_named
-from peer.evaluation.messages import HEAD_BYTES, MAX_REASON, Ask, Kind, Measured, framed, head
+from peer.aside.line import Line, be
+from peer.aside.messages import Kind
+from peer.evaluation.messages import Ask, Measured
 from protocol.encoding import pack, unpack
-from protocol.errors import MantaError, UserError
+from protocol.errors import UserError
 
 _KEPT_BYTES = 256 * 1024 * 1024  # of resized samples
 _MAX_ASK_BYTES = 4096
@@ -65,47 +62,22 @@ class Bench:
         return Measured(result, round(1000 * (time.process_time() - began_s)))
 
 
-def serve(line: socket.socket, bench: Bench) -> None:
+def serve(line: Line, bench: Bench) -> None:
     """Do what is asked, until nobody asks any more."""
-    line.sendall(framed(Kind.READY, b""))
+    line.say(Kind.READY, b"")
     while True:
-        length, kind = head(bytes(_exactly(line, HEAD_BYTES)), max_bytes=max(_MAX_ASK_BYTES, bench.weights_bytes))
-        data = _exactly(line, length)
+        kind, data = line.heard(max(_MAX_ASK_BYTES, bench.weights_bytes))
         if kind == Kind.WEIGHTS:
             bench.load(data)
         else:
-            line.sendall(framed(Kind.MEASURED, pack(bench.measure(unpack(Ask, bytes(data), max_bytes=_MAX_ASK_BYTES)))))
+            line.say(Kind.ANSWER, pack(bench.measure(unpack(Ask, bytes(data), max_bytes=_MAX_ASK_BYTES))))
 
 
-def _exactly(line: socket.socket, count: int) -> bytearray:
-    data = bytearray(count)
-    view = memoryview(data)
-    while view:
-        received = line.recv_into(view)
-        if not received:
-            raise EOFError
-        view = view[received:]
-    return data
-
-
-def main() -> None:
-    """Be the program."""
-    descriptor, supernet, dataset, digest, *root = sys.argv[1:]
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    line = socket.socket(fileno=int(descriptor))
-    try:
-        serve(line, Bench(supernet, dataset, digest, Path(root[0]) if root else None))
-    except (EOFError, ConnectionError):
-        os._exit(0)  # whoever asked is gone
-    except MantaError as error:
-        line.sendall(framed(Kind.CANNOT, " ".join(str(error).split())[:MAX_REASON].encode()))
-    except Exception:  # noqa: BLE001 - the outermost loop of this process
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)
-    os._exit(0)
+def work(line: Line, arguments: list[str]) -> None:
+    """Measure what the line asks for."""
+    supernet, dataset, digest, *root = arguments
+    serve(line, Bench(supernet, dataset, digest, Path(root[0]) if root else None))
 
 
 if __name__ == "__main__":
-    main()
+    be(work)

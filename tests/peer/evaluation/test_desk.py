@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from automl.spaces.space import TINY
+from peer.aside.aside import AsideLost
 from peer.evaluation.desk import ABANDONED_S, IDLE_S, KEPT_S, MAX_OPEN, NOT_WANTED, PAUSED, EvaluationDesk, Subject
-from peer.evaluation.measurer import MeasurerLost
 from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
@@ -298,7 +298,7 @@ def test_a_question_of_somebody_who_has_gone_is_not_measured_to_its_end() -> Non
 def test_one_that_dies_is_started_again_but_not_for_ever() -> None:
     async def story(scene: Scene) -> None:
         def die() -> None:
-            raise MeasurerLost("it has ended")
+            raise AsideLost("it has ended")
 
         scene.fail = die
         fates = [(await scene.answer(replace(QUESTION, nonce=bytes([number]) * 16))).fate for number in range(4)]

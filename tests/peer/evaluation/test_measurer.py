@@ -14,7 +14,8 @@ from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.members import result_of
 from automl.spaces.space import TINY
-from peer.evaluation.measurer import Measurer, MeasurerLost
+from peer.aside.aside import AsideLost
+from peer.evaluation.measurer import Measurer
 from protocol.errors import UserError
 from protocol.evaluations import difference
 
@@ -39,7 +40,7 @@ def test_it_measures_as_a_search_does_and_is_gone_when_it_is_killed(monkeypatch:
             asking = asyncio.create_task(measurer.measure(architecture.text, "test"))
             await asyncio.sleep(0)  # it has asked
             os.kill(measurer.pid, signal.SIGKILL)
-            with pytest.raises(MeasurerLost):
+            with pytest.raises(AsideLost):
                 await asking
         finally:
             await measurer.close()

@@ -15,7 +15,9 @@ from automl.models.networks import build
 from automl.search.evaluators import LocalEvaluator
 from automl.search.members import result_of
 from automl.spaces.space import TINY
-from peer.evaluation.messages import HEAD_BYTES, MAX_ANSWER_BYTES, Ask, Kind, Measured, framed, head
+from peer.aside.line import Line
+from peer.aside.messages import HEAD_BYTES, Kind, framed, head
+from peer.evaluation.messages import MAX_ANSWER_BYTES, Ask, Measured
 from peer.evaluation.process import Bench, serve
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, UserError
@@ -38,7 +40,7 @@ def served(bench: Bench) -> Iterator[tuple[socket.socket, list[BaseException]]]:
     def be_process() -> None:
         with theirs:
             try:
-                serve(theirs, bench)
+                serve(Line(theirs), bench)
             except (EOFError, EncodingError, ValueError, UserError) as error:
                 ended.append(error)
 
@@ -67,7 +69,7 @@ def test_it_says_that_it_is_ready_and_measures_with_the_newest_weights(bench: Be
             line.sendall(framed(Kind.WEIGHTS, supernet.flat_weights_N.detach().numpy().tobytes()))
             line.sendall(framed(Kind.ASK, pack(Ask(architecture.text, "search"))))
             kind, data = _said(line)
-            assert kind == Kind.MEASURED
+            assert kind == Kind.ANSWER
             (here,) = LocalEvaluator(supernet, digits()).measure([architecture], "search")
             assert unpack(Measured, data, max_bytes=MAX_ANSWER_BYTES).result == result_of(here, TINY.task)
     assert [type(error) for error in ended] == [EOFError]
