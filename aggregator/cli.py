@@ -13,6 +13,7 @@ import click
 
 from aggregator.clear_errors import clear_errors
 from aggregator.commands import credits as cli_credits
+from aggregator.commands import decoys as cli_decoys
 from aggregator.commands import folder as cli_folder
 from aggregator.commands import invitations as cli_invitations
 from aggregator.commands import settings as cli_settings
@@ -256,7 +257,8 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         )
 
 
-for command in (*cli_settings.COMMANDS, *cli_folder.COMMANDS, *cli_witness.COMMANDS, *cli_invitations.COMMANDS, *cli_credits.COMMANDS):
+_MODULES = (cli_settings, cli_folder, cli_witness, cli_invitations, cli_credits, cli_decoys)
+for command in (command for module in _MODULES for command in module.COMMANDS):
     main.add_command(command)
 
 

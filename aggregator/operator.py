@@ -262,6 +262,7 @@ class Operator:
             jobs = JobFolder(self._directory)
             shown = TrustFile(self._directory)
             self._audits = Audits(gate, identity, self._log, folder, jobs, take=self._extras.hand_in, say=self._say, shown=shown)
+            await self._audits.serve(endpoint)
 
     async def _gate(self, node: Node) -> OwnNode:
         """Return the node, held to whom the run admits; where that is everybody the node as it is."""

@@ -1,11 +1,13 @@
 """How soon an audited swarm of real programs finds peers that cheat, what they and the honest have then, and what audits cost.
 
-    .venv/bin/python benchmarks/cheats.py [--cheats noise,images,half,poison] [--honest 4] [--rounds 12] [--lots 8]
+    .venv/bin/python benchmarks/cheats.py [--cheats noise,images,half,poison] [--honest 4] [--volunteers 0] [--rounds 12] [--lots 8]
 
-Starts an aggregator, --honest peers and one peer for each cheat (``tests.swarm.cheats`` says what each does), each alone, and waits until
---rounds rounds are over after the first in which all of them counted. --lots is about how many lots of 16 digits each peer trains in a
-round. Then it verifies the log, and prints for each cheat after how many rounds of its own it was found guilty, and what it has; whether
-anybody honest was accused; and the CPU's time of the process that computes lots again beside that of the peers.
+Starts an aggregator, --honest peers, of which --volunteers audit, and one peer for each cheat (``tests.swarm.cheats`` says what each does),
+each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many lots of 16
+digits each peer trains in a round. Then it verifies the log, and prints for each cheat after how many rounds of its own it was found
+guilty, and what it has; whether anybody honest was accused, and what audits paid; and the CPU's time of the process that computes
+lots again beside that of the honest peers. ``decoy`` among the cheats is a decoy of the operator's (``manta-aggregator decoy``); auditors
+that lie (``yes``, ``accuse``) have to be proven before they are asked, which is after --proven-samples.
 """
 
 import argparse
@@ -19,13 +21,15 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aggregator.log.verify import verify_directory
+from aggregator.settings.decoying import make_decoy
 from aggregator.settings.sections import TrustSection
 from protocol.ledger import Ledger
-from tests.swarm.cheats import KINDS
+from tests.swarm.cheats import KINDS, LIARS
 from tests.swarm.processes import Programs, small_run
 
 _SAMPLES = 16
 _POLL_S = 0.5
+_AUDITS = ("--audit", "100%")
 
 
 def cpu_s(programs: Programs, names: list[str]) -> float:
@@ -75,8 +79,10 @@ def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cheats", default="noise,images,half,poison", metavar="NAMES", help=", ".join(KINDS))
+    parser.add_argument("--cheats", default="noise,images,half,poison", metavar="NAMES", help=", ".join((*KINDS, "decoy")))
     parser.add_argument("--honest", type=int, default=4, metavar="N", help="peers that are")
+    parser.add_argument("--volunteers", type=int, default=0, metavar="N", help="of these, that audit")
+    parser.add_argument("--proven-samples", type=int, default=65_536, metavar="N", help="that make a peer proven")
     parser.add_argument("--rounds", type=int, default=12, metavar="N")
     parser.add_argument("--lots", type=int, default=8, metavar="N", help="about, of a peer in a round")
     arguments = parser.parse_args()
@@ -84,24 +90,29 @@ def main() -> None:
     honest = [f"honest-{number}" for number in range(arguments.honest)]
     batch = _SAMPLES * arguments.lots * (len(cheats) + len(honest))
     config = small_run(rounds=10_000, first_open_s=10, max_open_s=60, target_batch=batch, weight_cap=batch // 2, max_claim_samples=batch)
-    config = config.model_copy(update={"trust": TrustSection(mode="audited")})
+    config = config.model_copy(update={"trust": TrustSection(mode="audited", proven_samples=arguments.proven_samples)})
     with tempfile.TemporaryDirectory() as folder, Programs(Path(folder), config) as programs:
         programs.start_aggregator()
-        for name in honest:
-            programs.start_peer(name, name)
+        for number, name in enumerate(honest):
+            programs.start_peer(name, name, *(_AUDITS if number < arguments.volunteers else ()))
         for name in cheats:
-            programs.start_cheat(name, name)
+            if name == "decoy":
+                make_decoy(Path(folder) / "aggregator", Path(folder) / name)
+                programs.start_peer(name, name)
+            else:
+                programs.start_cheat(name, name, *(_AUDITS if name in LIARS else ()))
             programs.expect_end(name)
         watch(programs, [*honest, *cheats], arguments.rounds)
         keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*honest, *cheats)}
         audits = programs.status("aggregator")["audits"]
-        peers_s = cpu_s(programs, [*honest, *cheats])
+        peers_s = cpu_s(programs, honest)
         for name in (*honest, "aggregator"):
             programs.interrupt(name)
             programs.wait_for_end(name)
         told(Path(folder) / "aggregator", keys, cheats)
     print(f"audits: {audits['claims']} claims, {audits['lots']} lots computed again, {audits['missed']} questions missed")
-    print(f"CPU: audits {audits['cpu_ms'] / 1000:.1f} s, peers {peers_s:.1f} s: {audits['cpu_ms'] / 10 / peers_s:.1f} %")
+    print(f"left to volunteers: {audits['left']} questions")
+    print(f"CPU: the operator's audits {audits['cpu_ms'] / 1000:.1f} s, the honest peers with theirs {peers_s:.1f} s")
 
 
 if __name__ == "__main__":

@@ -101,6 +101,8 @@ def check_light_limits(limits: Limits) -> None:
     """
     if limits.gpu_memory is not None:
         raise UserError("--gpu-memory: a light contributor computes on the CPU; leave it out")
+    if limits.audit:
+        raise UserError("--audit: a light contributor has no state and no data to audit with; leave it out")
     if limits.evaluation not in (EVALUATION, 0):
         raise UserError("--evaluation: a light contributor has no state and no data to measure with; leave it out")
 

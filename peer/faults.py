@@ -1,9 +1,11 @@
-"""What was taken back of a peer's credit, and why: as plain values, and in words."""
+"""What was taken back of a peer's credit, and why: as plain values, and in words; and what its person can do about it."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.accounts import Void
+from protocol.accounts import Fault, Void
+from protocol.audits import DIFFERS, WITHHELD
+from protocol.standing import APPROVED_DECOY, DECOY, OUTVOTED
 
 
 def plain_fault(void: Void) -> dict[str, Any]:
@@ -16,3 +18,40 @@ def fault_line(fault: Mapping[str, Any]) -> str:
     """Return the words for what was taken back for one fault (see ``plain_fault``)."""
     claim = f", claim {fault['claim'][:16]}" if fault["claim"] else ""
     return f"{fault['amount']:,} void ({fault['reason']}, verdict of round {fault['round']}{claim})"
+
+
+_WHAT = {
+    DIFFERS: "lots of its{claim} were computed again, and are not what it said",
+    WITHHELD: "nobody was given the records of its{claim}",
+    OUTVOTED: "what it said as an auditor of{claim} was contradicted by others",
+    APPROVED_DECOY: "as an auditor it found{claim} good, which the operator had made bad on purpose",
+    DECOY: "its key is the operator's own decoy",
+}
+_COMPUTES_WRONGLY = (
+    "if you changed nothing on purpose, this computer computes wrongly: look for overclocking, heat and bad memory, install the program "
+    "and the data anew, and run manta-peer doctor"
+)
+_ADVICE = {
+    DIFFERS: _COMPUTES_WRONGLY,
+    OUTVOTED: _COMPUTES_WRONGLY,
+    APPROVED_DECOY: _COMPUTES_WRONGLY,
+    DECOY: "it has done its work",
+}
+_ANEW = "this key stays guilty in this run: then take part with another one (manta-peer join --dir OTHER-FOLDER)"
+
+
+def is_guilty(fault: Fault) -> bool:
+    """Return whether a fault ends trust for good."""
+    return fault.reason != WITHHELD
+
+
+def verdict(fault: Fault, claim_round: int | None) -> str:
+    """Return the line that says of what a peer was found guilty; ``claim_round`` is that of the claim, where it is its own."""
+    claim = f" claim of round {claim_round}" if claim_round is not None else f" claim {fault.claim.hex()[:16]}"
+    what = _WHAT[fault.reason].format(claim=claim)
+    return f"audits found this peer guilty with round {fault.round}: {what}; its pending credit is void, and its work counts no more"
+
+
+def advice(fault: Fault) -> str:
+    """Return what the person of a guilty peer can do."""
+    return f"{_ADVICE[fault.reason]}; {_ANEW}" if fault.reason != DECOY else _ADVICE[DECOY]

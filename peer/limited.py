@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from peer.audits.desk import AuditDesk
 from peer.crew.devices import Devices
 from peer.crew.processes import ProcessCrew
 from peer.crew.resting import RestingCrew
@@ -27,6 +28,7 @@ class LimitedPeer:
         processes: ProcessCrew | None,
         compute: ComputeThread,
         evaluations: EvaluationDesk,
+        audits: AuditDesk | None,
         traffic: Traffic,
         board: StatusBoard,
         limits: Limits,
@@ -40,6 +42,7 @@ class LimitedPeer:
             processes: the same where they are trained by worker processes.
             compute: the thread of all else, and of the lots where there are none.
             evaluations: what measures for others.
+            audits: what audits for the run; None: it has no audits that this peer could do.
             traffic: of the node.
             board: shows it.
             limits: those that all this was made for.
@@ -49,7 +52,9 @@ class LimitedPeer:
         self._crew = crew
         self._processes = processes
         self._compute = compute
+        self._asides = (evaluations,) if audits is None else (evaluations, audits)
         self._evaluations = evaluations
+        self._audits = audits
         self._traffic = traffic
         self._board = board
         self._limits = limits
@@ -70,19 +75,23 @@ class LimitedPeer:
 
     async def pause(self, why: Mapping[str, str]) -> None:
         """See ``Limited``."""
-        self._evaluations.pause()
+        for aside in self._asides:
+            aside.pause()
         await self._loop.pause(why)
 
     async def resume(self) -> None:
         """See ``Limited``."""
         await self._loop.resume()
-        self._evaluations.resume()
+        for aside in self._asides:
+            aside.resume()
 
     async def limit(self, limits: Limits) -> None:
         """See ``Limited``."""
         before, self._limits = self._limits, limits
         self._traffic.sent.limit, self._traffic.received.limit = limits.max_upload, limits.max_download
         self._evaluations.limit(limits.evaluation, limits.duty)
+        if self._audits is not None:
+            self._audits.limit(limits.audit, limits.duty)
         if self._crew.duty != limits.duty:
             self._loop.rest(limits.duty)
             self._crew.duty = limits.duty

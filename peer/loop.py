@@ -7,11 +7,12 @@ tensors, in ``peer.contact.news`` the commits.
 import asyncio
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from automl.training.course import RunCourse
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
+from peer.audits.desk import Known
 from peer.cohort.cohort import Cohort
 from peer.cohort.company import Choice, Company
 from peer.contact.heads import Heads
@@ -21,6 +22,7 @@ from peer.contact.operators_word import OperatorsWord
 from peer.contact.presence import Presence
 from peer.contact.spread import Spread
 from peer.crew.crew import Crew
+from peer.faults import verdict
 from peer.gateway.desk import GatewayDesk
 from peer.limits.absence import Absences
 from peer.rounds.base_work import BaseWork
@@ -31,7 +33,7 @@ from peer.rounds.credit import Credit
 from peer.rounds.delivery import Delivery, open_ms
 from peer.rounds.handing import Handing
 from peer.rounds.measuring import Measuring
-from peer.rounds.records import MAX_BYTES, OwnRecords
+from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residuals
 from peer.rounds.seating import Seating
 from peer.rounds.states import States
@@ -41,8 +43,8 @@ from peer.training.noise import Noise
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Lap, now_ms
 from peer.training.workbench import Workbench
+from protocol.accounts import Fault
 from protocol.cohorts import AFFINITY, meeting_secret
-from protocol.exchange import MAX_AGE
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
 from protocol.records import Round
@@ -54,7 +56,6 @@ from swarm.host import host_digest
 from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
-from swarm.records import RecordsFolder
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
@@ -131,7 +132,7 @@ class PeerLoop:
         )
         crew.watch(self._crew_changed, board.say)
         self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing)
-        self._records = self._records_of(store) if self.manifest.trust.is_audited else None
+        self._records = OwnRecords.of(node, self.log.line, self.manifest, store.records_path(self.run_id))
         if gateway is not None and self._records is not None:
             gateway.keep_records = self._records.keep
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
@@ -170,6 +171,8 @@ class PeerLoop:
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self._word = OperatorsWord(self.log, board, self._run_is_over)
+        self.on_commit: Callable[[], None] = lambda: None  # is called at each that becomes the newest
+        self.guilty: Fault | None = None  # audits found it so
         lap = Lap()
         self._commits = Commits(
             self.manifest,
@@ -192,6 +195,7 @@ class PeerLoop:
             board,
             mean_bytes=sum(vector_group_sizes(count)),
             commitment=self._commits.commitment,
+            on_guilty=self._found_guilty,
         )
         self._catching_up = CatchingUp(
             self.manifest, self.machine, self._states, self._commits, self._checker, measuring, board, lap, self._changed, self._leaving
@@ -208,6 +212,7 @@ class PeerLoop:
             self._changed,
             self._leaving,
             self._word.show_away,
+            lambda: self._credit.ask(),
         )
         seating = Seating(
             self.manifest,
@@ -256,13 +261,9 @@ class PeerLoop:
             far_ahead=self._one_history.look_soon,
         )
 
-    def _records_of(self, store: PeerStore) -> OwnRecords:
-        kept_rounds = self.manifest.trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
-        folder = RecordsFolder(store.records_path(self.run_id), kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
-        return OwnRecords(self.node, self.log.line, folder)
-
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
+        self.on_commit()
         self._look_again()
 
     def _look_again(self) -> None:
@@ -277,6 +278,10 @@ class PeerLoop:
             self._board.write()
 
     # The person's side.
+
+    def be_decoy(self) -> None:
+        """Say of lots what they did not give (``peer.rounds.decoy``)."""
+        self._handing.is_decoy = True
 
     def leave(self) -> None:
         """Hand in what is trained, then end."""
@@ -320,6 +325,11 @@ class PeerLoop:
         """Return for how many ms headers may still come in this round, None where that is not known, and how long it is open in all."""
         left_ms = self._pace.left_ms(now_ms())
         return (max(0.0, left_ms) if math.isfinite(left_ms) else None), self._open_ms
+
+    @property
+    def known(self) -> Known:
+        """What audits need of what this peer knows."""
+        return Known(lambda: self.machine.newest.round, self._commits.proven, self._states.of_lots)
 
     def mates(self) -> tuple[PublicKey, ...]:
         """Return the members of this peer's cohort who are there, but for itself."""
@@ -385,6 +395,15 @@ class PeerLoop:
     def _run_is_over(self) -> None:
         self._delivery.run_is_over()
         self.leave()
+
+    def _found_guilty(self, fault: Fault) -> None:
+        """Audits found this peer guilty: what it does counts no more, so it leaves."""
+        if self.guilty is None:
+            self.guilty = fault
+            line = verdict(fault, None if self._records is None else self._records.round_of(fault.claim))
+            self._board.update(verdict=line)
+            self._board.say(line)
+            self.leave()
 
     async def _rounds(self) -> None:
         while True:

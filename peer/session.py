@@ -19,6 +19,7 @@ from automl.latency.table import TORCH, LatencyTable
 from automl.training.lots import Worker
 from automl.training.schedule import Plan
 from automl.training.update import self_test
+from peer.audits.opening import audits_open, desk_of_audits
 from peer.cohort.company import Choice
 from peer.cohort.token import load_token
 from peer.commands.keys import own_identity
@@ -36,6 +37,7 @@ from peer.crew.worker_data import WorkerData
 from peer.dashboard.picture import Sitter
 from peer.early import check_gateway
 from peer.evaluation.opening import desk_of_evaluations
+from peer.faults import advice
 from peer.gateway.desk import GatewayDesk
 from peer.gateway.session import check_run, desk_of, gateway_open
 from peer.limited import LimitedPeer
@@ -43,6 +45,7 @@ from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
+from peer.rounds.decoy import decoy_begins
 from peer.rounds.measuring import Measuring
 from peer.shards.session import Held, data_here
 from peer.status import PeerStatus, StatusBoard
@@ -54,7 +57,8 @@ from peer.training.work import ComputeThread
 from peer.views.views import SiteCrew, make_site_crew
 from peer.voice import Voice
 from protocol.cohorts import affinity_token, cohort_name
-from protocol.errors import MantaError
+from protocol.decoys import FILE as DECOY
+from protocol.errors import FoundGuilty, MantaError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
 from swarm import waits
@@ -251,12 +255,14 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
+        decoy = await decoy_begins(store.directory, loop.log.line, identity, signed, loop, board)
         processes = crew if isinstance(crew, ProcessCrew) else None
         evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
-        limited = LimitedPeer(loop, resting, processes, compute, evaluations, met.traffic, board, limits, own.devices_for)
+        audits = desk_of_audits(config, identity, signed, held, loop, board)
+        limited = LimitedPeer(loop, resting, processes, compute, evaluations, audits, met.traffic, board, limits, own.devices_for)
         sitter.sits(limited.fields)
-        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node):
+        async with gateway_open(config, desk, board, met.traffic), evaluations.open(node), audits_open(audits, limits):
             await own.limiter.attach(limited)
             watching = asyncio.create_task(own.limiter.watch())
             watching.add_done_callback(limited.ends_with)
@@ -268,9 +274,13 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             board.say(f"given away of its images: {noise.line()}")
         word = "run finished" if status.finished else "left the run"
         board.say(f"{word} round={status.round} state={status.state[:12]} rounds_counted={status.rounds_counted} pid={os.getpid()}")
-        if loop.ended:
+        if loop.ended and loop.guilty is None:
             board.say(f"{loop.ended}; your key and your credit stay as they are")
         sitter.voice.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
+        if decoy is not None:
+            board.say(await decoy.ends())
+        elif loop.guilty is not None:
+            raise FoundGuilty(f"{status.verdict}. {advice(loop.guilty)}")
 
 
 def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
@@ -284,7 +294,7 @@ def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise:
         return Choice.NOISE, label, None
     if config.gateway:
         return Choice.GATEWAY, label, None
-    if config.alone:
+    if config.alone or (config.dir / DECOY).exists():
         return Choice.ALONE, label, None
     if config.cohort is not None:
         return Choice.LABEL, label, load_token()

@@ -72,6 +72,7 @@ class PeerStatus:
     credit_checked: int = 0  # of it, what this peer computed itself from the claims of ``credit_rounds`` rounds
     credit_rounds: int = 0
     credit_fault: str = ""  # how the log's word and its claims differ
+    verdict: str = ""  # what audits found this peer guilty of, in words: it takes part no more
     is_unaudited: bool = False  # credit for lots that nobody else can compute again
     earned_round: int = 0  # the newest round that counted this peer and of which it is known what it paid, and what
     earned: int = 0
@@ -91,6 +92,8 @@ class PeerStatus:
     delta: float | None = None
     workers: int = 0  # that are there: each computes a lot at a time
     measured_for_others: int = 0  # architectures, since the start
+    audits: int = 0  # lots of others that were computed again, since the start
+    audits_against: int = 0  # of these, that were not what their claims say
     leases_at: str = ""  # of a gateway: the address that light contributors are told
     paused: bool = False  # nothing is computed, by the person's word or by a limit
     pauses: dict[str, str] = field(default_factory=dict)  # why, in words, by the limit's name; "you": the person's word

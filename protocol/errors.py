@@ -33,6 +33,7 @@ MantaError
 ├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light.work)
 ├── LogLied               the operator's: the log committed a mean that its table does not come to; stop, show the proof (peer.rounds.check)
 ├── OtherHistory          the operator's: the log lacks, or contradicts, what its key has signed for; stop, keep the evidence, exit code 3
+├── FoundGuilty           the person's, or their computer's: audits found that the peer's work is not what it says; stop, exit code 4
 ├── Stopped               nobody's: a person or the system told a program to stop at once (peer.session, aggregator.local.swarm)
 └── OwnFault              ours: stop, and say what to do
     └── StorageError          the disk or the database failed, or holds less than we promised
@@ -101,6 +102,10 @@ class Unreachable(Weather):
 
 class OtherHistory(MantaError):
     """The log that is here, or that answers, lacks or contradicts what its key has signed for; going on would make two histories."""
+
+
+class FoundGuilty(MantaError):
+    """Audits found this peer guilty: it works for nothing from now on; the message says of what, and what to do."""
 
 
 class OwnFault(MantaError):

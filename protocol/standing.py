@@ -243,7 +243,8 @@ class Standing:
         is_accused = any(vote.is_against for vote in votes)
         if is_accused:
             self.accused |= {question}
-        if question in asked.due and len(votes) <= 3 and (len(votes) == 1 or is_accused):
+        is_open = is_accused or question not in self.decisions
+        if question in asked.due and len(votes) <= 3 and (len(votes) == 1 or is_open):
             paid[finding.auditor] += asked.worth // (2 if len(votes) == 1 else 4)
         return question
 

@@ -9,12 +9,14 @@ from collections.abc import Iterator
 
 import click
 
-from protocol.errors import MantaError, OtherHistory, UserError
+from protocol.errors import FoundGuilty, MantaError, OtherHistory, UserError
+
+_CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistory, 3), (FoundGuilty, 4))
 
 
 @contextlib.contextmanager
 def ending_in_a_line(program: str) -> Iterator[None]:
-    """Say as ``program`` what went wrong, and exit: 130 Ctrl-C, 2 the person's, 3 a log not as its key has signed it, 1 all else."""
+    """Say what went wrong, and exit: 130 Ctrl-C, 2 the person's, 3 a log not as it was signed, 4 found guilty, 1 all else."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):  # the latter in the middle of a question
@@ -22,7 +24,7 @@ def ending_in_a_line(program: str) -> Iterator[None]:
         sys.exit(130)
     except MantaError as error:
         click.echo(f"{program}: {error}", err=True)
-        sys.exit(2 if isinstance(error, UserError) else 3 if isinstance(error, OtherHistory) else 1)
+        sys.exit(next((code for kind, code in _CODES if isinstance(error, kind)), 1))
 
 
 def end_soon() -> None:

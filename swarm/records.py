@@ -96,6 +96,10 @@ class RecordsFolder:
         """Return a page of a claim whose round is not known; None: it is not here."""
         return next((page for round_ in sorted(self._sizes, reverse=True) if (page := self.page(round_, claim, first)) is not None), None)
 
+    def round_of(self, claim: bytes) -> int | None:
+        """Return the round of a claim whose first page is here; None: it is not."""
+        return next((round_ for round_ in sorted(self._sizes, reverse=True) if self._path(round_, claim, 0).exists()), None)
+
     def prune(self, newest: int) -> None:
         """Remove what is too old, ``newest`` being the last committed round.
 

@@ -14,17 +14,14 @@ from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.rounds.bodies import Bodies, Kept
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from automl.data.dataset import Dataset
-from automl.data.shards.sharded_images import ShardedImages
-from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.training.auditing import Mismatch, check_records
 from automl.training.course import RunCourse
-from automl.training.recomputing import Finding, Given, Recomputer
+from automl.training.recomputing import Finding, Given, Recomputer, dataset_of
 from automl.training.snapshot import load_snapshot
 from automl.training.update import State, state_digest, teacher_digest
 from exact.coding import body_num_bytes, parse
 from protocol.audits import DIFFERS, HOLDS, LOT, MAX_KEPT_ROUNDS, SUM
 from protocol.errors import SamplesMissing, UserError
-from protocol.lots import held_shards
 from protocol.manifest import Manifest
 from protocol.records import Claim, LotRecord, SignedClaim
 from swarm.records import RecordsFolder
@@ -91,7 +88,10 @@ class Auditor:
         """Return what computes lots of the claim's key on the claim's base."""
         whose = (claim.key if claim.shards else b"", claim.shards)
         if whose not in self._recomputers:
-            self._recomputers = {_ALL: self._recomputers[_ALL], whose: Recomputer(self._manifest, self._dataset_of(claim))}
+            self._recomputers = {
+                _ALL: self._recomputers[_ALL],
+                whose: Recomputer(self._manifest, dataset_of(self._manifest, self._dataset, claim)),
+            }
             self._loaded.pop(whose, None)
         recomputer = self._recomputers[whose]
         if self._loaded.get(whose) != job.state:
@@ -101,14 +101,6 @@ class Auditor:
             recomputer.load(state.parameters, taught)
             self._loaded[whose] = job.state
         return recomputer
-
-    def _dataset_of(self, claim: Claim) -> Dataset:
-        """Return the data set as the key's lots are drawn from it."""
-        if not claim.shards:
-            return self._dataset
-        assert isinstance(self._dataset, ShardedImages | ShardedPairs)
-        (travelling,) = self._manifest.shards
-        return self._dataset.with_part(held_shards(self._manifest.seed, claim.key, travelling.train_shards, claim.shards))
 
     def _state(self, round_: int, digest: bytes) -> State:
         """Return a committed state, from its snapshot.

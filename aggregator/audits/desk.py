@@ -6,26 +6,32 @@ not answer for nearly as long as it has to keep them, withholds them. Lots are c
 (``aggregator.audits.auditor``). Beside what is asked of a claim its contribution's body is compared with the records of all claims in it:
 that costs next to nothing.
 
+Where peers audit for the run (``aggregator.audits.volunteers``), most of it is left to them, and nobody is accused before they were asked.
+
 After a start what is due is found in the log again; nothing depends on what was on its way.
 """
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from aggregator.attendants.attendants import Attendant, Patience
 from aggregator.audits.jobs import FOLDER, MISSED, Found, Job, JobFolder
+from aggregator.audits.tables import Tables
 from aggregator.audits.trust_file import TrustFile
+from aggregator.audits.volunteers import Volunteers
 from aggregator.log.log import Log
-from protocol.audits import HOLDS, LOT, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
+from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
 from protocol.closing import NotTaken
 from protocol.encoding import pack
 from protocol.errors import LedgerError, RemoteFault, StorageError, UserError, Weather
 from protocol.merkle import inclusion_proof, leaf_hash
-from protocol.records import Claim, Header, SignedClaim, SignedContribution, open_entry
+from protocol.records import Claim, Header, SignedClaim
 from protocol.signing import Identity, PublicKey, peer_name
+from protocol.standing import Due
 from protocol.trust import Question
 from swarm.records import NoRoom, RecordsFolder, fetch_records
 from swarm.rpc import Endpoint
@@ -37,6 +43,7 @@ _PROGRAM = "aggregator.audits.auditor"
 _NICENESS = 5  # findings are due within some rounds
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)  # where all cores are busy its libraries may take long; it holds no lock
 REFUSALS = 3  # rounds in which a key says that it has not got its records
+_OTHERS = 2  # that are heard before somebody is accused
 _AT_ONCE = 8  # keys that are asked for records
 
 logger = logging.getLogger("manta.audits")
@@ -52,6 +59,8 @@ class Totals:
     withheld: int = 0  # of these, records that nobody gave
     missed: int = 0  # questions that nothing can be found of any more
     cpu_ms: int = 0  # of the process that computes
+    volunteers: int = 0  # peers that audit for the run, and are there now
+    left: int = 0  # questions that were left to them
 
 
 @dataclass
@@ -68,6 +77,17 @@ class _Open:
     jobs: dict[str, Question] = field(default_factory=dict)  # by name, those that the process has
 
 
+@dataclass(frozen=True, slots=True)
+class _Doubt:
+    """What would be said against a claim: others are asked about it first."""
+
+    one: _Open
+    finding: Finding
+    reason: str
+    round: int  # the newest when it was found
+    is_sure: bool = False  # others contradict: it is being computed once more, and that is handed in
+
+
 class Audits:
     """One log's."""
 
@@ -82,6 +102,7 @@ class Audits:
         take: Callable[[SignedFinding], Awaitable[None]],
         say: Callable[[str], None],
         shown: TrustFile | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         """Prepare.
 
@@ -94,6 +115,7 @@ class Audits:
             take: hands a finding to the log, which may refuse it by a LedgerError, or have no room for it now.
             say: prints a line for the person.
             shown: is told after each commit what it all comes to.
+            rng: draws what is looked at here though volunteers look at it too; None: nobody can foresee it.
         """
         self._shown = shown
         self._endpoint = endpoint
@@ -103,10 +125,15 @@ class Audits:
         self._jobs = jobs
         self._take = take
         self._say = say
+        self._tables = Tables(log)
+        self._volunteers = Volunteers(log, self._tables, identity.public_key, rng or random.SystemRandom())
         self._kept_rounds = log.ledger.manifest.trust.kept_rounds
         self._looked_at = self._got_in = 0  # the newest round: after which it was looked for what is due, and for records that lack
         self._seen: dict[Question, int] = {}  # those that were taken up, with the round of their table
         self._open: dict[bytes, _Open] = {}  # by claim
+        self._due: dict[Question, Due] = {}  # what was open when it was looked last
+        self._left: dict[Question, int] = {}  # to volunteers, with the round of their table
+        self._doubts: dict[Question, _Doubt] = {}  # what speaks against a claim, and is not handed in yet
         self._changed = asyncio.Event()
         self.totals = Totals()
         self.again_s = AGAIN_S
@@ -115,6 +142,10 @@ class Audits:
     def committed(self) -> None:
         """A round was committed."""
         self._changed.set()
+
+    async def serve(self, endpoint: Endpoint) -> None:
+        """Tell peers that audit what waits for them, from now on."""
+        await self._volunteers.serve(endpoint)
 
     async def keep(self) -> None:
         """Ask and answer until this is cancelled. While the disk under what audits keep refuses, they pause, and the run goes on.
@@ -130,6 +161,7 @@ class Audits:
                 self._say(f"audits pause, the run goes on: {error}")
             self._open.clear()  # what is due is found in the log again
             self._seen.clear()
+            self._doubts.clear()
             self._looked_at = self._got_in = 0
             await asyncio.sleep(self.again_s)
 
@@ -142,6 +174,7 @@ class Audits:
                 if self._looked_at < self._log.ledger.round:
                     self._looked_at = self._log.ledger.round
                     self._look()
+                    await self._settle_doubts()
                     if self._shown is not None:
                         await self._shown.tell(self._log.ledger, asdict(self.totals))
                     await asyncio.to_thread(self._folder.prune, self._looked_at)
@@ -163,29 +196,33 @@ class Audits:
 
     def _look(self) -> None:
         """Take up what is due and was not yet; forget what is too old to be found."""
-        tables: dict[int, dict[bytes, tuple[SignedClaim, Header]]] = {}
-        own = self._identity.public_key
-        for due in self._log.ledger.standing.due():
+        own, round_ = self._identity.public_key, self._log.ledger.round
+        self._due = {due.question: due for due in self._volunteers.due()}
+        self.totals.volunteers = self._volunteers.count
+        for due in self._due.values():
             claimed, question = due.claimed, due.question
             if question in self._seen or own not in due.panel or any(vote.auditor == own for vote in due.votes):
                 continue
-            if claimed.round not in tables:
-                tables[claimed.round] = self._table(claimed.round)
-            self._take_up(question, *tables[claimed.round][claimed.digest], claimed.round, claimed.row)
-        oldest = self._log.ledger.round - self._kept_rounds
+            signed, header = self._tables.claim(claimed.round, claimed.digest)
+            self._compare_body(header, claimed.round, claimed.row)
+            if self._volunteers.are_left(due):
+                self.totals.left += question not in self._left
+                self._left[question] = claimed.round
+                continue
+            self._note(question, signed, header, claimed.round, claimed.row)
+        self._forget_before(round_ - self._kept_rounds)
+
+    def _forget_before(self, oldest: int) -> None:
         self._seen = {question: round_ for question, round_ in self._seen.items() if round_ >= oldest - 1}
+        self._left = {question: round_ for question, round_ in self._left.items() if round_ >= oldest - 1}
+        self._tables.forget(oldest - 1)
         for digest, one in list(self._open.items()):
             if one.round < oldest:
                 self.totals.missed += len(one.questions)
                 self._forget(digest)
 
-    def _table(self, round_: int) -> dict[bytes, tuple[SignedClaim, Header]]:
-        """Return the claims of a table by their digests, each with the contribution that lists it."""
-        return {bytes(signed.digest): (signed, header) for header in headers_at(self._log, round_) for signed in header.claims}
-
-    def _take_up(self, question: Question, signed: SignedClaim, header: Header, round_: int, row: int) -> None:
-        """Note a question, and that the body of that contribution is to be compared with the records in it."""
-        self._note(question, signed, header, round_, row)
+    def _compare_body(self, header: Header, round_: int, row: int) -> None:
+        """Note that the body of a contribution with a claim that is due is to be compared with the records in it."""
         founder = header.contribution.open().founder
         own = next(each for each in header.claims if self._log.ledger.verified.claim(each).key == founder)
         of_sum = Question(own.digest, SUM, 0)
@@ -272,6 +309,7 @@ class Audits:
         self.totals.lots += found.lots
         self.totals.cpu_ms += found.cpu_ms
         if found.outcome == MISSED:
+            self._doubts.pop(question, None)
             self.totals.missed += 1
             logger.warning("not audited round=%d reason=%s", one.round, found.reason)
         elif question.check != SUM or found.outcome != HOLDS:  # a sum that holds is no more than what there has to be
@@ -304,6 +342,35 @@ class Audits:
             projection=projection,
             evidence=evidence,
         )
+        if not self._is_doubted(one, question, finding, reason):
+            await self._hand_in(one, question, finding, reason)
+
+    # What speaks against a claim.
+
+    def _is_doubted(self, one: _Open, question: Question, finding: Finding, reason: str) -> bool:
+        """Have others look at a claim that would be accused; False: it would not, there is nobody, or they were asked."""
+        before, due = self._doubts.pop(question, None), self._due.get(question)
+        if finding.outcome != DIFFERS or before is not None or due is None or not self._volunteers.doubt(due):
+            return False
+        self._doubts[question] = _Doubt(one, finding, reason, self._log.ledger.round)
+        return True
+
+    async def _settle_doubts(self) -> None:
+        """Hand in what others were asked about long enough; where one of them says that the claim holds, its lot is computed once more."""
+        round_ = self._log.ledger.round
+        for question, doubt in list(self._doubts.items()):
+            votes = self._log.ledger.standing.votes.get(question, ())
+            is_late = round_ - doubt.one.round >= self._kept_rounds - 2
+            if doubt.is_sure or (len(votes) < _OTHERS and round_ - doubt.round < PATIENCE and not is_late):
+                continue
+            if any(not vote.is_against for vote in votes) and not is_late:
+                self._doubts[question] = replace(doubt, is_sure=True)
+                self._note(question, doubt.one.claim, doubt.one.header, doubt.one.round, doubt.one.row)
+                continue
+            del self._doubts[question]
+            await self._hand_in(doubt.one, question, doubt.finding, doubt.reason)
+
+    async def _hand_in(self, one: _Open, question: Question, finding: Finding, reason: str) -> None:
         try:
             await self._take(SignedFinding.sign(finding, self._identity))
         except NotTaken as error:  # it is found out again: there is no hurry, and little to compute
@@ -313,29 +380,14 @@ class Audits:
         except LedgerError as error:  # the key is guilty already, or others have decided
             logger.info("finding refused round=%d reason=%s", one.round, error)
             return
-        if outcome != HOLDS:
+        if finding.outcome != HOLDS:
             self.totals.against += 1
             why = f": {reason}" if reason else ""
-            self._say(f"audit: a claim of {peer_name(one.opened.key)} in round {one.round} {outcome} ({question.check}{why})")
+            who = peer_name(one.opened.key)
+            self._say(f"audit: a claim of {who} in round {one.round} {finding.outcome} ({question.check}{why})")
 
 
 def attendant(directory: Path, share: float, arguments: Sequence[str]) -> Attendant:
     """Return the process that computes lots again for the run in ``directory``, in so large a share of a core's time."""
     command = ("-m", _PROGRAM, str(directory.absolute()), str(share), *arguments)
     return Attendant("auditor", command, directory / FOLDER / "auditor.log", niceness=_NICENESS, patience=_PATIENCE)
-
-
-def headers_at(log: Log, round_: int) -> list[Header]:
-    """Return the contributions of a committed table, each with its claims, in its order."""
-    before, index = log.ledger.index_at(round_ - 1), log.ledger.index_at(round_)
-    assert index is not None
-    start = 0 if before is None else before + 1
-    headers, claims = list[Header](), list[SignedClaim]()
-    for entry in log.entries(start, index - start):
-        record = open_entry(entry)
-        if isinstance(record, SignedClaim):
-            claims.append(record)
-        elif isinstance(record, SignedContribution):
-            headers.append(Header(record, tuple(claims)))
-            claims = []
-    return headers

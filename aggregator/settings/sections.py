@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.admission import AdmissionRule, Inviter
-from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_PROVEN, OPEN, Trust
+from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_AUDITORS, MAX_PROVEN, OPEN, Trust
 from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
@@ -252,6 +252,11 @@ class TrustSection(Section):
         max_length=MAX_PROVEN,
         description="names (12D3Koo...) of peers that weigh fully from the start; others once audits say so",
     )
+    auditors: tuple[str, ...] = Field(
+        default=(),
+        max_length=MAX_AUDITORS,
+        description="names (12D3Koo...) of peers whose findings weigh as the operator's: they audit with --audit",
+    )
     proven_samples: int = Field(default=65_536, ge=1, description="that audits have to have found good until a peer is proven")
     pending_rounds: int = Field(default=30, ge=1, description="rounds for which guilt takes back what was earned; then it is final")
     kept_rounds: int = Field(
@@ -261,7 +266,7 @@ class TrustSection(Section):
     audit_lots: int = Field(default=1, ge=1, le=MAX_AUDITED_LOTS, description="lots of a claim that are computed again")
     whole_percent: int = Field(default=2, ge=0, le=100, description="of the audited claims: those of which all lots are computed again")
 
-    @field_validator("proven")
+    @field_validator("proven", "auditors")
     @classmethod
     def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         _check_names(names)
@@ -278,6 +283,7 @@ class TrustSection(Section):
         return Trust(
             mode=self.mode,
             proven=tuple(sorted({key_named(name) for name in self.proven})),
+            auditors=tuple(sorted({key_named(name) for name in self.auditors})),
             proven_samples=self.proven_samples,
             pending_rounds=self.pending_rounds,
             kept_rounds=self.kept_rounds,

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from automl.data.dataset import TrainingSet
+from automl.data.dataset import Dataset, TrainingSet
+from automl.data.shards.sharded_images import ShardedImages
+from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.training.auditing import (
     FP32,
     Deviation,
@@ -29,6 +31,7 @@ from automl.training.lots import LotResult, Worker
 from automl.training.schedule import Plan
 from exact.coding import Body, encode, parse
 from exact.residuals import covered
+from protocol.lots import held_shards
 from protocol.manifest import Manifest
 from protocol.records import Claim, LotRecord
 
@@ -133,3 +136,12 @@ class Recomputer:
         norm = float(np.linalg.norm(own_N))
         apart = float(np.linalg.norm(given.body.values(given.floor) - own_N))
         return apart / norm if norm else 0.0 if apart == 0.0 else math.inf
+
+
+def dataset_of(manifest: Manifest, dataset: Dataset, claim: Claim) -> Dataset:
+    """Return the data set as the lots of a claim are drawn from it, where all of it is here."""
+    if not claim.shards:
+        return dataset
+    assert isinstance(dataset, ShardedImages | ShardedPairs)
+    (travelling,) = manifest.shards
+    return dataset.with_part(held_shards(manifest.seed, claim.key, travelling.train_shards, claim.shards))

@@ -31,8 +31,10 @@ class Aside:
         self._writer = writer
 
     @classmethod
-    async def start(cls, program: str, arguments: Sequence[str], *, niceness: int) -> "Aside":
-        """Start ``python -m PROGRAM SOCKET ARGUMENTS``. Call it on the main thread: Linux ends it with the thread that started it.
+    async def start(cls, program: str, arguments: Sequence[str], *, niceness: int, setup: bytes = b"") -> "Aside":
+        """Start ``python -m PROGRAM SOCKET ARGUMENTS``, and send it ``setup``, if there is any.
+
+        Call it on the main thread: Linux ends it with the thread that started it.
 
         Raises:
             AsideLost: it is not to be had.
@@ -47,6 +49,8 @@ class Aside:
             raise AsideLost(f"no process could be started: {error.strerror}") from error
         reader, writer = await asyncio.open_unix_connection(sock=ours)
         aside = cls(process, reader, writer)
+        if setup:
+            aside.tell(Kind.SETUP, setup)
         try:
             with contextlib.suppress(OSError):  # it works at most a share of the time all the same
                 await lower(process.pid, niceness)

@@ -22,6 +22,7 @@ class Kind(IntEnum):
     ANSWER = 3  # from it: what came of it
     CANNOT = 4  # from it: text; it will never do anything here, and ends
     TEACHER = 5  # to it: the parameters of what the weights' round learns from too, or nothing; there is no answer
+    SETUP = 6  # to it, before all else: what it works for, where that is more than its arguments say
 
 
 def framed(kind: Kind, data: bytes) -> bytes:

@@ -11,6 +11,8 @@ _IDLE = "5min"  # of --when-idle without a time
 _DUTY = "Share of the time to compute in, as 60%. (A cap on a GPU's power needs root; this does without.)"
 _EVALUATION = "Share of the time to measure networks for others in, beside the lots; 0% refuses.  [default: 10%]"
 
+_AUDIT = "Share of the time to compute lots of others again in, for the run, which pays for it.  [default: 0%]"
+
 
 def limit_options(command: Command) -> Command:
     """Give a command the flags of all limits, and of how each is lifted."""
@@ -26,6 +28,7 @@ def limit_options(command: Command) -> Command:
         ),
         click.option("--schedule", metavar="TIMES", help="Compute only at these times of the day, as 22:00-07:00."),
         click.option("--evaluation", metavar="PERCENT", help=_EVALUATION),
+        click.option("--audit", metavar="PERCENT", help=_AUDIT),
         click.option("--on-ac/--no-on-ac", default=None, help="Compute only on mains power.  [default: on battery too]"),
     )
     for flag in reversed(flags):

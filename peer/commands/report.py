@@ -61,6 +61,7 @@ class _Shown(BaseModel):
     credit_checked: int = 0
     credit_rounds: int = 0
     credit_fault: str = ""
+    verdict: str = ""
     is_unaudited: bool = False
     earned_round: int = 0
     earned: int = 0
@@ -72,6 +73,8 @@ class _Shown(BaseModel):
     epsilon: float | None = None
     delta: float | None = None
     measured_for_others: int = 0
+    audits: int = 0
+    audits_against: int = 0
     leases_at: str = ""
     gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
     taken: int = 0
@@ -111,6 +114,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
         return
     yield f"peer {shown.peer} in run {shown.name} ({shown.run[:16]}): {state}, round {shown.round} of {shown.num_rounds}"
     yield f"counted: {shown.samples_counted} samples in {shown.rounds_counted} rounds; about {shown.members} peers in the run"
+    if shown.verdict:
+        yield shown.verdict
     yield from _lines_of_credit(shown)
     if shown.limits:
         yield f"limits: {listed(shown.limits)}"
@@ -119,6 +124,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"size {shown.size}"
     if shown.measured_for_others:
         yield f"measured {shown.measured_for_others} networks for others"
+    if shown.audits:
+        yield f"audited {shown.audits} lots of others; {shown.audits_against} were not what their claims say"
     if shown.leases_at:
         yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:

@@ -30,7 +30,7 @@ KillMode=mixed
 TimeoutStopSec={_STOP_S}
 Restart=on-failure
 RestartSec={_AGAIN_S}
-RestartPreventExitStatus=2 3
+RestartPreventExitStatus=2 3 4
 SuccessExitStatus=130
 Nice=10
 Environment=PYTHONUNBUFFERED=1

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from automl.spaces.space import Architecture, SearchSpace
 from peer.aside.aside import AsideLost
+from peer.aside.turns import Turns
 from peer.evaluation.messages import Measured
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
@@ -22,7 +23,7 @@ from protocol.evaluations import MAX_QUESTION_BYTES, METHOD, Answer, EvaluationW
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.rpc import Endpoint
-from swarm.tasks import first_of, within
+from swarm.tasks import within
 
 MAX_OPEN = 8  # questions that wait, or are measured
 MAX_ANSWERED = 16  # answers that are kept in case they are asked for again
@@ -102,13 +103,12 @@ class EvaluationDesk:
         self._subject = subject
         self._start = start
         self._on_measured = on_measured
-        self._share = 0.0  # of the time that it may work
-        self._is_paused = False
+        self._turns = Turns()
         self._refusal = subject.refusal
         self._jobs: OrderedDict[tuple[PublicKey, bytes], _Job] = OrderedDict()  # that wait, or are measured
         self._answered: OrderedDict[tuple[PublicKey, bytes], EvaluationWord] = OrderedDict()
         self._states: OrderedDict[bytes, _State] = OrderedDict()
-        self._changed = asyncio.Event()
+        self._changed = self._turns.changed
         self._measurer: Measures | None = None
         self._loaded: bytes | None = None  # digest of the state that the measurer has
         self._deaths = 0
@@ -116,21 +116,18 @@ class EvaluationDesk:
 
     def limit(self, share: int, duty: int) -> None:
         """Work at most so many hundredths of the time, and no more than lots may; with 0 answer nobody."""
-        self._share = min(share, duty) / 100
-        if not self._share:
+        self._turns.limit(share, duty)
+        if not self._turns.share:
             self._end_all(_word(Fate.NEVER, NOT_WANTED))
-        self._changed.set()
 
     def pause(self) -> None:
         """Measure nothing, and have no process, until ``resume``."""
-        self._is_paused = True
+        self._turns.pause()
         self._end_all(_word(Fate.LATER, PAUSED, _LATER_MS))
-        self._changed.set()
 
     def resume(self) -> None:
         """Go on."""
-        self._is_paused = False
-        self._changed.set()
+        self._turns.resume()
 
     @contextlib.asynccontextmanager
     async def open(self, endpoint: Endpoint) -> AsyncIterator[None]:
@@ -163,7 +160,7 @@ class EvaluationDesk:
         refusal = self._why_never(question)
         if refusal:
             return _word(Fate.NEVER, refusal)
-        if self._is_paused:
+        if self._turns.is_paused:
             return _word(Fate.LATER, PAUSED, _LATER_MS)
         for other in list(self._jobs.values()):  # who asks anew has given up what it asked before
             if other.caller == caller:
@@ -178,7 +175,7 @@ class EvaluationDesk:
         return job
 
     def _why_never(self, question: Question) -> str:
-        if self._refusal or not self._share:
+        if self._refusal or not self._turns.share:
             return self._refusal or NOT_WANTED
         if question.run != self._subject.run:
             return "it is in another run"
@@ -230,21 +227,17 @@ class EvaluationDesk:
 
     # Measuring.
 
-    @property
-    def _may_work(self) -> bool:
-        return self._share > 0 and not self._is_paused
-
     async def _work(self) -> None:
         try:
             while True:
                 self._changed.clear()
                 job = next(iter(self._jobs.values()), None)
-                if job is not None and self._may_work:
+                if job is not None and self._turns.may_work:
                     await self._do(job)
                     continue
-                if self._may_work:
+                if self._turns.may_work:
                     await within(self._changed, IDLE_S)
-                if not self._may_work or not self._changed.is_set():
+                if not self._turns.may_work or not self._changed.is_set():
                     await self._release()
                     await within(self._changed, KEPT_S)
                 if not self._changed.is_set():
@@ -269,20 +262,13 @@ class EvaluationDesk:
             if len(results) == len(job.question.architectures):
                 answer = Answer(self._subject.run, self._identity.public_key, job.question.digest, self._subject.data, tuple(results))
                 self._end(job, EvaluationWord(int(Fate.DONE), "", 0, (SignedAnswer.sign(answer, self._identity),)))
-            await self._rest(began_s, measured.cpu_ms / 1000)
+            await self._turns.rest(began_s, measured.cpu_ms / 1000)
             if job.word is not None:
                 return
 
     async def _measured(self, job: _Job, architecture: str) -> Measured | None:
         """Return what came of one architecture; None: nothing, and its job is over."""
-        working = asyncio.create_task(self._measure(job, architecture))
-        try:
-            while not working.done() and self._may_work:
-                self._changed.clear()
-                await first_of(working, self._changed)
-        finally:
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
+        working = await self._turns.work(self._measure(job, architecture))
         if working.cancelled():  # its job is ended by whoever said that nothing is to be computed
             await self._release()
             return None
@@ -314,13 +300,6 @@ class EvaluationDesk:
             self._measurer.load(job.weights)
             self._loaded = job.question.state
         return await self._measurer.measure(architecture, job.question.part)
-
-    async def _rest(self, began_s: float, worked_s: float) -> None:
-        """Wait until the share is kept, or nothing is to be computed at all."""
-        loop = asyncio.get_running_loop()
-        while self._may_work and (left_s := began_s + worked_s / self._share - loop.time()) > 0:
-            self._changed.clear()
-            await within(self._changed, left_s)
 
     async def _release(self) -> None:
         measurer, self._measurer, self._loaded = self._measurer, None, None

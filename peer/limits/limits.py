@@ -20,6 +20,7 @@ _DAY_MIN = 24 * 60
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kKMG]?)(B|bit)(?:/s|ps)?")
 _RATES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9}
 EVALUATION = 10  # hundredths of the time, where nobody says
+_AUDIT = "takes a share of the time, up to 100%; 0% audits nothing"
 _SHARE = "takes a share of the time, from 1% to 100%"
 _EVALUATION = "takes a share of the time, up to 100%; 0% measures nothing for others"
 _CELSIUS = re.compile(r"([0-9]{1,3})\s*°?\s*C?")
@@ -54,6 +55,12 @@ class Limits(BaseModel):
         le=100,
         description="share of the time, of one thread of low priority, that measures networks for others, as 10%; 0%: none",
     )
+    audit: int = Field(
+        default=0,
+        ge=0,
+        le=100,
+        description="share of the time, of one thread of low priority, that computes lots of others again for the run, as 20%; 0%: none",
+    )
 
     @field_validator("duty", mode="before")
     @classmethod
@@ -71,15 +78,12 @@ class Limits(BaseModel):
     @field_validator("evaluation", mode="before")
     @classmethod
     def _read_evaluation(cls, value: Any) -> Any:
-        text = _text(value)
-        if text == NONE:
-            return EVALUATION
-        if text is not None and (found := re.fullmatch(r"([0-9]{1,3})\s*%?", text)):
-            value = int(found[1])
-        share = _whole(value, _EVALUATION)
-        if share is None or not 0 <= share <= 100:
-            raise ValueError(f"{_EVALUATION}, not {value!r}")
-        return share
+        return _share_or_none(value, EVALUATION, _EVALUATION)
+
+    @field_validator("audit", mode="before")
+    @classmethod
+    def _read_audit(cls, value: Any) -> Any:
+        return _share_or_none(value, 0, _AUDIT)
 
     @field_validator("on_ac", mode="before")
     @classmethod
@@ -131,6 +135,7 @@ class Limits(BaseModel):
             "when_idle": _shown(self.when_idle, lambda idle_s: f"{idle_s // 60}min" if idle_s % 60 == 0 else f"{idle_s}s"),
             "schedule": None if self.schedule is None else _spans(self.schedule),
             "on_ac": "true" if self.on_ac else None,
+            "audit": f"{self.audit}%" if self.audit else None,
             "evaluation": None if self.evaluation == EVALUATION else f"{self.evaluation}%",
         }
         return {name: text for name, text in shown.items() if text is not None}
@@ -176,6 +181,19 @@ def listed(words: Mapping[str, str]) -> str:
 
 def _text(value: Any) -> str | None:
     return value.strip() if isinstance(value, str) else None
+
+
+def _share_or_none(value: Any, default: int, takes: str) -> int:
+    """Return a share of the time in hundredths, which may be 0; the default where the limit is lifted."""
+    text = _text(value)
+    if text == NONE:
+        return default
+    if text is not None and (found := re.fullmatch(r"([0-9]{1,3})\s*%?", text)):
+        value = int(found[1])
+    share: int | None = _whole(value, takes)
+    if share is None or not 0 <= share <= 100:
+        raise ValueError(f"{takes}, not {value!r}")
+    return share
 
 
 def _read(value: Any, form: re.Pattern[str], takes: str, meant: Callable[[re.Match[str]], int]) -> Any:

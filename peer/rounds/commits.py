@@ -12,6 +12,7 @@ from peer.training.work import Lap, now_ms
 from protocol.exchange import MAX_AGE, codec_named
 from protocol.manifest import Manifest
 from protocol.pace import Pace
+from protocol.receipts import ProvenRound
 from protocol.records import Round, SignedClaim
 from protocol.rounds import Phase, RoundMachine, Sealed
 from swarm.log_client import Commitment, LogClient, OwnRow, Told
@@ -65,6 +66,11 @@ class Commits:
     def commitment(self, round_: int) -> Commitment | None:
         """Return one of the newest commits with what proves it."""
         return self._newest.get(round_)
+
+    def proven(self, round_: int) -> ProvenRound | None:
+        """Return one of the newest commits."""
+        found = self._newest.get(round_)
+        return None if found is None else found.proven
 
     def take(self, told: Told) -> None:
         """Take note of what the log, or a neighbour, says of where the run stands."""

@@ -12,11 +12,13 @@ import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 
+from peer.faults import is_guilty
 from peer.rounds.check import SHARE
 from peer.rounds.credit_file import REMEMBERED, Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
+from protocol.accounts import Fault
 from protocol.course import Course
 from protocol.earnings import TableClaims, earned
 from protocol.errors import MantaError, RemoteFault, StorageError
@@ -46,6 +48,7 @@ class Credit:
         *,
         mean_bytes: int,
         commitment: Callable[[int], Commitment | None],
+        on_guilty: Callable[[Fault], None] = lambda _: None,
         rng: random.Random | None = None,
     ) -> None:
         """Know what was kept at the last time.
@@ -59,6 +62,7 @@ class Credit:
             board: shows it.
             mean_bytes: of a round's mean: what the claims are dear beside.
             commitment: returns one of the newest commits.
+            on_guilty: is told what audits found this peer guilty of, as often as the log says it.
             rng: draws which rounds are computed.
         """
         self._manifest = signed.open()
@@ -72,6 +76,7 @@ class Credit:
         self._board = board
         self._mean_bytes = mean_bytes
         self._commitment = commitment
+        self._on_guilty = on_guilty
         self._rng = rng or random.Random()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -163,6 +168,9 @@ class Credit:
             kept = replace(kept, checked=kept.checked + found, num_checked=kept.num_checked + 1, newest=newest)
         self._kept = kept
         self._save()
+        for each in word.faults:
+            if is_guilty(each.fault):
+                self._on_guilty(each.fault)
         said = word.earned[0] if word.earned else None
         newest_word = kept.word[0]
         if found is not None and said is not None and found != said:

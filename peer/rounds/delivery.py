@@ -50,6 +50,7 @@ class Delivery:
         changed: asyncio.Event,
         leaving: asyncio.Event,
         show_log: Callable[[bool], None],
+        on_refused: Callable[[], None],
     ) -> None:
         """Prepare.
 
@@ -65,6 +66,7 @@ class Delivery:
             changed: a commit came, or the person wants to leave.
             leaving: the person wants to.
             show_log: shows whether the log is away.
+            on_refused: is told that the log refuses what was trained for good.
         """
         self._manifest = manifest
         self._machine = machine
@@ -77,6 +79,7 @@ class Delivery:
         self._changed = changed
         self._leaving = leaving
         self._show_log = show_log
+        self._on_refused = on_refused
         self._sealing_ms: float | None = None  # when that began, until it has a ticket
         self._is_over = False
 
@@ -168,3 +171,4 @@ class Delivery:
         self._board.status.samples_lost += lost
         self._board.update(dropped=dict(self._machine.dropped))
         self._board.say(f"{lost} samples do not count: the log refuses them ({reason})")
+        self._on_refused()

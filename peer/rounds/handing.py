@@ -16,6 +16,7 @@ from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, given, left_over, residual_digest
 from peer.cohort.cohort import Accepted, Gathered, Seat
 from peer.contact.spread import Spread
+from peer.rounds.decoy import falsified
 from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residual, Residuals
 from peer.store import PeerStore
@@ -84,6 +85,7 @@ class Handing:
         self._spread = spread
         self._keep_body = keep_body
         self.shards = 0  # what claims say of those that lots are drawn from, where these are not all
+        self.is_decoy = False  # its lots' records are false
         self._in_hand: InHand | None = None
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
@@ -119,6 +121,8 @@ class Handing:
             newest: the newest commit known.
         """
         seat.work_over()
+        if self.is_decoy:
+            learnt.pile.say_instead(falsified(learnt.pile.records.lots, np.random.default_rng()))
         if seat.is_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)

@@ -6,10 +6,13 @@ did not get it asks for by itself, also after a restart of this peer.
 
 import asyncio
 import logging
+from pathlib import Path
 
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, StorageError, Weather
 from protocol.evidence import GIVE, Records, pages
+from protocol.exchange import MAX_AGE
+from protocol.manifest import Manifest
 from protocol.records import SignedClaim
 from swarm import waits
 from swarm.operator_line import OperatorLine
@@ -36,6 +39,19 @@ class OwnRecords:
         self._told = asyncio.Event()
         self._given = asyncio.Event()
         self._given.set()
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, line: OperatorLine, manifest: Manifest, directory: Path) -> "OwnRecords | None":
+        """Return those in ``directory``, kept for as long as audits of the run may ask for them; None: it has no audits."""
+        if not manifest.trust.is_audited:
+            return None
+        kept_rounds = manifest.trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
+        folder = RecordsFolder(directory, kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
+        return cls(endpoint, line, folder)
+
+    def round_of(self, claim: bytes) -> int | None:
+        """Return the round of one of this peer's claims; None: it is none, or too old."""
+        return self._folder.round_of(claim)
 
     async def serve(self) -> None:
         """Hand records to whoever asks, from now on."""

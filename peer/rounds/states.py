@@ -183,6 +183,21 @@ class States:
             self._teacher = (self._shelf.pin(blob), parameters)
         return self._teacher
 
+    async def of_lots(self, digest: bytes) -> tuple[Tensor, Tensor | None]:
+        """Return the parameters of a committed state, not the held one only, and of what the round after it learns from too.
+
+        Raises:
+            Unreachable: it is not here, and nobody gives it any more.
+            EncodingError: what has the digest is no state of this run's supernet.
+        """
+        state = state_from_pieces((await self._state(digest)).pieces, self._num_weights)
+        teacher = teacher_digest(state, self._plan)
+        if teacher is None:
+            return state.parameters, None
+        if self._teacher is not None and self._teacher[0] == teacher:
+            return state.parameters, self._teacher[1]
+        return state.parameters, state_from_pieces((await self._state(teacher)).pieces, self._num_weights).parameters
+
     def _adopt(self, state: State, blob: Blob) -> None:
         """Make ``state``, that of a commit, the state: one assignment."""
         self._held = state

@@ -91,17 +91,18 @@ def said_of(after: Next) -> dict[str, Any]:
     }
 
 
-def commit(run: OpenRun, contributions: Sequence[Made], *, is_saved: bool = True, **lies: Any) -> Next:
+def commit(run: OpenRun, contributions: Sequence[Made], *, extras: Sequence[bytes] = (), is_saved: bool = True, **lies: Any) -> Next:
     """Have a round of these committed as an aggregator does, but for the network; without ``is_saved`` it is killed right after that.
 
-    ``lies`` take the place of what is true of the round.
+    ``extras`` are entries before the round's. ``lies`` take the place of what is true of the round.
     """
     log, follower = run.log, run.follower
     round_ = log.ledger.round + 1
     run.bodies.append([(round_, one.kept) for one in contributions])
     listed = [log.ledger.listed(one.header, round_) for one in contributions]
     after = follower.follow(log.ledger, listed, [one.parsed for one in contributions])
-    log.commit([*entries_of([one.header for one in contributions]), entry_of(round_of(log.ledger, listed, **{**said_of(after), **lies}))])
+    round_entry = entry_of(round_of(log.ledger, listed, **{**said_of(after), **lies}))
+    log.commit([*extras, *entries_of([one.header for one in contributions]), round_entry])
     follower.adopt(after.state)
     if is_saved:
         follower.save(after.state, log.head, log.tree_head)

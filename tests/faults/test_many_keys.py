@@ -1,4 +1,4 @@
-"""Keys cost nothing: a hundred of them that hand in junk in every round, against a real log with its intake, over an in-memory network."""
+"""Keys cost nothing: a hundred that hand in junk, or well-formed poison, against a real log with its intake, over an in-memory network."""
 
 import asyncio
 import random
@@ -8,25 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from aggregator.attendants.live import unix_ms
 from aggregator.rounds.commits import Commits
 from aggregator.rounds.extras import WAITING, Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
-from aggregator.rounds.opening import filled_shelf, open_run
+from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.replay import replay_directory
 from aggregator.rounds.timeline import Timeline
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection
+from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
 from automl.data.digits import digits
-from exact.coding import body_groups, encode
+from exact.coding import body_groups, encode, parse
 from protocol.closing import Closing
 from protocol.encoding import pack
 from protocol.errors import MantaError
 from protocol.ledger import Ledger
-from protocol.signing import Identity, PublicKey, sha256
+from protocol.signing import Identity, PublicKey, peer_name, sha256
 from swarm.blobs import Blob
 from swarm.budget import FAULTS_FORGIVEN, MAX_KEYS
 from swarm.log_client import LogClient
@@ -57,6 +58,8 @@ class Scene:
     network: MemoryNetwork
     intake: Intake
     num_weights: int
+    run: OpenRun
+    weights: Weights
 
     def endpoint(self, identity: Identity) -> MemoryEndpoint:
         return self.network.endpoints.get(identity.public_key) or self.network.endpoint(identity.public_key)
@@ -70,13 +73,13 @@ class Scene:
         return encode("int16", values, ledger.floor_at(ledger.round))
 
 
-def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
+def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config: RunConfig = CONFIG) -> None:
     """Run ``story`` beside a log that commits rounds."""
 
     async def play() -> None:
-        run = open_run(CONFIG, directory, OPERATOR, digits())
+        run = open_run(config, directory, OPERATOR, digits())
         network = MemoryNetwork()
-        endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(MAX_ROWS)
+        endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(config.exchange.max_rows)
         with run.log as log:
             weights = Weights(log, run.bodies, run.follower.num_weights)
             news = NewsDesk(endpoint, log, closing, weights.of)
@@ -92,7 +95,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None
             committing = asyncio.create_task(commits.run())
             try:
                 async with asyncio.timeout(120):
-                    await story(Scene(lambda: log.ledger, network, intake, run.follower.num_weights))
+                    await story(Scene(lambda: log.ledger, network, intake, run.follower.num_weights, run, weights))
             finally:
                 committing.cancel()
                 await asyncio.wait([committing])
@@ -170,4 +173,55 @@ def test_a_hundred_keys_with_junk_push_nobody_out_who_took_part_before(tmp_path:
     in_scene(tmp_path / "aggregator", story)
     assert counted == {identity.public_key: ROUNDS for identity in HONEST}
     assert max(held) <= 2 * MAX_ROWS
+    assert replay_directory(tmp_path / "aggregator").rounds == ROUNDS
+
+
+async def hand_in_poison(scene: Scene, identity: Identity, direction: NDArray[np.float32]) -> None:
+    """Hand in a well-formed contribution on each base: the same direction as all others, a little noise, and records of nothing."""
+    client, seed = scene.client(identity), int.from_bytes(identity.public_key[:4], "big")
+    handed_in = -1
+    while not scene.ledger().finished:
+        ledger = scene.ledger()
+        if ledger.round == handed_in:
+            await asyncio.sleep(0.02)
+            continue
+        noise = np.random.default_rng(seed + ledger.round).standard_normal(scene.num_weights).astype(np.float32) / 1e5
+        groups = body_groups("int16", encode("int16", direction + noise, ledger.floor_at(ledger.round)), scene.num_weights)
+        try:
+            await client.hand_in(header_of(ledger, identity, lots=(1, 1, 1, 1), body=Blob.of(groups).root), groups)
+        except MantaError:
+            pass  # that round is over
+        handed_in = ledger.round
+
+
+def test_a_hundred_free_keys_move_the_mean_by_no_more_than_a_fifth_of_what_they_say(tmp_path: Path) -> None:
+    proven = tuple(peer_name(identity.public_key) for identity in HONEST)
+    config = CONFIG.model_copy(
+        update={"exchange": ExchangeSection(max_rows=128), "trust": TrustSection(mode="audited", proven=proven, proven_samples=10**6)}
+    )
+    shares: list[float] = []
+    crowds: list[int] = []
+
+    async def story(scene: Scene) -> None:
+        direction = np.random.default_rng(9).standard_normal(scene.num_weights).astype(np.float32) / 1000
+        free = [asyncio.create_task(hand_in_poison(scene, identity, direction)) for identity in JUNK]
+        await asyncio.gather(*(take_part(scene, identity) for identity in HONEST))
+        await asyncio.gather(*free)
+        ledger = scene.ledger()
+        for round_ in range(1, ROUNDS + 1):
+            table, weights = ledger.table_at(round_) or (), await scene.weights.of(round_)
+            bodies = {kept.header.contribution.digest: kept.body for kept in scene.run.bodies.read(round_)}
+            mean = np.zeros(scene.num_weights)
+            for one, weight in zip(table, weights, strict=True):
+                body = parse("int16", bodies[one.row.contribution], scene.num_weights)
+                mean += weight * body.values(ledger.floor_at(round_ - 1 - one.row.age)).astype(np.float64)
+            mean /= sum(weights)
+            if any(one.row.unproven < one.row.samples for one in table):  # else nobody proven came in time: then all weigh
+                shares.append(float(mean @ direction / np.square(direction, dtype=np.float64).sum()))
+                crowds.append(sum(one.row.unproven > 0 for one in table))
+
+    in_scene(tmp_path / "aggregator", story, config)
+    print(f"free keys in a table: {crowds}; parts of what they say that are in the mean: {[round(share, 3) for share in shares]}")
+    assert max(crowds) > 50
+    assert all(share < 0.21 for share in shares)
     assert replay_directory(tmp_path / "aggregator").rounds == ROUNDS

@@ -158,7 +158,7 @@ class Scene:
         devices = Devices((Device("cpu", 1),), True, "the CPU")
         settings = PeerConfig(dir=store.directory)
         evaluations = desk_of_evaluations(settings, identity, signed, Held(shelf, None), worker.num_weights, board, loop.held_round)
-        return loop, LimitedPeer(loop, crew, None, compute, evaluations, Traffic(), board, Limits(), lambda _: devices)
+        return loop, LimitedPeer(loop, crew, None, compute, evaluations, None, Traffic(), board, Limits(), lambda _: devices)
 
     async def end(self) -> None:
         """End everybody at once, as a second Ctrl-C does."""

@@ -37,6 +37,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("when_idle", '"5min"', 300, "90s", 90, 3600, None),
     ("schedule", '"22:00-07:00"', ((1320, 420),), "1:00-2:00", ((60, 120),), ((0, 0),), None),
     ("on_ac", "true", True, "no", False, True, False),
+    ("audit", "50", 50, "20%", 20, 30, 0),
     ("evaluation", "0", 0, "20%", 20, 30, 10),
     ("light", "true", True, "no", False, True, False),
     ("gateway", '["http://a/", "http://b/"]', ("http://a/", "http://b/"), "http://c/,http://d/", ("http://c/", "http://d/"), ("e:1",), ()),

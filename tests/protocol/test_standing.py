@@ -391,6 +391,18 @@ def test_audits_are_paid_out_of_a_part_of_the_pool_that_work_does_not_have() -> 
     assert ledger.credit_of(THIRD.public_key) == 12
 
 
+def test_where_it_takes_two_to_find_a_claim_good_both_are_paid() -> None:
+    ledger = ready(A, B, C, proven=tuple(sorted(peer.public_key for peer in (B, C))))
+    worth = ledger.standing.asked[1].worth
+    go_on(ledger, [A, B, C], [finding_of(ledger, B, A)])
+    go_on(ledger, [A, B, C], [finding_of(ledger, C, A, round=1)])
+    paid = {peer: dict(ledger.standing.account(peer.public_key).pending) for peer in (A, B, C)}
+    assert paid[B][3] - paid[A][3] == worth // 2
+    assert paid[C][4] - paid[A][4] == worth // 4
+    go_on(ledger, [A, B, C], [finding_of(ledger, OPERATOR, A, round=1)])  # and nobody for what is decided
+    assert ledger.credit_of(OPERATOR.public_key) == 0
+
+
 def test_in_an_open_run_all_is_final_at_once() -> None:
     ledger = ledger_of()
     go_on(ledger, [A, B])

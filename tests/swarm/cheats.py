@@ -7,6 +7,8 @@
 - again: the gradients of its first lots in every round
 - poison: honest lots, and a body of noise of the honest norm
 - dearest: every lot is of the largest architecture
+- yes: honest lots; of others' lots it computes nothing, and says that they hold (with --audit)
+- accuse: the same, and says that they differ
 """
 
 import sys
@@ -18,10 +20,13 @@ import numpy as np
 import torch
 
 from automl.training.lots import Lot, LotResult, Worker, project
+from peer.audits.auditor import Auditor
+from peer.audits.messages import Ask, Found
 from peer.rounds import handing
 from peer.training import workbench
 
-KINDS = ("noise", "images", "copied", "half", "tenth", "again", "poison", "dearest")
+KINDS = ("noise", "images", "copied", "half", "tenth", "again", "poison", "dearest", "yes", "accuse")
+LIARS = ("yes", "accuse")  # those that need --audit
 _honest = Worker.train
 
 
@@ -67,6 +72,29 @@ def _again() -> Callable[[Worker, Lot], LotResult]:
     return train
 
 
+class _Liar:
+    """Audits without a look."""
+
+    def __init__(self, holds: bool) -> None:
+        self._holds = holds
+
+    def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
+        pass
+
+    async def answer(self, ask: Ask) -> Found:
+        return Found(int(self._holds), ask.lots[ask.place].projection, "" if self._holds else "it says so", 1)
+
+    async def close(self) -> None:
+        pass
+
+
+def _lie(holds: bool) -> None:
+    async def start(*_: object) -> _Liar:
+        return _Liar(holds)
+
+    Auditor.start = start  # type: ignore[method-assign, assignment]
+
+
 def cheat(kind: str) -> None:
     """Make this process's peer cheat."""
     trains = {"noise": _noise, "images": _images, "copied": _copied, "half": _sparing(2, 1), "tenth": _sparing(10, 1), "again": _again()}
@@ -81,6 +109,8 @@ def cheat(kind: str) -> None:
         handing.made_of = poisoned
     elif kind == "dearest":
         workbench.place_of_lot = lambda count, base, key, index: 0
+    elif kind in LIARS:
+        _lie(kind == "yes")
     else:
         raise SystemExit(f"no such cheat: {kind}")
 

@@ -89,10 +89,10 @@ class Programs:
         """Start a peer, or start it again, with more arguments if there are any; it joins the aggregator's run."""
         self._start(name, "peer.cli", *self._joining(name, cohort), *arguments, environment=environment)
 
-    def start_cheat(self, name: str, kind: str) -> None:
-        """Start a peer that cheats (``tests.swarm.cheats``), alone."""
+    def start_cheat(self, name: str, kind: str, *arguments: str) -> None:
+        """Start a peer that cheats (``tests.swarm.cheats``), alone, with more arguments if there are any."""
         root = str(Path(__file__).resolve().parents[2])
-        self._start(name, "tests.swarm.cheats", kind, *self._joining(name, name), environment={"PYTHONPATH": root})
+        self._start(name, "tests.swarm.cheats", kind, *self._joining(name, name), *arguments, environment={"PYTHONPATH": root})
 
     def _joining(self, name: str, cohort: str) -> tuple[str, ...]:
         aggregator = self.status("aggregator")

@@ -21,6 +21,7 @@ def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp
         for name in HONEST:
             programs.start_peer(name, name)
         programs.start_cheat("cheat", "noise")
+        programs.expect_end("cheat")
         programs.wait_until(
             lambda: all(programs.status(name).get("rounds_counted", 0) for name in (*HONEST, "cheat")), "all of them count in a round"
         )
@@ -28,6 +29,9 @@ def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp
         programs.wait_until(lambda: programs.status("aggregator").get("audits", {}).get("against", 0) > 0, "the cheat is found")
         round_ = int(programs.status("aggregator")["round"])
         programs.wait_until(lambda: int(programs.status("aggregator")["round"]) >= round_ + 4, "what was found is in the log")
+        assert programs.wait_for_end("cheat") == 4  # it does not go on working for nothing
+        assert "audits found this peer guilty with round" in programs.status("cheat")["verdict"]
+        assert "run manta-peer doctor" in programs.log("cheat")
         for name in (*HONEST, "aggregator"):
             programs.interrupt(name)
             programs.wait_for_end(name)

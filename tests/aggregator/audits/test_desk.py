@@ -1,128 +1,20 @@
 """What a log finds of real lots: honest ones hold, false ones differ, those that nobody shows are withheld. In one process."""
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 
-from aggregator.audits.auditor import Auditor
-from aggregator.audits.desk import REFUSALS, Audits
+from aggregator.audits.desk import REFUSALS
 from aggregator.audits.jobs import FOLDER as JOBS
-from aggregator.audits.jobs import Found, Job, JobFolder
-from aggregator.audits.records import FOLDER
-from aggregator.rounds.opening import OpenRun
-from aggregator.settings.sections import TrustSection
-from automl.training.auditing import lot_of
-from automl.training.lots import Worker
-from automl.training.schedule import Plan, place_of_lot
-from protocol.audits import DIFFERS, HOLDS, LOT, SUM, WITHHELD, Finding, SignedFinding
-from protocol.encoding import pack
+from aggregator.audits.jobs import Found, Job
+from protocol.audits import DIFFERS, HOLDS, LOT, SUM, WITHHELD, SignedFinding
 from protocol.errors import LedgerError, StorageError
-from protocol.evidence import Records, pages
-from protocol.ledger import Ledger
-from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, LotRecord, SignedClaim
-from protocol.signing import Identity, PublicKey
-from swarm.memory import MemoryEndpoint, MemoryNetwork
+from protocol.evidence import pages
+from protocol.signing import PublicKey
+from swarm.memory import MemoryEndpoint
 from swarm.records import RecordsFolder, serve_records
-from tests.aggregator import real_run
-from tests.aggregator.made import Made, made_of
-from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, PEERS
-
-ONE, OTHER, THIRD = PEERS
-AUDITED = CONFIG.model_copy(update={"trust": TrustSection(mode="audited", kept_rounds=8, whole_percent=0)})
-
-
-@dataclass(frozen=True)
-class Work:
-    """A contribution of lots that were trained, and their records."""
-
-    made: Made
-    claim: SignedClaim
-    records: Records
-
-
-def trained(ledger: Ledger, peer: Identity, worker: Worker, *, seed: int | None = None, body: str = "honest") -> Work:
-    """Train a lot of each of the next round's architectures; on another seed's images, or for a false body, if that is asked for."""
-    manifest, plan, base = ledger.manifest, Plan.of(ledger.manifest), ledger.last_commit
-    round_, key = ledger.round + 1, peer.public_key
-    asked = plan.architectures(round_, "here")
-    blank = [
-        LotRecord(0, index, asked[place_of_lot(len(asked), base, key, index)].text, manifest.lot_samples, "1", bytes(32))
-        for index in range(4)
-    ]
-    claim = Claim(ledger.run, round_, base, key, key, "here", 1, (1, 1, 1, 1), bytes(32), b"", bytes(32), b"", 10)
-    lots = [lot_of(manifest, plan, claim, record) for record in blank]
-    results = [worker.train(lot if seed is None else replace(lot, run_seed=seed)) for lot in lots]
-    records = Records(tuple(replace(one, loss=f"{r.loss:.6g}", projection=r.projection) for one, r in zip(blank, results, strict=True)), ())
-    mean = torch.stack([result.gradient for result in results]).mean(0).numpy()
-    vector = mean if body == "honest" else np.roll(mean, 4096)
-    made = made_of(ledger, peer, vector, lots=(1, 1, 1, 1), lots_root=root([leaf_hash(pack(record)) for record in records.lots]))
-    return Work(made, made.header.claims[0], records)
-
-
-class Scene:
-    """A log with audits, whose process that computes is here."""
-
-    def __init__(self, directory: Path) -> None:
-        self.run: OpenRun = real_run.opened(directory, AUDITED)
-        self.network = MemoryNetwork()
-        self.folder = RecordsFolder(directory / FOLDER, kept_rounds=14, max_bytes=1 << 24)
-        self.jobs = JobFolder(directory)
-        self.findings: list[Finding] = []
-        self.said: list[str] = []
-        self.worker = Worker("classifier-tiny", DATASET)
-        self._auditor = Auditor(self.run.log.ledger.manifest, DATASET, directory)
-        endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.audits = Audits(endpoint, OPERATOR, self.run.log, self.folder, self.jobs, take=self._take, say=self.said.append)
-
-    async def _take(self, signed: SignedFinding) -> None:
-        self.run.log.ledger.check_extra(signed)
-        self.findings.append(signed.open())
-
-    def train(self, peer: Identity, **changes: object) -> Work:
-        assert self.run.follower.state is not None
-        self.worker.load(self.run.follower.state.parameters)
-        return trained(self.run.log.ledger, peer, self.worker, **changes)  # type: ignore[arg-type]
-
-    def commit(self, works: Sequence[Work]) -> None:
-        real_run.commit(self.run, sorted((work.made for work in works), key=lambda made: made.peer.public_key))
-        self.audits.committed()
-
-    def give(self, *works: Work) -> None:
-        for work in works:
-            for page in pages(work.claim, work.records):
-                self.folder.keep(page)
-
-    async def until(self, done: "object") -> None:
-        """Let the audits go on, and answer what they ask, until that holds."""
-        keeping = asyncio.create_task(self.audits.keep())
-        try:
-            async with asyncio.timeout(120):
-                while not done():  # type: ignore[operator]
-                    for name in await asyncio.to_thread(self.jobs.open):
-                        job = self.jobs.job(name)
-                        if isinstance(job, Job):
-                            self.jobs.answer(name, await asyncio.to_thread(self._auditor.answer, job))
-                    if keeping.done():
-                        keeping.result()
-                    await asyncio.sleep(0.01)
-        finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
-
-    def found(self, peer: Identity) -> dict[tuple[str, str], int]:
-        """Return how often what was found of a peer's claims, by check and outcome."""
-        counts: dict[tuple[str, str], int] = {}
-        for finding in self.findings:
-            claimed = self.run.log.ledger.standing.claimed(finding.round, finding.claim)
-            if claimed is not None and claimed.key == peer.public_key:
-                counts[finding.check, finding.outcome] = counts.get((finding.check, finding.outcome), 0) + 1
-        return counts
+from tests.aggregator.audits.real_lots import ONE, OTHER, THIRD, Scene
 
 
 @pytest.fixture

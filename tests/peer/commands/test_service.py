@@ -53,7 +53,7 @@ def test_where_systemd_does_not_answer_the_person_hears_what_to_type(tmp_path: P
 
 def test_what_needs_a_person_is_not_started_again(tmp_path: Path) -> None:
     lines = service.unit_text(tmp_path).splitlines()
-    assert {"Restart=on-failure", "RestartPreventExitStatus=2 3"} <= set(lines)
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2 3 4"} <= set(lines)
 
 
 def test_a_service_that_knows_no_run_says_so(tmp_path: Path, systemctl: Path) -> None:

@@ -1,0 +1,174 @@
+"""What a log leaves to peers that audit, what it looks at itself, and that nobody is accused before others were asked. In one process."""
+
+import asyncio
+import random
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aggregator.audits.volunteers import WAIT
+from protocol.audits import DIFFERS, HOLDS, LOT, Finding, LotEvidence, SignedFinding
+from protocol.duties import ASK, MAX_DUTIES_BYTES, AskDuties, Duties, Duty
+from protocol.encoding import pack, unpack
+from protocol.merkle import inclusion_proof, leaf_hash
+from protocol.records import entry_of
+from protocol.signing import Identity, PublicKey, peer_name
+from tests.aggregator import real_run
+from tests.aggregator.audits.real_lots import AUDITED, ONE, OTHER, THIRD, Scene, Work
+from tests.aggregator.real_run import OPERATOR
+
+TRUST = AUDITED.trust.model_copy(update={"proven": tuple(peer_name(each.public_key) for each in (OTHER, THIRD))})
+
+
+class _Never(random.Random):
+    """The operator looks at nothing itself."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+class _Always(random.Random):
+    """It looks at everything."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+class Audited(Scene):
+    """A log, and proven peers that ask it for work."""
+
+    async def ask(self, peer: Identity) -> tuple[Duty, ...]:
+        endpoint = self.network.endpoint(PublicKey(peer.public_key))
+        if ASK not in self.audits._endpoint.handlers:  # type: ignore[attr-defined]
+            await self.audits.serve(self.audits._endpoint)
+        answer = await endpoint.call(PublicKey(OPERATOR.public_key), ASK, pack(AskDuties(self.run.log.ledger.round)), timeout_s=60)
+        return unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES).duties
+
+    def say(self, peer: Identity, work: Work, duty: Duty, outcome: str) -> SignedFinding:
+        """Return a peer's finding, which may stand in the log."""
+        packed = [pack(record) for record in work.records.lots]
+        evidence = (LotEvidence(packed[duty.lot], tuple(inclusion_proof(map(leaf_hash, packed), duty.lot))),)
+        claim, run = duty.claim.digest, self.run.log.ledger.run
+        return SignedFinding.sign(
+            Finding(run, peer.public_key, claim, duty.round, duty.row, duty.check, duty.lot, outcome, bytes(32), evidence), peer
+        )
+
+    async def play(self, scenario: Coroutine[Any, Any, None]) -> None:
+        async with self.at_work():
+            await scenario
+
+    def go_on(self, *findings: SignedFinding) -> None:
+        """Commit a round of somebody whose records nobody has."""
+        for signed in sorted(findings, key=lambda each: each.digest):
+            self.run.log.ledger.check_extra(signed)
+        extras = [entry_of(signed) for signed in sorted(findings, key=lambda each: each.digest)]
+        real_run.commit(self.run, [real_run.made(self.run.log.ledger, OTHER, seed=self.run.log.ledger.round)], extras=extras)
+        self.audits.committed()
+
+
+def audited(directory: Path, rng: random.Random) -> Audited:
+    return Audited(directory, AUDITED.model_copy(update={"trust": TRUST}), rng)
+
+
+def of(duties: tuple[Duty, ...], peer: Identity) -> list[Duty]:
+    return [duty for duty in duties if duty.claim.open().key == peer.public_key]
+
+
+def test_what_two_volunteers_find_good_is_not_looked_at_by_the_operator(tmp_path: Path) -> None:
+    scene = audited(tmp_path, _Never())
+
+    async def scenario() -> None:
+        work = scene.train(ONE)
+        scene.give(work)
+        scene.commit([work])
+        assert await scene.ask(OTHER) == await scene.ask(THIRD) == ()  # no beacon yet
+        scene.go_on()
+        (duty,) = of(await scene.ask(OTHER), ONE)
+        assert await scene.ask(THIRD) == (duty,)
+        assert await scene.ask(ONE) == ()  # who is not proven has no say
+        await scene.wait(lambda: scene.audits.totals.left)
+        scene.go_on(scene.say(OTHER, work, duty, HOLDS), scene.say(THIRD, work, duty, HOLDS))
+        assert of(await scene.ask(THIRD), ONE) == []
+        assert scene.run.log.ledger.standing.samples[ONE.public_key] == 4 * 32
+        asked = scene.audits.rounds_asked
+        scene.go_on()
+        await scene.wait(lambda: scene.audits.rounds_asked > asked)
+        assert not scene.found(ONE)
+
+    with scene.run.log:
+        asyncio.run(scene.play(scenario()))
+
+
+def test_what_volunteers_do_not_answer_the_operator_looks_at_itself(tmp_path: Path) -> None:
+    scene = audited(tmp_path, _Never())
+
+    async def scenario() -> None:
+        work = scene.train(ONE)
+        scene.give(work)
+        scene.commit([work])
+        await scene.ask(OTHER)
+        await scene.ask(THIRD)
+        for _ in range(1 + WAIT):
+            asked = scene.audits.rounds_asked
+            scene.go_on()
+            assert len(of(await scene.ask(OTHER), ONE)) == len(of(await scene.ask(THIRD), ONE)) == 1
+            await scene.wait(lambda asked=asked: scene.audits.rounds_asked > asked)
+        await scene.wait(lambda: scene.found(ONE))
+        assert scene.found(ONE) == {(LOT, HOLDS): 1}
+        assert scene.audits.totals.left >= 1
+
+    with scene.run.log:
+        asyncio.run(scene.play(scenario()))
+
+
+@pytest.mark.parametrize("says", [DIFFERS, HOLDS])
+def test_nobody_is_accused_before_others_were_asked_and_who_says_otherwise_is_found_out(tmp_path: Path, says: str) -> None:
+    scene = audited(tmp_path, _Always())
+
+    async def scenario() -> None:
+        work = scene.train(ONE, seed=99)
+        scene.give(work)
+        scene.commit([work])
+        await scene.ask(OTHER)
+        await scene.ask(THIRD)
+        scene.go_on()
+        await scene.wait(lambda: scene.audits.totals.lots)
+        await scene.wait(lambda: scene.audits._doubts)
+        assert scene.said == []
+        (duty,) = of(await scene.ask(OTHER), ONE)
+        scene.go_on(scene.say(OTHER, work, duty, says), scene.say(THIRD, work, duty, DIFFERS))
+        assert set(scene.run.log.ledger.standing.guilty) == set()
+        await scene.wait(lambda: scene.findings)
+        (found,) = [finding for finding in scene.findings if finding.claim == work.claim.digest]
+        assert found.outcome == DIFFERS
+        assert scene.audits.totals.lots == (2 if says == HOLDS else 1)  # it looked again, where one contradicts
+        scene.go_on(SignedFinding.sign(found, OPERATOR))
+        guilty = {ONE.public_key, *((OTHER.public_key,) if says == HOLDS else ())}
+        assert set(scene.run.log.ledger.standing.guilty) == guilty
+
+    with scene.run.log:
+        asyncio.run(scene.play(scenario()))
+
+
+def test_an_operator_that_computed_wrongly_once_accuses_nobody(tmp_path: Path) -> None:
+    scene = audited(tmp_path, _Always())
+
+    async def scenario() -> None:
+        work = scene.train(ONE)
+        scene.give(work)
+        scene.commit([work])
+        await scene.ask(OTHER)
+        await scene.ask(THIRD)
+        scene.go_on()
+        scene.errs = 1
+        await scene.wait(lambda: scene.audits._doubts)
+        (duty,) = of(await scene.ask(OTHER), ONE)
+        scene.go_on(scene.say(OTHER, work, duty, HOLDS), scene.say(THIRD, work, duty, HOLDS))
+        await scene.wait(lambda: scene.found(ONE))
+        assert scene.found(ONE) == {(LOT, HOLDS): 1}
+        assert scene.said == []
+
+    with scene.run.log:
+        asyncio.run(scene.play(scenario()))

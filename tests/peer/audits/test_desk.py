@@ -1,0 +1,214 @@
+"""The desk that audits others' lots, over a network in memory: what it takes up, what it says, and when it does nothing."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from peer.aside.aside import AsideLost
+from peer.audits.desk import AGAIN_S, AuditDesk, Known
+from peer.audits.messages import Ask, Found
+from peer.status import PeerStatus, StatusBoard
+from peer.store import PeerStore
+from peer.voice import Voice
+from protocol.audits import DIFFERS, HOLDS, LOT, Finding, SignedFinding
+from protocol.duties import ASK, Duties, Duty
+from protocol.encoding import pack, unpack
+from protocol.evidence import ASK as RECORDS
+from protocol.evidence import Records, pages
+from protocol.notes import TreeHead
+from protocol.operators import Operators
+from protocol.receipts import ProvenRound
+from protocol.records import LotRecord, open_entry
+from protocol.signing import Digest, Identity, PublicKey, sha256
+from protocol.trust import lots_audited
+from swarm.memory import MemoryNetwork
+from swarm.operator_line import OperatorLine
+from tests.audited import OPERATOR, audited_ledger, claimed_of, go_on, records_of, work_of
+from tests.contributions import PEERS
+from tests.swarm.virtual_time import run_virtual
+
+A, B = PEERS[:2]
+WEIGHTS = torch.zeros(4)
+
+
+class Auditor:
+    """Finds what it is told to find."""
+
+    def __init__(self, scene: "Scene") -> None:
+        self._scene = scene
+        self.is_closed = False
+
+    def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
+        self._scene.loaded += 1
+
+    async def answer(self, ask: Ask) -> Found:
+        self._scene.asked.append(ask)
+        await asyncio.sleep(1.0)
+        self._scene.fail()
+        return Found(int(self._scene.holds), b"p" * 32, "", 1000)
+
+    async def close(self) -> None:
+        self.is_closed = True
+
+
+class Scene:
+    """A log in memory, in which A has a claim that B is asked about, and B's desk."""
+
+    def __init__(self, directory: Path) -> None:
+        self.ledger = audited_ledger(proven=(B.public_key,))
+        self.network = MemoryNetwork()
+        self.claim = work_of(self.ledger, A)
+        self.commits: dict[int, ProvenRound] = {}
+        for _ in range(2):
+            go_on(self.ledger, [A])
+            newest = self.ledger.newest
+            assert newest is not None
+            self.commits[newest.round] = ProvenRound(newest, Digest(self.ledger.last_commit), TreeHead("log", 1, sha256(b"root")))
+        claimed = claimed_of(self.ledger, A)
+        assert claimed.digest == self.claim.digest
+        beacon = self.commits[2].commit
+        (lot, *_) = lots_audited(self.ledger.manifest.trust, beacon, claimed.digest, claimed.lots)
+        self.duty = Duty(self.claim, claimed.round, claimed.row, LOT, lot)
+        self.duties: tuple[Duty, ...] = (self.duty,)
+        self.records = tuple(unpack(LotRecord, record, max_bytes=1024) for record in records_of(A.public_key))
+        self.extras: list[Finding] = []
+        self.asked: list[Ask] = []
+        self.loaded = 0
+        self.holds = True
+        self.fail: Callable[[], None] = lambda: None
+        self.auditors: list[Auditor] = []
+        status = PeerStatus("12D", "k", "r", "n", "c", "cpu", 9)
+        self.board = StatusBoard(PeerStore(directory), status, Voice())
+        known = Known(lambda: self.ledger.round, self.commits.get, self._weights)
+        endpoint = self.network.endpoint(PublicKey(B.public_key))
+        self.desk = AuditDesk(
+            endpoint,
+            OperatorLine(endpoint, Operators.of(self.ledger.manifest, self.ledger.run)),
+            B,
+            self.ledger.manifest,
+            self.ledger.run,
+            known,
+            self._start,
+            self.board,
+        )
+        self.desk.limit(100, 100)
+        self.states: list[bytes] = []
+
+    async def _weights(self, digest: bytes) -> tuple[torch.Tensor, torch.Tensor | None]:
+        self.states.append(digest)
+        return WEIGHTS, None
+
+    async def _start(self) -> Auditor:
+        self.auditors.append(Auditor(self))
+        return self.auditors[-1]
+
+    async def _on_ask(self, _caller: PublicKey, _request: bytes) -> bytes:
+        done = {(finding.claim, finding.lot) for finding in self.extras}
+        return pack(Duties(tuple(duty for duty in self.duties if (duty.claim.digest, duty.lot) not in done)))
+
+    async def _on_extra(self, _caller: PublicKey, request: bytes) -> bytes:
+        signed = open_entry(request)
+        assert isinstance(signed, SignedFinding)
+        self.ledger.check_extra(signed)
+        self.extras.append(signed.open())
+        return b""
+
+    async def _on_records(self, _caller: PublicKey, _request: bytes) -> bytes:
+        (page,) = pages(self.claim, Records(self.records, ()))
+        return pack(page)
+
+    def play(self, until: Callable[[], object], *, records_at: Identity = OPERATOR, virtual_s: float = 100.0) -> None:
+        """Let the desk work until that holds, or so much time is over."""
+
+        async def work() -> None:
+            log = self.network.endpoint(PublicKey(OPERATOR.public_key))
+            await log.serve(ASK, self._on_ask)
+            await log.serve("extra", self._on_extra)
+            who = log if records_at is OPERATOR else self.network.endpoint(PublicKey(records_at.public_key))
+            await who.serve(RECORDS, self._on_records)
+            keeping = asyncio.create_task(self.desk.keep())
+            ends = asyncio.get_running_loop().time() + virtual_s
+            while not until() and asyncio.get_running_loop().time() < ends and not keeping.done():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)
+
+        run_virtual(work())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_it_says_what_it_found_and_the_log_may_take_it(scene: Scene, holds: bool) -> None:
+    scene.holds = holds
+    scene.play(lambda: scene.extras)
+    (found,) = scene.extras
+    assert (found.outcome, found.auditor, found.claim) == (HOLDS if holds else DIFFERS, B.public_key, scene.claim.digest)
+    assert scene.states == [scene.ledger.manifest.initial_state]
+    assert (scene.asked[0].lots, scene.asked[0].place) == (scene.records, scene.duty.lot)
+    assert (scene.board.status.audits, scene.board.status.audits_against) == (1, int(not holds))
+    assert scene.auditors[0].is_closed
+
+
+def test_records_that_the_log_has_not_got_come_from_who_made_them(scene: Scene) -> None:
+    scene.play(lambda: scene.extras, records_at=A)
+    assert len(scene.extras) == 1
+
+
+def test_it_audits_nothing_that_the_beacon_does_not_ask(scene: Scene) -> None:
+    other = work_of(scene.ledger, A)  # a claim on the newest base, of which no table is known
+    scene.duties = (
+        replace(scene.duty, lot=(scene.duty.lot + 1) % 3),
+        replace(scene.duty, round=2),
+        replace(scene.duty, check="whole", lot=0),
+        replace(scene.duty, claim=other),
+    )
+    scene.play(lambda: False)
+    assert scene.asked == scene.extras == []
+
+
+def test_a_log_that_is_away_is_told_later_and_nothing_is_computed_twice(scene: Scene) -> None:
+    scene.network.lost = lambda _caller, _key, method: method == "extra" and len(tries) < 3 and (tries.append(1) or True)
+    tries: list[int] = []
+    scene.play(lambda: scene.extras)
+    assert len(scene.extras) == len(scene.asked) == 1
+    assert len(tries) == 3
+
+
+def test_without_a_share_or_while_it_is_paused_it_asks_nobody(scene: Scene) -> None:
+    scene.desk.limit(0, 100)
+    seen: list[int] = []
+
+    def turn() -> bool:
+        """Count what was asked of the process: with no share, while it is paused, and after that."""
+        at = asyncio.get_running_loop().time()
+        if len(seen) < 2 and at >= 20.0 * (1 + len(seen)):
+            seen.append(len(scene.asked))
+            if len(seen) == 1:
+                scene.desk.pause()
+                scene.desk.limit(50, 100)
+            else:
+                scene.desk.resume()
+        return bool(scene.extras)
+
+    scene.play(turn)
+    assert seen == [0, 0]
+    assert len(scene.extras) == 1
+
+
+def test_what_computes_is_started_again_but_not_for_ever(scene: Scene) -> None:
+    def die() -> None:
+        raise AsideLost("it has ended")
+
+    scene.fail = die
+    scene.play(lambda: False, virtual_s=10 * AGAIN_S)
+    assert len(scene.auditors) == 3
+    assert all(auditor.is_closed for auditor in scene.auditors)
+    assert scene.extras == []
