@@ -170,9 +170,9 @@ def test_any_flipped_node_is_found_and_names_the_entry_that_completed_it(directo
 )
 def test_whatever_else_was_changed_is_found(directory: Path, statement: str, complaint: str) -> None:
     change(directory, statement)
-    with pytest.raises(StorageError, match="of another log"):
+    with pytest.raises(StorageError, match=complaint):
         verified(directory)
-    with pytest.raises(StorageError, match="of another log"):
+    with pytest.raises(StorageError, match=complaint):
         reopen(directory)
 
 
