@@ -2,23 +2,26 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from protocol.errors import UserError
+from protocol.errors import RemoteFault, UserError
 from swarm import control
 from swarm.disk import DirectoryLock
 from swarm.farewells import Farewell
 
 WHO = "aggregator"
+REVOKED = "taken back"
 _LOOK_S = 0.2
 
 
 class Stopping:
     """Answers the operator; knows whether the program was told to stop, and with which words to its peers."""
 
-    def __init__(self, run: bytes) -> None:
-        """Prepare; ``told`` is done at the first word to stop."""
+    def __init__(self, run: bytes, revoke: Callable[[str, bytes], Awaitable[None]]) -> None:
+        """Prepare; ``told`` is done at the first word to stop, ``revoke`` takes back a key or an invitation."""
         self._run = run
+        self._revoke = revoke
         self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.farewell: Farewell | None = None
 
@@ -26,6 +29,8 @@ class Stopping:
         """Return the answer to a line of words."""
         try:
             asked = json.loads(words)
+            if "revoke" in asked:
+                return await self._revoked(str(asked["revoke"]), bytes.fromhex(asked["target"]))
             farewell = Farewell(self._run, int(asked["is_over"]), str(asked["reason"]))
         except (ValueError, KeyError, TypeError):
             return "unknown words"
@@ -34,6 +39,23 @@ class Stopping:
         self.farewell = farewell
         self.told.set_result(None)
         return "stopping"
+
+    async def _revoked(self, what: str, target: bytes) -> str:
+        try:
+            await self._revoke(what, target)
+        except (RemoteFault, ValueError) as error:  # the latter: words of another program
+            return str(error)
+        return REVOKED
+
+
+def tell_to_revoke(directory: Path, what: str, target: bytes) -> str:
+    """Tell the aggregator of ``directory`` to take back a key or an invitation; return its answer: ``REVOKED``, or why not.
+
+    Raises:
+        UserError: none runs there.
+        Unreachable: it does not answer.
+    """
+    return control.tell(directory, json.dumps({"revoke": what, "target": target.hex()}), who=WHO)
 
 
 def tell_to_stop(directory: Path, *, is_over: bool, reason: str) -> str:

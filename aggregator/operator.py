@@ -49,6 +49,7 @@ from aggregator.rounds.intake import Intake
 from aggregator.rounds.measures import Measures, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.rounds.revocations import RevocationDesk
 from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig, load_run_file, template
@@ -159,7 +160,7 @@ class Operator:
         self.status = OperatorStatus(
             run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
         )
-        self._stopping = Stopping(run)
+        self._stopping = Stopping(run, lambda what, target: self._revocations.revoke(what, target))
         self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
 
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
@@ -237,6 +238,7 @@ class Operator:
         look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
         self._measures = Measures(self._directory / "measures")
         self._admissions = AdmissionDesk(watched, identity, lambda: log.ledger, self._commits.append)
+        self._revocations = RevocationDesk(watched, identity, lambda: log.ledger, self._commits.append)
         self._fronts = Fronts(gate, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
         self._news = NewsDesk(watched, log, closing, weights.of)
         self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
@@ -270,7 +272,15 @@ class Operator:
         if manifest.admission.is_open:
             return node
         gate = Gate(
-            node, Known(manifest, self._run.signed.run, lambda key: key in self._log.ledger.admitted), None, stranger_told(manifest)
+            node,
+            Known(
+                manifest,
+                self._run.signed.run,
+                lambda key: key in self._log.ledger.admitted,
+                lambda key: self._log.ledger.admitted.is_out(key),
+            ),
+            None,
+            stranger_told(manifest),
         )
         await gate.open()
         return gate
@@ -332,6 +342,8 @@ class Operator:
         await self._extras.start()
         if self._log.ledger.manifest.admission.how == INVITATION:
             await self._admissions.start()
+        if not self._log.ledger.manifest.admission.is_open:
+            await self._revocations.start()
         await self._commits.run()
         await asyncio.Event().wait()
 

@@ -5,6 +5,7 @@ from collections import Counter
 from protocol.admission import INVITATION, Invitation, SignedAdmission
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
+from protocol.revocation import PEER, Revocation, SignedRevocation
 
 NOT_ADMITTED = "its key was not admitted to the run"
 
@@ -22,12 +23,17 @@ class Admitted:
         self._keys: dict[bytes, bytes] = {}  # that an invitation let in -> its digest
         self._used: Counter[bytes] = Counter()  # invitation, by its digest -> keys that it let in
         self._let_in: Counter[bytes] = Counter()  # the same by issuer
+        self._operators = frozenset(manifest.operators)
+        self._out: dict[bytes, int] = {}  # keys that were taken back -> the round that was open then
+        self._void: set[bytes] = set()  # invitations that were taken back, by their digests
+        self.revocations: tuple[SignedRevocation, ...] = ()  # in the log's order
 
     def copy(self) -> "Admitted":
         """Return the same, which can go another way."""
         other = Admitted.__new__(Admitted)
         other.__dict__.update(self.__dict__)
         other._keys, other._used, other._let_in = self._keys.copy(), self._used.copy(), self._let_in.copy()
+        other._out, other._void = self._out.copy(), self._void.copy()
         return other
 
     def __eq__(self, other: object) -> bool:
@@ -36,7 +42,18 @@ class Admitted:
     __hash__ = None  # type: ignore[assignment]
 
     def __contains__(self, key: object) -> bool:
-        return self._rule.is_open or key in self._always or key in self._keys
+        return self._rule.is_open or (key not in self._out and (key in self._always or key in self._keys))
+
+    def is_out(self, key: bytes) -> bool:
+        """Return whether a key was taken back."""
+        return key in self._out
+
+    def may_stand(self, key: bytes, round: int) -> bool:
+        """Return whether the table of ``round`` may have a claim of ``key``.
+
+        Of one that was taken back that of the round which was open then and that of the next one may: what it has tickets for is kept.
+        """
+        return key in self or (key in self._out and round <= self._out[key] + 1)
 
     @property
     def keys(self) -> tuple[bytes, ...]:
@@ -58,6 +75,42 @@ class Admitted:
         self._let_in[invitation.issuer] += 1
         return admission.key
 
+    def take_back(self, signed: SignedRevocation, round: int) -> None:
+        """Take a revocation while ``round`` is open. On any error nothing has changed.
+
+        Raises:
+            EncodingError, SignatureError: as ``SignedRevocation.open``.
+            LedgerError: it takes nothing back; the message says why.
+        """
+        revocation = self.check_revocation(signed)
+        if revocation.what == PEER:
+            self._out[revocation.target] = round
+        else:
+            self._void.add(revocation.target)
+        self.revocations = (*self.revocations, signed)
+
+    def check_revocation(self, signed: SignedRevocation) -> Revocation:
+        """Return the revocation, which could be taken now.
+
+        Raises:
+            EncodingError, SignatureError, LedgerError: as ``take_back``.
+        """
+        revocation = signed.open()
+        if revocation.run != self._run or revocation.operator not in self._operators:
+            raise LedgerError("a revocation of another run, or of somebody who is no operator of it")
+        if self._rule.is_open:
+            raise LedgerError("the run is open to everybody: nobody was let in, so nothing can be taken back")
+        if revocation.what == PEER:
+            if revocation.target in self._operators:
+                raise LedgerError("an operator of the run stays in")
+            if revocation.target not in self:
+                raise LedgerError("this key is not in, or was taken back before")
+        elif self._rule.how != INVITATION:
+            raise LedgerError("nobody is invited to this run")
+        elif revocation.target in self._void:
+            raise LedgerError("this invitation was taken back before")
+        return revocation
+
     def check(self, signed: SignedAdmission, round: int) -> None:
         """Check that an admission could be taken now.
 
@@ -76,6 +129,10 @@ class Admitted:
             raise LedgerError("the invitation is signed by a key that may not invite")
         if key in self:
             raise LedgerError("the key is in already")
+        if key in self._out:
+            raise LedgerError("an operator of the run took this key's admission back")
+        if digest in self._void or invitation.issuer in self._out:
+            raise LedgerError("an operator of the run took the invitation back")
         if round > invitation.until_round:
             raise LedgerError(f"the invitation ended with round {invitation.until_round}")
         if self._used[digest] >= invitation.keys:

@@ -1,10 +1,10 @@
 """What a valid next entry is: the pure fold over a run's entries, from its signed manifest on.
 
-Between two round entries stand the admissions of keys that came in since; then extras, sorted by digest; then the contributions of a table,
-sorted by founder, each right after the claims that it lists: ``admission* extra* (claim+ contribution)+ round``. Who is admitted is in at
-once, extras take effect with the round's entry. A key's work on one base counts once, and a key stands once in a table. A claim names the
-founder of its cohort, and stands in that founder's contribution or alone in one of its own key: a claim's bytes don't say how it is handed
-in.
+Between two round entries stand the admissions of keys that came in since, and what was taken back; then extras, sorted by digest; then the
+contributions of a table, sorted by founder, each right after the claims that it lists: ``(admission | revocation)* extra* (claim+
+contribution)+ round``. Who is admitted is in at once, extras take effect with the round's entry. A key's work on one base counts once, and
+a key stands once in a table. A claim names the founder of its cohort, and stands in that founder's contribution or alone in one of its own
+key: a claim's bytes don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
 caller's (``aggregator.rounds.replay`` computes them again).
@@ -32,6 +32,7 @@ from protocol.records import (
     Threshold,
     commit_digest,
 )
+from protocol.revocation import SignedRevocation
 from protocol.rewards import share_out
 from protocol.signing import Digest
 from protocol.standing import Standing, claimed_in
@@ -242,8 +243,8 @@ class Ledger:
         step: Step | None = None
         if isinstance(record, SignedClaim):
             self._take_claim(record)
-        elif isinstance(record, SignedAdmission):
-            self._take_admission(step := record)
+        elif isinstance(record, SignedAdmission | SignedRevocation):
+            self._take_word(step := record)
         elif isinstance(record, SignedContribution):
             self._take_contribution(record)
         elif isinstance(record, Round):
@@ -259,7 +260,7 @@ class Ledger:
             self._take_turn(step)
             self._size = step.index + 1
         else:
-            self._take_admission(step)
+            self._take_word(step)
             self._size += 1
 
     def next_open_ms(self, listed: Sequence[Listed]) -> int:
@@ -267,10 +268,13 @@ class Ledger:
         lots_ms = [lot_ms for one in listed for lot_ms in one.lots_ms]
         return next_open_ms(self.manifest.exchange, self.open_ms, sum(one.counted for one in listed), lots_ms)
 
-    def _take_admission(self, signed: SignedAdmission) -> None:
+    def _take_word(self, signed: SignedAdmission | SignedRevocation) -> None:
         if not self.is_between_rounds:
-            raise LedgerError("an admission in the middle of a table")
-        self.admitted.take(signed, self.round + 1)
+            raise LedgerError("an admission, or a revocation, in the middle of a table")
+        if isinstance(signed, SignedAdmission):
+            self.admitted.take(signed, self.round + 1)
+        else:
+            self.admitted.take_back(signed, self.round + 1)
 
     def _take_extra(self, signed: SignedExtra) -> None:
         self.check_extra(signed)
@@ -358,7 +362,7 @@ class Ledger:
 
     def _fault_of(self, claim: Claim, round: int) -> str | None:
         """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
-        if claim.key not in self.admitted:
+        if not self.admitted.may_stand(claim.key, round):
             return NOT_ADMITTED
         fault = work_fault(self.manifest, self.course, claim)
         if fault is not None:

@@ -13,6 +13,7 @@ from protocol.audits import SignedExtra, SignedFinding, SignedPlant, SignedRevea
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
+from protocol.revocation import SignedRevocation
 from protocol.shards import MAX_SHARDS
 from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
 from protocol.sizes import ALL, is_size, size_of
@@ -264,7 +265,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger record: ``kind`` says what is packed in the body: a "round", or, signed, a "claim", "contribution", "admission" or extra."""
+    """A ledger record: ``kind`` says what is packed in the body: a "round", or something signed, as ``_ENTRIES`` has it."""
 
     kind: str
     body: bytes
@@ -275,6 +276,7 @@ class Entry:
 
 _ENTRIES: dict[str, type] = {
     "admission": SignedAdmission,
+    "revocation": SignedRevocation,
     "claim": SignedClaim,
     "contribution": SignedContribution,
     "round": Round,
@@ -282,7 +284,7 @@ _ENTRIES: dict[str, type] = {
     "plant": SignedPlant,
     "reveal": SignedReveal,
 }
-Logged = SignedAdmission | SignedClaim | SignedContribution | Round | SignedExtra
+Logged = SignedAdmission | SignedRevocation | SignedClaim | SignedContribution | Round | SignedExtra
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from protocol.admission import SignedAdmission
 from protocol.audits import Extra
 from protocol.listed import Table
 from protocol.records import Round
+from protocol.revocation import SignedRevocation
 from protocol.signing import Digest
 from protocol.standing import Claimed
 
@@ -28,4 +29,4 @@ class Turn:
         return [extra for _, extra in self.table.extras]
 
 
-Step = Turn | SignedAdmission
+Step = Turn | SignedAdmission | SignedRevocation

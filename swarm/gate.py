@@ -7,8 +7,9 @@ anything. Whoever was not admitted may still fetch the manifest, measure a round
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.admission import LIST, MAX_PASS_BYTES, SignedPass
 from protocol.encoding import pack, unpack
@@ -17,7 +18,9 @@ from protocol.manifest import Manifest
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Handler, OwnNode, Refused
+from swarm.tasks import together
 
+TAKEN_BACK = "an operator of the run took this key's admission back"
 NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
 _LOGS = (
     "commit-after",
@@ -28,7 +31,7 @@ _LOGS = (
     "histories",
     "entries",
 )  # commits, heads, what proves two histories
-PUBLIC = frozenset(("manifest", "ping", "admission", "pass", *_LOGS))  # methods that answer everybody
+PUBLIC = frozenset(("manifest", "ping", "admission", "pass", "revoked", *_LOGS))  # methods that answer everybody
 MAX_KNOWN = 65_536  # keys that showed a pass
 _MAX_SIGNED_PASS_BYTES = MAX_PASS_BYTES + 80
 _MAX_CARRIED_BYTES = 4096
@@ -60,22 +63,35 @@ class Carried:
 class Known:
     """Who may take part, as far as this node knows."""
 
-    def __init__(self, manifest: Manifest, run: bytes, is_in: Callable[[PublicKey], bool]) -> None:
-        """Know what the manifest names; ``is_in`` says who else is, as a copy of the log or the manifest says it."""
+    def __init__(
+        self, manifest: Manifest, run: bytes, is_in: Callable[[PublicKey], bool], is_out: Callable[[PublicKey], bool] = lambda _key: False
+    ) -> None:
+        """Know what the manifest names.
+
+        Args:
+            manifest: the run's.
+            run: its id.
+            is_in: says who is, without any pass, as a copy of the log or the manifest says it.
+            is_out: says whose admission was taken back, whatever pass it shows.
+        """
         self._run = run
         self._operators = manifest.operators
         self._is_in = is_in
+        self._is_out = is_out
         self._passed: OrderedDict[PublicKey, None] = OrderedDict()
 
     def __contains__(self, key: PublicKey) -> bool:
-        return self._is_in(key) or key in self._passed
+        return not self._is_out(key) and (self._is_in(key) or key in self._passed)
 
     def learn(self, key: PublicKey, shown: SignedPass) -> None:
         """Take a pass that ``key`` shows.
 
         Raises:
             EncodingError, SignatureError: it is none of this key's.
+            NotAdmitted: its admission was taken back.
         """
+        if self._is_out(key):
+            raise NotAdmitted(f"{NOT_ADMITTED}: {TAKEN_BACK}")
         if key in self._passed:
             return
         shown.check(self._run, key, self._operators)
@@ -108,7 +124,9 @@ class Known:
 class Gate:
     """A node, held to a run's admission. Implements ``swarm.rpc.OwnNode``."""
 
-    def __init__(self, node: OwnNode, known: Known, own: SignedPass | None, why: str) -> None:
+    def __init__(
+        self, node: OwnNode, known: Known, own: SignedPass | None, why: str, keep: Callable[[], Coroutine[Any, Any, None]] | None = None
+    ) -> None:
         """Prepare; ``open`` holds the DHT to it.
 
         Args:
@@ -116,11 +134,13 @@ class Gate:
             known: who may take part.
             own: this node's pass; None: the manifest names its key.
             why: what a stranger is told.
+            keep: learns meanwhile who is out, until it is cancelled; it runs beside ``watch_daemon``, and what it raises ends that.
         """
         self._node = node
         self._known = known
         self._own = own
         self._why = why
+        self._keep = keep
 
     async def open(self) -> None:
         """Keep records of those alone who are in, and take passes, from now on."""
@@ -203,4 +223,4 @@ class Gate:
 
     async def watch_daemon(self) -> None:
         """See ``OwnNode.watch_daemon``."""
-        await self._node.watch_daemon()
+        await (self._node.watch_daemon() if self._keep is None else together(self._node.watch_daemon(), self._keep()))

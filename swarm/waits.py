@@ -66,6 +66,8 @@ ABSENT_S = 8.0  # so much more than that went by: nothing ran here
 
 LOOK_AT_COMPUTER_S = 5.0  # between two looks at what a person's limits ask of this computer: its clock, power, use, heat
 
+REVOKED_S = 10.0  # from one look at whose admission was taken back to the next
+
 # In a cohort. Beside these its founder's timetable decides, which follows from the time that a round leaves.
 LEAVE_S = 2.0  # to tell the others that this peer leaves
 HELLO_S = 10.0  # a proof for a proof, from memory

@@ -180,6 +180,8 @@ MISTAKES = [
     (("aggregator.cli", "invite", "--dir", "missing"), "holds no"),
     (("aggregator.cli", "invite", "--dir", "kept"), "nobody can be invited to it"),
     (("aggregator.cli", "invite", "--keys", "3"), "give the run's folder with --dir"),
+    (("aggregator.cli", "revoke", "--dir", "missing"), "say what is taken back"),
+    (("aggregator.cli", "revoke", "--dir", "missing", "--peer", NODE.rpartition("/")[2]), "holds no log"),
     (("peer.cli", "join", "--invitation", "garbage", "--initial-peers", NODE), "garbage is no invitation"),
     (("aggregator.cli", "recover", "to", "--dir", "missing"), "holds no log"),
     (("aggregator.cli", "witness", "--of", "nowhere", "--dir", "missing"), "is no peer address"),

@@ -1,4 +1,4 @@
-"""The command of manta-aggregator that invites peers to a run that is not open to everybody. Parses, calls, prints, exits."""
+"""The commands of manta-aggregator that let peers into a run that is not open, and take that back. Parses, calls, prints, exits."""
 
 from pathlib import Path
 
@@ -41,4 +41,18 @@ def invite(
         click.echo(f"wrote {out}: {made.words}; they join with: manta-peer join --invitation {out.name}")
 
 
-COMMANDS = (invite,)
+@click.command()
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@click.option("--peer", metavar="PEER", help="This peer, 12D3Koo...: it is out at once, for good; what it earned stays.")
+@click.option("--invitation", "told", metavar="FILE|TEXT", help="This invitation: it lets nobody in any more; who came in by it stays.")
+def revoke(directory: Path, peer: str | None, told: str | None) -> None:
+    """Take back a peer's admission or an invitation, in a run at work or not; it stands in the log."""
+    with clear_errors():
+        from aggregator.settings.revoking import revoke, target_of
+
+        what, target = target_of(peer, told)
+        revoke(directory, what, target)
+        click.echo("taken back; it stands in the log, and peers hear of it within seconds")
+
+
+COMMANDS = (invite, revoke)

@@ -38,6 +38,7 @@ from protocol.audits import Plant, Reveal, signer_of
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash
 from protocol.records import Claim, Contribution, Round
+from protocol.revocation import Revocation
 from protocol.signing import peer_name
 
 MAX_PEERS, MAX_ROUNDS, MAX_ENTRIES, MAX_CONTRIBUTIONS = 200, 200, 100, 100
@@ -392,6 +393,8 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         if isinstance(said, Round)
         else said.key
         if isinstance(said, Claim | Admission)
+        else said.operator
+        if isinstance(said, Revocation)
         else signer_of(said)
     )
     return {
@@ -399,7 +402,7 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": None if isinstance(said, Plant | Reveal | Admission) else said.round,
+        "round": None if isinstance(said, Plant | Reveal | Admission | Revocation) else said.round,
         "peer": None if key is None else peer_name(key),
     }
 

@@ -8,8 +8,9 @@ from protocol.admission import Admission, SignedAdmission
 from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, Plant, Reveal, SignedFinding, SignedPlant
 from protocol.encoding import unpack
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
+from protocol.revocation import Revocation, SignedRevocation
 
-Said = Admission | Claim | Contribution | Round | Extra
+Said = Admission | Revocation | Claim | Contribution | Round | Extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ def opened(entry: bytes) -> Opened:
     record = open_entry(entry)
     if isinstance(record, SignedAdmission):
         return Opened("admission", unpack(Admission, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
+    if isinstance(record, SignedRevocation):
+        return Opened("revocation", unpack(Revocation, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedClaim):
         return Opened("claim", unpack(Claim, record.payload, max_bytes=MAX_PAYLOAD_BYTES), record)
     if isinstance(record, SignedContribution):

@@ -17,6 +17,7 @@ from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
 from protocol.merkle import Tree, leaf_hash
 from protocol.records import Header, SignedClaim, SignedContribution, open_entry
+from protocol.revocation import SignedRevocation
 from protocol.signing import PublicKey
 from protocol.table import RowProof, table_bytes
 from swarm import waits
@@ -68,7 +69,7 @@ class _ProvenTable:
             unproven = tuple(row.unproven for row in self.rows)
             for entry in self._log.entries(self._entries.start, len(self._entries)):
                 record = open_entry(entry)
-                if isinstance(record, SignedAdmission):
+                if isinstance(record, SignedAdmission | SignedRevocation):
                     continue  # of whom the round found in the log
                 if isinstance(record, SignedClaim):
                     claims.append(record)

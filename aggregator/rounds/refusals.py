@@ -38,11 +38,14 @@ def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
 
 
 def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:
-    """Refuse new work of keys that audits found guilty; what has a ticket is listed all the same.
+    """Refuse new work of keys that audits found guilty, or an operator took back; what has a ticket is listed all the same.
 
     Raises:
         ClaimError: there are some.
     """
+    out = tuple(claim.key for claim in claims if ledger.admitted.is_out(claim.key))
+    if out:
+        raise ClaimError("an operator of the run took this key's admission back", out)
     guilty = tuple(claim.key for claim in claims if claim.key in ledger.standing.guilty)
     if guilty:
         raise ClaimError("audits found this key guilty: its work counts no more in this run", guilty)

@@ -1,10 +1,11 @@
 """Coming into a run that not everybody may take part in: by the manifest's list, by the log's pass, or by an invitation shown once."""
 
+import contextlib
 from collections.abc import Collection
 
 from peer.config import PeerConfig
 from peer.contact.finding import NotThere
-from peer.contact.invitation import read_invitation
+from peer.contact.revoked import RevokedKeys
 from peer.store import PeerStore
 from protocol.admission import LIST, SignedPass
 from protocol.admitted import Admitted
@@ -15,6 +16,7 @@ from protocol.operators import Operators
 from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.gate import Gate, Known, stranger_told
+from swarm.invitation import read_invitation
 from swarm.operator_line import OperatorLine
 from swarm.rpc import OwnNode, Refused
 
@@ -26,7 +28,7 @@ async def enter(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
     """Return this node, held to whom the run admits, once this peer is among them; where that is everybody the node as it is.
 
     Raises:
-        UserError: the run does not admit this peer; the message says what to ask for.
+        UserError: the run does not admit this peer, or does no more; the message says what to ask for.
         NotThere: the log, which would let it in, does not answer.
     """
     manifest = signed.open()
@@ -41,7 +43,11 @@ async def enter(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
                 "them: restore the key that is (manta-peer identity restore FILE), or ask its operator about another run"
             )
         own = await _pass(node, identity, store, config, manifest, signed.run)
-    gate = Gate(node, Known(manifest, signed.run, lambda key: key in named), own, stranger_told(manifest))
+    revoked = RevokedKeys(node, Operators.of(manifest, signed.run))
+    with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again
+        await revoked.look()
+    known = Known(manifest, signed.run, lambda key: key in named, revoked.__contains__)
+    gate = Gate(node, known, own, stranger_told(manifest), revoked.keep)
     await gate.open()
     return gate
 

@@ -11,6 +11,7 @@ import { verifySignature } from "./notes.js";
 // kind -> the fields of its record, in order
 const FIELDS = {
   admission: "invitation key".split(" "),
+  revocation: "run operator what target".split(" "),
   claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
@@ -20,6 +21,7 @@ const FIELDS = {
 };
 const SIGNED = {
   admission: { by: holderOf, version: 1 },
+  revocation: { by: (fields) => fields.operator, version: 1 },
   claim: { by: (fields) => fields.key, version: 4 },
   contribution: { by: (fields) => fields.founder, version: 2 },
   finding: { by: (fields) => fields.auditor, version: 1 },

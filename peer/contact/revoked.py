@@ -1,0 +1,65 @@
+"""Whose admission was taken back, as the log says: asked again and again, for a peer has no copy of the log."""
+
+import asyncio
+import contextlib
+
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
+from protocol.operators import Operators
+from protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, AskRevoked, Revoked
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.gate import TAKEN_BACK
+from swarm.operator_line import OperatorLine
+from swarm.rpc import OwnNode
+
+METHOD = "revoked"
+
+
+class RevokedKeys:
+    """The keys that are out."""
+
+    def __init__(self, node: OwnNode, operators: Operators) -> None:
+        """Know of none yet; ``node`` asks, and its own key must not be among them."""
+        self._own = node.key
+        self._line = OperatorLine(node, operators)
+        self._operators = operators
+        self._known = 0  # revocations that were taken
+        self._keys: set[bytes] = set()
+
+    def __contains__(self, key: PublicKey) -> bool:
+        return key in self._keys
+
+    async def look(self) -> None:
+        """Ask for what was taken back since the last look.
+
+        Raises:
+            Unreachable: the log does not answer.
+            RemoteFault: what it answers is nothing that its operators signed.
+            UserError: it is this peer's own admission.
+        """
+        while True:
+            answer = await self._line.call(METHOD, pack(AskRevoked(self._known)), timeout_s=waits.CALL_S)
+            page = unpack(Revoked, answer, max_bytes=MAX_PAGE_BYTES).signed
+            for signed in page:
+                revocation = signed.open()
+                if revocation.run != self._operators.run or revocation.operator not in self._operators:
+                    raise EncodingError("a revocation of another run, or of somebody who is no operator of it")
+                if revocation.what == PEER:
+                    self._keys.add(revocation.target)
+                self._known += 1
+            if self._own in self._keys:
+                raise UserError(f"{TAKEN_BACK}, which is this peer's: ask the operator why; what it earned before stays in the log")
+            if len(page) < MAX_PAGE:
+                return
+
+    async def keep(self) -> None:
+        """Look again and again, until this is cancelled.
+
+        Raises:
+            UserError: this peer's own admission was taken back.
+        """
+        while True:
+            with contextlib.suppress(Unreachable, RemoteFault):  # of the log; its other answers say what is wrong with it
+                await self.look()
+            await asyncio.sleep(waits.REVOKED_S)

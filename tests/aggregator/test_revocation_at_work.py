@@ -1,0 +1,101 @@
+"""Taking an admission back from a whole aggregator at work, over an in-memory network, and in the folder of one that is not."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aggregator.cli import main
+from aggregator.log.verify import verify_directory
+from aggregator.settings.inviting import invitation
+from protocol.errors import UserError
+from protocol.signing import Identity, peer_name
+from swarm import waits
+from swarm.gate import TAKEN_BACK
+from swarm.messages import HandIn
+from swarm.rpc import Refused
+from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
+from tests.aggregator.test_operator_at_work import Program, ended_by_hand, run
+
+STRANGER = Identity(b"\x2b" * 32)
+
+
+async def typed(*words: object) -> tuple[int, str]:
+    """Type manta-aggregator revoke in another terminal."""
+    result = await asyncio.to_thread(CliRunner().invoke, main, ["revoke", *map(str, words)])
+    return result.exit_code, result.output
+
+
+def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory, told = tmp_path / "aggregator", []
+    monkeypatch.setattr(waits, "REVOKED_S", 0.05)
+
+    async def story(program: Program) -> None:
+        told.append(invitation(directory, None, None, keys=2, until_round=None, holder=None).text)
+        alice, bob = await entered(program, ALICE, told[0]), await entered(program, BOB, told[0])
+        watching = asyncio.create_task(alice.watch_daemon())
+        keeping = asyncio.create_task(bob.watch_daemon())
+
+        async def answer(_caller: bytes, _request: bytes) -> bytes:
+            return b"here"
+
+        await bob.serve("echo", answer)
+        assert await alice.call(bob.key, "echo", b"", timeout_s=20) == b"here"
+        assert await handed_in(program, alice, ALICE) is HandIn.HAVE_TICKET
+        assert await typed("--dir", directory, "--peer", peer_name(ALICE.public_key)) == (
+            0,
+            "taken back; it stands in the log, and peers hear of it within seconds\n",
+        )
+        with pytest.raises(Refused, match="not admitted"):
+            await alice.call(program.node.key, "table", b"", timeout_s=20)
+        with pytest.raises(UserError, match=f"{TAKEN_BACK}, which is this peer's"):
+            await asyncio.wait_for(watching, 20)
+        with pytest.raises(UserError, match=f"{TAKEN_BACK}, which is this peer's"):
+            await entered(program, ALICE)  # though it has its pass
+        async with asyncio.timeout(20):
+            while True:  # another peer hears of it from the log
+                try:
+                    await alice.call(bob.key, "echo", b"", timeout_s=20)
+                except Refused:
+                    break
+                await asyncio.sleep(0.05)
+        await alice.publish("here", b"I am", ttl_s=60)
+        assert await bob.lookup("here") == {}
+        await program.says("round committed round=1")  # what had a ticket is in it
+        code, output = await typed("--dir", directory, "--peer", peer_name(ALICE.public_key))
+        assert (code, "not taken back: this key is not in, or was taken back before" in output) == (2, True), output
+        keeping.cancel()
+        await asyncio.wait([keeping])
+        await ended_by_hand(program)
+
+    run(directory, monkeypatch, story, INVITED)
+    code, output = asyncio.run(typed("--dir", directory, "--invitation", told[0]))  # of a run that is not at work
+    assert code == 0, output
+    code, output = asyncio.run(typed("--dir", directory, "--invitation", told[0]))
+    assert (code, "taken back before" in output) == (2, True), output
+
+    async def goes_on(program: Program) -> None:
+        assert program.operator._log.ledger.admitted.is_out(ALICE.public_key)
+        with pytest.raises(UserError, match="took the invitation back"):
+            await entered(program, STRANGER, told[0])
+        await ended_by_hand(program)
+
+    run(directory, monkeypatch, goes_on, INVITED)
+    found = verify_directory(directory)
+    assert set(found.credits) == {ALICE.public_key}
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "say what is taken back"),
+        (["--peer", "12D3", "--invitation", "x"], "say what is taken back"),
+        (["--peer", "nobody"], "is no peer's id"),
+        (["--invitation", "/nowhere"], "cannot read the invitation"),
+        (["--peer", peer_name(ALICE.public_key)], "holds no log"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line(tmp_path: Path, words: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, ["revoke", *words, "--dir", str(tmp_path)])
+    assert (result.exit_code, told in result.output) == (2, True), result.output

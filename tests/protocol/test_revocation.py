@@ -1,0 +1,101 @@
+"""What an operator takes back: a key is out at once and for good, an invitation lets nobody in any more, and the log shows both."""
+
+import pytest
+
+from protocol.admission import AdmissionRule, Inviter
+from protocol.admitted import NOT_ADMITTED
+from protocol.errors import ClaimError, LedgerError, SignatureError
+from protocol.ledger import Ledger
+from protocol.records import entry_of
+from protocol.revocation import INVITED, PEER, Revocation, SignedRevocation
+from protocol.signing import Identity
+from tests.contributions import PEERS, commit, header_of
+from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
+from tests.protocol.test_admission import ALICE, BOB, CAROL, FRIEND, admission, invitation, invited_run
+
+
+def revocation(ledger: Ledger, what: str, target: bytes, operator: Identity = OPERATOR) -> bytes:
+    return entry_of(SignedRevocation.sign(Revocation(ledger.run, operator.public_key, what, target), operator))
+
+
+def of_peer(ledger: Ledger, peer: Identity) -> bytes:
+    return revocation(ledger, PEER, peer.public_key)
+
+
+def test_a_key_that_is_taken_back_is_out_for_good_and_keeps_what_it_earned() -> None:
+    ledger = invited_run()
+    ledger.append(admission(invitation(ledger), ALICE))
+    commit(ledger, [header_of(ledger, ALICE)])
+    follower = ledger.copy()
+    step = ledger.append(of_peer(ledger, ALICE))
+    assert step is not None
+    follower.follow(step)
+    assert vars(follower) == vars(ledger)
+    assert ALICE.public_key not in ledger.admitted
+    assert ledger.admitted.is_out(ALICE.public_key)
+    assert ledger.credits() == {ALICE.public_key: ledger.manifest.reward_pool}
+    refused(ledger, of_peer(ledger, ALICE), match="not in, or was taken back before")
+    refused(ledger, admission(invitation(ledger, number=b"\x01" * 16), ALICE), match="took this key's admission back")
+
+
+def test_what_it_has_tickets_for_is_kept_and_nothing_after_that() -> None:
+    ledger = invited_run()
+    ledger.append(admission(invitation(ledger), ALICE))
+    ledger.append(admission(invitation(ledger), BOB))
+    ledger.append(of_peer(ledger, ALICE))  # while round 1 is open: a ticket is for that one, or the next
+    for _ in range(2):
+        commit(ledger, [header_of(ledger, ALICE)])
+    with pytest.raises(ClaimError, match=NOT_ADMITTED):
+        ledger.listed(header_of(ledger, ALICE), 3)
+    refused(ledger, claim_entry(header_of(ledger, ALICE)), ClaimError, NOT_ADMITTED)
+    commit(ledger, [header_of(ledger, BOB)])
+
+
+def test_an_invitation_that_is_taken_back_lets_nobody_in_and_who_is_in_stays() -> None:
+    ledger = invited_run()
+    signed = invitation(ledger)
+    ledger.append(admission(signed, ALICE))
+    ledger.append(revocation(ledger, INVITED, signed.digest))
+    refused(ledger, admission(signed, BOB), match="took the invitation back")
+    refused(ledger, revocation(ledger, INVITED, signed.digest), match="taken back before")
+    assert ALICE.public_key in ledger.admitted
+    ledger.append(admission(invitation(ledger, number=b"\x01" * 16), BOB))
+    assert len(ledger.admitted.revocations) == 1
+
+
+def test_one_that_nobody_used_yet_can_be_taken_back_and_so_can_an_inviter_with_all_its_invitations() -> None:
+    ledger = invited_run()
+    by_friend = invitation(ledger, FRIEND)
+    ledger.append(revocation(ledger, INVITED, invitation(ledger).digest))
+    refused(ledger, admission(invitation(ledger), ALICE), match="took the invitation back")
+    ledger.append(of_peer(ledger, FRIEND))
+    refused(ledger, admission(by_friend, BOB), match="took the invitation back")
+
+
+def test_only_an_operator_takes_back_and_only_what_there_is() -> None:
+    ledger = invited_run()
+    ledger.append(admission(invitation(ledger), ALICE))
+    refused(ledger, revocation(ledger, PEER, ALICE.public_key, FRIEND), match="no operator")
+    refused(ledger, of_peer(ledger, CAROL), match="not in")
+    refused(ledger, of_peer(ledger, OPERATOR), match="an operator of the run stays")
+    other = Revocation(bytes(32), OPERATOR.public_key, PEER, ALICE.public_key)
+    refused(ledger, entry_of(SignedRevocation.sign(other, OPERATOR)), match="another run")
+    good = SignedRevocation.sign(Revocation(ledger.run, OPERATOR.public_key, PEER, ALICE.public_key), OPERATOR)
+    refused(ledger, entry_of(SignedRevocation(good.payload, bytes(64))), SignatureError)
+    ledger.append(claim_entry(header_of(ledger, ALICE)))
+    refused(ledger, entry_of(good), match="in the middle of a table")
+    everybody = ledger_of()
+    with pytest.raises(LedgerError, match="open to everybody"):
+        everybody.append(of_peer(everybody, ALICE))
+    with pytest.raises(ValueError, match="a revocation is of"):
+        Revocation(ledger.run, OPERATOR.public_key, "round", bytes(32))
+
+
+def test_whom_the_manifest_lists_can_be_taken_back_too() -> None:
+    keys = tuple(sorted(peer.public_key for peer in PEERS[:3]))
+    ledger = ledger_of(admission=AdmissionRule("list", keys))
+    ledger.append(of_peer(ledger, ALICE))
+    assert ALICE.public_key not in ledger.admitted
+    refused(ledger, revocation(ledger, INVITED, bytes(32)), match="nobody is invited")
+    inviters = (Inviter(FRIEND.public_key, 1),)
+    assert FRIEND.public_key in ledger_of(admission=AdmissionRule("invitation", inviters=inviters)).admitted
