@@ -17,6 +17,7 @@ from aggregator.commands import decoys as cli_decoys
 from aggregator.commands import folder as cli_folder
 from aggregator.commands import invitations as cli_invitations
 from aggregator.commands import settings as cli_settings
+from aggregator.commands import verdicts as cli_verdicts
 from aggregator.commands import witness as cli_witness
 from aggregator.commands.folder import DIRECTORY
 from aggregator.commands.settings import DATA_ROOT, RUN_FILE
@@ -260,6 +261,8 @@ def check_proof(proof: Path, run_id: str | None) -> None:
 _MODULES = (cli_settings, cli_folder, cli_witness, cli_invitations, cli_credits, cli_decoys)
 for command in (command for module in _MODULES for command in module.COMMANDS):
     main.add_command(command)
+for command in cli_verdicts.COMMANDS:
+    ledger.add_command(command)
 
 
 if __name__ == "__main__":
