@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from peer.clear_errors import clear_errors
+from peer.commands.account_group import account_group
 from peer.commands.credits import credits_command
 from peer.commands.limit_options import limit_options
 from peer.commands.upkeep import COMMANDS
@@ -239,7 +240,7 @@ def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
         end_soon()
 
 
-for command in (*COMMANDS, credits_command):
+for command in (*COMMANDS, credits_command, account_group):
     main.add_command(command)
 
 

@@ -26,6 +26,7 @@ from peer.faults import verdict
 from peer.gateway.desk import GatewayDesk
 from peer.limits.absence import Absences
 from peer.rounds.base_work import BaseWork
+from peer.rounds.belonging import Belongings
 from peer.rounds.catching_up import CatchingUp
 from peer.rounds.check import Checker
 from peer.rounds.commits import Commits
@@ -196,6 +197,7 @@ class PeerLoop:
             mean_bytes=sum(vector_group_sizes(count)),
             commitment=self._commits.commitment,
             on_guilty=self._found_guilty,
+            on_word=Belongings(identity, self.run_id, self.log, store.directory, board).see,
         )
         self._catching_up = CatchingUp(
             self.manifest, self.machine, self._states, self._commits, self._checker, measuring, board, lap, self._changed, self._leaving

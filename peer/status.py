@@ -68,6 +68,7 @@ class PeerStatus:
     credit_until: int = 0  # the round with which the last of that is final
     credit_void: int = 0  # what was taken back, or earned after guilt; it is not in ``credit``
     credit_faults: list[dict[str, Any]] = field(default_factory=list)  # why: amount, round, reason and claim (hex) of the newest verdicts
+    account: str = ""  # that the credit adds up to, as the log says
     is_proven: bool = True  # as the log says: its samples weigh fully
     credit_checked: int = 0  # of it, what this peer computed itself from the claims of ``credit_rounds`` rounds
     credit_rounds: int = 0

@@ -1,11 +1,13 @@
 """The records of audits: what a manifest says of trust, what auditors find, and the decoys by which they are checked themselves.
 
-Findings, plants and reveals are *extras*: signed records that stand in the log before the claims of a round, and take effect with its
-entry. What they lead to is in ``protocol.trust``; whether a lot's gradient is what its record says, whoever has the weights can compute.
+Findings, plants and reveals are *extras*, as delegations are (``protocol.delegations``): signed records that stand in the log before the
+claims of a round, and take effect with its entry. What they lead to is in ``protocol.trust``; whether a lot's gradient is what its record
+says, whoever has the weights can compute.
 """
 
 from dataclasses import dataclass
 
+from protocol.delegations import Delegation, SignedDelegation
 from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
 from protocol.fields import MAX_ROUND, Signed, check_digest, require
@@ -212,14 +214,16 @@ class SignedReveal(Signed):
         return cls(payload, decoy.sign("reveal", payload))
 
 
-SignedExtra = SignedFinding | SignedPlant | SignedReveal
-Extra = Finding | Plant | Reveal
+SignedExtra = SignedFinding | SignedPlant | SignedReveal | SignedDelegation
+Extra = Finding | Plant | Reveal | Delegation
 
 
 def signer_of(extra: Extra) -> bytes:
     """Return the key that signed an extra."""
     if isinstance(extra, Finding):
         return extra.auditor
+    if isinstance(extra, Delegation):
+        return extra.signer
     return extra.operator if isinstance(extra, Plant) else extra.key
 
 

@@ -17,6 +17,7 @@ from protocol.admission import SignedAdmission
 from protocol.admitted import NOT_ADMITTED, Admitted
 from protocol.audits import SignedExtra
 from protocol.course import Course
+from protocol.delegations import Delegation
 from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
@@ -283,9 +284,12 @@ class Ledger:
             raise LedgerError("an extra after the claims of a round")
         if table.extras and table.extras[-1][0] >= digest:
             raise LedgerError("the extras before a round are sorted by digest")
+        extra = self.verified.extra(signed)
+        if isinstance(extra, Delegation) and any(isinstance(each, Delegation) and each.key == extra.key for _, each in table.extras):
+            raise LedgerError("a key's account changes once a round")
         if len(table.extras) >= MAX_EXTRAS:
             raise LedgerError(f"a round has at most {MAX_EXTRAS} extras before it")
-        table.extras.append((digest, self.verified.extra(signed)))
+        table.extras.append((digest, extra))
 
     def _take_claim(self, signed: SignedClaim) -> None:
         claim = self.verified.claim(signed)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from protocol.admission import SignedAdmission
 from protocol.affinity import NOWHERE, Position
 from protocol.audits import SignedExtra, SignedFinding, SignedPlant, SignedReveal
+from protocol.delegations import SignedDelegation
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
@@ -283,6 +284,7 @@ _ENTRIES: dict[str, type] = {
     "finding": SignedFinding,
     "plant": SignedPlant,
     "reveal": SignedReveal,
+    "delegation": SignedDelegation,
 }
 Logged = SignedAdmission | SignedRevocation | SignedClaim | SignedContribution | Round | SignedExtra
 

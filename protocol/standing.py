@@ -12,6 +12,7 @@ from functools import lru_cache
 
 from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
+from protocol.delegations import Delegation, Owners
 from protocol.errors import LedgerError
 from protocol.listed import Listed
 from protocol.manifest import Manifest
@@ -81,6 +82,7 @@ class Standing:
     accused: frozenset[Question] = frozenset()  # of these: somebody spoke against the claim, and it is not decided
     decisions: dict[Question, Decision] = field(default_factory=dict)
     good: dict[bytes, int] = field(default_factory=dict)  # claim -> round of its table: its samples are counted
+    owners: Owners = field(default_factory=Owners)  # which keys belong to which accounts, also in an open run
     plants: dict[bytes, int] = field(default_factory=dict)  # decoy's digest -> round with whose entry it was planted
 
     @classmethod
@@ -101,6 +103,7 @@ class Standing:
             decisions=self.decisions.copy(),
             good=self.good.copy(),
             plants=self.plants.copy(),
+            owners=self.owners.copy(),
         )
 
     # What is.
@@ -142,6 +145,9 @@ class Standing:
         Raises:
             LedgerError: it may not.
         """
+        if isinstance(extra, Delegation):
+            self.owners.check(extra, has_earned=self.accounts.has_earned(extra.key))
+            return
         if not self.manifest.trust.is_audited:
             raise LedgerError("audits do not count in an open run")
         if isinstance(extra, Finding):
@@ -194,6 +200,7 @@ class Standing:
             shares: what its work pays.
         """
         self.round = round
+        self.owners.take([extra for extra in extras if isinstance(extra, Delegation)])
         if not self.manifest.trust.is_audited:
             self.accounts.earn(round, shares)
             return
@@ -204,7 +211,7 @@ class Standing:
                 answered.add(self._take_finding(extra, round, paid))
             elif isinstance(extra, Plant):
                 self.plants[extra.decoy] = round
-            else:
+            elif isinstance(extra, Reveal):
                 self._take_reveal(extra, round)
         self._decide(answered | self.accused, round)
         paid.update(shares)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.cosignatures import Cosignature
+from protocol.delegations import SignedDelegation
 from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
@@ -13,7 +14,7 @@ from protocol.manifest import Manifest, SignedManifest
 from protocol.measures import SignedMeasure
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
-from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket
+from protocol.records import Contribution, Header, Receipt, Round, SignedTicket, Ticket, entry_of
 from protocol.signing import PublicKey
 from protocol.table import Row, open_table
 from protocol.tiles import open_bundle
@@ -277,14 +278,14 @@ class LogClient:
         answer = await self._endpoint.call(source, "table", pack(AskTable(entry.round)), timeout_s=waits.CALL_S)
         return open_table(answer, entry)
 
-    async def credit(self, round: int) -> CreditWord:
-        """Return what the log says that this node has earned, in all and in a round; nothing proves it.
+    async def credit(self, round: int, key: bytes = b"") -> CreditWord:
+        """Return what the log says that ``key`` (empty: this node) has earned, in all and in a round; nothing proves it.
 
         Raises:
             Unreachable: no answer.
             RemoteFault: the log does not say it.
         """
-        answer = await self.line.call("credit", pack(AskCredit(round, self._endpoint.key)), timeout_s=waits.CALL_S)
+        answer = await self.line.call("credit", pack(AskCredit(round, key or self._endpoint.key)), timeout_s=waits.CALL_S)
         return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
     async def claims(self, round: int) -> TableClaims:
@@ -296,6 +297,15 @@ class LogClient:
         """
         answer = await self.line.call("claims", pack(AskTable(round)), timeout_s=waits.CALL_S, large_answer=True)
         return unpack(TableClaims, answer, max_bytes=MAX_CLAIMS_BYTES)
+
+    async def delegate(self, signed: SignedDelegation) -> None:
+        """Hand in whom a key belongs to; it is on the log's disk when this returns, and in the log with the next round.
+
+        Raises:
+            Unreachable: no answer.
+            Refused: the log does not take it.
+        """
+        await self.line.call("extra", entry_of(signed), timeout_s=waits.CALL_S)
 
     async def tell_measure(self, signed: SignedMeasure) -> None:
         """Tell the operator how good this peer finds the model.

@@ -5,6 +5,7 @@ from enum import IntEnum
 
 from protocol.accounts import Void
 from protocol.cosignatures import Cosignature
+from protocol.delegations import MAX_CHANGES
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_COHORT
 from protocol.merkle import MAX_SIZE
@@ -26,7 +27,7 @@ MAX_ASK_CONSISTENCY_BYTES, MAX_CONSISTENCY_BYTES = 64, 64 + _MAX_CONSISTENCY * 4
 MAX_COSIGNED_BYTES = 192
 MAX_ASK_ENTRIES_BYTES = 32
 MAX_FAULTS = 8
-MAX_CREDIT_BYTES = 128 + MAX_FAULTS * 96
+MAX_CREDIT_BYTES = 192 + MAX_FAULTS * 96
 MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts, a note and a proof
 _MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
 
@@ -224,6 +225,8 @@ class CreditWord:
     faults: tuple[Void, ...]  # the newest, the oldest of them first, at most ``MAX_FAULTS``
     samples: int  # that audits found good since the last fault
     proven: int  # 1: the key is; in an open run all are
+    account: bytes  # that the key belongs to; empty: to none
+    changes: int  # delegations of the key so far
     earned: tuple[int, ...]  # by its work in the round that was asked for, at most one; none where its table is not kept any more
 
     def __post_init__(self) -> None:
@@ -231,6 +234,8 @@ class CreditWord:
         rounds = (self.round, self.until, *(each.fault.round for each in self.faults))
         if len(self.earned) > 1 or not all(0 <= each < 2**80 for each in amounts) or not all(0 <= each < 2**62 for each in rounds):
             raise ValueError("credit of more than one round, or out of range")
+        if len(self.account) not in (0, 32) or not 0 <= self.changes <= MAX_CHANGES:
+            raise ValueError("an account or a number of delegations out of range")
         if len(self.faults) > MAX_FAULTS or self.proven not in (0, 1):
             raise ValueError("more faults than are told, or a key that is neither proven nor not")
         if any(each.fault.reason not in REASONS or len(each.fault.claim) not in (0, 32) for each in self.faults):

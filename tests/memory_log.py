@@ -17,6 +17,7 @@ from automl.training.update import State, initial_state, next_state, state_diges
 from exact.coding import body_groups, encode, group_sizes, parse
 from exact.outcome import outcome
 from exact.vectors import vector_groups
+from protocol.audits import SignedExtra
 from protocol.cosignatures import cosign, with_cosignatures
 from protocol.earnings import TableClaims
 from protocol.encoding import pack, unpack
@@ -28,7 +29,7 @@ from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, head_text, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
-from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of
+from protocol.records import Header, Receipt, Round, SignedTicket, Ticket, entry_of, open_entry
 from protocol.signing import Identity, PublicKey
 from protocol.table import RowProof, table_bytes, table_root, weights_root
 from swarm import messages
@@ -86,6 +87,7 @@ class MemoryLog:
         self.headers: list[Header] = []  # as they came
         self.rounds: dict[bytes, int] = {}  # by contribution: the round that it counts in
         self.handed: dict[bytes, tuple[Header, Blob]] = {}  # with their bodies
+        self.extras: dict[bytes, SignedExtra] = {}  # that wait for a round
         self.left_ms = 60_000
         # What it does wrong.
         self.says_later = False
@@ -116,6 +118,7 @@ class MemoryLog:
                 ("table", self._on_table),
                 ("claims", self._on_claims),
                 ("credit", self._on_credit),
+                ("extra", self._on_extra),
                 ("tree-head", self._on_tree_head),
                 ("consistency", self._on_consistency),
             ):
@@ -184,7 +187,9 @@ class MemoryLog:
             open_ms=self.ledger.next_open_ms([listed for listed, _, _ in found]),
         )
         entry = replace(entry, **lies)
-        for data in (*entries_of([header for _, header, _ in found]), entry_of(entry)):
+        extras = [entry_of(self.extras[digest]) for digest in sorted(self.extras)]
+        self.extras.clear()
+        for data in (*extras, *entries_of([header for _, header, _ in found]), entry_of(entry)):
             self.ledger.append(data)
             self._tree.append(leaf_hash(data))
         self._receipts[round_] = self._receipt(entry_of(entry))
@@ -270,6 +275,13 @@ class MemoryLog:
         table = self.ledger.table_at(ask.round)
         earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
         return pack(credit_word(self.ledger, ask.key, earned))
+
+    async def _on_extra(self, _caller: PublicKey, request: bytes) -> bytes:
+        signed = open_entry(request)
+        assert isinstance(signed, SignedExtra)
+        self.ledger.check_extra(signed)
+        self.extras[signed.digest] = signed
+        return b""
 
     async def _on_tree_head(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.HeldHead, request, max_bytes=2**20)

@@ -3,13 +3,13 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from aggregator.log.verify import Verification
 from protocol.accounts import Account
 from protocol.signing import peer_name
 
-_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons")
+_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account")
 
 
 def as_lines(found: Verification) -> Iterator[str]:
@@ -23,6 +23,21 @@ def as_lines(found: Verification) -> Iterator[str]:
             parts.append(f"pending {pending} (final with round {until})")
         parts += [f"void {void.amount} ({reason})" for void, reason in zip(account.void, _reasons(account), strict=True)]
         yield f"{peer_name(key)} {', '.join(parts)}{' unaudited' if found.is_unaudited else ''}"
+    for owner, keys in by_account(found).items():
+        final, pending_, void = _sums(found, keys)
+        yield f"account {peer_name(owner)} of {len(keys)} keys: final {final}, pending {pending_}, void {void}"
+
+
+def by_account(found: Verification) -> dict[bytes, list[bytes]]:
+    """Return account -> the keys whose credit adds up to it: those that belong to it, and its own if that earned something."""
+    earned = set(found.accounts.keys())
+    return {account: [*([account] if account in earned else []), *keys] for account, keys in found.owners.machines_of().items()}
+
+
+def _sums(found: Verification, keys: Iterable[bytes]) -> tuple[int, int, int]:
+    accounts = [found.accounts.of(key) for key in keys]
+    void = sum(each.amount for account in accounts for each in account.void)
+    return sum(one.final for one in accounts), sum(one.credit - one.final for one in accounts), void
 
 
 def as_csv(found: Verification) -> str:
@@ -33,7 +48,17 @@ def as_csv(found: Verification) -> str:
     for key, account in _accounts(found):
         pending, until = _pending(found, account)
         void = sum(each.amount for each in account.void)
-        table.writerow((peer_name(key), account.final, pending, until if pending else "", void, "; ".join(_reasons(account))))
+        table.writerow(
+            (
+                peer_name(key),
+                account.final,
+                pending,
+                until if pending else "",
+                void,
+                "; ".join(_reasons(account)),
+                _account_name(found, key),
+            )
+        )
     return text.getvalue()
 
 
@@ -47,7 +72,8 @@ def as_json(found: Verification) -> str:
             "root": found.root.hex(),
             "pending_rounds": found.accounts.rounds,
             "is_unaudited": found.is_unaudited,
-            "accounts": [_plain(key, account) for key, account in _accounts(found)],
+            "accounts": [{**_plain(key, account), "account": _account_name(found, key) or None} for key, account in _accounts(found)],
+            "by_account": [_plain_account(found, account, keys) for account, keys in by_account(found).items()],
         },
         indent=1,
     )
@@ -64,6 +90,16 @@ def _plain(key: bytes, account: Account) -> dict[str, object]:
             for void in account.void
         ],
     }
+
+
+def _plain_account(found: Verification, account: bytes, keys: list[bytes]) -> dict[str, object]:
+    final, pending, void = _sums(found, keys)
+    return {"account": peer_name(account), "peers": [peer_name(key) for key in keys], "final": final, "pending": pending, "void": void}
+
+
+def _account_name(found: Verification, key: bytes) -> str:
+    account = found.owners.of(key).account
+    return peer_name(account) if account else ""
 
 
 def _accounts(found: Verification) -> list[tuple[bytes, Account]]:

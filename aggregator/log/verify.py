@@ -13,6 +13,7 @@ from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifes
 from automl.training.course import RunCourse
 from protocol.accounts import Accounts
 from protocol.course import Course
+from protocol.delegations import Owners
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
@@ -35,6 +36,7 @@ class Verification:
     rounds: int  # committed
     finished: bool  # the manifest's last round among them
     accounts: Accounts  # what everybody has earned, and whether that is for good
+    owners: Owners  # which keys belong to which accounts
     is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
@@ -84,6 +86,7 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         rounds=log.ledger.round,
         finished=log.ledger.finished,
         accounts=log.ledger.standing.accounts,
+        owners=log.ledger.standing.owners,
         is_unaudited=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,

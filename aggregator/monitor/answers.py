@@ -35,6 +35,7 @@ from aggregator.monitor.trusted import shown_trust
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
 from protocol.admission import Admission
 from protocol.audits import Plant, Reveal, signer_of
+from protocol.delegations import Delegation
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash
 from protocol.records import Claim, Contribution, Round
@@ -210,6 +211,7 @@ class Answers:
             "rank": 1 + view.by_credit().index(one.seen) if one.seen is not None else None,
             "claims_list": [shown_claim(claim) for claim in below[:limit]],
             "more_before": below[limit - 1].round if len(below) > limit else None,
+            "account": peer_name(account) if (account := view.owners.of(one.key).account) else None,
             "trust": shown_trust(trust) if (trust := self._sight.trust.of(one.key)) is not None else None,
         }
 
@@ -346,6 +348,7 @@ class Answers:
             "offset": offset,
             "pool_paid": view.pool_paid,
             "is_unaudited": self._sight.manifest.is_private,
+            "accounts": len(set(view.owners.accounts().values())),
             "credits": shown,
         }
 
@@ -402,7 +405,7 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": None if isinstance(said, Plant | Reveal | Admission | Revocation) else said.round,
+        "round": None if isinstance(said, Plant | Reveal | Admission | Revocation | Delegation) else said.round,
         "peer": None if key is None else peer_name(key),
     }
 

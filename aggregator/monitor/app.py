@@ -165,6 +165,7 @@ class MonitorApp:
             "/api/ledger/proof": (answers.proof, ("index", "size")),
             "/api/ledger/consistency": (answers.consistency, ("old", "new")),
             "/api/ledger/credits": (answers.credits, page),
+            "/api/accounts": (trust.accounts, page),
             "/api/trust": (trust.overview, ()),
             "/api/trust/keys": (trust.keys, page),
             "/api/trust/verdicts": (trust.verdicts, page),

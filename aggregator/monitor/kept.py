@@ -12,7 +12,7 @@ import sys
 import time
 import zlib
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -24,6 +24,7 @@ from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen
 from aggregator.monitor.view import KEPT_CLAIMS, PeerSeen, View
 from protocol.course import Course
+from protocol.delegations import Belonging, Owners
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, StorageError
 from protocol.manifest import SignedManifest
@@ -46,6 +47,16 @@ logger = logging.getLogger("manta.monitor")
 
 
 @dataclass(frozen=True, slots=True)
+class KeptOwner:
+    """Whom a key belongs to; see ``protocol.delegations.Belonging``."""
+
+    key: bytes
+    account: bytes
+    changes: int
+    granted: tuple[tuple[bytes, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kept:
     """A view up to its newest round, in columns: numbers of 64 bits in this computer's order, keys one after the other."""
 
@@ -63,6 +74,7 @@ class Kept:
     claim_cohorts: bytes
     founders: bytes  # keys
     cohorts: str  # JSON
+    owners: tuple[KeptOwner, ...]
 
 
 class Keeping:
@@ -179,6 +191,9 @@ def _kept_of(view: View, run: bytes, operator: bytes) -> Kept:
         claim_cohorts=_column(cohorts[claim.cohort] for claim in claims),
         founders=b"".join(founders),
         cohorts=json.dumps(list(cohorts)),
+        owners=tuple(
+            KeptOwner(key, one.account, one.changes, tuple(sorted(one.granted.items()))) for key, one in sorted(view.owners.belongs.items())
+        ),
     )
 
 
@@ -196,7 +211,7 @@ def _view_of(kept: Kept, signed: SignedManifest, course: Course, frontier: Front
         peers = _peers_of(kept)
     except (ValueError, IndexError, TypeError) as error:  # whole, and yet not what this program writes
         raise EncodingError(f"its columns do not fit together: {error}") from error
-    view = View.recalled(signed.open(), course, frontier, rounds, peers)
+    view = View.recalled(signed.open(), course, frontier, rounds, peers, _owners_of(kept))
     if rounds.newest:
         view.newest = view.table(rounds.newest, log.entries(rounds.index_of(rounds.newest - 1) + 1, kept.size))
     return view
@@ -221,6 +236,11 @@ def _peers_of(kept: Kept) -> dict[bytes, PeerSeen]:
             newest.append(ClaimSeen(key=key, founder=founders[founder], cohort=cohorts[cohort], **named))
         peers[key] = PeerSeen(key, peer_name(key), newest=newest, **dict(zip(_PEER_NUMBERS, of_peer, strict=True)))
     return peers
+
+
+def _owners_of(kept: Kept) -> Owners:
+    belongs = {one.key: Belonging(one.account, one.changes, dict(one.granted)) for one in kept.owners}
+    return Owners(belongs, Counter(one.account for one in kept.owners if one.account))
 
 
 def _places(values: Iterable[Value]) -> dict[Value, int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from protocol.admission import Admission, SignedAdmission
 from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, Plant, Reveal, SignedFinding, SignedPlant
+from protocol.delegations import MAX_DELEGATION_BYTES, Delegation, SignedDelegation
 from protocol.encoding import unpack
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
 from protocol.revocation import Revocation, SignedRevocation
@@ -43,6 +44,8 @@ def opened(entry: bytes) -> Opened:
         return Opened("finding", unpack(Finding, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
     if isinstance(record, SignedPlant):
         return Opened("plant", unpack(Plant, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
+    if isinstance(record, SignedDelegation):
+        return Opened("delegation", unpack(Delegation, record.payload, max_bytes=MAX_DELEGATION_BYTES), record)
     return Opened("reveal", unpack(Reveal, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
 
 

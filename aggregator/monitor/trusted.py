@@ -57,6 +57,25 @@ class TrustAnswers:
             "keys": [{"peer": peer_name(bytes.fromhex(one.key)), **shown_trust(one)} for one in keys[offset : offset + limit]],
         }
 
+    async def accounts(self, asked: Asked) -> Json:
+        """``/api/accounts``"""
+        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
+        view = self._sight.view
+        credits_ = {
+            account: sum(view.peers[key].credit for key in {account, *keys} if key in view.peers)
+            for account, keys in view.owners.machines_of().items()
+        }
+        shown = sorted(credits_, key=lambda account: (-credits_[account], account))[offset : offset + limit]
+        machines = view.owners.machines_of()
+        return {
+            "total": len(credits_),
+            "offset": offset,
+            "accounts": [
+                {"account": peer_name(account), "peers": list(map(peer_name, machines[account])), "credit": credits_[account]}
+                for account in shown
+            ],
+        }
+
     async def verdicts(self, asked: Asked) -> Json:
         """``/api/trust/verdicts``"""
         offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)

@@ -12,6 +12,7 @@ from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
 from aggregator.monitor.tables import ClaimSeen, TableSeen, table_seen
 from protocol.course import Course
+from protocol.delegations import Delegation, Owners
 from protocol.manifest import Manifest
 from protocol.merkle import EMPTY_ROOT, Frontier, leaf_hash
 from protocol.records import Round
@@ -64,16 +65,19 @@ class View:
         self.pool_paid = 0
         self.newest: TableSeen | None = None  # the newest round's
         self.settled = (0, EMPTY_ROOT)  # the entries up to the newest round's own: how many, and their root
+        self.owners = Owners()
         self._course = course
         self._frontier = Frontier()
         self._pending: list[Opened] = []  # after the newest round entry
         self._by_credit: list[PeerSeen] | None = None
 
     @classmethod
-    def recalled(cls, manifest: Manifest, course: Course, frontier: Frontier, rounds: Rounds, peers: dict[bytes, "PeerSeen"]) -> "View":
+    def recalled(
+        cls, manifest: Manifest, course: Course, frontier: Frontier, rounds: Rounds, peers: dict[bytes, "PeerSeen"], owners: Owners
+    ) -> "View":
         """Return the view of the entries of ``frontier``, the last of which is a round's, as far as it was kept: without ``newest``."""
         view = cls(manifest, course)
-        view.rounds, view.peers, view._frontier = rounds, peers, frontier
+        view.rounds, view.peers, view._frontier, view.owners = rounds, peers, frontier, owners
         view.pool_paid = sum(peer.credit for peer in peers.values())
         view.settled = (frontier.size, frontier.root())
         return view
@@ -112,6 +116,7 @@ class View:
             first = self.size - len(self._pending)
             table = table_seen(first, [*self._pending, one], self.manifest, self._course)
             self._take_round(table)  # from here on nothing is refused
+            self.owners.take([each.said for each in self._pending if isinstance(each.said, Delegation)])
             self._pending = []
             self._frontier.append(leaf_hash(entry))
             self.settled = (self.size, self.root())

@@ -20,6 +20,7 @@ from typing import BinaryIO
 from aggregator.rounds.refusals import noted
 from protocol.audits import SignedExtra, signer_of
 from protocol.closing import NotTaken
+from protocol.delegations import Delegation
 from protocol.errors import EncodingError, RemoteFault, StorageError
 from protocol.ledger import MAX_EXTRAS, Ledger
 from protocol.records import MAX_ENTRY_BYTES, entry_of, open_entry
@@ -137,8 +138,12 @@ class Extras:
         waiting = [*self._stored.values(), *self._batch.values()]
         if len(waiting) >= 2 * MAX_EXTRAS:
             raise NotTaken("too many findings wait for a round: hand it in again after the next one")
-        signer = signer_of(ledger.verified.extra(signed))
-        of_key = Counter(signer_of(ledger.verified.extra(each)) for each in waiting)
+        extra = ledger.verified.extra(signed)
+        opened = [ledger.verified.extra(each) for each in waiting]
+        if isinstance(extra, Delegation) and any(isinstance(each, Delegation) and each.key == extra.key for each in opened):
+            raise NotTaken("a delegation of this key waits for a round: its account changes once a round")
+        signer = signer_of(extra)
+        of_key = Counter(map(signer_of, opened))
         if signer not in ledger.manifest.operators and of_key[signer] >= MAX_OF_ONE:
             raise NotTaken(f"{MAX_OF_ONE} findings of this key wait for a round: hand it in again after the next one")
 

@@ -71,7 +71,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
         yield f"  {len(run.rounds) - len(shown)} rounds before these: see --all"
     for one in shown:
         paid = "not known" if one.paid is None else f"{one.paid:,}"
-        yield f"  round {one.round:<8} {paid:>16}  {one.state}{f' ({one.reason})' if one.reason else ''}{_voucher(one, verify=verify)}"
+        yield f"  round {one.round:<8} {paid:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
     yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, pending {run.total(PENDING):,}, void {run.total(VOID):,}"
     if run.is_unaudited:
         yield "unaudited: nobody else can compute lots of private data again"
@@ -89,6 +89,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
     from peer.faults import fault_line, plain_fault
+    from protocol.signing import peer_name
 
     word = run.word
     if word is None:
@@ -97,6 +98,8 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}, void {word.void:,}"
     for each in word.faults:
         yield f"  {fault_line(plain_fault(each))}"
+    if word.account:
+        yield f"  it adds up to account {peer_name(word.account)}"
     known = sum(one.paid or 0 for one in run.rounds if one.round <= word.round)
     if (more := word.credit + word.void - known) > 0:
         yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
@@ -108,8 +111,8 @@ def _voucher(one: "Earned", *, verify: bool) -> str:
     from peer.commands.earnings import CLAIMS, WORD
 
     if one.by == WORD:
-        return ", as the log says"
-    return ", proven" if verify and one.by == CLAIMS else ""
+        return " (as the log says)"
+    return " (proven)" if verify and one.by == CLAIMS else ""
 
 
 def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
@@ -153,6 +156,7 @@ def _proof(one: "Earned") -> dict[str, Any]:
 
 def _plain_word(word: "CreditWord") -> dict[str, Any]:
     from peer.faults import plain_fault
+    from protocol.signing import peer_name
 
     return {
         "round": word.round,
@@ -163,4 +167,5 @@ def _plain_word(word: "CreditWord") -> dict[str, Any]:
         "faults": [plain_fault(each) for each in word.faults],
         "samples": word.samples,
         "is_proven": bool(word.proven),
+        "account": peer_name(word.account) if word.account else None,
     }

@@ -57,6 +57,7 @@ class _Shown(BaseModel):
     credit_pending: int = 0
     credit_until: int = 0
     credit_faults: list[_Fault] = []
+    account: str = ""
     is_proven: bool = True
     credit_checked: int = 0
     credit_rounds: int = 0
@@ -162,6 +163,8 @@ def _lines_of_credit(shown: _Shown) -> Iterator[str]:
         yield f"of it {rest}: as the log says"
     for fault in shown.credit_faults:
         yield f"taken back: {fault_line(fault.model_dump())}: as the log says; its findings are entries of the log"
+    if shown.account:
+        yield f"it adds up to account {shown.account} (as the log says)"
     if not shown.is_proven:
         yield "not proven yet: audits look at all you hand in, and it weighs less until they have found enough of it good (as the log says)"
     if shown.earned_round:

@@ -6,6 +6,7 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.sections import TrustSection
+from peer.commands.earnings import runs_of
 from protocol.ledger import Ledger
 from tests.swarm.processes import Programs, small_run
 
@@ -44,3 +45,8 @@ def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp
     assert standing.account(bytes.fromhex(cheat)).void
     assert all(standing.account(key).credit > 0 and not standing.account(key).void for key in keys)
     assert sum(standing.samples[key] for key in keys) > 0
+    for name, key in (*zip(HONEST, keys, strict=True), ("cheat", bytes.fromhex(cheat))):
+        (earned,) = runs_of(tmp_path / name, verify=True)
+        assert earned.problems == []
+        assert {(one.key, one.by) for one in earned.rounds} == {(key, "claims")}
+    assert earned.total("void") == earned.on_slips > 0

@@ -12,7 +12,8 @@ from aggregator.cli import main
 from aggregator.log.credits import as_csv, as_json, as_lines
 from aggregator.log.verify import Verification, verify_directory
 from protocol.accounts import Accounts, Fault
-from protocol.signing import peer_name, sha256
+from protocol.delegations import Delegation, Grant, Owners, SignedGrant
+from protocol.signing import Identity, peer_name, sha256
 from tests.aggregator.small_run import PEERS, POOL, course_of, create, grow, signed_manifest
 from tests.command import typed
 
@@ -53,6 +54,22 @@ def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(found: Verifica
         assert int(row["final"]) + int(row["pending"]) == credit
     assert rows[1]["reasons"].startswith("differs, round 4")
     assert said["accounts"][1]["void"] == [{"amount": 5, "round": 4, "reason": "differs", "claim": sha256(b"claim").hex()}]
+
+
+def test_the_credit_of_an_accounts_machines_adds_up(found: Verification) -> None:
+    owner, run = Identity(b"\x51" * 32), found.run
+    owners = Owners()
+    for key in (NEW, RICH):
+        owners.take([Delegation(run, key, key, 1, (SignedGrant.sign(Grant(owner.public_key, key, 1), owner),))])
+    owned = replace(found, owners=owners)
+    name = peer_name(owner.public_key)
+    assert list(as_lines(owned))[-1] == f"account {name} of 2 keys: final 30, pending 35, void 0"
+    said = json.loads(as_json(owned))
+    assert said["by_account"] == [
+        {"account": name, "peers": [peer_name(key) for key in sorted((RICH, NEW))], "final": 30, "pending": 35, "void": 0}
+    ]
+    assert [one["account"] for one in said["accounts"]] == [name, None, name]
+    assert [row["account"] for row in csv.DictReader(io.StringIO(as_csv(owned)))] == [name, "", name]
 
 
 def test_in_an_open_run_all_is_final_at_once(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from aggregator.audits.trust_file import FILE, TrustFile
 from aggregator.log.log import Log
 from aggregator.monitor.metrics import metrics_text
 from protocol.audits import DIFFERS, HOLDS
+from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity, peer_name
 from tests.aggregator.monitor.asgi import Shown
@@ -99,6 +100,26 @@ def test_a_verdict_has_its_findings_with_the_places_where_they_stand_in_the_log(
     assert (entry["kind"], entry["peer"], entry["fields"]["digest"]) == ("claim", name(LIAR), verdict["claim"])
     doubt = shown.get("/api/trust").json["in_doubt"][0]
     assert len(shown.get(f"/api/trust/claims/{doubt['claim']}").json["findings"]) == 1
+
+
+def test_the_credit_of_an_accounts_machines_adds_up_also_after_a_restart(run: Run) -> None:
+    owner = Identity(b"\x51" * 32)
+    words = []
+    for machine in (HONEST, DOUBTED):
+        grant = SignedGrant.sign(Grant(owner.public_key, machine.public_key, 1), owner)
+        delegation = Delegation(run.ledger.run, machine.public_key, machine.public_key, 1, (grant,))
+        words.append(SignedDelegation.sign(delegation, machine))
+    run.round(*words)
+    for _ in range(2):  # the second one begins with what the first has kept
+        shown = Shown(run.directory, course_of=lambda _: FixedCourse())
+        shown.look()
+        (account,) = shown.get("/api/accounts").json["accounts"]
+        peers = [peer_name(key) for key in sorted((HONEST.public_key, DOUBTED.public_key))]
+        credit = sum(shown.get(f"/api/peers/{peer}").json["credit"] for peer in peers)
+        assert account == {"account": name(owner), "peers": peers, "credit": credit}
+        assert shown.get(f"/api/peers/{name(HONEST)}").json["account"] == name(owner)
+        assert shown.get("/api/ledger/credits").json["accounts"] == 1
+    assert (run.directory / "monitor" / "view.kept").exists()
 
 
 def test_each_key_has_its_standing_and_what_is_pending_until_when(run: Run, shown: Shown) -> None:

@@ -18,6 +18,7 @@ const FIELDS = {
   finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
   plant: "run operator decoy".split(" "),
   reveal: "run key salt".split(" "),
+  delegation: "run signer key number grant".split(" "),
 };
 const SIGNED = {
   admission: { by: holderOf, version: 1 },
@@ -27,6 +28,7 @@ const SIGNED = {
   finding: { by: (fields) => fields.auditor, version: 1 },
   plant: { by: (fields) => fields.operator, version: 1 },
   reveal: { by: (fields) => fields.key, version: 1 },
+  delegation: { by: (fields) => fields.signer, version: 1 },
 };
 
 /** Return {kind, fields, signed}: fields by name; `signed` is {key, message, signature}, null for a round. Throws EncodingError. */

@@ -18,6 +18,7 @@ const KINDS = {
   plant: "a decoy to come",
   reveal: "a decoy",
   admission: "a computer comes in",
+  delegation: "a computer's account",
 };
 
 export class Record extends EventTarget {
@@ -172,7 +173,7 @@ export class Record extends EventTarget {
   }
 
   async loadCredits() {
-    const { total, credits, pool_paid, is_unaudited } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
+    const { total, credits, pool_paid, is_unaudited, accounts } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
     setText(
       byId("credit-sub"),
       `${compact(pool_paid)} units so far, for work that was counted: anybody can compute them.${is_unaudited ? UNAUDITED : ""}`,
@@ -190,6 +191,9 @@ export class Record extends EventTarget {
       byId("credits-pages"),
       total > CREDITS && [pageButton("Back", before < 0, go(before)), pageButton("More", after >= total, go(after)), `of ${count(total)}`],
     );
+    const owned = accounts ? (await ask("accounts", { limit: CREDITS })).accounts : [];
+    const sums = owned.map((one) => numbered(row(h("code", { title: one.account }, one.account.slice(-8)), count(one.peers.length), count(one.credit))));
+    fill(byId("accounts"), owned.length > 0 && tableWith("Accounts of several computers, the most first", ["Account", "Computers", "Credit"], sums));
   }
 
   async loadHeads() {
@@ -230,7 +234,7 @@ function fieldsTable(index, { kind, fields }) {
 }
 
 function shownField(name, value) {
-  return (name === "key" || name === "founder") && value instanceof Uint8Array ? peerName(value) : inWords(value);
+  return (name === "key" || name === "founder" || name === "signer") && value instanceof Uint8Array ? peerName(value) : inWords(value);
 }
 
 function numbered(made) {
