@@ -11,6 +11,7 @@ from protocol.course import Course
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Round
+from protocol.revocation import Revocation
 from protocol.rewards import claim_weight, share_out
 
 
@@ -86,7 +87,7 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
     listed: list[tuple[int, Contribution, list[tuple[int, Claim]]]] = []
     claims: list[tuple[int, Claim]] = []
     for index, one in enumerate(before, first):
-        if isinstance(one.said, Extra | Admission) and not claims and not listed:
+        if isinstance(one.said, Extra | Admission | Revocation) and not claims and not listed:
             continue
         if isinstance(one.said, Claim):
             claims.append((index, one.said))

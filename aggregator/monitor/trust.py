@@ -15,6 +15,7 @@ from protocol.audits import PATIENCE, Extra, Finding
 from protocol.encoding import unpack
 from protocol.errors import EncodingError
 from protocol.records import LotRecord, SignedClaim
+from protocol.revocation import Revocation
 
 MAX_FINDINGS = 32  # on one claim
 _AT_A_TIME = 256
@@ -127,7 +128,7 @@ def _extras(log: StoredLog, start: int, end: int) -> Sequence[tuple[int, Opened]
             one = opened(entry)
             if isinstance(one.said, Extra):
                 found.append((index, one))
-            elif not isinstance(one.said, Admission):
+            elif not isinstance(one.said, Admission | Revocation):
                 return found
     return found
 

@@ -3,14 +3,16 @@ from pathlib import Path
 import pytest
 
 from aggregator.log.log import Log
+from aggregator.monitor.opened import Opened, opened
 from aggregator.monitor.rounds import Rounds
-from aggregator.monitor.tables import TableSeen
+from aggregator.monitor.tables import TableSeen, table_seen
 from aggregator.monitor.view import KEPT_CLAIMS, View
 from aggregator.rounds.opening import OpenRun
 from automl.training.asked import AskedCourse
 from protocol.errors import EncodingError, LedgerError
+from protocol.revocation import PEER, Revocation, SignedRevocation
 from protocol.signing import peer_name
-from tests.aggregator.small_run import ENTRIES, PEERS, course_of, grow
+from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow
 
 
 def view_of(log: Log) -> View:
@@ -126,3 +128,12 @@ def test_rounds_that_nobody_timed_have_no_time(log: Log) -> None:
     rounds.committed(9, 1)  # which is not there yet
     assert [rounds.row(round_).round_ms for round_ in (1, 2, 3, 4)] == [None, None, 700, None]
     assert rounds.recent_ms() == 700
+
+
+def test_a_revocation_before_a_rounds_claims_is_passed_over(played: tuple[Path, OpenRun]) -> None:
+    log = played[1].log
+    manifest, course = log.ledger.manifest, log.ledger.course
+    entries = [opened(entry) for entry in log.entries(0, (log.ledger.index_at(1) or 0) + 1)]
+    revocation = Revocation(log.ledger.run, manifest.operators[0], PEER, bytes(range(32)))
+    before = Opened("revocation", revocation, SignedRevocation.sign(revocation, OPERATOR))
+    assert table_seen(0, [before, *entries], manifest, course) == table_seen(1, entries, manifest, course)

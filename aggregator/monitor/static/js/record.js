@@ -18,6 +18,7 @@ const KINDS = {
   plant: "a decoy to come",
   reveal: "a decoy",
   admission: "a computer comes in",
+  revocation: "taken back: who may take part",
   delegation: "a computer's account",
 };
 
