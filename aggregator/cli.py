@@ -142,8 +142,10 @@ def verify(directory: Path) -> None:
 
 
 def _say_operators(keys: Iterable[bytes]) -> None:
+    from protocol.signing import peer_name
+
     for key in keys:
-        click.echo(f"operator {key.hex()}")
+        click.echo(f"operator {key.hex()} {peer_name(key)}")
 
 
 def _say_credits(credits: dict[bytes, int], *, is_unaudited: bool) -> None:

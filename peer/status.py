@@ -83,7 +83,7 @@ class PeerStatus:
     promises_broken: int = 0  # tickets that the log gave and did not keep
     joined_at_round: int | None = None  # the round whose state it fetched and checked when it came
     finished: bool = False
-    operator: str = ""  # the one of several that it talks to: how its key begins
+    operator: str = ""  # the one of several that it talks to: how its address ends
     log_fault: str = ""  # the log is not what it signed: how, and where the proof is
     own_round: int | None = None  # whose state was measured last on held-out images of its own, where data are private
     own_samples: int = 0  # such images

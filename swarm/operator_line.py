@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from protocol.errors import MantaError, RemoteFault, Unreachable
 from protocol.operators import Operators
-from protocol.signing import PublicKey, sha256
+from protocol.signing import PublicKey, peer_name, sha256
 from swarm import waits
 from swarm.rpc import Endpoint, OwnNode, Refused
 
@@ -23,8 +23,8 @@ Result = TypeVar("Result")
 
 
 def short(key: bytes) -> str:
-    """Return how an operator's key begins, as people are told which one it is."""
-    return key.hex()[:8]
+    """Return the last eight characters of an operator's peer id, as people compare them: its addresses end so."""
+    return peer_name(key)[-8:]
 
 
 class AskAnother(RemoteFault):

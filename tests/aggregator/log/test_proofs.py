@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from aggregator.cli import main
 from protocol.encoding import pack
 from protocol.histories import TwoHeads
-from protocol.signing import Identity
+from protocol.signing import Identity, peer_name
 from tests.protocol.test_operators import FOUR, HEAD, OTHER, SIGNED, note_of
 
 ONE_LIES, FORKED = "two histories were signed for, of which at most one is the log's", "the log has two histories"
@@ -31,7 +31,7 @@ def test_who_signed_two_heads_of_one_size_is_named(
     assert result.exit_code == 0, result.output
     said = result.output.splitlines()
     assert said[0] == f"run {SIGNED.run.hex()}"
-    assert sorted(said[1:-1]) == sorted(f"operator {each.public_key.hex()}" for each in liars)
+    assert sorted(said[1:-1]) == sorted(f"operator {each.public_key.hex()} {peer_name(each.public_key)}" for each in liars)
     assert said[-1].startswith(f"proven: {what}; ")
     assert all(head.root.hex()[:16] in said[-1] for head in (HEAD, OTHER))
 

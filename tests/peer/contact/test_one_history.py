@@ -12,7 +12,7 @@ from peer.contact.one_history import OneHistory
 from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory
 from protocol.histories import Departure, Histories, Shown
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity, PublicKey, peer_name
 from swarm import neighbours, waits
 from swarm.memory import MemoryNetwork
 from swarm.messages import AskTable
@@ -92,7 +92,7 @@ def test_two_groups_shown_two_histories_find_out_by_comparing_and_name_who_signe
             result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof)])
             assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
             named = {line for line in result.output.splitlines() if line.startswith("operator ")}
-            assert named == {f"operator {operators[place].public_key.hex()}" for place in liars}
+            assert named == {f"operator {key.hex()} {peer_name(key)}" for key in (operators[place].public_key for place in liars)}
 
 
 def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
