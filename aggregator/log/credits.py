@@ -25,7 +25,8 @@ def as_lines(found: Verification) -> Iterator[str]:
         yield f"{peer_name(key)} {', '.join(parts)}{' unaudited' if found.is_unaudited else ''}"
     for owner, keys in by_account(found).items():
         final, pending_, void = _sums(found, keys)
-        yield f"account {peer_name(owner)} of {len(keys)} keys: final {final}, pending {pending_}, void {void}"
+        of = "1 key" if len(keys) == 1 else f"{len(keys)} keys"
+        yield f"account {peer_name(owner)} of {of}: final {final}, pending {pending_}, void {void}"
 
 
 def by_account(found: Verification) -> dict[bytes, list[bytes]]:
