@@ -7,7 +7,7 @@ each alone, and waits until --rounds rounds are over after the first in which al
 digits each peer trains in a round. Then it verifies the log, and prints for each cheat after how many rounds of its own it was found
 guilty, and what it has; whether anybody honest was accused, and what audits paid; and the CPU's time of the process that computes
 lots again beside that of the honest peers. ``decoy`` among the cheats is a decoy of the operator's (``manta-aggregator decoy``); auditors
-that lie (``yes``, ``accuse``) have to be proven before they are asked, which is after --proven-samples.
+that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, after --proven-samples, and only then the others begin.
 """
 
 import argparse
@@ -41,6 +41,11 @@ def cpu_s(programs: Programs, names: list[str]) -> float:
             times = one.cpu_times()
             total += times.user + times.system
     return total
+
+
+def have_audited(programs: Programs, cheats: list[str]) -> bool:
+    """Return whether all auditors that lie have said something, so that they are asked."""
+    return all(programs.status(name).get("audits") for name in cheats if name in LIARS)
 
 
 def watch(programs: Programs, names: list[str], rounds: int) -> None:
@@ -95,7 +100,9 @@ def main() -> None:
         programs.start_aggregator()
         for number, name in enumerate(honest):
             programs.start_peer(name, name, *(_AUDITS if number < arguments.volunteers else ()))
-        for name in cheats:
+        for name in sorted(cheats, key=lambda cheat: cheat not in LIARS):
+            if name not in LIARS:
+                programs.wait_until(lambda: have_audited(programs, cheats), "auditors that lie are asked")
             if name == "decoy":
                 make_decoy(Path(folder) / "aggregator", Path(folder) / name)
                 programs.start_peer(name, name)

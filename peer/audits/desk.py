@@ -125,8 +125,10 @@ class AuditDesk:
                     await self._release()
                     await self._turns.changed.wait()
                     continue
+                round_ = self._known.round()
                 await self._do_all(await self._duties())
-                await within(self._turns.changed, AGAIN_S)
+                if self._known.round() == round_:  # else a round was committed while it worked: who asks in each of them is counted on
+                    await within(self._turns.changed, AGAIN_S)
         finally:
             await self._release()
 
