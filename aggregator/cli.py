@@ -88,7 +88,7 @@ def start(
         data_root = data_root or config.data_root
         door = door_of(gateway, gateway_cert, gateway_key)
         address = "" if no_monitor else config.monitor.address if monitor is None else monitor  # of its page
-        check_start(config, directory, listen, data_root, door, address)
+        check_start(config, directory, listen, data_root, door, address, initial_peers)
         with ending_at_ctrl_c():
             import torch
 

@@ -3,22 +3,33 @@
 The same is looked at again where it is used. Nothing is made here, and nothing is changed.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from aggregator.log.storage import DATABASE, read_manifest, refuse_handed_over
 from aggregator.monitor.door import check_address
+from aggregator.operators.etcd import check_endpoint
 from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
 from protocol.admission import NO_STRANGERS, OPEN
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE
+from protocol.signing import peer_name
 from swarm.addresses import check_listen
 from swarm.disk import IDENTITY, check_directory, load_identity, only_process
 from swarm.door import Door
 from swarm.loading import check_installed
 
 
-def check_start(config: RunConfig, directory: Path, listen: str | None, data_root: Path | None, gateway: Door | None, monitor: str) -> None:
+def check_start(
+    config: RunConfig,
+    directory: Path,
+    listen: str | None,
+    data_root: Path | None,
+    gateway: Door | None,
+    monitor: str,
+    initial_peers: Sequence[str] = (),
+) -> None:
     """Refuse what no aggregator can be started with; ``monitor`` is where its page is to be, empty: nowhere.
 
     Raises:
@@ -38,6 +49,7 @@ def check_start(config: RunConfig, directory: Path, listen: str | None, data_roo
         gateway.listen()[0].close()
     check_address(monitor)
     check_directory(directory)
+    check_operators(config, directory, initial_peers)
     if (directory / "lock").exists():
         with only_process(directory):
             pass
@@ -47,6 +59,32 @@ def check_start(config: RunConfig, directory: Path, listen: str | None, data_roo
         check_key(directory)
     if (directory / IDENTITY).exists():
         load_identity(directory / IDENTITY)
+
+
+def check_operators(config: RunConfig, directory: Path, initial_peers: Sequence[str]) -> None:
+    """Refuse settings of several operators that this one cannot start with.
+
+    Raises:
+        UserError: it is none of them, or nothing says how it is to find the run.
+    """
+    for url in config.operators.etcd:
+        check_endpoint(url)
+    keys = config.operators.keys
+    if not keys:
+        return
+    path = directory / IDENTITY
+    name = peer_name(load_identity(path).public_key) if path.exists() else None
+    if name not in keys:
+        own = "there is no key yet" if name is None else f"the key there, {name}, is none of them"
+        raise UserError(
+            f"[operators] keys names the run's operators, and {own}: manta-aggregator key --dir {directory} prints the one that "
+            "has to stand there, in the run files of all"
+        )
+    if name != keys[0] and not (directory / DATABASE).exists() and not initial_peers:
+        raise UserError(
+            "the first of the operators begins the run, and this is another: give its address, which it prints when it starts, "
+            "with --initial-peers MADDR"
+        )
 
 
 def door_of(gateway: str | None, certificate: Path | None, key: Path | None) -> Door | None:

@@ -16,20 +16,16 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from aggregator.attendants.gateway import Gateway
-from aggregator.attendants.live import FinalQuality
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.watched import Watched
-from aggregator.audits.desk import Audits, attendant
-from aggregator.audits.jobs import JobFolder
-from aggregator.audits.records import FOLDER as RECORDS
-from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
-from aggregator.audits.trust_file import TrustFile
 from aggregator.control import Stopping
 from aggregator.early import check_key
 from aggregator.listening import LastAddress, best_first
@@ -40,31 +36,36 @@ from aggregator.log.fence import Fence
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.storage import DATABASE, refuse_handed_over
 from aggregator.monitor.door import address_to_show, open_door
-from aggregator.rounds.admissions import AdmissionDesk
-from aggregator.rounds.commits import Commits
-from aggregator.rounds.extras import WAITING, Extras
-from aggregator.rounds.follower import Evaluation
+from aggregator.operators.etcd import Etcd
+from aggregator.operators.joining import join
+from aggregator.operators.lease import Lease
+from aggregator.operators.seat import Seat
+from aggregator.operators.turns import Turns
+from aggregator.rounds.bodies import Kept
+from aggregator.rounds.commits import Write
+from aggregator.rounds.evaluating import Evaluating
 from aggregator.rounds.fronts import Fronts
-from aggregator.rounds.intake import Intake
+from aggregator.rounds.intake import Store
 from aggregator.rounds.measures import Measures, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
-from aggregator.rounds.revocations import RevocationDesk
 from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.weights import Weights
+from aggregator.rounds.writing import AuditSettings, Writing
 from aggregator.settings.config import RunConfig, load_run_file, template
 from aggregator.settings.sizes import held_bytes, in_words
-from aggregator.status import OperatorStatus, quality_in_words
+from aggregator.status import OperatorStatus
 from automl.data.catalog import load_dataset
+from automl.data.dataset import Dataset
 from automl.training.update import self_test
 from exact.coding import body_num_bytes
-from protocol.admission import INVITATION, NO_STRANGERS, OPEN
-from protocol.closing import Closing
-from protocol.errors import StorageError, Unreachable, UserError
-from protocol.exchange import MAX_AGE
+from protocol.admission import NO_STRANGERS, OPEN
+from protocol.errors import LedgerError, StorageError, Unreachable, UserError
+from protocol.operators import Operators
 from protocol.private import NO_LEASES, PRIVATE
 from protocol.signing import Identity, PublicKey, key_named, peer_name
 from swarm.blobs import Shelf
+from swarm.budget import Faults
 from swarm.control import ControlSocket
 from swarm.disk import IDENTITY, load_identity, make_directory, only_process, replace_file
 from swarm.distances import serve_pings
@@ -76,9 +77,7 @@ from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
 from swarm.reach import DialBackDesk
-from swarm.records import RecordsFolder
 from swarm.rpc import Endpoint, OwnNode
-from swarm.tasks import together
 
 logger = logging.getLogger("manta.operator")
 
@@ -93,9 +92,9 @@ class Operator:
         self._directory = directory
         self._say = say
         self._address = LastAddress(directory)
-        self._evaluation_due = asyncio.Event()
         self._gateway: Gateway | None = None
-        self._audits: Audits | None = None
+        self._writing: Writing | None = None  # while it is this operator that writes
+        self._turns: Turns | None = None  # where there are others
 
     async def run(
         self,
@@ -139,6 +138,8 @@ class Operator:
             door = open_door(self._monitor, self._config.monitor)
             self._onlookers = Onlookers(self._directory, self._config.monitor, door, data_root)
             undo.callback(self._onlookers.close)
+            if self._config.operators.keys and not (self._directory / DATABASE).exists():
+                await self._begin_with_others(identity, identity_path, dataset, initial_peers)
             opened = await asyncio.to_thread(open_run, self._config, self._directory, identity, dataset, first_state)
             with opened.log:
                 self._take_up(opened, is_newest=is_newest)
@@ -153,6 +154,13 @@ class Operator:
                 finally:
                     await node.close()
 
+    async def _begin_with_others(self, identity: Identity, path: Path, dataset: Dataset, addresses: Sequence[str]) -> None:
+        """Get the run from another operator, unless this is the first one, which begins it."""
+        settings = self._config.operators
+        if key_named(settings.keys[0]) != identity.public_key:
+            await join(self._config, self._directory, identity, path, dataset, addresses)
+            self._say("got the run, its log and its newest state from another operator")
+
     def _take_up(self, opened: OpenRun, *, is_newest: bool) -> None:
         self._run, self._log, self._follower = opened, opened.log, opened.follower
         self._keep_run_file()
@@ -160,11 +168,14 @@ class Operator:
         self.status = OperatorStatus(
             run.hex(), manifest.name, manifest.task, manifest.dataset, manifest.supernet, manifest.num_rounds, manifest.data
         )
-        self._stopping = Stopping(run, lambda what, target: self._revocations.revoke(what, target))
+        self._stopping = Stopping(run, self._revoke)
+        every = self._config.follower.evaluate_every
+        self._evaluating = Evaluating(self._log, self._follower, self.status, self._onlookers, every, self._say, self._write_status)
         self._fence = Fence(self._directory, self._log, self._say, is_newest=is_newest)
 
     async def _serve(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         told = told_to_stop()
+        self._broken: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         addresses = tuple(await node.addresses())
         self._address.remember(addresses)
         self.status.addresses = addresses
@@ -178,17 +189,16 @@ class Operator:
             leasing = asyncio.create_task(self._lease(addresses))
             works = (
                 self._heads.watch(),
-                self._evaluate_when_due(),
+                self._evaluating.keep(),
                 node.watch_daemon(),
-                self._commit_rounds(),
+                self._write() if self._turns is None else self._turns.keep(),
                 look.look_on(),
                 self._fronts.keep(),
                 self._announcing.keep(),
-                self._audit(),
             )
             background = [leasing, *(asyncio.create_task(work) for work in works)]
             try:
-                self._check_evaluation_due()
+                self._evaluating.look()
                 await self._until_stopped(node, told, background)
             finally:
                 leasing.cancel()
@@ -196,75 +206,118 @@ class Operator:
                 for task in background:
                     task.cancel()
                 await asyncio.wait(background)
-                await self._admissions.close()
-                await self._commits.close()
-                await self._intake.close()
-                await self._extras.close()
+                if self._turns is not None:
+                    await self._turns.close()
+                elif self._writing is not None:
+                    await self._writing.close()
                 self._write_status()
             is_over = self._stopping.farewell is not None and self._stopping.farewell.is_over
             what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
             self._say(f"stopped at round {self._log.ledger.round}; {what_next}")
 
     async def _open_desks(self, node: Node, identity: Identity, shelf: Shelf) -> None:
-        """Answer peers from now on; what they hand in is taken once the fence is lifted."""
-        log, bodies, closing = self._log, self._run.bodies, self._config.limits.closing(self._log.ledger.manifest)
-        weights = Weights(log, bodies, self._follower.num_weights)
-        look = self._onlookers
+        """Answer peers from now on; what they hand in is taken once the fence is lifted, by the operator whose turn it is to write."""
+        log, look = self._log, self._onlookers
+        self._weights = Weights(log, self._run.bodies, self._follower.num_weights)
         gate = await self._gate(node)
         watched = Watched(gate, look.tally)
-        self._commits = Commits(
-            log,
-            closing,
-            lambda: self._intake,
-            lambda: self._extras,
-            self._follower,
-            bodies,
-            shelf,
-            weights,
-            self._committed,
-            look.timeline,
-        )
-        self._intake = Intake(
-            watched,
-            identity,
-            lambda: log.ledger,
-            closing,
-            bodies,
-            self._follower.num_weights,
-            self._commits.changed,
-            node.rates.address_of,
-        )
-        self._extras = Extras(watched, self._directory / WAITING, lambda: log.ledger, self._intake.faults, self._intake.stop)
-        look.watch(closing, node.traffic, self._intake.faults, lambda: log.ledger.finished)
+        self._make = partial(self._new_writing, gate, identity, shelf, node.rates.address_of)
         self._measures = Measures(self._directory / "measures")
-        self._admissions = AdmissionDesk(watched, identity, lambda: log.ledger, self._commits.append)
-        self._revocations = RevocationDesk(watched, identity, lambda: log.ledger, self._commits.append)
         self._fronts = Fronts(gate, self._run.signed, self._directory / "snapshots", every=self._config.follower.front_every)
-        self._news = NewsDesk(watched, log, closing, weights.of)
         self._heads = HeadsDesk(watched, log, self._run.signed, self._directory, self._fence.heard)
+        self._announcing = Announcing(gate, log)
+        self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
+        idle = self._config.limits.closing(log.ledger.manifest)
+        look.watch(idle, node.traffic, Faults(time.monotonic), lambda: log.ledger.finished)
+        self._news = NewsDesk(watched, log, self._left_ms, self._weights.of)
+        if not Operators.of(log.ledger.manifest, log.ledger.run).is_alone:
+            self._turns = self._among_others(watched, identity, shelf)
+            await self._turns.start()
+        else:
+            self._writing = self._make(watched)
+            await self._writing.open()
         await shelf.serve(watched)
         await serve_manifest(watched, self._run.signed)
         await serve_pings(watched)
-        self._announcing = Announcing(gate, log)
-        self._cosigning = CosigningDesk(watched, log, self._directory, [key_named(name) for name in self._config.follower.witnesses])
         await self._heads.start()
         await self._cosigning.start()
         await self._news.start()
-        await self._open_audits(gate, watched, identity, closing)
         await DialBackDesk(gate).start()
-        await watched.serve("measure", self._on_measure)
 
-    async def _open_audits(self, gate: Endpoint, endpoint: Endpoint, identity: Identity, closing: Closing) -> None:
-        """Take what audits need of peers, and find out what is due, in a run that has audits."""
-        trust = self._log.ledger.manifest.trust
-        if trust.is_audited:
-            kept_rounds = trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
-            folder = RecordsFolder(self._directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
-            await RecordsDesk(endpoint, folder, lambda: self._log.ledger, closing, self._intake.faults).start()
-            jobs = JobFolder(self._directory)
-            shown = TrustFile(self._directory)
-            self._audits = Audits(gate, identity, self._log, folder, jobs, take=self._extras.hand_in, say=self._say, shown=shown)
-            await self._audits.serve(endpoint)
+    def _left_ms(self, now: int) -> int:
+        if self._turns is not None:
+            return self._turns.left_ms(now)
+        return 0 if self._writing is None else self._writing.closing.left_ms(now)
+
+    def _among_others(self, endpoint: Endpoint, identity: Identity, shelf: Shelf) -> Turns:
+        """Return this operator's place among the others of the run."""
+        self._fence.check_newest()
+        run, settings = self._run, self._config.operators
+        seat = Seat(
+            endpoint,
+            identity,
+            self._directory,
+            run.log,
+            run.follower,
+            run.bodies,
+            shelf,
+            on_commit=self._committed,
+            stop=self._stop,
+        )
+        lease = Lease(Etcd(settings.etcd), run.signed.run, identity.public_key)
+        return Turns(endpoint, seat, lease, self._make, self._write_kept, self._turned, self._say)
+
+    def _new_writing(
+        self,
+        gate: Endpoint,
+        identity: Identity,
+        shelf: Shelf,
+        address_of: Callable[[PublicKey], str],
+        endpoint: Endpoint,
+        write: Write | None = None,
+        store: Store | None = None,
+    ) -> Writing:
+        writing = Writing(
+            gate,
+            endpoint,
+            identity,
+            self._directory,
+            self._run,
+            self._config.limits.closing(self._log.ledger.manifest),
+            address_of,
+            shelf,
+            self._weights,
+            self._onlookers.timeline,
+            self._committed,
+            self._on_measure,
+            write=write,
+            store=store,
+            audit=AuditSettings(self._config.follower.audit_share, self._data_root, self._say),
+        )
+        writing.intake.broken.add_done_callback(lambda broken: self._stop(broken.result()))
+        self._onlookers.write(writing.closing, writing.intake.faults)
+        return writing
+
+    async def _revoke(self, what: str, target: bytes) -> None:
+        """Take back a key or an invitation.
+
+        Raises:
+            LedgerError: there is nothing to take back, or another operator writes.
+            StorageError: the disk failed.
+        """
+        if self._writing is None:
+            raise LedgerError("another operator writes now: type it there")
+        await self._writing.revocations.revoke(what, target)
+
+    def _stop(self, error: BaseException) -> None:
+        """End with an error after which this program cannot go on."""
+        if not self._broken.done():
+            self._broken.set_result(error)
+
+    def _turned(self) -> None:
+        """This operator began to write, or ended, or heard of another that does."""
+        self._news.committed()
+        self._write_status()
 
     async def _gate(self, node: Node) -> OwnNode:
         """Return the node, held to whom the run admits; where that is everybody the node as it is."""
@@ -301,11 +354,13 @@ class Operator:
             self._say(f"monitor: {address_to_show(self.status.monitor, self.status.run)}")
 
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
+        listening = [self._address.choose(listen)]
+        limits = self._config.limits.calls()
         try:
-            listening = [self._address.choose(listen)]
-            limits = self._config.limits.calls()
             return await Node.start(identity, identity_path, listen=listening, initial_peers=initial_peers, limits=limits)
         except Unreachable as error:
+            if len(self._log.ledger.manifest.operators) > 1:  # the other operators call this one where it was before
+                return await Node.start(identity, identity_path, listen=listening, limits=limits)
             raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
 
     def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
@@ -332,20 +387,21 @@ class Operator:
         self._write_status()
         return b""
 
-    async def _commit_rounds(self) -> None:
+    async def _write(self) -> None:
         """Once nobody knows a newer log, commit rounds to the run's end; then serve on. Nothing is taken, and so promised, before that."""
         await self._fence.lifted()
-        self._commits.begin()
-        for round_ in (self._log.ledger.round + 1, self._log.ledger.round + 2):
-            self._intake.restore(self._run.bodies.read(round_, mend=True), round_)
-        await self._intake.start()
-        await self._extras.start()
-        if self._log.ledger.manifest.admission.how == INVITATION:
-            await self._admissions.start()
-        if not self._log.ledger.manifest.admission.is_open:
-            await self._revocations.start()
-        await self._commits.run()
-        await asyncio.Event().wait()
+        assert self._writing is not None
+        await self._writing.work(None)
+
+    async def _write_kept(self, writing: Writing, kept: Sequence[tuple[int, Kept]]) -> None:
+        """Do so while it is this operator's turn."""
+        self._writing = writing
+        self._news.committed()
+        try:
+            await writing.open()
+            await writing.work(kept)
+        finally:
+            self._writing = None
 
     def _say_sizes(self) -> None:
         """Say what bodies take on the disk and in memory."""
@@ -357,13 +413,13 @@ class Operator:
         self._say(f"bodies of the open round and the next are in memory: {in_words(held)} at most")
 
     async def _until_stopped(self, node: Node, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
-        ends: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._intake.broken, *background}
+        ends: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._broken, *background}
         done, _ = await asyncio.wait({*ends, self._stopping.told}, return_when=asyncio.FIRST_COMPLETED)
         farewell = self._stopping.farewell
         if farewell is not None and farewell.is_over and done == {self._stopping.told}:
             done = await self._keep_promises(ends)
-        if self._intake.broken in done:
-            raise self._intake.broken.result()
+        if self._broken in done:
+            raise self._broken.result()
         for task in background:
             if task in done:
                 task.result()
@@ -375,9 +431,11 @@ class Operator:
 
     async def _keep_promises(self, ends: "set[asyncio.Future[None] | asyncio.Future[BaseException]]") -> "set[asyncio.Future[Any]]":
         """Before the end for good: take nothing more, and commit what has a ticket; return what ended the program before that."""
-        self._intake.take_no_more()
+        if self._writing is None:
+            return set()  # another operator has promised it
+        self._writing.intake.take_no_more()
         self._say("taking nothing more; what was promised a place in a round is committed first")
-        keeping = asyncio.create_task(self._intake.nothing_waits())
+        keeping = asyncio.create_task(self._writing.intake.nothing_waits())
         try:
             done, _ = await asyncio.wait({*ends, keeping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -390,59 +448,17 @@ class Operator:
         assert newest is not None
         self._news.committed()
         self._announcing.committed()
-        if self._audits is not None:
-            self._audits.committed()
-        self._fronts.committed(ledger.round, ledger.state)
+        if self._turns is not None:
+            self._turns.tell()
+        if self._writing is not None:
+            self._writing.committed()
+            self._fronts.committed(ledger.round, ledger.state)
         self._say(
             f"round committed round={ledger.round} peers={len(ledger.last_keys)} contributions={newest.rows} samples={newest.counted} "
             f"entries={ledger.size} state={ledger.state.hex()[:12]}"
         )
         self._write_status()
-        self._check_evaluation_due()
-
-    async def _audit(self) -> None:
-        """Find out what is due, in a process of its own beside this one, once the log goes on."""
-        if self._audits is None:
-            await asyncio.Event().wait()
-            return
-        await self._fence.lifted()
-        root = () if self._data_root is None else (str(self._data_root.expanduser().absolute()),)
-        process = attendant(self._directory, self._config.follower.audit_share, root)
-        await together(self._audits.keep(), process.keep())
-
-    def _check_evaluation_due(self) -> None:
-        every = self._config.follower.evaluate_every
-        round_ = self._log.ledger.round
-        if self._log.ledger.finished or (every and round_ and round_ % every == 0):
-            self._evaluation_due.set()
-
-    async def _evaluate_when_due(self) -> None:
-        while True:
-            await self._evaluation_due.wait()
-            self._evaluation_due.clear()
-            try:
-                self._show(await asyncio.to_thread(self._follower.evaluate))
-            except UserError as error:  # samples are missing or damaged: only figures are lost by it, the log needs none
-                self.status.quality, self.status.quality_round = None, self._log.ledger.round
-                self._write_status()
-                self._say(f"not evaluated round={self._log.ledger.round}: {error}")
-                self._say_if_finished()
-
-    def _show(self, evaluation: Evaluation) -> None:
-        quality = evaluation.quality
-        self.status.quality, self.status.quality_round = quality, evaluation.round
-        self._onlookers.final = FinalQuality.of(
-            evaluation.round, largest=quality["largest"], smallest=quality["smallest"], random=quality["random"]
-        )
-        self._write_status()
-        self._say(f"evaluated round={evaluation.round} {quality_in_words(evaluation.quality)}")
-        if self.status.own_quality is not None:
-            self._say(own_quality_in_words(self.status.own_quality))
-        self._say_if_finished()
-
-    def _say_if_finished(self) -> None:
-        if self.status.finished:
-            self._say("run finished; the aggregator goes on serving its state until it is stopped")
+        self._evaluating.look()
 
     def _write_status(self) -> None:
         ledger, status = self._log.ledger, self.status
@@ -451,10 +467,12 @@ class Operator:
         status.finished = ledger.finished and status.quality_round == ledger.round
         status.open_ms, status.counted = ledger.open_ms, ledger.newest.counted if ledger.newest else 0
         status.own_quality = self._measures.summed_up()
-        if self._audits is not None:
-            status.audits = asdict(self._audits.totals)
-        status.refused = dict(self._intake.faults.by_reason)
-        status.refused_of = {peer_name(key): reasons for key, reasons in self._intake.faults.by_key().items()}
+        if self._turns is not None:
+            status.operators = self._turns.standing()
+        if self._writing is not None:
+            status.audits = self._writing.audited()
+            status.refused = dict(self._writing.intake.faults.by_reason)
+            status.refused_of = {peer_name(key): reasons for key, reasons in self._writing.intake.faults.by_key().items()}
         try:
             replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
         except StorageError as error:  # where it matters the disk's failure stops the program

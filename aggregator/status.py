@@ -35,6 +35,7 @@ class OperatorStatus:
     refused: dict[str, int] = field(default_factory=dict)  # by reason
     refused_of: dict[str, dict[str, int]] = field(default_factory=dict)  # by peer and reason, of those refused last
     monitor: str | None = None  # its address, as a URL
+    operators: dict[str, object] = field(default_factory=dict)  # where there are several: role, term, writer, heard
     audits: dict[str, int] = field(default_factory=dict)  # what was found out since its start, where there are audits: ``Totals``
 
 

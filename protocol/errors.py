@@ -15,6 +15,9 @@ MantaError
 │   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            rows that are not the table that a round names (protocol.table)
 │   ├── NotTaken              a header or a body that the open round has no place for (protocol.closing)
+│   ├── Outdated              a writer whose ballot is older than one that was promised (protocol.ballots)
+│   ├── NotNext               a batch that does not begin where this operator's log ends (protocol.ballots)
+│   ├── Forked                a batch in whose place another was signed: an operator of the run lies (protocol.ballots)
 │   ├── NotTheirs             a caller that may not bring this (aggregator.rounds.refusals)
 │   ├── OtherData             a site whose stereo views are of other scenes, or not the run's (peer.views.messages)
 │   ├── NotAdmitted           a caller that the run has not let in (swarm.gate)
@@ -28,6 +31,7 @@ MantaError
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on
 │   ├── Unreachable           a node does not answer, or not in time
+│   │   └── Busy                  by its own word: it may soon (swarm.rpc)
 │   ├── NotYet                a site is not at a lot's weights yet, or not any more (peer.views.views)
 │   └── WorkerLost            a worker died, hung or was stopped in the middle of a lot (peer.crew.crew)
 ├── NoUse                 nobody's: what a lease's lots gave is not finite (peer.light.work)

@@ -316,6 +316,22 @@ class Tree(Subtrees):
             completed.append((level, index, hash_))
         return completed
 
+    def root_with(self, leaf_hashes: Iterable[bytes]) -> bytes:
+        """Return the root that the tree would have with these leaves too."""
+        size = self.size
+        edge = [(level, self.node(level, (size >> level) - 1)) for level in reversed(range(size.bit_length())) if size >> level & 1]
+        for hash_ in leaf_hashes:
+            level = 0
+            while edge and edge[-1][0] == level:
+                hash_, level = node_hash(edge.pop()[1], hash_), level + 1
+            edge.append((level, hash_))
+        if not edge:
+            return EMPTY_ROOT
+        found = edge.pop()[1]
+        while edge:
+            found = node_hash(edge.pop()[1], found)
+        return found
+
     def node(self, level: int, index: int) -> bytes:
         """Return the root over the leaves from ``index << level`` on, ``1 << level`` of them, all of which are there."""
         return bytes(self._levels[level][index * HASH_BYTES : (index + 1) * HASH_BYTES])

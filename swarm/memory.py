@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from protocol.errors import MantaError, OwnFault, Unreachable
 from protocol.signing import PublicKey
-from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
+from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused
 
 
 class MemoryNetwork:
@@ -62,6 +62,8 @@ class MemoryEndpoint:
                 answer = await asyncio.create_task(other._answer(self.key, method, request))
         except TimeoutError as error:
             raise Unreachable(f"{key.hex()[:8]} ({method}) did not answer within {timeout_s:g} s") from error
+        except Busy as error:
+            raise Unreachable(f"{key.hex()[:8]} ({method}) is busy") from error
         except MantaError as error:
             raise Refused(str(error)) from error
         if self._network.endpoints.get(key) is not other:

@@ -30,7 +30,7 @@ from swarm.connections import answer_of, connect, connect_some, connected_hosts,
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
 from swarm.rates import CallLimits, CallRates
-from swarm.rpc import MAX_MESSAGE_BYTES, Handler, Refused
+from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused
 from swarm.streams import MIN_REQUEST_BYTES, Streams
 from swarm.traffic import Traffic
 from swarm.unary import UnaryCalls
@@ -199,6 +199,8 @@ class Node:
                 if len(request) > MAX_MESSAGE_BYTES:
                     raise EncodingError(f"a message of {len(request)} bytes is too large")
                 return _ANSWER + await handler(public_key_of(caller.to_bytes()), request)
+            except Busy:
+                return _BUSY
             except MantaError as error:
                 return _REFUSAL + str(error).encode()[:_MAX_REASON_BYTES]
 

@@ -7,7 +7,7 @@ libp2p, and ``swarm.memory.MemoryEndpoint`` its twin for tests.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from protocol.errors import RemoteFault
+from protocol.errors import RemoteFault, Unreachable
 from protocol.signing import PublicKey
 
 # A unary message of hivemind's daemon may have 4 MiB; our parts stay well below.
@@ -19,6 +19,10 @@ Handler = Callable[[PublicKey, bytes], Awaitable[bytes]]
 
 class Refused(RemoteFault):
     """The other side answered, and its answer is no; the message is its reason."""
+
+
+class Busy(Unreachable):
+    """Raised by a handler: there is no answer now, and may be one soon. The caller finds the node unreachable."""
 
 
 class Endpoint(Protocol):

@@ -54,6 +54,10 @@ class Onlookers:
         self.tally.on_call = self.timeline.called
         self.tally.on_answer = self.timeline.answered
 
+    def write(self, closing: Closing, faults: Faults) -> None:
+        """Look at the rounds of a writer from now on."""
+        self._closing, self._faults = closing, faults
+
     async def look_on(self) -> None:
         """Write, and keep the processes running, until this is cancelled."""
         if self.door is None:

@@ -43,6 +43,19 @@ def status(directory: Path, as_json: bool) -> None:
             click.echo(line)
 
 
+@click.command()
+@DIRECTORY
+def key(directory: Path) -> None:
+    """Print the key by which you would be, or are, an operator of the run in --dir: it is made if there is none."""
+    with clear_errors():
+        from protocol.signing import peer_name
+        from swarm.disk import IDENTITY, check_directory, load_identity, make_directory
+
+        check_directory(directory)
+        make_directory(directory)
+        click.echo(peer_name(load_identity(directory / IDENTITY).public_key))
+
+
 def _standing(found: dict[str, Any], *, is_running: bool) -> list[str]:
     refused = ", ".join(f"{reason} {count}" for reason, count in found.get("refused", {}).items())
     return [
@@ -50,8 +63,20 @@ def _standing(found: dict[str, Any], *, is_running: bool) -> list[str]:
         f"round {found['round']} of {found['num_rounds']}, {found['ledger_size']} entries, root {found['ledger_root']}",
         f"at work, process {found.get('pid')}" if is_running else "not at work",
         *(f"  {address}" for address in found.get("addresses", [])),
+        *_among_others(found.get("operators", {}), is_running=is_running),
         *([f"refused: {refused}"] if refused else []),
     ]
+
+
+def _among_others(standing: dict[str, Any], *, is_running: bool) -> list[str]:
+    """Return where an operator stands among several."""
+    if not standing or not is_running:
+        return []
+    if standing["role"] == "writer":
+        return [f"writes, term {standing['term']}; hears {len(standing['heard'])} others", *(f"  {name}" for name in standing["heard"])]
+    if standing["writer"] is None:
+        return ["does not write, and hears nobody who does"]
+    return [f"does not write; {standing['writer']} does, term {standing['term']}"]
 
 
 @click.command()
@@ -194,4 +219,4 @@ def _say_copied(folder: Path, copied: "Copied") -> None:
     click.echo(f"newest state: round {copied.snapshot}; root {log.root.hex()}")
 
 
-COMMANDS = (status, stop, snapshot, backup, restore, recover, hand_over)
+COMMANDS = (key, status, stop, snapshot, backup, restore, recover, hand_over)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, RESTORED
+from protocol.errors import UserError
 from protocol.receipts import ProvenRound
 from protocol.signing import PublicKey
 from swarm import waits
@@ -61,6 +62,20 @@ class Fence:
         path = self._directory / DATABASE
         with disk_errors(path):
             return path.stat().st_ino
+
+    def check_newest(self) -> None:
+        """Refuse a copy in a run of several operators, which may have forgotten what it promised the others.
+
+        Raises:
+            UserError: this folder is one.
+            StorageError: that it is none cannot be noted on the disk.
+        """
+        if self.why and not self._is_newest:
+            raise UserError(
+                f"{self._directory} {self.why}: it may have forgotten what it promised the run's other operators; if it has all that "
+                "was ever written there, start with --newest; if not, this operator's key may not be used in this run any more"
+            )
+        self._note()
 
     def heard(self, key: PublicKey, held: ProvenRound | None) -> None:
         """A peer said which round it knows as the newest; that the log has it was checked."""

@@ -7,6 +7,9 @@ The order of writes for each batch of entries:
 3. the tree head is signed and replaces the file of the last signed one: durable;
 4. only then is it published, with the ledger that everybody reads.
 
+Where a run has several operators nothing is committed before enough of them signed the head after it (``aggregator.operators``). That note
+is what is published: it is on the disk before the entries are, and becomes the file of the last signed one after them.
+
 So what is published is on the disk, and a database that was rolled back is found out by the signed head beside it: the log then refuses to
 open. After any error of the disk the log stops: nothing is tried again in the same process, for after a failed sync the operating
 system may report as written what is lost. That its whole directory was replaced by an older one the log hears from others, who hold a
@@ -15,6 +18,7 @@ head that it signed and has not (``hold_to``); then it stops for good, and does 
 Whether a round's digests are true is not decided here. Open the log after whatever forks: SQLite's connections do not survive it.
 """
 
+import contextlib
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -26,6 +30,7 @@ from aggregator.log.evidence import check_evidence
 from aggregator.log.storage import (
     DATABASE,
     LOCK,
+    NEXT_HEAD,
     TREE_HEAD,
     append_rows,
     create_database,
@@ -37,11 +42,12 @@ from aggregator.log.storage import (
 )
 from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, replay
 from automl.training.course import RunCourse
-from protocol.errors import LedgerError, OtherHistory, StorageError, UserError
+from protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, leaf_hash
 from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.records import Receipt
 from protocol.signing import Identity
 from protocol.turns import Step
@@ -70,7 +76,8 @@ class Log:
         self._stopped: str | None = None  # why no operation is possible any more
         self._other: OtherHistory | None = None  # it lacks, or contradicts, what its key has signed for
         self._mutex = RLock()
-        self._head, self._tree_head = self._sign()
+        self._operators = Operators.of(log.ledger.manifest, log.ledger.run)
+        self._head, self._tree_head = self._sign(self._counted_before())
 
     @classmethod
     def create(cls, directory: Path, signed: SignedManifest, operator: Identity, *, course_of: CourseOf = RunCourse) -> "Log":
@@ -157,11 +164,28 @@ class Log:
         """The signed note of the published tree head."""
         return self._tree_head
 
-    def commit(self, entries: Sequence[bytes]) -> None:
+    def root_with(self, entries: Sequence[bytes]) -> bytes:
+        """Return the root that the tree would have with these entries too."""
+        with self._mutex:
+            return self._tree.root_with([leaf_hash(entry) for entry in entries])
+
+    def count(self, note: str) -> None:
+        """Publish a note of the head as it is, with enough operators' signatures, where there was none: of the empty log."""
+        with self._mutex:
+            self._check_running()
+            if self._operators.open(note) == self._head:
+                self._head, self._tree_head = self._sign(note)
+
+    def commit(self, entries: Sequence[bytes], counted: str | None = None) -> None:
         """Append ``entries``, all or none; published and on the disk when this returns.
 
+        Args:
+            entries: whole rounds, and admissions.
+            counted: in a run of several operators, the note of the head after them, signed by enough of these.
+
         Raises:
-            EncodingError, SignatureError, LedgerError: one of them is not a valid next entry; nothing has changed.
+            EncodingError, SignatureError, LedgerError: one of them is not a valid next entry, or ``counted`` is not about them; nothing has
+                changed.
             OtherHistory: see ``hold_to``; nothing has changed.
             StorageError: the disk failed; the log has stopped, and which of them are in it is known when it is opened again.
         """
@@ -169,10 +193,13 @@ class Log:
             self._check_running()
             if not entries:
                 return
+            self._check_counted(entries, counted)
             self._validate(entries)
             try:
+                if counted is not None:
+                    write_durably(self._directory / NEXT_HEAD, counted.encode())
                 self._store(entries)
-                self._head, self._tree_head = self._sign()
+                self._head, self._tree_head = self._sign(counted)
                 self._ledger, self._candidate, self._behind = self._candidate, self._ledger, self._ahead
                 self._since_checkpoint += len(entries)
                 if self._since_checkpoint >= _CHECKPOINT_ENTRIES:
@@ -190,6 +217,8 @@ class Log:
             OtherHistory: it has not, so it is not the newest, or not the only one; it has stopped: nothing is signed any more.
         """
         with self._mutex:
+            if head.size > self._head.size and not self._operators.is_alone:
+                return  # the others went on; this one will learn of it
             if head.size > self._head.size or head.root != self._tree.root(head.size):
                 self._other = self._other or OtherHistory(words())
                 raise self._other
@@ -220,6 +249,8 @@ class Log:
         """
         with self._mutex:
             self._check_running()
+            if size == self._head.size:
+                return self._tree_head
             return sign_tree_head(self.head_of(size), self._origin, self._operator)
 
     def consistency(self, old: int, new: int) -> tuple[bytes, ...]:
@@ -325,10 +356,32 @@ class Log:
         with sqlite_errors(self._directory / DATABASE):
             append_rows(self._connection, first, entries, nodes, self._tree)  # durable from this line
 
-    def _sign(self) -> tuple[TreeHead, str]:
-        """Sign the tree as it is on the disk, and remember that before anybody is told."""
+    def _check_counted(self, entries: Sequence[bytes], counted: str | None) -> None:
+        if counted is None:
+            if self._operators.quorum > 1:
+                raise LedgerError(f"entries that fewer than {self._operators.quorum} operators signed for")
+            return
+        head = self._operators.open(counted)
+        if (head.size, head.root) != (self._tree.size + len(entries), self.root_with(entries)):
+            raise LedgerError("the operators signed for other entries than these")
+
+    def _counted_before(self) -> str | None:
+        """Return the note of the head as it is that enough operators signed, of those on the disk; None: one operator is enough."""
+        if self._operators.quorum == 1 or not self._tree.size:
+            return None
+        for name in (NEXT_HEAD, TREE_HEAD):  # of the former a crash came before the entries, or after them
+            if (self._directory / name).exists():
+                note = read_tree_head(self._directory, name)
+                with contextlib.suppress(RemoteFault):
+                    head = self._operators.open(note)
+                    if (head.size, head.root) == (self._tree.size, self._tree.root()):
+                        return note
+        raise StorageError(f"{self._directory / TREE_HEAD} is not of the log as it is, signed by enough operators; {RESTORE}")
+
+    def _sign(self, counted: str | None = None) -> tuple[TreeHead, str]:
+        """Sign the tree as it is on the disk, or take what others signed of it, and remember that before anybody is told."""
         head = TreeHead(self._origin, self._tree.size, self._tree.root())
-        note = sign_tree_head(head, self._origin, self._operator)
+        note = sign_tree_head(head, self._origin, self._operator) if counted is None else counted
         write_durably(self._directory / TREE_HEAD, note.encode())
         return head, note
 

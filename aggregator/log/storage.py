@@ -3,6 +3,7 @@
     manifest.cbor   the packed SignedManifest: which run this is
     log.sqlite3     entries, tree nodes and the size and root they add up to (SQLite in WAL mode, with its -wal and -shm files)
     tree-head.txt   the last tree head that was signed, written before anybody sees it
+    tree-head-next.txt   where several operators sign: the head after the entries that are written next, as enough of them signed it
     log.lock        locked as long as a process may write here
     handed-over.json   the run goes on elsewhere: nobody writes here any more
 
@@ -24,6 +25,7 @@ from swarm.disk import disk_errors, sync_directory, write_durably
 MANIFEST = "manifest.cbor"
 DATABASE = "log.sqlite3"
 TREE_HEAD = "tree-head.txt"
+NEXT_HEAD = "tree-head-next.txt"
 LOCK = "log.lock"
 HANDED_OVER = "handed-over.json"
 RESTORED = "restored.json"  # see aggregator.log.fence
@@ -89,13 +91,13 @@ def refuse_handed_over(directory: Path) -> None:
         )
 
 
-def read_tree_head(directory: Path) -> str:
-    """Return the last note signed by the log in ``directory``, not checked.
+def read_tree_head(directory: Path, name: str = TREE_HEAD) -> str:
+    """Return the last note signed by the log in ``directory``, or the next one, not checked.
 
     Raises:
         StorageError: it is missing or damaged.
     """
-    path = directory / TREE_HEAD
+    path = directory / name
     try:
         return _read_file(path, MAX_NOTE_BYTES).decode()
     except UnicodeDecodeError as error:

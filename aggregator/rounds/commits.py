@@ -7,7 +7,7 @@ this path.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,13 +23,14 @@ from protocol.errors import StorageError
 from protocol.listed import Listed
 from protocol.records import Round, entry_of
 from protocol.table import table_root, weights_root
-from swarm.blobs import Shelf
+from swarm.blobs import Blob, Shelf
 from swarm.tasks import within
 
 _MAX_SAVING = 2  # states that wait for their snapshot: where the disk is slower than the rounds, the rounds wait for it
 
 logger = logging.getLogger("manta.commits")
 Result = TypeVar("Result")
+Write = Callable[[Sequence[bytes], Next | None, Sequence[Blob]], Awaitable[None]]
 
 
 class Commits:
@@ -47,8 +48,16 @@ class Commits:
         weights: Weights,
         on_commit: Callable[[], None],
         timeline: Timeline,
+        write: Write | None = None,
     ) -> None:
-        """Prepare; ``on_commit`` is called after each committed round, ``timeline`` told what happens when."""
+        """Prepare.
+
+        Args:
+            on_commit: is called after each committed round.
+            timeline: is told what happens when.
+            write: returns once entries are in the log, given also what a round's table leads to and its bodies; None: they are appended.
+        """
+        self._write = write or self._append
         self._log = log
         self._closing = closing
         self._intake = intake
@@ -102,7 +111,10 @@ class Commits:
             LedgerError: it may not follow the log.
             StorageError: the disk failed.
         """
-        await self._in(self._writer, self._log.commit, [entry])
+        await self._write([entry], None, ())
+
+    async def _append(self, entries: Sequence[bytes], _after: Next | None, _bodies: Sequence[Blob]) -> None:
+        await self._in(self._writer, self._log.commit, entries)
 
     async def close(self) -> None:
         """Finish what is being saved."""
@@ -121,7 +133,7 @@ class Commits:
         entry = self._entry(listed, after)
         extras = await self._extras().for_round()
         entries = [*map(entry_of, extras), *(each for one in handed for each in one.entries), entry_of(entry)]
-        await self._in(self._writer, self._log.commit, entries)
+        await self._write(entries, after, [one.blob for one in handed])
         self._timeline.done()
         self._follower.adopt(after.state)
         self._put_on_shelf(handed, after)

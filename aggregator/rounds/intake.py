@@ -15,7 +15,7 @@ their work: the answer names whose, and the founder hands in without them.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +50,9 @@ class Handed:
     body: Body
 
 
+Store = Callable[[Sequence[tuple[int, Kept]]], Awaitable[None]]
+
+
 @dataclass(slots=True)
 class _Batch:
     """Contributions that go to the disk together, each with its round, and what is done once they are there."""
@@ -76,6 +79,7 @@ class Intake:
         num_weights: int,
         on_change: Callable[[], None],
         address_of: Callable[[PublicKey], str] = lambda _key: "",
+        store: Store | None = None,
     ) -> None:
         """Prepare; ``start`` answers from then on.
 
@@ -84,7 +88,10 @@ class Intake:
             closing: the rounds; shared with ``aggregator.rounds.commits``, in the same event loop.
             on_change: is called when a header or a body came.
             address_of: returns the network address that a caller's places are counted by; empty: none.
+            store: returns once contributions, each with its round, are where they have to be before a ticket is given, or raises NotTaken
+                where that will not be; None: once they are in ``bodies``.
         """
+        self._store = store or self._store_here
         self._endpoint = endpoint
         self._identity = identity
         self._ledger = ledger
@@ -129,6 +136,22 @@ class Intake:
         while self._synced:
             self._gone.clear()
             await self._gone.wait()
+
+    def restore_valid(self, kept: Sequence[Kept], round: int) -> None:
+        """Do as ``restore``, with what others kept: without what may not be in, or not beside what comes before it in ``kept``."""
+        keys = dict[bytes, list[Listed]]()
+        for one in kept:
+            try:
+                listed = self._ledger().listed(one.header, round)
+                for key in listed.keys:
+                    if any(not go_beside(listed, other) for other in keys.get(key, ())):
+                        raise NotTaken("another contribution of these keys is in")
+                self.restore([one], round)
+            except RemoteFault as error:
+                logger.info("not taken up round=%d reason=%s", round, error)
+                continue
+            for key in listed.keys:
+                keys.setdefault(key, []).append(listed)
 
     def restore(self, kept: Sequence[Kept], round: int) -> None:
         """Take contributions that were stored for ``round``, the next or the one after it, before this program's start.
@@ -376,13 +399,20 @@ class Intake:
         while self._batch.kept:
             batch, self._batch = self._batch, _Batch()
             if not self.broken.done():
-                storing = asyncio.get_running_loop().run_in_executor(self._disk, self._bodies.append, batch.kept)
+                storing = asyncio.ensure_future(self._store(batch.kept))
                 await asyncio.wait({storing})
-                self.stop(storing.exception())
+                error = storing.exception()
+                if isinstance(error, NotTaken):
+                    batch.stored.set_exception(error)
+                    continue
+                self.stop(error)
             if self.broken.done():
                 batch.stored.set_exception(NotTaken("the log could not store it and stops: hand it in again when it is back"))
             else:
                 batch.stored.set_result(None)
+
+    async def _store_here(self, kept: Sequence[tuple[int, Kept]]) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._disk, self._bodies.append, kept)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run ``work`` on its own; what it raises that is no stranger's fault stops the program."""
@@ -398,6 +428,11 @@ class Intake:
 
     def _ticket(self, round_: int, contribution: bytes) -> SignedTicket:
         return SignedTicket.sign(Ticket(self._ledger().run, round_, contribution), self._identity)
+
+
+def go_beside(one: Listed, other: Listed) -> bool:
+    """Return whether two contributions of one round that have a key in common may both be in: a cohort's, and one of a member alone."""
+    return one.round == other.round and (len(one.keys) == 1) != (len(other.keys) == 1)
 
 
 def _listed_in(ledger: Ledger, contribution: bytes, claims: Sequence[Claim]) -> int | None:

@@ -8,7 +8,6 @@ from itertools import accumulate
 from aggregator.log.log import Log
 from aggregator.rounds.intake import now_ms
 from protocol.admission import SignedAdmission
-from protocol.closing import Closing
 from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import Unreachable
@@ -103,11 +102,20 @@ def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWo
 class NewsDesk:
     """Answers "commit-after", "row", "table", "claims" and "credit"."""
 
-    def __init__(self, endpoint: Endpoint, log: Log, closing: Closing, weights: Callable[[int], Awaitable[Sequence[int]]]) -> None:
-        """Prepare; ``start`` answers from then on. ``weights`` gives what each row of a committed round weighs in its mean."""
+    def __init__(
+        self, endpoint: Endpoint, log: Log, left_ms: Callable[[int], int], weights: Callable[[int], Awaitable[Sequence[int]]]
+    ) -> None:
+        """Prepare; ``start`` answers from then on.
+
+        Args:
+            endpoint: where others call.
+            log: the log.
+            left_ms: says how long headers for the open round still have at a time of ``now_ms``.
+            weights: gives what each row of a committed round weighs in its mean.
+        """
         self._endpoint = endpoint
         self._log = log
-        self._closing = closing
+        self._left_ms = left_ms
         self._weights = weights
         self._committed = asyncio.Event()
         self._waiting: Counter[PublicKey] = Counter()
@@ -137,7 +145,7 @@ class NewsDesk:
         may_wait = self._waiting.total() < MAX_WAITING and self._waiting[caller] < MAX_WAITING_OF_ONE
         if ask.round >= self._round and not is_last and ask.patient and may_wait:
             await self._wait(caller)
-        left_ms = self._closing.left_ms(now_ms())
+        left_ms = self._left_ms(now_ms())
         if self._round <= ask.round:
             return pack(News((), (), left_ms))
         table = self._table_of(self._round)
@@ -147,7 +155,7 @@ class NewsDesk:
     async def _wait(self, caller: PublicKey) -> None:
         """Return at the next commit, or when it should have come long ago."""
         committed = self._committed
-        patience_ms = self._closing.left_ms(now_ms()) + grace_ms(self._log.ledger.open_ms)
+        patience_ms = self._left_ms(now_ms()) + grace_ms(self._log.ledger.open_ms)
         self._waiting[caller] += 1
         try:
             await within(committed, patience_ms / 1000 + waits.PATIENCE_S)

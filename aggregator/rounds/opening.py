@@ -150,9 +150,18 @@ def filled_shelf(log: Log, follower: Follower) -> Shelf:
         StorageError: the snapshot of the latter is gone or damaged.
     """
     shelf = Shelf(max_bytes=_SHELF_BYTES)
+    put_state(shelf, log, follower)
+    return shelf
+
+
+def put_state(shelf: Shelf, log: Log, follower: Follower) -> None:
+    """Put the current state on the shelf, and the one that the rounds to come learn from too.
+
+    Raises:
+        StorageError: the snapshot of the latter is gone or damaged.
+    """
     assert follower.state is not None
     shelf.put(Blob.of(state_pieces(follower.state)), "state")
     teacher = follower.teacher(log.ledger)
     if teacher is not None:
         shelf.pin(Blob.of(state_pieces(teacher)))
-    return shelf

@@ -21,6 +21,7 @@ from aggregator.settings.sections import (
     DataSection,
     ExchangeSection,
     FollowerSection,
+    OperatorsSection,
     OptimizerSection,
     RecipeSection,
     RewardsSection,
@@ -59,6 +60,7 @@ class RunConfig(Section):
     exchange: ExchangeSection = ExchangeSection()
     rewards: RewardsSection = RewardsSection()
     trust: TrustSection = TrustSection()
+    operators: OperatorsSection = OperatorsSection()
     follower: FollowerSection = FollowerSection()
     limits: LimitsSection = LimitsSection()
     monitor: MonitorSection = MonitorSection()
@@ -206,7 +208,8 @@ class RunConfig(Section):
                 exchange=self._exchange(),
                 reward_pool=self.rewards.pool,
                 costs=cost_table(plan.space),
-                operators=(operator,),
+                operators=self.operators.public_keys(operator),
+                quorum=self.operators.checked_quorum(),
                 cohorts=self.run.cohorts,
                 data=self.run.data,
                 private=private,

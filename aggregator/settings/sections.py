@@ -14,6 +14,7 @@ from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.fields import check_name
+from protocol.manifest import MAX_OPERATORS
 from protocol.recipe import MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
 
@@ -291,6 +292,51 @@ class TrustSection(Section):
             audit_lots=self.audit_lots,
             whole_percent=self.whole_percent,
         )
+
+
+class OperatorsSection(Section):
+    """[operators]"""
+
+    keys: tuple[str, ...] = Field(
+        default=(),
+        max_length=MAX_OPERATORS,
+        description="of several operators, all of them, in one order for all: 12D3Koo..., as manta-aggregator key prints them; the first "
+        "one begins the run; empty: you alone",
+    )
+    quorum: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_OPERATORS,
+        description="so many of them sign each head of the log before it counts; 0: of 4 operators 3, of 3 operators 2",
+    )
+    etcd: tuple[str, ...] = Field(
+        default=(),
+        max_length=16,
+        description='where etcd answers, which says whose turn it is to write (yours, not part of the manifest): ["http://127.0.0.1:2379"]',
+    )
+
+    @field_validator("keys")
+    @classmethod
+    def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        _check_names(names)
+        return names
+
+    def public_keys(self, alone: bytes) -> tuple[bytes, ...]:
+        """Return the keys; ``alone`` is that of an operator without others."""
+        return tuple(key_named(name) for name in self.keys) or (alone,)
+
+    def checked_quorum(self) -> int:
+        """Return how many of them sign.
+
+        Raises:
+            ValueError: values that do not go together.
+        """
+        count = max(1, len(self.keys))
+        if count > 1 and not self.etcd:
+            raise ValueError("[operators]: several operators need etcd, which says whose turn it is: name where it answers")
+        if self.quorum:
+            return self.quorum
+        return max(count // 2 + 1, count - (count - 1) // 3 if count > 3 else 0)  # one liar of four, two of seven
 
 
 class FollowerSection(Section):

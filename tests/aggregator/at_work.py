@@ -61,7 +61,7 @@ class Aggregator:
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
         )
         self.extras = Extras(endpoint, directory / WAITING, lambda: self.ledger, self.intake.faults, self.intake.stop)
-        self.news = NewsDesk(endpoint, self.run.log, self.closing, weights.of)
+        self.news = NewsDesk(endpoint, self.run.log, self.closing.left_ms, weights.of)
         self._endpoint = endpoint
         self._told = asyncio.Event()
 

@@ -82,7 +82,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
         endpoint, closing = network.endpoint(OPERATOR.public_key), Closing(config.exchange.max_rows)
         with run.log as log:
             weights = Weights(log, run.bodies, run.follower.num_weights)
-            news = NewsDesk(endpoint, log, closing, weights.of)
+            news = NewsDesk(endpoint, log, closing.left_ms, weights.of)
             shelf = filled_shelf(log, run.follower)
             commits = Commits(
                 log, closing, lambda: intake, lambda: extras, run.follower, run.bodies, shelf, weights, news.committed, Timeline(unix_ms)

@@ -1,19 +1,17 @@
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, MANIFEST
-from protocol.cosignatures import cosign
 from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
 from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
-from protocol.notes import head_text
+from protocol.notes import TreeHead, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import commit_digest
-from protocol.signing import sha256
+from protocol.signing import Identity, sha256
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,
@@ -220,16 +218,51 @@ def test_a_creation_that_was_killed_can_be_repeated(log: Log, directory: Path) -
     assert not (directory / f"{DATABASE}.new").exists()
 
 
-def test_each_operator_keeps_a_log_of_its_own_and_none_counts_without_the_others(tmp_path: Path) -> None:
+def counted(log: Log, entries: list[bytes], *operators: Identity) -> str:
+    """Return the head of a log with these entries, as these operators sign it."""
+    name = Operators.of(log.ledger.manifest, log.ledger.run).name
+    head = TreeHead(name, log.head.size + len(entries), log.root_with(entries))
+    notes = [sign_tree_head(head, name, operator) for operator in operators]
+    return notes[0] + "".join(note.partition("\n\n")[2] for note in notes[1:])
+
+
+def test_each_operator_keeps_a_log_of_its_own_and_takes_what_enough_of_them_signed_for(tmp_path: Path) -> None:
     signed = signed_manifest(operators=(OPERATOR, OTHER_OPERATOR))
     with create(tmp_path / "second", signed, OTHER_OPERATOR) as log:
-        grow(log, 1)
-        receipt = log.receipt(ENTRIES - 1)
-        text = head_text(log.head)
-    with pytest.raises(SignatureError, match="1 of 2 operators"):
-        open_round_receipt(receipt, Operators.of_signed(signed))
-    counted = replace(receipt, tree_head=receipt.tree_head + cosign(text, 1_800_000_000, OPERATOR).line)
-    assert open_round_receipt(counted, Operators.of_signed(signed)).round.round == 1
+        entries = next_round(log.ledger)
+        with pytest.raises(LedgerError, match="fewer than 2 operators"):
+            log.commit(entries)
+        with pytest.raises(SignatureError, match="1 of 2 operators"):
+            log.commit(entries, counted(log, entries, OPERATOR))
+        with pytest.raises(LedgerError, match="other entries"):
+            log.commit(entries, counted(log, entries[:-1], OPERATOR, OTHER_OPERATOR))
+        assert log.head.size == 0
+        note = counted(log, entries, OPERATOR, OTHER_OPERATOR)
+        log.commit(entries, note)
+        assert log.tree_head == note
+        assert open_round_receipt(log.receipt(ENTRIES - 1), Operators.of_signed(signed)).round.round == 1
+    with reopen(tmp_path / "second", OTHER_OPERATOR) as log:
+        assert (log.tree_head, log.head.size) == (note, ENTRIES)
+
+
+def test_a_crash_before_or_after_the_entries_leaves_a_head_that_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed = signed_manifest(operators=(OPERATOR, OTHER_OPERATOR))
+    notes = []
+    for when in ("_store", "_sign"):
+        directory = tmp_path / when
+        with create(directory, signed, OPERATOR) as log:
+            first = next_round(log.ledger)
+            log.commit(first, note := counted(log, first, OPERATOR, OTHER_OPERATOR))
+            second = next_round(log.ledger)
+            later = counted(log, second, OPERATOR, OTHER_OPERATOR)
+            with monkeypatch.context() as patch:
+                patch.setattr(log, when, lambda *_: (_ for _ in ()).throw(StorageError("the power went")))
+                with pytest.raises(StorageError, match="the power went"):
+                    log.commit(second, later)
+        notes = [note, later]
+        with reopen(directory, OPERATOR) as log:
+            assert log.tree_head == (note if when == "_store" else later)
+    assert notes[0] != notes[1]
 
 
 def test_closing_twice_is_harmless_and_a_closed_log_does_nothing(log: Log) -> None:

@@ -92,7 +92,7 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
                     weighed.append(round_)
                     return weights([one.row for one in log.ledger.table_at(round_) or ()])
 
-                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing, weights_of)
+                desk = NewsDesk(network.endpoint(PublicKey(OPERATOR.public_key)), log, closing.left_ms, weights_of)
                 scene = Scene(log, closing, desk, network, weighed)
                 scene.open()
                 await desk.start()

@@ -45,7 +45,7 @@ class Scene:
         """Let a log answer, in the place of any other."""
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         closing = Closing(SIGNED.open().exchange.max_rows)
-        self.log, self.news = log, NewsDesk(endpoint, log, closing, no_weights)
+        self.log, self.news = log, NewsDesk(endpoint, log, closing.left_ms, no_weights)
         self.heads, self.cosigning = HeadsDesk(endpoint, log, SIGNED, directory), CosigningDesk(endpoint, log, directory)
         await self.news.start()
         await self.heads.start()

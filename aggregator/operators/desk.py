@@ -1,0 +1,221 @@
+"""Answers the other operators of the run, and nobody else: by promises, votes, signatures, and what is kept, lent or in the log."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from aggregator.operators.lending import borrow, contribution_from, part_of
+from aggregator.operators.messages import (
+    ACCEPT,
+    BEAT,
+    ENTRIES,
+    KEEP,
+    LENT,
+    MAX_FORWARDED_BYTES,
+    MAX_NOTED_BYTES,
+    MAX_PAGE_ENTRIES,
+    MAX_PROMISED_BYTES,
+    MAX_SMALL_BYTES,
+    PART_BYTES,
+    PROMISE,
+    SIGN,
+    AskEntries,
+    AskKeep,
+    AskPart,
+    AskPromise,
+    AskSign,
+    Beat,
+    Offer,
+    Page,
+    Promised,
+)
+from aggregator.operators.seat import Seat
+from protocol.ballots import Ballot, Outdated
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
+from protocol.signing import PublicKey
+from swarm.rpc import Endpoint, Handler
+
+SILENT_S = 5.0  # who was not heard for so long is not taken for the writer any more
+
+logger = logging.getLogger("manta.operators")
+
+
+class NoOperator(RemoteFault):
+    """A caller that is no operator of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The writer, as it was heard last."""
+
+    ballot: Ballot
+    at_s: float
+    left_ms: int
+
+    @property
+    def key(self) -> PublicKey:
+        """The writer's."""
+        return PublicKey(self.ballot.writer)
+
+
+class OperatorsDesk:
+    """One seat's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seat: Seat,
+        holds_lease: Callable[[PublicKey], Awaitable[bool]],
+        on_heard: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Prepare; ``start`` answers from then on.
+
+        Args:
+            endpoint: where the others call.
+            seat: this operator's.
+            holds_lease: says whether it is an operator's turn to write, as far as that can be found out.
+            on_heard: is called when the writer was heard.
+            clock: seconds that do not go back.
+        """
+        self._endpoint = endpoint
+        self._seat = seat
+        self._holds_lease = holds_lease
+        self._on_heard = on_heard
+        self._clock = clock
+        self._heard: Heard | None = None
+        self._catching_up: asyncio.Task[None] | None = None
+
+    @property
+    def writer(self) -> Heard | None:
+        """The writer, if it was heard lately."""
+        heard = self._heard
+        return None if heard is None or self._clock() - heard.at_s > SILENT_S else heard
+
+    def left_ms(self) -> int:
+        """Return how long headers for the open round still have, as the writer said last."""
+        heard = self.writer
+        return 0 if heard is None else max(0, heard.left_ms - int(1000 * (self._clock() - heard.at_s)))
+
+    async def start(self) -> None:
+        """Answer from now on."""
+        handlers: dict[str, Handler] = {
+            PROMISE: self._on_promise,
+            ACCEPT: self._on_accept,
+            SIGN: self._on_sign,
+            KEEP: self._on_keep,
+            BEAT: self._on_beat,
+            LENT: self._on_lent,
+            ENTRIES: self._on_entries,
+        }
+        for method, handler in handlers.items():
+            await self._endpoint.serve(method, self.among_operators(handler))
+
+    def among_operators(self, handler: Handler) -> Handler:
+        """Return a handler that answers the run's operators only."""
+
+        async def held(caller: PublicKey, request: bytes) -> bytes:
+            if caller not in self._seat.others:
+                raise NoOperator("this is for the run's operators")
+            return await handler(caller, request)
+
+        return held
+
+    async def close(self) -> None:
+        """End what goes on beside the answers."""
+        if self._catching_up is not None:
+            self._catching_up.cancel()
+            await asyncio.gather(self._catching_up, return_exceptions=True)
+
+    async def _on_promise(self, caller: PublicKey, request: bytes) -> bytes:
+        ballot = unpack(AskPromise, request, max_bytes=MAX_SMALL_BYTES).ballot
+        _check_own(ballot, caller)
+        if not await self._holds_lease(caller):
+            raise RemoteFault("it is another operator's turn to write")
+        seat = self._seat
+        try:
+            await seat.listen(ballot)
+        except Outdated as error:
+            return pack(Promised(error.promised, "", (), ()))
+        log = seat.log
+        note = log.tree_head if log.head.size else seat.empty_note()
+        accepted = seat.store.memory.accepted_at(log.head.size)
+        offers = () if accepted is None else (seat.offer(accepted.ballot, accepted.batch),)
+        answer = pack(Promised(0, note, offers, seat.kept_after(log.ledger.round)))
+        if len(answer) > MAX_PROMISED_BYTES:
+            raise StorageError("more is kept than one answer tells")
+        return answer
+
+    async def _on_accept(self, caller: PublicKey, request: bytes) -> bytes:
+        offer = unpack(Offer, request, max_bytes=MAX_SMALL_BYTES)
+        _check_own(offer.ballot, caller)
+        return pack(await self._seat.accept(offer.ballot, await self._seat.batch_of(caller, offer), caller))
+
+    async def _on_sign(self, _caller: PublicKey, request: bytes) -> bytes:
+        return (await self._seat.sign(unpack(AskSign, request, max_bytes=MAX_SMALL_BYTES).certificate)).encode()
+
+    async def _on_keep(self, caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskKeep, request, max_bytes=MAX_FORWARDED_BYTES)
+        seat = self._seat
+        _check_own(ask.kept[0].ballot, caller)
+        seat.store.memory.listening_to(ask.kept[0].ballot)
+        kept = []
+        for one in ask.kept:
+            if not seat.log.ledger.round - 1 <= one.round <= seat.log.ledger.round + 3:
+                raise EncodingError("a contribution for a round that is not open")
+            held = seat.held.get(one.contribution)
+            if held is not None:
+                kept.append((one, held[1]))
+                continue
+            data = await borrow(self._endpoint, caller, one.contribution, seat.max_lent_bytes)
+            kept.append((one, contribution_from(data, one.contribution, seat.body_bytes)))
+        await seat.keep(kept)
+        return b""
+
+    async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:
+        beat = unpack(Beat, request, max_bytes=MAX_NOTED_BYTES)
+        _check_own(beat.ballot, caller)
+        self._seat.store.memory.listening_to(beat.ballot)
+        self._heard = Heard(beat.ballot, self._clock(), beat.left_ms)
+        head = self._seat.operators.open(beat.note)
+        is_new = head.size > self._seat.log.head.size or (self._seat.log.tree_head != beat.note and not head.size)
+        if is_new and (self._catching_up is None or self._catching_up.done()):
+            self._catching_up = asyncio.create_task(self._catch_up(beat.note, caller))
+        self._on_heard()
+        return b""
+
+    async def _catch_up(self, note: str, source: PublicKey) -> None:
+        with contextlib.suppress(StorageError):  # which stops the program: the seat tells
+            try:
+                await self._seat.go_on_to(note, source)
+            except StorageError:
+                raise
+            except MantaError as error:
+                logger.warning("the log did not go on reason=%s", error)
+
+    async def _on_lent(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskPart, request, max_bytes=MAX_SMALL_BYTES)
+        data = self._seat.lent(ask.digest)
+        if data is None:
+            raise Unreachable("nothing is lent under this digest")
+        return part_of(data, ask.offset)
+
+    async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
+        ask = unpack(AskEntries, request, max_bytes=MAX_SMALL_BYTES)
+        entries = await asyncio.to_thread(self._seat.log.entries, ask.start, min(ask.end - ask.start, MAX_PAGE_ENTRIES))
+        total, page = 0, list[bytes]()
+        for entry in entries:
+            total += len(entry) + 8
+            if page and total > PART_BYTES:
+                break
+            page.append(entry)
+        return pack(Page(tuple(page)))
+
+
+def _check_own(ballot: Ballot, caller: PublicKey) -> None:
+    if ballot.writer != caller:
+        raise NoOperator("a ballot of another operator than the caller")

@@ -1,0 +1,87 @@
+"""What a run's peers bring to any of its operators: the writer takes it, a fellow passes it on to the writer, naming who brought it.
+
+``Switch`` is an endpoint for the desks of a writer: their handlers are asked while this operator writes, whoever was called.
+"""
+
+from collections.abc import Callable
+
+from aggregator.operators.messages import FORWARD, MAX_FORWARDED_BYTES, Forwarded
+from protocol.duties import ASK as DUTIES
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, Unreachable
+from protocol.evidence import ASK as RECORDS
+from protocol.evidence import GIVE
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
+
+FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, DUTIES)
+_HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
+
+
+class Switch:
+    """Implements ``swarm.rpc.Endpoint``. ``writer`` says who writes; None: nobody that is known."""
+
+    def __init__(self, endpoint: Endpoint, writer: Callable[[], PublicKey | None]) -> None:
+        """Prepare; ``start`` answers from then on."""
+        self._endpoint = endpoint
+        self._writer = writer
+        self._handlers: dict[str, Handler] = {}
+
+    @property
+    def key(self) -> PublicKey:
+        """See ``Endpoint.key``."""
+        return self._endpoint.key
+
+    async def start(self, among_operators: Callable[[Handler], Handler]) -> None:
+        """Answer, or pass on, from now on; what is passed on here is taken from operators only."""
+        for method in FORWARDED:
+            await self._endpoint.serve(method, self._answer(method))
+        await self._endpoint.serve(FORWARD, among_operators(self._on_forward))
+
+    async def serve(self, method: str, handler: Handler) -> None:
+        """Have what comes for the writer answered by ``handler`` from now on, until ``forget``."""
+        if method not in FORWARDED:
+            raise ValueError(f"{method} is not passed on to a writer")
+        self._handlers[method] = handler
+
+    def forget(self) -> None:
+        """This operator does not write any more."""
+        self._handlers.clear()
+
+    def _answer(self, method: str) -> Handler:
+        async def answer(caller: PublicKey, request: bytes) -> bytes:
+            if method in self._handlers:
+                return await self._handlers[method](caller, request)
+            writer = self._writer()
+            if writer is None or writer == self.key:
+                raise Busy("no operator writes just now: try again")
+            forwarded = pack(Forwarded(caller, method, request))
+            if len(forwarded) > MAX_MESSAGE_BYTES:
+                raise EncodingError("too long a request to be passed on")
+            timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
+            try:
+                return await self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method == RECORDS)
+            except Unreachable as error:
+                raise Busy("the operator that writes does not answer: try again") from error
+
+        return answer
+
+    async def _on_forward(self, _caller: PublicKey, request: bytes) -> bytes:
+        forwarded = unpack(Forwarded, request, max_bytes=MAX_FORWARDED_BYTES + _HEAD_BYTES)
+        handler = self._handlers.get(forwarded.method)
+        if handler is None:
+            raise Busy("this operator does not write")
+        return await handler(PublicKey(forwarded.caller), forwarded.request)
+
+    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
+        """See ``Endpoint.call``."""
+        return await self._endpoint.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
+
+    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
+        """See ``Endpoint.publish``."""
+        await self._endpoint.publish(name, value, ttl_s=ttl_s)
+
+    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
+        """See ``Endpoint.lookup``."""
+        return await self._endpoint.lookup(name)

@@ -1,0 +1,80 @@
+"""Bytes that one operator lends another: too long for a message, got in parts by the digest that a message named."""
+
+from aggregator.operators.messages import LENT, MAX_PAGE_ENTRIES, PART_BYTES, AskPart, Page
+from aggregator.rounds.bodies import Kept
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+from protocol.records import Header
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.messages import MAX_HEADER_BYTES
+from swarm.rpc import Endpoint
+
+_NUMBER = 8
+
+
+async def borrow(endpoint: Endpoint, key: PublicKey, digest: bytes, max_bytes: int) -> bytes:
+    """Return what the operator ``key`` lends under a digest, at most so many bytes; what it is has to be checked.
+
+    Raises:
+        Unreachable, Refused: it does not give it.
+        EncodingError: it gives more.
+    """
+    parts, num_bytes = list[bytes](), 0
+    while True:
+        request, is_large = pack(AskPart(digest, num_bytes)), max_bytes > PART_BYTES // 16
+        part = await endpoint.call(key, LENT, request, timeout_s=waits.BODY_S, large_answer=is_large)
+        num_bytes += len(part)
+        if num_bytes > max_bytes or len(part) > PART_BYTES:
+            raise EncodingError("more is lent than there can be")
+        parts.append(part)
+        if len(part) < PART_BYTES:
+            return b"".join(parts)
+
+
+def part_of(data: bytes, offset: int) -> bytes:
+    """Return the answer to one who asks for a part; the last one is shorter than the others, or empty."""
+    return data[offset : offset + PART_BYTES]
+
+
+def entries_bytes(entries: tuple[bytes, ...]) -> bytes:
+    """Return a batch's entries as they are lent: pages one after the other, each with its length before it."""
+    pages = [pack(Page(entries[start : start + MAX_PAGE_ENTRIES])) for start in range(0, len(entries), MAX_PAGE_ENTRIES)]
+    return b"".join(len(page).to_bytes(_NUMBER, "big") + page for page in pages)
+
+
+def entries_from(data: bytes) -> tuple[bytes, ...]:
+    """Return the entries in ``data``.
+
+    Raises:
+        EncodingError: there are none.
+    """
+    entries, offset = list[bytes](), 0
+    while offset < len(data):
+        start = offset + _NUMBER
+        offset = start + int.from_bytes(data[offset:start], "big")
+        if offset > len(data):
+            raise EncodingError("a page that is cut")
+        entries += unpack(Page, data[start:offset], max_bytes=len(data)).entries
+    return tuple(entries)
+
+
+def contribution_bytes(kept: Kept) -> bytes:
+    """Return a contribution as it is lent."""
+    header = pack(kept.header)
+    return len(header).to_bytes(_NUMBER, "big") + header + kept.body
+
+
+def contribution_from(data: bytes, digest: bytes, body_bytes: int) -> Kept:
+    """Return the contribution with this digest that was lent; whether its body is what it says is not checked.
+
+    Raises:
+        EncodingError: it is another one, or none.
+    """
+    end = _NUMBER + int.from_bytes(data[:_NUMBER], "big")
+    if len(data) - end != body_bytes:
+        raise EncodingError("a contribution with a body of another size than this run's")
+    header = unpack(Header, data[_NUMBER:end], max_bytes=MAX_HEADER_BYTES)
+    if header.contribution.digest != digest:
+        raise EncodingError("another contribution than was asked for")
+    return Kept(header, data[end:])

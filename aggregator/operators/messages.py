@@ -1,0 +1,151 @@
+"""What operators of one run say to each other. Taken from operators' keys only; bounded and strictly parsed all the same.
+
+What is too long for a message is *lent*: the message names it by its digest, and whoever gets that asks for it in parts.
+"""
+
+from dataclasses import dataclass
+
+from protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept
+from protocol.fields import check_digest
+from protocol.merkle import MAX_SIZE
+from protocol.notes import MAX_NOTE_BYTES
+
+PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
+LENT, ENTRIES, FORWARD = "operators-lent", "operators-entries", "operators-forward"
+
+PART_BYTES = 1024 * 1024
+MAX_PAGE_ENTRIES = 4096
+MAX_SMALL_BYTES = 4096
+MAX_NOTED_BYTES = 8192
+MAX_PROMISED_BYTES = 256 * MAX_KEPT
+MAX_FORWARDED_BYTES = 2 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class AskPromise:
+    """Asks to listen to no older ballot any more."""
+
+    ballot: Ballot
+
+
+@dataclass(frozen=True, slots=True)
+class Lent:
+    """Bytes that the sender lends."""
+
+    digest: bytes
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest, "digest")
+        if not 0 < self.num_bytes < 2**40:
+            raise ValueError("nothing is lent")
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A batch, its entries lent: to be accepted, or that was. The answer to one that is to be is a ``protocol.ballots.Vote``."""
+
+    ballot: Ballot
+    first: int
+    size: int
+    root: bytes
+    entries: Lent
+
+    def __post_init__(self) -> None:
+        check_digest(self.root, "root")
+        if not 0 <= self.first < self.size <= MAX_SIZE:
+            raise ValueError("a batch without entries, or out of range")
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """The answer; where a later ballot was promised it says that one's term, and nothing else counts."""
+
+    later: int
+    note: str  # of its log's head, which counts where the log is not empty
+    accepted: tuple[Offer, ...]  # at most one
+    kept: tuple[Kept, ...]
+
+    def __post_init__(self) -> None:
+        if self.later < 0 or len(self.note) > MAX_NOTE_BYTES or len(self.accepted) > 1 or len(self.kept) > MAX_KEPT:
+            raise ValueError("a promise about more than one batch, or with more contributions than an operator keeps")
+
+
+@dataclass(frozen=True, slots=True)
+class AskKeep:
+    """Asks to keep contributions, each lent under its digest; the answer, empty, comes once they are on the disk."""
+
+    kept: tuple[Kept, ...]  # under one ballot
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.kept) <= MAX_KEPT or len({each.ballot for each in self.kept}) > 1:
+            raise ValueError("nothing to keep, or too much, or under several ballots")
+
+
+@dataclass(frozen=True, slots=True)
+class AskSign:
+    """Shows that a batch is decided, and asks for the signature of the head after it; the answer is a note."""
+
+    certificate: Certificate
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """The writer's word that it writes, and where the run stands."""
+
+    ballot: Ballot
+    left_ms: int  # how long headers for the open round still have
+    note: str  # the newest head, which counts
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.left_ms <= 2**40 or len(self.note) > MAX_NOTE_BYTES:
+            raise ValueError("a beat of no time, or of too long a note")
+
+
+@dataclass(frozen=True, slots=True)
+class AskPart:
+    """Asks for so many bytes at most of what is lent, from an offset on."""
+
+    digest: bytes
+    offset: int
+
+    def __post_init__(self) -> None:
+        check_digest(self.digest, "digest")
+        if not 0 <= self.offset < 2**40:
+            raise ValueError("no offset")
+
+
+@dataclass(frozen=True, slots=True)
+class AskEntries:
+    """Asks for entries of the log."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start < self.end <= MAX_SIZE:
+            raise ValueError("no entries")
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of them, from the first on."""
+
+    entries: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.entries) > MAX_PAGE_ENTRIES:
+            raise ValueError("more entries than in a page")
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A peer's call, passed on to the writer."""
+
+    caller: bytes
+    method: str
+    request: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.caller) != 32 or not 0 < len(self.method) <= 64:
+            raise ValueError("nobody's call, or of no method")

@@ -1,0 +1,456 @@
+"""One operator's seat among several: what it has accepted, signed and keeps, and its copy of the run, which goes on as the log does.
+
+It may be the writer's or a fellow's; a fellow can become the writer at any moment. What a batch says is computed again here before it is
+accepted (``protocol.ballots`` has the rules). What others ask is answered by ``aggregator.operators.desk``.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from aggregator.log.log import Log
+from aggregator.operators.lending import borrow, contribution_bytes, contribution_from, entries_bytes, entries_from
+from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Offer, Page
+from aggregator.operators.store import MAX_BATCH_BYTES, Store
+from aggregator.rounds import bodies
+from aggregator.rounds.follower import Follower, Next
+from aggregator.rounds.opening import put_state
+from aggregator.rounds.states_of_peers import take_states
+from exact.coding import Body, body_groups, body_num_bytes, parse
+from protocol.ballots import Ballot, Batch, Certificate, Kept, Vote, accept
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, LedgerError, MantaError, StorageError
+from protocol.ledger import Ledger
+from protocol.listed import Listed
+from protocol.notes import TreeHead, sign_tree_head, split_note
+from protocol.operators import Operators
+from protocol.signing import Identity, PublicKey, sha256
+from protocol.table import weights_root
+from swarm import waits
+from swarm.blobs import Blob, Shelf
+from swarm.messages import MAX_HEADER_BYTES
+from swarm.rpc import Endpoint
+
+logger = logging.getLogger("manta.operators")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Replayed:
+    """A batch that was found good, and what it leads to; None: it has no round."""
+
+    batch: Batch
+    after: Next | None
+    bodies: tuple[Blob, ...] = ()
+
+
+class Seat:
+    """One operator's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        identity: Identity,
+        directory: Path,
+        log: Log,
+        follower: Follower,
+        kept_bodies: bodies.Bodies,
+        shelf: Shelf,
+        *,
+        on_commit: Callable[[], None],
+        stop: Callable[[BaseException], None],
+    ) -> None:
+        """Take up what was remembered.
+
+        Args:
+            endpoint: this node's; the other operators are called by it.
+            identity: the operator's.
+            directory: the run's.
+            log: the run's.
+            follower: computes what tables lead to.
+            kept_bodies: contributions on the disk.
+            shelf: what peers get by digest.
+            on_commit: is called after each round that others committed, or that was taken up from before.
+            stop: is told of a disk that fails, after which this program cannot go on.
+
+        Raises:
+            StorageError: what was remembered cannot be read.
+        """
+        self.endpoint = endpoint
+        self.identity = identity
+        self.log = log
+        self.operators = Operators.of(log.ledger.manifest, log.ledger.run)
+        self.others = tuple(key for key in self.operators.keys if key != identity.public_key)
+        self.store = Store(directory)
+        self.stop = stop
+        self._directory = directory
+        self._follower = follower
+        self._bodies = kept_bodies
+        self._shelf = shelf
+        self._on_commit = on_commit
+        self._turn = asyncio.Lock()  # of what must not be forgotten: looked at and replaced in one go
+        self._going_on = asyncio.Lock()  # the log
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="operators")
+        self._compute = ThreadPoolExecutor(1, thread_name_prefix="replays")
+        self._replayed: _Replayed | None = None
+        self._applying: asyncio.Task[None] | None = None
+        self._batches: dict[bytes, bytes] = {}  # lent, by digest
+        codec = log.ledger.manifest.exchange.codec
+        self._codec, self.body_bytes = codec, body_num_bytes(codec, follower.num_weights)
+        self.max_lent_bytes = self.body_bytes + 2 * MAX_HEADER_BYTES
+        self.held = self._held_before()
+
+    @property
+    def key(self) -> PublicKey:
+        """This operator's key."""
+        return self.identity.public_key
+
+    @property
+    def run(self) -> bytes:
+        """The run's id."""
+        return self.log.ledger.run
+
+    def _held_before(self) -> dict[bytes, tuple[Kept, bodies.Kept]]:
+        """Return the contributions for rounds that the log does not have, as they are on the disk."""
+        kept = {one.contribution: one for one in self.store.kept}
+        held = {}
+        for round_ in sorted({one.round for one in kept.values() if one.round > self.log.ledger.round}):
+            for stored in self._bodies.read(round_, mend=True):
+                digest = stored.header.contribution.digest
+                if digest in kept and kept[digest].round == round_:
+                    held[bytes(digest)] = kept[digest], stored
+        return held
+
+    async def close(self) -> None:
+        """Finish what is being written."""
+        if self._applying is not None:
+            await asyncio.wait((self._applying,))
+        for executor in (self._compute, self._disk):
+            executor.shutdown(wait=True)
+
+    # Promises.
+
+    async def listen(self, ballot: Ballot) -> None:
+        """Promise to listen to no older ballot.
+
+        Raises:
+            Outdated: a later one was promised.
+            StorageError: the disk failed.
+        """
+        async with self._turn:
+            await self.on_disk(self.store.remember, self.store.memory.listening_to(ballot))
+
+    # Batches.
+
+    def offer(self, ballot: Ballot, batch: Batch) -> Offer:
+        """Return how a batch is offered to others, who may borrow its entries from now on."""
+        data = entries_bytes(batch.entries)
+        digest = sha256(data)
+        self._batches = {**dict(list(self._batches.items())[-2:]), digest: data}
+        return Offer(ballot, batch.first, batch.size, batch.root, Lent(digest, len(data)))
+
+    def lent(self, digest: bytes) -> bytes | None:
+        """Return what is lent under a digest; None: nothing is."""
+        if digest in self._batches:
+            return self._batches[digest]
+        held = self.held.get(digest)
+        return None if held is None else contribution_bytes(held[1])
+
+    async def batch_of(self, key: PublicKey, offer: Offer) -> Batch:
+        """Return the batch that the operator ``key`` offers, or has accepted; whether it is any good is not checked.
+
+        Raises:
+            Unreachable, Refused: it does not give it.
+            EncodingError: it gives something else.
+        """
+        for one in self.store.memory.accepted:
+            if (one.batch.first, one.batch.size, one.batch.root) == (offer.first, offer.size, offer.root):
+                return one.batch
+        if offer.entries.num_bytes > MAX_BATCH_BYTES:
+            raise EncodingError("a batch of more entries than a round has")
+        data = await borrow(self.endpoint, key, offer.entries.digest, offer.entries.num_bytes)
+        if sha256(data) != offer.entries.digest:
+            raise EncodingError("other entries than were offered")
+        batch = Batch(offer.first, entries_from(data), offer.root)
+        if batch.size != offer.size:
+            raise EncodingError("more entries than were offered, or fewer")
+        return batch
+
+    async def accept(self, ballot: Ballot, batch: Batch, source: PublicKey | None) -> Vote:
+        """Accept a batch that is good, and return the vote; its writer ``source`` has the bodies that lack. None: it is this one's own.
+
+        Raises:
+            Outdated, NotNext: it may not be accepted now.
+            RemoteFault: it is no good.
+            StorageError: the disk failed.
+        """
+        self.store.memory.accepting(ballot, batch, self.log.head.size)
+        if source is not None:
+            await self._replay(batch, source)
+        async with self._turn:
+            await self.on_disk(self.store.remember, self.store.memory.accepting(ballot, batch, self.log.head.size))
+        return accept(self.run, ballot, batch.size, batch.root, self.identity)
+
+    async def sign(self, certificate: Certificate) -> str:
+        """Return the head that a certificate is about, signed as a note: of the batch that was accepted last.
+
+        Raises:
+            RemoteFault: it proves nothing, is about another batch, or another root was signed.
+            StorageError: the disk failed.
+        """
+        certificate.check(self.run, self.operators.keys, self.operators.quorum)
+        if certificate.size == self.log.head.size and certificate.root == self.log.head.root:
+            return self._note(certificate.size, certificate.root)
+        async with self._turn:
+            accepted = self.store.memory.accepted_at(self.log.head.size)
+            if accepted is None or (accepted.batch.size, accepted.batch.root) != (certificate.size, certificate.root):
+                raise LedgerError("a batch was decided that this operator has not accepted: it will get the entries when they count")
+            # Remembered from this line on: no other root of that size is signed here, ever.
+            await self.on_disk(self.store.remember, self.store.memory.signing(certificate, self.log.head.size))
+        return self._note(certificate.size, certificate.root)
+
+    def empty_note(self) -> str:
+        """Return the head of the empty log, signed by this operator."""
+        head = self.log.head_of(0)
+        return self._note(head.size, head.root)
+
+    def _note(self, size: int, root: bytes) -> str:
+        return sign_tree_head(TreeHead(self.operators.name, size, root), self.operators.name, self.identity)
+
+    def counted(self, notes: Sequence[str]) -> str:
+        """Return the note that several operators' notes of one head come to together.
+
+        Raises:
+            SignatureError: too few signed.
+        """
+        text, _ = split_note(notes[0])
+        lines = dict.fromkeys(line for note in notes for line in note[len(text) + 1 :].splitlines(keepends=True))
+        return self.operators.counted(f"{text}\n{''.join(lines)}")
+
+    async def _replay(self, batch: Batch, source: PublicKey) -> None:
+        """Compute again what a batch says.
+
+        Raises:
+            RemoteFault: it says something else, or may not follow the log.
+            Unreachable: a body lacks, and the writer does not give it.
+        """
+        if self._replayed is not None and self._replayed.batch == batch:
+            return
+        await self.settled()
+        base = self.log.ledger
+        ledger = await self._computed(self._folded, base, batch)
+        if ledger.round == base.round:
+            self._replayed = _Replayed(batch, None)
+            return
+        listed = ledger.table_at(ledger.round)
+        assert listed is not None
+        found = await self._with_bodies(listed, ledger.round, source)
+        blobs, parsed = await self._computed(self._parsed, listed, found)
+        after = await self._computed(self._follower.follow, base, listed, parsed)
+        entry = ledger.newest
+        assert entry is not None
+        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
+        if (after.mean.root, weights_root(after.outcome.weights), after.blob.root, after.outcome.thresholds, after.outcome.floor) != said:
+            raise EncodingError(f"round {entry.round} does not come to what its writer says")
+        self._replayed = _Replayed(batch, after, tuple(blobs))
+
+    def _folded(self, base: Ledger, batch: Batch) -> Ledger:
+        if self.log.root_with(batch.entries) != batch.root:
+            raise EncodingError("the root is not that of the log with these entries")
+        ledger = base.copy()
+        for entry in batch.entries:
+            ledger.append(entry)
+        if not ledger.is_between_rounds or ledger.round > base.round + 1:
+            raise LedgerError("a batch is at most one round, and ends with it")
+        return ledger
+
+    async def _with_bodies(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
+        """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
+        lacking = [one for one in listed if one.row.contribution not in self.held]
+        got = []
+        for one in lacking:
+            digest = one.row.contribution
+            got.append(contribution_from(await borrow(self.endpoint, source, digest, self.max_lent_bytes), digest, self.body_bytes))
+        if got:
+            await self.on_disk(self._bodies.append, [(round_, one) for one in got])
+        of = {bytes(one.header.contribution.digest): one for one in got}
+        return [of.get(one.row.contribution) or self.held[one.row.contribution][1] for one in listed]
+
+    def _parsed(self, listed: Sequence[Listed], found: Sequence[bodies.Kept]) -> tuple[list[Blob], list[Body]]:
+        blobs, parsed = [], []
+        for one, kept in zip(listed, found, strict=True):
+            blob = Blob.of(body_groups(self._codec, kept.body, self._follower.num_weights))
+            if blob.root != one.row.body:
+                raise EncodingError("a body does not have the root that its header names")
+            blobs.append(blob)
+            parsed.append(parse(self._codec, kept.body, self._follower.num_weights))
+        return blobs, parsed
+
+    # Contributions.
+
+    async def keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+        """Store contributions; they are on the disk, and so is for which ballot, when this returns.
+
+        Raises:
+            Outdated: a later ballot was promised.
+            StorageError: the disk failed.
+        """
+        async with self._turn:
+            for kept, _ in contributions:
+                await self.on_disk(self.store.remember, self.store.memory.listening_to(kept.ballot))
+            new = [(kept.round, stored) for kept, stored in contributions if not self._has(kept)]
+            if new:
+                await self.on_disk(self._bodies.append, new)
+            await self.on_disk(self.store.keep, [kept for kept, _ in contributions])
+            self.held.update({kept.contribution: (kept, stored) for kept, stored in contributions})
+
+    def _has(self, kept: Kept) -> bool:
+        held = self.held.get(kept.contribution)
+        return held is not None and held[0].round == kept.round
+
+    def kept_after(self, round_: int) -> tuple[Kept, ...]:
+        """Return what is kept for the rounds after this one."""
+        return tuple(kept for kept, _ in self.held.values() if kept.round > round_)
+
+    async def contribution(self, kept: Kept, sources: Sequence[PublicKey]) -> bodies.Kept | None:
+        """Return a contribution that is here, or that one of ``sources`` gives; None: nobody does."""
+        held = self.held.get(kept.contribution)
+        if held is not None:
+            return held[1]
+        for key in sources:
+            try:
+                data = await borrow(self.endpoint, key, kept.contribution, self.max_lent_bytes)
+                return contribution_from(data, kept.contribution, self.body_bytes)
+            except MantaError as error:
+                logger.info("a contribution was not given reason=%s", error)
+        return None
+
+    # The log.
+
+    async def go_on_to(self, note: str, source: PublicKey) -> None:
+        """Take the log up to a head that counts, whose entries the operator ``source`` has.
+
+        Raises:
+            RemoteFault: the note does not count, or ``source`` has other entries.
+            Unreachable: it does not give them.
+            StorageError: the disk failed.
+        """
+        head = self.operators.open(note)
+        async with self._going_on:
+            if head.size <= self.log.head.size:
+                if not head.size:
+                    await self.on_disk(self.log.count, note)
+                return
+            accepted = self.store.memory.accepted_at(self.log.head.size)
+            if accepted is not None and (accepted.batch.size, accepted.batch.root) == (head.size, head.root):
+                entries: Sequence[bytes] = accepted.batch.entries
+            else:
+                entries = await self._entries(self.log.head.size, head.size, source)
+            if self.log.root_with(entries) != head.root:
+                raise EncodingError("other entries than those that were signed for")
+            after = self._replayed.after if self._replayed is not None and self._replayed.batch.root == head.root else None
+            if after is None:
+                await self._get_states(entries, source)
+            await self.apply(entries, note)
+
+    async def _entries(self, start: int, end: int, source: PublicKey) -> list[bytes]:
+        entries = list[bytes]()
+        while start + len(entries) < end:
+            ask = pack(AskEntries(start + len(entries), min(end, start + len(entries) + MAX_PAGE_ENTRIES)))
+            answer = await self.endpoint.call(source, ENTRIES, ask, timeout_s=waits.BODY_S, large_answer=True)
+            page = unpack(Page, answer, max_bytes=len(answer)).entries
+            if not page:
+                raise EncodingError("fewer entries than were signed for")
+            entries += page
+        return entries[: end - start]
+
+    async def _get_states(self, entries: Sequence[bytes], source: PublicKey) -> None:
+        """Have the state after these entries in the folder, before the log is."""
+        base = self.log.ledger
+
+        def folded() -> Ledger:
+            ledger = base.copy()
+            for entry in entries:
+                ledger.append(entry)
+            return ledger
+
+        ledger = await self._computed(folded)
+        if ledger.round > base.round:
+            await take_states(self.endpoint, self._directory, ledger, [source, *(key for key in self.others if key != source)])
+
+    async def apply(self, entries: Sequence[bytes], note: str, *, is_own: bool = False) -> None:
+        """Commit entries that count, and take the run's state to where they lead; once begun it is not left half done.
+
+        ``is_own``: they are of the writer here, which then does the rest of a commit itself.
+
+        Raises:
+            RemoteFault: they may not follow the log.
+            StorageError: the disk failed.
+        """
+        self._applying = asyncio.create_task(self._apply(list(entries), note, is_own=is_own))
+        await asyncio.shield(self._applying)
+
+    async def settled(self) -> None:
+        """Return once the state is that of the log."""
+        while self._applying is not None and not self._applying.done():
+            await asyncio.wait((self._applying,))
+
+    async def _apply(self, entries: list[bytes], note: str, *, is_own: bool) -> None:
+        before = self.log.ledger.round
+        try:
+            await self.on_disk(self.log.commit, entries, note)
+            ledger = self.log.ledger
+            replayed, self._replayed = self._replayed, None
+            if ledger.round > before:
+                if replayed is not None and replayed.after is not None and replayed.after.blob.root == ledger.state:
+                    await self._adopt(replayed, is_own=is_own)
+                else:
+                    await self._load_state(ledger)
+            self.held = {digest: one for digest, one in self.held.items() if one[0].round > ledger.round}
+            await self.on_disk(self.store.forget, ledger.round)
+        except StorageError as error:
+            self.stop(error)
+            raise
+        if self.log.ledger.round > before and not is_own:
+            self._on_commit()
+
+    async def _adopt(self, replayed: _Replayed, *, is_own: bool) -> None:
+        after = replayed.after
+        assert after is not None
+        self._follower.adopt(after.state)
+        for blob in replayed.bodies:
+            self._shelf.put(blob, "body")
+        self._shelf.put(after.mean, "mean")
+        self._shelf.put(after.blob, "state")
+        if after.state.round == self._follower.plan.teacher_round:
+            self._shelf.pin(after.blob)
+        if is_own:
+            return
+        await self.on_disk(self._follower.save, after.state, self.log.head, self.log.tree_head)
+        await self.on_disk(self._bodies.prune, after.state.round)
+
+    def computed(self, batch: Batch, after: Next, found: Sequence[Blob]) -> None:
+        """Know what the writer here has computed, who makes the batch of a table with these bodies."""
+        self._replayed = _Replayed(batch, after, tuple(found))
+
+    async def _load_state(self, ledger: Ledger) -> None:
+        """Take up a state that was got from others, or that a round led to whose arithmetic was not done here."""
+        state = await self._computed(self._follower.snapshots.load, ledger.round, ledger.state)
+        self._follower.adopt(state)
+        await self._computed(put_state, self._shelf, self.log, self._follower)
+        await self.on_disk(self._follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)
+
+    async def on_disk(self, work: Callable[..., Result], *arguments: object) -> Result:
+        """Return what blocking work returns that writes; a disk that fails stops the program."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: work(*arguments))
+        except StorageError as error:
+            self.stop(error)
+            raise
+
+    async def _computed(self, work: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._compute, lambda: work(*arguments))

@@ -1,0 +1,102 @@
+"""What an operator may never forget, on its disk: what it promised, accepted and signed, and for whom it keeps contributions.
+
+DIR/operators/memory   a packed ``protocol.ballots.Memory``, replaced as a whole
+DIR/operators/kept     packed ``protocol.ballots.Kept`` of the rounds that the log does not have; the contributions are in DIR/bodies
+
+Both are replaced before the answer leaves that they are about.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from protocol.ballots import MAX_KEPT, Kept, Memory
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError, StorageError
+from swarm.disk import disk_errors, make_directory, write_durably
+
+FOLDER = "operators"
+MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions of 32 claims each have 130 MB at most
+_MEMORY, _KEPT = "memory", "kept"
+_MAX_KEPT_BYTES = MAX_KEPT * 256
+Record = TypeVar("Record")
+
+
+@dataclass(frozen=True, slots=True)
+class _AllKept:
+    kept: tuple[Kept, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.kept) > MAX_KEPT:
+            raise ValueError(f"more than {MAX_KEPT} contributions")
+
+
+class Store:
+    """One operator's. Its methods block for as long as the disk takes; one thread at a time writes."""
+
+    def __init__(self, directory: Path) -> None:
+        """Remember what was written before in the run's ``directory``.
+
+        Raises:
+            StorageError: it cannot be read, or is damaged.
+        """
+        self._directory = directory / FOLDER
+        self.memory = _read(self._directory / _MEMORY, Memory, MAX_BATCH_BYTES) or Memory()
+        kept = _read(self._directory / _KEPT, _AllKept, _MAX_KEPT_BYTES) or _AllKept(())
+        self._kept = {one.contribution: one for one in kept.kept}
+
+    @property
+    def kept(self) -> tuple[Kept, ...]:
+        """All that is kept."""
+        return tuple(self._kept.values())
+
+    def remember(self, memory: Memory) -> None:
+        """Replace what is remembered; durable when this returns.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        if memory == self.memory:
+            return
+        self._make_folder()
+        write_durably(self._directory / _MEMORY, pack(memory))
+        self.memory = memory
+
+    def keep(self, kept: Iterable[Kept]) -> None:
+        """Note what is kept, beside what was before; durable when this returns.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._write({**self._kept, **{one.contribution: one for one in kept}})
+
+    def forget(self, round_: int) -> None:
+        """Forget what was kept for rounds up to this one, which the log has.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        newer = {digest: one for digest, one in self._kept.items() if one.round > round_}
+        if len(newer) < len(self._kept):
+            self._write(newer)
+
+    def _write(self, kept: dict[bytes, Kept]) -> None:
+        self._make_folder()
+        write_durably(self._directory / _KEPT, pack(_AllKept(tuple(kept.values()))))
+        self._kept = kept
+
+    def _make_folder(self) -> None:
+        if not self._directory.exists():
+            make_directory(self._directory)
+
+
+def _read(path: Path, kind: type[Record], max_bytes: int) -> Record | None:
+    if not path.exists():
+        return None
+    with disk_errors(path), path.open("rb") as file:
+        data = file.read(max_bytes + 1)
+    try:
+        return unpack(kind, data, max_bytes=max_bytes)
+    except EncodingError as error:
+        raise StorageError(f"{path} is damaged ({error}): this operator may not go on with it; see docs/operators.md") from error

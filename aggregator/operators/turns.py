@@ -1,0 +1,178 @@
+"""An operator among several, from its start to its end: a fellow until its turn comes, then the writer, then a fellow again."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from aggregator.operators.desk import OperatorsDesk
+from aggregator.operators.forwarding import Switch
+from aggregator.operators.lease import Lease
+from aggregator.operators.seat import Seat
+from aggregator.operators.writer import Deposed, Writer
+from aggregator.rounds.bodies import Kept
+from aggregator.rounds.commits import Write
+from aggregator.rounds.intake import Store, now_ms
+from aggregator.rounds.writing import Writing
+from protocol.errors import Unreachable
+from protocol.signing import PublicKey, peer_name
+from swarm.rpc import Endpoint
+from swarm.tasks import together
+
+_LOOK_S = 1.0  # between two looks at who is heard
+
+logger = logging.getLogger("manta.operators")
+
+
+class Turns:
+    """One operator's."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        seat: Seat,
+        lease: Lease,
+        make: Callable[[Endpoint, Write, Store], Writing],
+        work: Callable[[Writing, Sequence[tuple[int, Kept]]], Awaitable[None]],
+        changed: Callable[[], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare; ``start`` answers from then on, ``keep`` takes turns.
+
+        Args:
+            endpoint: where peers and the other operators call.
+            seat: this operator's.
+            lease: says whose turn it is.
+            make: returns the desks of a writer.
+            work: has them serve, with what operators kept, until it is cancelled.
+            changed: is called when this operator began to write, or ended.
+            say: prints a line for the person.
+        """
+        self._seat = seat
+        self._lease = lease
+        self._make = make
+        self._work = work
+        self._changed = changed
+        self._say = say
+        self._writer: Writer | None = None
+        self.desk = OperatorsDesk(endpoint, seat, self._holds_lease, self._on_heard)
+        self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key)
+        self.writing: Writing | None = None
+        self._last_writer = b""
+
+    def left_ms(self, now: int) -> int:
+        """Return how long headers for the open round still have."""
+        return self.desk.left_ms() if self.writing is None else self.writing.closing.left_ms(now)
+
+    def tell(self) -> None:
+        """A round was committed here: tell the others what is open now."""
+        if self._writer is not None:
+            self._writer.tell()
+
+    def standing(self) -> dict[str, object]:
+        """Return where this operator stands among the others, for ``status.json``."""
+        heard = self.desk.writer
+        if self.writing is not None and self._writer is not None:
+            names = [peer_name(key) for key in sorted(self._writer.heard)]
+            return {"role": "writer", "term": self._writer.ballot.term, "writer": peer_name(self._seat.key), "heard": names}
+        writer = None if heard is None else peer_name(heard.key)
+        return {"role": "fellow", "term": 0 if heard is None else heard.ballot.term, "writer": writer, "heard": []}
+
+    async def start(self) -> None:
+        """Answer from now on.
+
+        Raises:
+            UserError: no etcd answers.
+        """
+        await self._lease.check()
+        await self.desk.start()
+        await self.switch.start(self.desk.among_operators)
+
+    async def keep(self) -> None:
+        """Take turns until this is cancelled.
+
+        Raises:
+            StorageError: the disk failed.
+        """
+        await together(self._take_turns(), self._watch())
+
+    async def _watch(self) -> None:
+        """Tell when this operator's standing is another: a writer that falls silent does not say so."""
+        before = self.standing()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            now = self.standing()
+            if now != before:
+                before = now
+                self._changed()
+
+    async def _take_turns(self) -> None:
+        while True:
+            term = await self._lease.won()
+            try:
+                while self._lease.is_held:
+                    try:
+                        await self._write_while_it_lasts(max(term, self._seat.store.memory.promised.term + 1))
+                    except Deposed as error:  # etcd began anew, with smaller numbers
+                        term = error.promised + 1
+            finally:
+                await self._lease.give_up()
+            self._say("this operator does not write any more")
+            self._changed()
+
+    async def close(self) -> None:
+        """Finish what is being written."""
+        await self.desk.close()
+        await self._lease.give_up()
+        await self._seat.close()
+
+    async def _write_while_it_lasts(self, term: int) -> None:
+        """Write until the turn is over.
+
+        Raises:
+            Deposed: the others listen to a later writer.
+            StorageError: the disk failed.
+        """
+        writer = Writer(self._seat, term)
+        tasks = [asyncio.create_task(self._lease.kept()), asyncio.create_task(self._write(writer))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            writer.end()
+            self.switch.forget()
+            self._writer = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            writing, self.writing = self.writing, None
+            if writing is not None:
+                await writing.close()
+
+    async def _write(self, writer: Writer) -> None:
+        kept = await writer.take_over()
+        self._writer = writer
+        self.writing = self._make(self.switch, writer.commit, writer.keep)
+        round_ = self._seat.log.ledger.round
+        self._say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
+        self._changed()
+        beating = asyncio.create_task(writer.beat(lambda: self.left_ms(now_ms())))
+        try:
+            await self._work(self.writing, [(one.round, stored) for one, stored in kept])
+        finally:
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+
+    async def _holds_lease(self, key: PublicKey) -> bool:
+        """Say whether it is an operator's turn; where etcd does not answer, its word is taken: nothing is lost or forked by it."""
+        try:
+            return await self._lease.holder() == key
+        except Unreachable:
+            return True
+
+    def _on_heard(self) -> None:
+        writer = self.desk.writer
+        if writer is not None and writer.ballot.writer != self._last_writer:
+            self._last_writer = writer.ballot.writer
+            self._say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
+            self._changed()

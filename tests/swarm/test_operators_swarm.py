@@ -1,0 +1,59 @@
+"""Four real operators of one run, with a real etcd: the writer is killed, a second one too, and both come back."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.etcds import etcd_in, needs_etcd
+from tests.swarm.operators import OperatorPrograms, log_of, name_of
+from tests.swarm.processes import small_run
+
+pytestmark = [
+    pytest.mark.swarm,
+    pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning"),  # hivemind's way to find its daemon
+    needs_etcd,
+]
+
+
+@pytest.mark.timeout(900)
+def test_rounds_go_on_without_the_writer_stop_without_a_quorum_and_nothing_promised_is_lost(tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0)
+    with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
+        programs.start_operators()
+        for name in ("peer-a", "peer-b"):
+            programs.start_peer_of(name, 1)
+        programs.wait_until(lambda: programs.round([0, 1, 2, 3]) >= 2, "two rounds are committed")
+
+        writer = programs.wait_for_writer()
+        programs.kill(name_of(writer))
+        others = [place for place in range(4) if place != writer]
+        before = programs.round(others)
+        programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on under another writer")
+
+        second = programs.wait_for_writer()
+        programs.kill(name_of(second))
+        minority = [place for place in others if place != second]
+        programs.wait_until(lambda: all(programs.standing(place).get("writer") is None for place in minority), "nobody writes")
+        stopped = programs.round(minority)
+        programs.start_operator(writer)  # which lacks what was decided without it
+        programs.wait_until(lambda: programs.round([writer]) >= stopped + 2, "the one that was killed first has what it missed")
+        programs.start_operator(second)
+        programs.wait_until(lambda: programs.round([second]) >= stopped + 2, "and the other one")
+
+        for name in ("peer-a", "peer-b"):
+            programs.expect_end(name)
+            programs.interrupt(name)
+        for name in ("peer-a", "peer-b"):
+            programs.wait_for_end(name)
+            status = programs.status(name)
+            assert (status["promises_broken"], status["samples_lost"]) == (0, 0), name
+        for place in range(4):
+            programs.interrupt(name_of(place))
+        for place in range(4):
+            assert programs.wait_for_end(name_of(place)) == 0
+        assert etcd.process is not None
+        etcd.stop(signal.SIGTERM)
+        logs = [log_of(tmp_path / name_of(place)) for place in range(4)]
+        longest = max(logs, key=lambda lines: int(lines[0].split()[1]))
+        assert sum(lines == longest for lines in logs) >= 3  # which makes a head count; one may not have heard of it before it ended
