@@ -93,7 +93,7 @@ def main() -> None:
         logs = sorted((entries_of(programs.directory / name_of(place)) for place in range(4)), key=len)
     forks = sum(one != logs[-1][: len(one)] for one in logs)
     print(f"faults {count}; rounds {num_rounds(logs[-1])}; contributions counted {counted}")
-    print(f"acknowledged tickets lost {broken}; samples of them lost {lost}; operators' logs that fork {forks}")
+    print(f"acknowledged tickets lost {broken}; operators' logs that fork {forks}; samples without a ticket in time {lost}")
     for what, times in sorted(took.items()):
         print(f"{what} {len(times)} times: next commit after {statistics.median(times):.1f} s median, {max(times):.1f} s at most")
 
