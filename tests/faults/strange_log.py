@@ -64,7 +64,7 @@ def dies_open() -> None:
 true_commit, true_store, true_sign = Log.commit, Log._store, Log._sign
 
 
-def commit(self: Log, entries: Sequence[bytes]) -> None:
+def commit(self: Log, entries: Sequence[bytes], *counted: Any) -> None:
     """Commit, and die before or after where it is meant to."""
     global rounds
     rounds += 1
@@ -75,16 +75,16 @@ def commit(self: Log, entries: Sequence[bytes]) -> None:
         _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
         written = (self._directory / f"{DATABASE}-wal").stat().st_size
         resource.setrlimit(resource.RLIMIT_FSIZE, (written, most))  # no file grows beyond it
-    true_commit(self, entries)
+    true_commit(self, entries, *counted)
     if WHAT == "dies-committed":
         die(f"committed round={self.ledger.round}")
 
 
-def sign(self: Log) -> Any:
+def sign(self: Log, *counted: Any) -> Any:
     """Sign a tree head, or die before that of the first round."""
     if WHAT == "dies-unsigned" and rounds:
         die(f"unsigned round={self._ledger.round}")
-    return true_sign(self)
+    return true_sign(self, *counted)
 
 
 def save_snapshot(path: Path, state: State, metadata: dict[str, str]) -> None:
