@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from protocol.errors import MantaError, OwnFault, Unreachable
 from protocol.signing import PublicKey
-from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused
+from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused, refusal
 
 
 class MemoryNetwork:
@@ -65,7 +65,7 @@ class MemoryEndpoint:
         except Busy as error:
             raise Unreachable(f"{key.hex()[:8]} ({method}) is busy") from error
         except MantaError as error:
-            raise Refused(str(error)) from error
+            raise Refused(refusal(error)) from error
         if self._network.endpoints.get(key) is not other:
             raise Unreachable(f"{key.hex()[:8]} ({method}) has gone")
         return answer

@@ -30,7 +30,7 @@ from swarm.connections import answer_of, connect, connect_some, connected_hosts,
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_storage import guard
 from swarm.rates import CallLimits, CallRates
-from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused
+from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused, refusal
 from swarm.streams import MIN_REQUEST_BYTES, Streams
 from swarm.traffic import Traffic
 from swarm.unary import UnaryCalls
@@ -112,6 +112,7 @@ class Node:
         self.rates = rates  # of those who call
         self._socket_dir = socket_dir
         self._hang_ups = hang_ups
+        self._failures: dict[str, str] = {}  # by method: what failed here last
         self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
         self.entered_by: tuple[str, ...] = ()  # the addresses of those who answered at the start
 
@@ -202,10 +203,17 @@ class Node:
             except Busy:
                 return _BUSY
             except MantaError as error:
-                return _REFUSAL + str(error).encode()[:_MAX_REASON_BYTES]
+                self._note(method, error)
+                return _REFUSAL + refusal(error).encode()[:_MAX_REASON_BYTES]
 
         await self._unary.serve(f"manta.{method}", answer)
         await self._streams.serve(f"manta.{method}.stream", answer)
+
+    def _note(self, method: str, error: MantaError) -> None:
+        """Log what callers are not told, each failure once."""
+        if refusal(error) != str(error) and self._failures.get(method) != str(error):
+            self._failures[method] = str(error)
+            logger.error("call not answered method=%s reason=%s", method, error)
 
     async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
         """See ``Endpoint.call``."""

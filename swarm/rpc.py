@@ -7,7 +7,7 @@ libp2p, and ``swarm.memory.MemoryEndpoint`` its twin for tests.
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
-from protocol.errors import RemoteFault, Unreachable
+from protocol.errors import MantaError, OwnFault, RemoteFault, Unreachable, UserError
 from protocol.signing import PublicKey
 
 # A unary message of hivemind's daemon may have 4 MiB; our parts stay well below.
@@ -25,6 +25,14 @@ class Busy(Unreachable):
     """Raised by a handler: there is no answer now, and may be one soon. The caller finds the node unreachable."""
 
 
+def refusal(error: MantaError) -> str:
+    """Return what a caller is told of an error in the answer to its call.
+
+    What failed on this computer, or is wrong in its files, is its owner's to know: the text may name them.
+    """
+    return "something failed on that computer, through no fault of this call" if isinstance(error, OwnFault | UserError) else str(error)
+
+
 class Endpoint(Protocol):
     """A node's side of the network."""
 
@@ -35,7 +43,7 @@ class Endpoint(Protocol):
 
     async def serve(self, method: str, handler: Handler) -> None:
         """Answer calls of ``method``. ``handler`` gets the authenticated key of the caller; a ``MantaError`` that it raises
-        reaches the caller as ``Refused``. Each call is answered in a task of its own, which ends when the answer is sent.
+        reaches the caller as ``Refused`` (see ``refusal``). Each call is answered in a task of its own, which ends when the answer is sent.
         """
         ...
 

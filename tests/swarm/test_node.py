@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.errors import EncodingError, OwnFault, Unreachable
+from protocol.errors import EncodingError, OwnFault, StorageError, Unreachable
 from protocol.signing import PublicKey
 from swarm.node import Node, peer_name
 from swarm.rpc import MAX_MESSAGE_BYTES, Refused
@@ -46,6 +46,10 @@ async def refuse(_caller: PublicKey, request: bytes) -> bytes:
     raise EncodingError(f"no {len(request)} bytes, \x1b[31mplease")
 
 
+async def fail(_caller: PublicKey, _request: bytes) -> bytes:
+    raise StorageError("/home/somebody/run/records: No space left on device")
+
+
 async def break_down(_caller: PublicKey, _request: bytes) -> bytes:
     raise ZeroDivisionError("a bug in a handler")
 
@@ -80,6 +84,19 @@ def test_a_refusal_arrives_with_its_reason_fit_for_a_terminal(tmp_path: Path, re
         assert str(caught.value) == f"no {len(request_bytes)} bytes, ?[31mplease"
 
     with_nodes(tmp_path, 2, work)
+
+
+def test_what_failed_here_is_logged_here_once_and_no_caller_sees_a_path(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(a: Node, b: Node) -> None:
+        await a.serve("fail", fail)
+        for request in (SMALL, LARGE):
+            with pytest.raises(Refused, match=r"^something failed on that computer, through no fault of this call$"):
+                await b.call(a.key, "fail", request, timeout_s=30)
+
+    with_nodes(tmp_path, 2, work)
+    assert [record.getMessage() for record in caplog.records if "call not answered" in record.getMessage()] == [
+        "call not answered method=fail reason=/home/somebody/run/records: No space left on device"
+    ]
 
 
 @pytest.mark.parametrize("request_bytes", [SMALL, LARGE], ids=["small", "large"])
