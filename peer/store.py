@@ -73,14 +73,43 @@ class _Residuals:
     digest: bytes
 
 
+class RunFile:
+    """A small file of each run, replaced whole: a power cut may bring what it had before back. What it says is not looked at here."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        """Of the peer in ``directory``."""
+        self._directory = directory
+        self._name = name
+
+    def save(self, run: bytes, data: bytes) -> None:
+        """Keep ``data`` in place of what was kept.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        path = _run_path(self._directory, run) / self._name
+        make_directory(path.parent)
+        replace_file(path, data)
+
+    def load(self, run: bytes) -> bytes | None:
+        """Return what was kept; None: nothing.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return _read(_run_path(self._directory, run) / self._name)
+
+
 class PeerStore:
-    """The files of one peer."""
+    """The files of one peer; what is in each says the head of this module."""
 
     def __init__(self, directory: Path) -> None:
         """Use ``directory``, which is made if it is not there."""
         make_directory(directory)
         self.directory = directory
         self.identity_path = directory / IDENTITY
+        self.newest, self.agreed = RunFile(directory, NEWEST), RunFile(directory, "agreed")
+        self.own_pass, self.credit = RunFile(directory, "pass"), RunFile(directory, CREDIT)
 
     def last_run(self) -> LastRun | None:
         """Return the run joined last; see ``read_last_run``."""
@@ -131,70 +160,6 @@ class PeerStore:
                 f"{path} is damaged ({error}); check the disk, then delete the file: the lots of one round are lost with it"
             ) from error
         return Kept(found.header, found.body)
-
-    def save_newest(self, run: bytes, receipt: bytes) -> None:
-        """Keep the packed receipt of the newest commit known. A power cut may bring one before it back, which is as true.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
-        self._replace(run, NEWEST, receipt)
-
-    def load_newest(self, run: bytes) -> bytes | None:
-        """Return the packed receipt of the newest commit known; None: there is none. Whether it proves anything is not looked at.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
-        return _read(self._run_path(run) / NEWEST)
-
-    def save_agreed(self, run: bytes, receipt: bytes) -> None:
-        """Keep the packed receipt of the newest commit whose head agrees with all that were seen. A power cut may bring one before back.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
-        self._replace(run, "agreed", receipt)
-
-    def load_agreed(self, run: bytes) -> bytes | None:
-        """Return that receipt; None: there is none. Whether it proves anything is not looked at.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
-        return _read(self._run_path(run) / "agreed")
-
-    def save_pass(self, run: bytes, data: bytes) -> None:
-        """Keep the packed pass of this peer (``protocol.admission.SignedPass``); the log gives it again.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
-        self._replace(run, "pass", data)
-
-    def load_pass(self, run: bytes) -> bytes | None:
-        """Return the packed pass; None: there is none. Whether it holds is not looked at.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
-        return _read(self._run_path(run) / "pass")
-
-    def save_credit(self, run: bytes, data: bytes) -> None:
-        """Keep what is known of this peer's credit (``peer.rounds.credit``). A power cut may bring what was known before back.
-
-        Raises:
-            StorageError: the disk refuses.
-        """
-        self._replace(run, CREDIT, data)
-
-    def load_credit(self, run: bytes) -> bytes | None:
-        """Return what was kept of this peer's credit; None: nothing.
-
-        Raises:
-            StorageError: it cannot be read.
-        """
-        return _read(self._run_path(run) / CREDIT)
 
     def save_residual(self, run: bytes, digest: bytes, values: NDArray[np.float32]) -> None:
         """Keep a residual under its digest; durable when this returns.
@@ -256,19 +221,18 @@ class PeerStore:
         """Replace the status file."""
         replace_file(self.directory / "status.json", json.dumps(status, indent=1).encode())
 
-    def _replace(self, run: bytes, name: str, data: bytes) -> None:
-        path = self._run_path(run) / name
-        make_directory(path.parent)
-        replace_file(path, data)
-
     def _run_path(self, run: bytes) -> Path:
-        return self.directory / RUNS / run.hex()[:16]
+        return _run_path(self.directory, run)
 
     def _sealed_path(self, run: bytes) -> Path:
         return self._run_path(run) / "sealed"
 
     def _residual_path(self, run: bytes, digest: bytes) -> Path:
         return self._run_path(run) / f"residual-{digest.hex()[:32]}"
+
+
+def _run_path(directory: Path, run: bytes) -> Path:
+    return directory / RUNS / run.hex()[:16]
 
 
 def read_last_run(directory: Path) -> LastRun | None:

@@ -55,7 +55,7 @@ async def enter(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
 async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, manifest: Manifest, run: bytes) -> SignedPass:
     """Return this peer's pass: the one that it has, or what the log gives for its invitation."""
     line = OperatorLine(node, Operators.of(manifest, run))
-    kept = store.load_pass(run)
+    kept = store.own_pass.load(run)
     if kept is not None:
         try:
             return _checked(kept, run, identity.public_key, manifest.operators)
@@ -76,7 +76,7 @@ async def _pass(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
         ) from error
     except RemoteFault as error:
         raise UserError(f"the log of {manifest.name} answers with no pass ({error}): ask its operator") from error
-    store.save_pass(run, pack(own))
+    store.own_pass.save(run, pack(own))
     return own
 
 

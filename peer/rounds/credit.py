@@ -198,7 +198,7 @@ class Credit:
             self._board.earned(round_, last, is_checked=is_checked)
 
     def _load(self) -> Kept:
-        data = self._store.load_credit(self._run)
+        data = self._store.credit.load(self._run)
         if data is None:
             return Kept()
         try:
@@ -209,6 +209,6 @@ class Credit:
 
     def _save(self) -> None:
         try:
-            self._store.save_credit(self._run, credit_bytes(self._kept))
+            self._store.credit.save(self._run, credit_bytes(self._kept))
         except StorageError as error:
             logger.error("credit not kept reason=%s", error)
