@@ -22,11 +22,7 @@ from protocol.records import Receipt
 from protocol.slips import ProvenSlip, Slip, check_one_log, prove
 from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
 
-CLAIMS, WORD, UNKNOWN = (
-    "claims",
-    "word",
-    "unknown",
-)  # by what an amount is known: by the table's claims, by the log's word alone, not at all
+CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
 FINAL, PENDING, VOID = "final", "pending", "void"
 
 
@@ -57,14 +53,9 @@ class RunEarned:
     word: CreditWord | None = None  # the log's, the newest that was kept
     problems: list[str] = field(default_factory=list)
 
-    def total(self, state: str, by: str | None = None) -> int:
-        """Return what the rounds of a state paid, perhaps only those whose amount is known by ``by``."""
-        return sum(one.paid or 0 for one in self.rounds if one.state == state and by in (None, one.by))
-
-    @property
-    def on_slips(self) -> int:
-        """What all rounds paid, as far as they are on slips."""
-        return sum(one.paid or 0 for one in self.rounds)
+    def total(self, state: str) -> int:
+        """Return what the rounds of a state paid."""
+        return sum(one.paid or 0 for one in self.rounds if one.state == state)
 
 
 def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:

@@ -26,22 +26,29 @@ class SlipFolder:
     """The slips in one folder. Its methods block, each for a small file or two."""
 
     def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
-        """Use ``directory``, which is made when it is first needed."""
+        """Use ``directory``, which is made when it is first needed.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
         self._directory = directory
         self._max_bytes = max_bytes
-        self._sizes = {round_: (directory / _ROUND.format(round_)).stat().st_size for round_ in rounds_in(directory)}
+        with disk_errors(directory):
+            self._sizes = {round_: (directory / _ROUND.format(round_)).stat().st_size for round_ in rounds_in(directory)}
         self._stripped = 0  # in no slip before this round are there claims
 
     def begin(self, signed: SignedManifest) -> None:
-        """Keep the run's manifest; durable when this returns.
+        """Keep the run's manifest, also in place of a damaged one; durable when this returns.
 
         Raises:
             StorageError: the disk refuses.
         """
-        path = self._directory / MANIFEST
-        if not path.exists():
+        path, data = self._directory / MANIFEST, pack(signed)
+        with disk_errors(path):
+            is_there = path.exists() and path.read_bytes() == data
+        if not is_there:
             make_directory(self._directory)
-            write_durably(path, pack(signed))
+            write_durably(path, data)
 
     def keep(self, round_: int, slip: Slip) -> None:
         """Keep the slip of a round, in the place of one that has less; durable when this returns.
@@ -95,7 +102,7 @@ def rounds_in(directory: Path) -> list[int]:
     """
     with disk_errors(directory):
         names = [path.name for path in directory.iterdir()] if directory.exists() else []
-    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal() and name == _ROUND.format(int(name)))
 
 
 def load_slip(directory: Path, round_: int) -> Slip:
