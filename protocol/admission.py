@@ -6,8 +6,6 @@ is for whoever holds it, the holder's secret key goes with it in a *token*; the 
 What the log's entries add up to is in ``protocol.admitted``.
 """
 
-import binascii
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -15,6 +13,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, SignatureError
 from protocol.fields import MAX_ROUND, Signed, check_digest, require
 from protocol.signing import Identity, check_public_key, verify, verify_one_of
+from protocol.texts import max_letters, record_in, text_of
 
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)
@@ -26,9 +25,9 @@ MAX_ADMISSION_BYTES = 1024
 MAX_PASS_BYTES = 192
 NUMBER_BYTES = 16
 
-_TOKEN = "manta-invitation-"
+TOKEN = "manta-invitation-"
 _MAX_TOKEN_BYTES = 512
-MAX_TOKEN_TEXT = len(_TOKEN) + 2 * _MAX_TOKEN_BYTES
+MAX_TOKEN_LETTERS = max_letters(TOKEN, _MAX_TOKEN_BYTES)
 
 
 def _check_key(key: bytes, what: str) -> None:
@@ -211,7 +210,7 @@ class Token:
 
     def to_text(self) -> str:
         """Return the token as people hand it on: one word of letters, digits, dashes and underscores."""
-        return _TOKEN + urlsafe_b64encode(pack(self)).decode().rstrip("=")
+        return text_of(self, TOKEN)
 
     @classmethod
     def from_text(cls, text: str) -> "Token":
@@ -220,17 +219,7 @@ class Token:
         Raises:
             EncodingError: it is none.
         """
-        if not is_token(text) or len(text) > MAX_TOKEN_TEXT:
-            raise EncodingError(f"an invitation begins with {_TOKEN}")
-        coded = text.removeprefix(_TOKEN)
-        try:
-            data = urlsafe_b64decode(coded.encode("ascii") + b"=" * (-len(coded) % 4))
-        except (UnicodeEncodeError, binascii.Error) as error:
-            raise EncodingError("an invitation is letters, digits, dashes and underscores, and a part of it is missing") from error
-        token = unpack(cls, data, max_bytes=_MAX_TOKEN_BYTES)
-        if token.to_text() != text:
-            raise EncodingError("an invitation that is written in another way than there is")
-        return token
+        return record_in(cls, text, TOKEN, _MAX_TOKEN_BYTES)
 
     def admission(self, own: Identity) -> SignedAdmission:
         """Return the admission of ``own``'s key.
@@ -243,8 +232,3 @@ class Token:
         if holder.public_key != self.invitation.read().holder:
             raise SignatureError("the invitation is for another key" if not self.secret else "the secret in it is another's")
         return SignedAdmission.sign(Admission(self.invitation, own.public_key), holder)
-
-
-def is_token(text: str) -> bool:
-    """Return whether ``text`` is meant to be a token, and no file's name."""
-    return text.startswith(_TOKEN)

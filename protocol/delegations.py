@@ -14,11 +14,14 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, SignatureError
 from protocol.fields import Signed, check_digest, require
 from protocol.signing import Identity, check_public_key, verify
+from protocol.texts import max_letters, record_in, text_of
 
 MAX_MACHINES = 64  # of one account
 MAX_CHANGES = 256  # of one key, in one run
 MAX_DELEGATION_BYTES = 1024
-_MAX_GRANT_BYTES = 256
+GRANT = "manta-account-"
+_MAX_GRANT_BYTES, _MAX_SIGNED_GRANT_BYTES = 256, 512
+MAX_GRANT_LETTERS = max_letters(GRANT, _MAX_SIGNED_GRANT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,19 @@ class SignedGrant(Signed):
         """Return ``grant`` signed by its account."""
         payload = pack(grant)
         return cls(payload, account.sign("grant", payload))
+
+    def to_text(self) -> str:
+        """Return the grant as people hand it on: one word of letters, digits, dashes and underscores."""
+        return text_of(self, GRANT)
+
+    @classmethod
+    def from_text(cls, text: str) -> "SignedGrant":
+        """Return the grant of ``to_text``'s word; its signature is not looked at.
+
+        Raises:
+            EncodingError: it is none.
+        """
+        return record_in(cls, text, GRANT, _MAX_SIGNED_GRANT_BYTES)
 
 
 @dataclass(frozen=True, slots=True)

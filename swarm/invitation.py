@@ -1,9 +1,8 @@
 """An invitation as people hand it on: read from a file, or from the words of a flag. No network."""
 
-from pathlib import Path
-
-from protocol.admission import MAX_TOKEN_TEXT, Token, is_token
+from protocol.admission import MAX_TOKEN_LETTERS, TOKEN, Token
 from protocol.errors import RemoteFault, UserError
+from swarm.told import text_or_file
 
 
 def read_invitation(told: str) -> Token:
@@ -12,17 +11,8 @@ def read_invitation(told: str) -> Token:
     Raises:
         UserError: it is none, or there is no such file.
     """
-    text, where = told.strip(), "--invitation"
-    if not is_token(text):
-        path = Path(told).expanduser()
-        where = str(path)
-        try:
-            with path.open("rb") as file:
-                text = file.read(MAX_TOKEN_TEXT + 64).decode("ascii").strip()
-        except OSError as error:
-            raise UserError(f"cannot read the invitation {path}: {error.strerror}; give its file, or its text") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} holds no invitation; give the file that manta-aggregator invite wrote, or its text") from error
+    source = "the file that manta-aggregator invite wrote"
+    text, where = text_or_file(told, TOKEN, MAX_TOKEN_LETTERS, what="invitation", source=source)
     try:
         token = Token.from_text(text)
         token.invitation.open()

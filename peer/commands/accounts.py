@@ -1,20 +1,15 @@
 """Accounts of several machines: making one, granting a machine a place in it, joining with the grant, and ending that."""
 
-import binascii
 import time
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from pathlib import Path
 
 from peer.config import PeerConfig
 from peer.rounds.belonging import Wish, load_wish, save_wish
-from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
-from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
+from protocol.delegations import GRANT, MAX_GRANT_LETTERS, Delegation, Grant, SignedDelegation, SignedGrant
+from protocol.errors import MantaError, RemoteFault, UserError
 from protocol.signing import Identity, PublicKey, key_named, peer_name
 from swarm.disk import IDENTITY, load_identity
-
-_PREFIX = "manta-account-"
-_MAX_TEXT = 1024
+from swarm.told import text_or_file
 
 
 def make_account(path: Path) -> str:
@@ -43,8 +38,7 @@ def grant_text(path: Path, peer: str) -> str:
     account, key = _account_in(path), _key_of(peer)
     if key == account.public_key:
         raise UserError("that is the account's own name: give the machine's, as manta-peer identity shows it there")
-    signed = SignedGrant.sign(Grant(account.public_key, key, time.time_ns() // 1_000_000), account)
-    return _PREFIX + urlsafe_b64encode(pack(signed)).decode().rstrip("=")
+    return SignedGrant.sign(Grant(account.public_key, key, time.time_ns() // 1_000_000), account).to_text()
 
 
 def join_account(directory: Path, told: str) -> str:
@@ -106,27 +100,11 @@ async def revoke(config: PeerConfig, path: Path, peer: str) -> str:
 
 
 def _grant_of(told: str) -> SignedGrant:
-    text, where = told.strip(), "that"
-    if not text.startswith(_PREFIX):
-        path = Path(told).expanduser()
-        where = str(path)
-        try:
-            with path.open("rb") as file:
-                text = file.read(_MAX_TEXT + 1).decode("ascii").strip()
-        except OSError as error:
-            raise UserError(f"cannot read the grant {path}: {error.strerror}; give its file, or its text") from error
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path} holds no grant; give what manta-peer account grant printed") from error
+    text, where = text_or_file(told, GRANT, MAX_GRANT_LETTERS, what="grant", source="what manta-peer account grant printed")
     try:
-        if len(text) > _MAX_TEXT or not text.startswith(_PREFIX):
-            raise EncodingError(f"it does not begin with {_PREFIX}")
-        code = text.removeprefix(_PREFIX)
-        data = urlsafe_b64decode(code + "=" * (-len(code) % 4))
-        if urlsafe_b64encode(data).decode().rstrip("=") != code:
-            raise EncodingError("letters that no grant has")
-        signed = unpack(SignedGrant, data, max_bytes=_MAX_TEXT)
+        signed = SignedGrant.from_text(text)
         signed.open()
-    except (RemoteFault, binascii.Error) as error:
+    except RemoteFault as error:
         raise UserError(f"{where} is no grant ({error}); copy it whole, as manta-peer account grant printed it") from error
     return signed
 

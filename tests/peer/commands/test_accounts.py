@@ -64,6 +64,7 @@ def test_each_mistake_is_one_clear_line(tmp_path: Path) -> None:
         (("grant", peer_name(load_identity(path).public_key), "--key", path), "the account's own name"),
         (("join", others, "--dir", machine), "this grant is for"),
         (("join", grant[:-2], "--dir", machine), "copy it whole"),
+        (("join", f"{grant[:-3]}é{grant[-2:]}", "--dir", machine), "copy it whole"),
         (("join", "missing", "--dir", machine), "cannot read the grant"),
         (("join", grant, "--dir", tmp_path / "nowhere"), "there is no key in"),
         (("leave", "--dir", tmp_path / "nowhere"), "there is no key in"),
