@@ -8,9 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from aggregator.attendants.live import unix_ms
-from aggregator.log.witnessed import checkpoint
-from aggregator.monitor.asking import Asked, NotAnswered, number_of
-from aggregator.monitor.opened import Opened, fields, opened
+from aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
+from aggregator.monitor.ledger_answers import MAX_ENTRIES
 from aggregator.monitor.people import STATES, Standing
 from aggregator.monitor.present import Present
 from aggregator.monitor.quality import COSTS, evenly, spread
@@ -18,7 +17,6 @@ from aggregator.monitor.settings import MonitorSection
 from aggregator.monitor.shown import (
     Json,
     shown_claim,
-    shown_head,
     shown_members_front,
     shown_peer,
     shown_point,
@@ -27,24 +25,16 @@ from aggregator.monitor.shown import (
     shown_swarm,
     shown_table,
     shown_timeline,
-    shown_witness,
 )
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from aggregator.monitor.tables import TableSeen
 from aggregator.monitor.trusted import shown_trust
 from aggregator.rounds.timeline import KEPT as KEPT_TIMES
-from protocol.admission import Admission
-from protocol.audits import Plant, Reveal, signer_of
-from protocol.delegations import Delegation
 from protocol.manifest import Manifest
-from protocol.merkle import leaf_hash
-from protocol.records import Claim, Contribution, Round
-from protocol.revocation import Revocation
 from protocol.signing import peer_name
 
-MAX_PEERS, MAX_ROUNDS, MAX_ENTRIES, MAX_CONTRIBUTIONS = 200, 200, 100, 100
+MAX_PEERS, MAX_ROUNDS, MAX_CONTRIBUTIONS = 200, 200, 100
 MAX_POINTS, MAX_FRONTS, MAX_SWARM = 2000, 12, 2000
-_MOST = 2**53 - 1  # that a number in a path or query may be: what JSON's readers take exactly
 _KEPT_TABLES = 8
 _LEAST_ENDING, _LEAST_PART = 6, 3  # letters of a peer's name
 _ORDERS = ("asc", "desc")
@@ -52,7 +42,6 @@ _PEER_TEXT = re.compile(r"[0-9A-Za-z]{1,128}")
 _PURPOSE = "One training makes thousands of networks, ready to use, one for every device. What they learn: to {what}, from {source}."
 _WHAT = {"classification": "tell what a picture shows", "stereo": "see how far away things are, with two cameras side by side"}
 _SORTS: dict[str, Any] = {
-    "credit": lambda one: one.seen.credit if one.seen else -1,
     "samples": lambda one: one.seen.samples if one.seen else -1,
     "claims": lambda one: one.seen.claims if one.seen else -1,
     "last_round": lambda one: one.seen.last_round if one.seen else -1,
@@ -183,8 +172,10 @@ class Answers:
 
     async def peers(self, asked: Asked) -> Json:
         """``/api/peers``"""
-        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_PEERS, 50)
-        sort, order = asked.choice("sort", tuple(_SORTS), "credit"), asked.choice("order", _ORDERS, "")
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_PEERS, 50)
+        credits_ = self._sight.credits
+        sorts = {"credit": lambda one: credits_.by_key.get(one.key, -1), **_SORTS}
+        sort, order = asked.choice("sort", tuple(sorts), "credit"), asked.choice("order", _ORDERS, "")
         state, cohort, query = asked.choice("state", STATES, ""), asked.text("cohort"), asked.text("query")
         found = list(self._present.people(unix_ms()).by_key.values())
         if state:
@@ -194,24 +185,25 @@ class Answers:
         if query:
             found = [one for one in found if _fits(one.name, query)]
         found.sort(key=lambda one: one.key)
-        found.sort(key=_SORTS[sort], reverse=(order or ("asc" if sort == "peer" else "desc")) == "desc")
-        return {"total": len(found), "offset": offset, "peers": [shown_peer(one) for one in found[offset : offset + limit]]}
+        found.sort(key=sorts[sort], reverse=(order or ("asc" if sort == "peer" else "desc")) == "desc")
+        shown = [shown_peer(one, credits_.by_key.get(one.key, 0)) for one in found[offset : offset + limit]]
+        return {"total": len(found), "offset": offset, "peers": shown}
 
     async def peer(self, asked: Asked, text: str) -> Json:
         """``/api/peers/{peer}``"""
-        before, limit = asked.optional("before", 1, _MOST), asked.number("limit", 1, 64, 20)
+        before, limit = asked.optional("before", 1, MOST), asked.number("limit", 1, 64, 20)
         one = self._the_peer(text)
-        view = self._sight.view
+        owners, credits_ = self._sight.view.owners, self._sight.credits
         claims = list(reversed(one.seen.newest)) if one.seen is not None else []
         below = [claim for claim in claims if before is None or claim.round < before]
-        credit = one.seen.credit if one.seen is not None else 0
+        credit = credits_.by_key.get(one.key, 0)
         return {
-            **shown_peer(one),
-            "credit_share": credit / view.pool_paid if view.pool_paid else 0.0,
-            "rank": 1 + view.by_credit().index(one.seen) if one.seen is not None else None,
+            **shown_peer(one, credit),
+            "credit_share": credit / credits_.total if credits_.total else 0.0,
+            "rank": 1 + credits_.ranked.index(one.key) if one.key in credits_.by_key else None,
             "claims_list": [shown_claim(claim) for claim in below[:limit]],
             "more_before": below[limit - 1].round if len(below) > limit else None,
-            "account": peer_name(account) if (account := view.owners.of(one.key).account) else None,
+            "account": peer_name(account) if (account := owners.of(one.key).account) else None,
             "trust": shown_trust(trust) if (trust := self._sight.trust.of(one.key)) is not None else None,
         }
 
@@ -243,7 +235,7 @@ class Answers:
     async def rounds(self, asked: Asked) -> Json:
         """``/api/rounds``"""
         rounds = self._sight.view.rounds
-        before, limit = asked.number("before", 1, _MOST, _MOST), asked.number("limit", 1, MAX_ROUNDS, 50)
+        before, limit = asked.number("before", 1, MOST, MOST), asked.number("limit", 1, MAX_ROUNDS, 50)
         last = min(before - 1, rounds.newest)
         first = max(1, last - limit + 1)
         shown = [shown_round(rounds.row(round_)) for round_ in range(last, first - 1, -1)]
@@ -251,8 +243,8 @@ class Answers:
 
     async def round(self, asked: Asked, text: str) -> Json:
         """``/api/rounds/{round}``"""
-        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_CONTRIBUTIONS, 50)
-        round_ = self._number_in_path(text, "a round")
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_CONTRIBUTIONS, 50)
+        round_ = number_in_path(text, "a round")
         newest = self._sight.view.round
         if not 1 <= round_ <= newest:
             raise NotAnswered(404, f"there is no round {round_}: the newest is {newest}")
@@ -281,77 +273,6 @@ class Answers:
                 self._tables.popitem(last=False)
         return self._tables[round_]
 
-    # The ledger.
-
-    async def head(self, asked: Asked) -> Json:
-        """``/api/ledger/head``"""
-        newest = self._sight.newest_head
-        if newest is None:
-            raise NotAnswered(503, "no tree head was read yet; ask again in a moment")
-        return shown_head(newest)
-
-    async def heads(self, asked: Asked) -> Json:
-        """``/api/ledger/heads``"""
-        shown = [shown_head(one) for one in reversed(self._sight.heads)][: asked.number("limit", 1, KEPT_HEADS, 20)]
-        witnessed = self._sight.witnessed
-        for one in shown:
-            one["note"] = checkpoint(one["note"], witnessed)
-        return {"heads": shown, "witnesses": list(map(shown_witness, witnessed))}
-
-    async def entries(self, asked: Asked) -> Json:
-        """``/api/ledger/entries``"""
-        size = self._sight.size
-        before, limit = asked.number("before", 0, _MOST, size), asked.number("limit", 1, MAX_ENTRIES, 20)
-        end = min(before, size)
-        start = max(0, end - limit)
-        entries = await asyncio.to_thread(self._sight.log.entries, start, end)
-        shown = [_shown_entry(index, entry, opened(entry)) for index, entry in enumerate(entries, start)]
-        return {"size": size, "entries": shown[::-1], "more_before": start if start else None}
-
-    async def entry(self, asked: Asked, text: str) -> Json:
-        """``/api/ledger/entries/{index}``"""
-        index = self._index(self._number_in_path(text, "an entry"), self._sight.size)
-        (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
-        one = opened(entry)
-        return {**_shown_entry(index, entry, one), "entry": b64encode(entry).decode(), "fields": fields(one)}
-
-    async def proof(self, asked: Asked) -> Json:
-        """``/api/ledger/proof``"""
-        size = self._sight.size
-        of_size = asked.number("size", 0, size, size)
-        index = asked.optional("index", 0, _MOST)
-        if index is None:
-            raise NotAnswered(400, "the parameter index is missing: that of the entry")
-        index = self._index(index, of_size)
-        (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
-        proof = await asyncio.to_thread(self._sight.log.inclusion_proof, index, of_size)
-        return {"index": index, "size": of_size, "leaf_hash": leaf_hash(entry).hex(), "proof": [hash_.hex() for hash_ in proof]}
-
-    async def consistency(self, asked: Asked) -> Json:
-        """``/api/ledger/consistency``"""
-        size = self._sight.size
-        new = asked.number("new", 0, size, size)
-        old = asked.optional("old", 0, _MOST)
-        if old is None or old > new:
-            raise NotAnswered(400, f"the parameter old is a number from 0 to {new}, the size of an earlier tree")
-        proof = await asyncio.to_thread(self._sight.log.consistency_proof, old, new)
-        return {"old": old, "new": new, "proof": [hash_.hex() for hash_ in proof]}
-
-    async def credits(self, asked: Asked) -> Json:
-        """``/api/ledger/credits``"""
-        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_PEERS, 50)
-        view = self._sight.view
-        earned = view.by_credit()
-        shown = [{"peer": one.name, "key": one.key.hex(), "credit": one.credit} for one in earned[offset : offset + limit]]
-        return {
-            "total": len(earned),
-            "offset": offset,
-            "pool_paid": view.pool_paid,
-            "is_unaudited": self._sight.manifest.is_private,
-            "accounts": len(set(view.owners.accounts().values())),
-            "credits": shown,
-        }
-
     # What they share.
 
     @property
@@ -362,21 +283,10 @@ class Answers:
         first, last = _span(asked, 1)
         return first, max(min(last, self._sight.view.round), first - 1)
 
-    def _index(self, index: int, size: int) -> int:
-        if index >= size:
-            raise NotAnswered(404, f"there is no entry {index} in a log of {size}")
-        return index
-
-    def _number_in_path(self, text: str, what: str) -> int:
-        try:
-            return number_of(text, what, 0, _MOST)
-        except NotAnswered as error:
-            raise NotAnswered(404, error.reason) from error
-
 
 def _span(asked: Asked, least: int) -> tuple[int, int]:
     """Return the first and the last round that are asked for."""
-    first, last = asked.number("from", least, _MOST, least), asked.number("to", least, _MOST, _MOST)
+    first, last = asked.number("from", least, MOST, least), asked.number("to", least, MOST, MOST)
     if first > last:
         raise NotAnswered(400, f"from is {first} and to is {last}: rounds go from the earlier to the later one")
     return first, last
@@ -385,29 +295,6 @@ def _span(asked: Asked, least: int) -> tuple[int, int]:
 def _purpose(manifest: Manifest) -> str:
     source = "pictures that stay on the volunteers’ computers" if manifest.is_private else f"the data set {manifest.dataset}"
     return _PURPOSE.format(what=_WHAT[manifest.task], source=source)
-
-
-def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
-    said = one.said
-    key = (
-        said.founder
-        if isinstance(said, Contribution)
-        else None
-        if isinstance(said, Round)
-        else said.key
-        if isinstance(said, Claim | Admission)
-        else said.operator
-        if isinstance(said, Revocation)
-        else signer_of(said)
-    )
-    return {
-        "index": index,
-        "kind": one.kind,
-        "leaf_hash": leaf_hash(entry).hex(),
-        "size_bytes": len(entry),
-        "round": None if isinstance(said, Plant | Reveal | Admission | Revocation | Delegation) else said.round,
-        "peer": None if key is None else peer_name(key),
-    }
 
 
 def _fits(name: str, query: str) -> bool:

@@ -23,6 +23,7 @@ from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.asking import Asked, NotAnswered
 from aggregator.monitor.files import INDEX, StaticFile
+from aggregator.monitor.ledger_answers import LedgerAnswers
 from aggregator.monitor.metrics import MEDIA_TYPE, metrics_text
 from aggregator.monitor.present import Present
 from aggregator.monitor.public_log import PublicLog
@@ -141,7 +142,8 @@ class MonitorApp:
             await self._streams.serve(scope, receive, send, list(_EVENT_STREAM))
 
     def _api_routes(self, answers: Answers) -> list[Route]:
-        span, page, trust = ("from", "to", "points"), ("offset", "limit"), TrustAnswers(self._sight)
+        span, page = ("from", "to", "points"), ("offset", "limit")
+        ledger, trust = LedgerAnswers(self._sight), TrustAnswers(self._sight)
         plain: dict[str, tuple[Answer, tuple[str, ...]]] = {
             "/api/run": (answers.run, ()),
             "/api/manifest": (answers.manifest, ()),
@@ -158,14 +160,14 @@ class MonitorApp:
             "/api/rounds/{of}": (answers.round, page),
             "/api/timeline": (answers.timeline, ("limit",)),
             "/api/traffic": (answers.traffic, ()),
-            "/api/ledger/head": (answers.head, ()),
-            "/api/ledger/heads": (answers.heads, ("limit",)),
-            "/api/ledger/entries": (answers.entries, ("before", "limit")),
-            "/api/ledger/entries/{of}": (answers.entry, ()),
-            "/api/ledger/proof": (answers.proof, ("index", "size")),
-            "/api/ledger/consistency": (answers.consistency, ("old", "new")),
-            "/api/ledger/credits": (answers.credits, page),
-            "/api/accounts": (trust.accounts, page),
+            "/api/ledger/head": (ledger.head, ()),
+            "/api/ledger/heads": (ledger.heads, ("limit",)),
+            "/api/ledger/entries": (ledger.entries, ("before", "limit")),
+            "/api/ledger/entries/{of}": (ledger.entry, ()),
+            "/api/ledger/proof": (ledger.proof, ("index", "size")),
+            "/api/ledger/consistency": (ledger.consistency, ("old", "new")),
+            "/api/ledger/credits": (ledger.credits, page),
+            "/api/accounts": (ledger.accounts, page),
             "/api/trust": (trust.overview, ()),
             "/api/trust/keys": (trust.keys, page),
             "/api/trust/verdicts": (trust.verdicts, page),

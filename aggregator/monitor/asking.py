@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection
 from urllib.parse import unquote_plus
 
+MOST = 2**53 - 1  # that a number in a path or query may be: what JSON's readers take exactly
 _NUMBER = re.compile(r"[0-9]{1,18}")
 _MAX_TEXT = 128
 
@@ -86,3 +87,15 @@ def number_of(text: str, what: str, least: int, most: int) -> int:
     if not _NUMBER.fullmatch(text) or not least <= int(text) <= most:
         raise NotAnswered(400, f"{what} is a number from {least} to {most}, not {text[:40]!r}")
     return int(text)
+
+
+def number_in_path(text: str, what: str) -> int:
+    """Return the number that a part of a path is.
+
+    Raises:
+        NotAnswered: it is something else, so there is nothing of that path.
+    """
+    try:
+        return number_of(text, what, 0, MOST)
+    except NotAnswered as error:
+        raise NotAnswered(404, error.reason) from error

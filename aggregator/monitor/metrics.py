@@ -56,7 +56,7 @@ def _of_log(sight: Sight) -> list[_Metric]:
         _one("manta_finished", "gauge", "1 once the last round is committed.", int(view.is_finished)),
         _one("manta_ledger_entries", "gauge", "Entries under the newest signed tree head.", sight.size),
         _one("manta_samples_counted_total", "counter", "Samples of all tables, as claimed.", rounds.counted_total),
-        _one("manta_credit_paid_total", "counter", "Credit units that claims have earned.", view.pool_paid),
+        _one("manta_credit_paid_total", "counter", "Credit units that claims have earned, before verdicts.", view.pool_paid),
         _one("manta_round_samples", "gauge", "Samples of the newest table, as claimed.", row.counted if row else None),
         _one("manta_round_contributions", "gauge", "Contributions of the newest table.", row.contributions if row else None),
         _one("manta_round_claims", "gauge", "Claims of the newest table.", row.claims if row else None),

@@ -78,8 +78,8 @@ def shown_claim(claim: ClaimSeen) -> Json:
     }
 
 
-def shown_peer(one: Standing) -> Json:
-    """Return an element of ``/api/peers``."""
+def shown_peer(one: Standing, credit: int) -> Json:
+    """Return an element of ``/api/peers``, of a peer that has so much credit."""
     seen = one.seen
     return {
         "peer": one.name,
@@ -90,7 +90,7 @@ def shown_peer(one: Standing) -> Json:
         "claims": seen.claims if seen else 0,
         "lots": seen.lots if seen else 0,
         "samples": seen.samples if seen else 0,
-        "credit": seen.credit if seen else 0,
+        "credit": credit,
         "first_round": seen.first_round if seen else None,
         "last_round": seen.last_round if seen else None,
         "last_samples": seen.last.samples if seen else None,

@@ -16,6 +16,7 @@ from aggregator.log.storage import TREE_HEAD
 from aggregator.log.stored import StoredLog
 from aggregator.log.witnessed import WITNESSED, Witnessed
 from aggregator.monitor.alarms import Alarms, Wrong, of_the_aggregator
+from aggregator.monitor.credits import Credits, credits_of
 from aggregator.monitor.kept import KEPT, Keeping
 from aggregator.monitor.members_front import FrontSeen
 from aggregator.monitor.pictures import Pictures
@@ -94,6 +95,7 @@ class Sight:
         self.heads: deque[HeadSeen] = deque(maxlen=KEPT_HEADS)  # the newest last
         self.first_head: HeadSeen | None = None
         self.trust = TrustSeen(directory)
+        self._credits: tuple[object, Credits] | None = None
         self._witnessed: list[Witnessed] = []
         self.alarms = Alarms()
         self.started_at = unix_ms()
@@ -113,6 +115,14 @@ class Sight:
         """The newest head that each witness has cosigned, of those under which all entries were looked at; the newest first."""
         found = [each for each in self._witnessed if each.head.size <= self.size]
         return sorted(found, key=lambda each: (-each.head.size, each.cosignature.key))
+
+    @property
+    def credits(self) -> Credits:
+        """What everybody has; of one round, and of one word of the aggregator on it, it is made once."""
+        made_of = (id(self.view), self.view.round, self.trust.num_read)
+        if self._credits is None or self._credits[0] != made_of:
+            self._credits = (made_of, credits_of(self.view, self.trust.newest))
+        return self._credits[1]
 
     @property
     def size(self) -> int:

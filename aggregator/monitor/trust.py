@@ -1,14 +1,14 @@
 """Trust as the monitor shows it: what the aggregator says that the log's audits come to, and the findings themselves, read from the log."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.attendants.live import DIRECTORY
 from aggregator.audits.trust_file import FILE, FaultSeen, KeyTrust, Trust, read_trust
 from aggregator.log.stored import StoredLog
-from aggregator.monitor.opened import Opened, opened
+from aggregator.monitor.opened import Opened, Said, opened
 from aggregator.monitor.rounds import Rounds
 from protocol.admission import Admission
 from protocol.audits import PATIENCE, Extra, Finding
@@ -19,7 +19,7 @@ from protocol.revocation import Revocation
 
 MAX_FINDINGS = 32  # on one claim
 _AT_A_TIME = 256
-_MAX_READ = 16_384  # entries, for one claim: a second
+_MAX_READ = 16_384  # entries of a table
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,7 @@ class TrustSeen:
         self._directory = directory
         self._stamp: tuple[int, int] | None = None
         self.newest: Trust | None = None
+        self.num_read = 0  # times that something new was there
         self._of: dict[str, KeyTrust] = {}
 
     def read_on(self) -> bool:
@@ -75,6 +76,7 @@ class TrustSeen:
         self.newest = read_trust(self._directory)
         self._of = {one.key: one for one in self.newest.keys}
         self._stamp = stamp
+        self.num_read += 1
         return True
 
     def of(self, key: bytes) -> KeyTrust | None:
@@ -104,13 +106,10 @@ def evidence_about(log: StoredLog, rounds: Rounds, claim: bytes, last: int, kept
     Raises:
         StorageError: the log cannot be read.
     """
-    found, left = list[FindingSeen](), _MAX_READ
+    found = list[FindingSeen]()
     for round_ in range(max(1, last - kept_rounds - PATIENCE - 1), min(last, rounds.newest) + 1):
-        start, end = rounds.index_of(round_ - 1) + 1, rounds.index_of(round_)
-        for index, one in _extras(log, start, min(end, start + left)):
-            left -= 1
-            if isinstance(one.said, Finding) and one.said.claim == claim:
-                found.append(FindingSeen(index, round_, one.said))
+        extras = _extras_with(log, claim, rounds.index_of(round_ - 1) + 1, rounds.index_of(round_))
+        found += [FindingSeen(index, round_, one) for index, one in extras if isinstance(one, Finding) and one.claim == claim]
     if not found:
         return Evidence(None, ())
     table = found[0].said.round
@@ -120,17 +119,16 @@ def evidence_about(log: StoredLog, rounds: Rounds, claim: bytes, last: int, kept
     return Evidence(places[0] if places else None, tuple(found[-MAX_FINDINGS:]))
 
 
-def _extras(log: StoredLog, start: int, end: int) -> Sequence[tuple[int, Opened]]:
-    """Return the extras at the beginning of a round's entries, each with its place."""
-    found = list[tuple[int, Opened]]()
+def _extras_with(log: StoredLog, data: bytes, start: int, end: int) -> Iterator[tuple[int, Said]]:
+    """Yield those of the entries from ``start`` that have ``data`` in them, up to where the extras before a round end or a little after.
+
+    Of the others one in so many is opened: a run has thousands of extras in the rounds in which a claim is audited.
+    """
     for first in range(start, end, _AT_A_TIME):
-        for index, entry in enumerate(log.entries(first, min(first + _AT_A_TIME, end)), first):
-            one = opened(entry)
-            if isinstance(one.said, Extra):
-                found.append((index, one))
-            elif not isinstance(one.said, Admission | Revocation):
-                return found
-    return found
+        entries = log.entries(first, min(first + _AT_A_TIME, end))
+        yield from ((index, opened(entry).said) for index, entry in enumerate(entries, first) if data in entry)
+        if not isinstance(opened(entries[-1]).said, Extra | Admission | Revocation):
+            return
 
 
 def _is_claim(one: Opened, digest: bytes) -> bool:

@@ -5,14 +5,13 @@ import re
 from collections import OrderedDict
 
 from aggregator.audits.trust_file import Doubt, FaultSeen, KeyTrust
-from aggregator.monitor.asking import Asked, NotAnswered
+from aggregator.monitor.asking import MOST, Asked, NotAnswered
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.trust import Evidence, FindingSeen, evidence_about
 from protocol.signing import peer_name
 
 MAX_SHOWN = 200
-_MOST = 2**53 - 1
 _KEPT = 64
 _CLAIM = re.compile(r"[0-9a-f]{64}")
 
@@ -47,7 +46,7 @@ class TrustAnswers:
 
     async def keys(self, asked: Asked) -> Json:
         """``/api/trust/keys``"""
-        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
         newest = self._sight.trust.newest
         keys = newest.keys if newest else ()
         return {
@@ -57,28 +56,9 @@ class TrustAnswers:
             "keys": [{"peer": peer_name(bytes.fromhex(one.key)), **shown_trust(one)} for one in keys[offset : offset + limit]],
         }
 
-    async def accounts(self, asked: Asked) -> Json:
-        """``/api/accounts``"""
-        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_SHOWN, 50)
-        view = self._sight.view
-        credits_ = {
-            account: sum(view.peers[key].credit for key in {account, *keys} if key in view.peers)
-            for account, keys in view.owners.machines_of().items()
-        }
-        shown = sorted(credits_, key=lambda account: (-credits_[account], account))[offset : offset + limit]
-        machines = view.owners.machines_of()
-        return {
-            "total": len(credits_),
-            "offset": offset,
-            "accounts": [
-                {"account": peer_name(account), "peers": list(map(peer_name, machines[account])), "credit": credits_[account]}
-                for account in shown
-            ],
-        }
-
     async def verdicts(self, asked: Asked) -> Json:
         """``/api/trust/verdicts``"""
-        offset, limit = asked.number("offset", 0, _MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_SHOWN, 20)
         found = self._sight.trust.verdicts()
         shown = [{"peer": peer_name(bytes.fromhex(key)), **_shown_fault(fault)} for key, fault in found[offset : offset + limit]]
         return {"total": len(found), "offset": offset, "verdicts": shown}

@@ -30,7 +30,7 @@ class PeerSeen:
     claims: int = 0
     lots: int = 0
     samples: int = 0
-    credit: int = 0
+    credit: int = 0  # that its claims earned, before verdicts
     first_round: int = 0
     newest: deque[ClaimSeen] = field(default_factory=lambda: deque(maxlen=KEPT_CLAIMS))
 
@@ -69,7 +69,6 @@ class View:
         self._course = course
         self._frontier = Frontier()
         self._pending: list[Opened] = []  # after the newest round entry
-        self._by_credit: list[PeerSeen] | None = None
 
     @classmethod
     def recalled(
@@ -130,12 +129,6 @@ class View:
         first = self.rounds.index_of(round_ - 1) + 1
         return table_seen(first, [opened(entry) for entry in entries], self.manifest, self._course)
 
-    def by_credit(self) -> list[PeerSeen]:
-        """Return all peers, who earned most first; ties by key."""
-        if self._by_credit is None:
-            self._by_credit = sorted(self.peers.values(), key=lambda peer: (-peer.credit, peer.key))
-        return self._by_credit
-
     def _take_round(self, table: TableSeen) -> None:
         for claim in table.claims:
             if claim.key not in self.peers:
@@ -144,4 +137,3 @@ class View:
             self.pool_paid += claim.credit
         self.rounds.append(table)
         self.newest = table
-        self._by_credit = None

@@ -8,14 +8,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from aggregator.attendants.live import FinalQuality, unix_ms
+from aggregator.audits.trust_file import Done, Trust
+from aggregator.log.witnessed import Witnessed
 from aggregator.monitor.alarms import Wrong
 from aggregator.monitor.metrics import KINDS, metrics_text
 from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.rounds.opening import OpenRun
 from protocol.closing import GONE
+from protocol.cosignatures import cosign
+from protocol.notes import head_text
+from protocol.signing import Identity
 from tests.aggregator.monitor.asgi import Shown
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana-dashboard.json"
+WITNESS = Identity(b"\x61" * 32)
 _OF_PROMETHEUS = {"instance"}  # labels that it adds itself
 
 
@@ -29,7 +35,7 @@ def values(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
 
 
 @pytest.fixture
-def full(shown: Shown) -> Shown:
+def full(shown: Shown, played: tuple[Path, OpenRun]) -> Shown:
     """A run of which there is something to say of everything."""
     points = [Point(macs=1, kind="largest", quality=0.9, loss=0.1), Point(macs=1, kind="smallest", quality=0.8, loss=0.2)]
     random = [Point(macs=1, kind="random", quality=quality) for quality in (0.7, 0.8)]
@@ -39,6 +45,9 @@ def full(shown: Shown) -> Shown:
     final = FinalQuality(round=3, largest=0.9, smallest=0.8, random=(0.7,))
     shown.sight.live = shown.sight.live.model_copy(update={"refused": refused, "final": final})
     shown.sight.alarms.keep(Wrong("fork", "alarm", "two logs"), unix_ms())
+    shown.sight.trust.newest = Trust(round=3, num_keys=3, num_proven=1, num_guilty=1, keys=(), due=1, in_doubt=(), done=Done())
+    log = played[1].log
+    shown.sight._witnessed = [Witnessed(log.head, log.tree_head, cosign(head_text(log.head), 1_700_000_000, WITNESS))]
     return shown
 
 

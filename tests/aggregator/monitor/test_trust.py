@@ -115,11 +115,28 @@ def test_the_credit_of_an_accounts_machines_adds_up_also_after_a_restart(run: Ru
         shown.look()
         (account,) = shown.get("/api/accounts").json["accounts"]
         peers = [peer_name(key) for key in sorted((HONEST.public_key, DOUBTED.public_key))]
-        credit = sum(shown.get(f"/api/peers/{peer}").json["credit"] for peer in peers)
+        credit = sum(run.ledger.credit_of(machine.public_key) for machine in (HONEST, DOUBTED))
         assert account == {"account": name(owner), "peers": peers, "credit": credit}
         assert shown.get(f"/api/peers/{name(HONEST)}").json["account"] == name(owner)
         assert shown.get("/api/ledger/credits").json["accounts"] == 1
     assert (run.directory / "monitor" / "view.kept").exists()
+
+
+def test_what_somebody_has_is_one_figure_wherever_it_is_shown(run: Run, shown: Shown) -> None:
+    credits = run.ledger.credits()
+    assert credits[OPERATOR.public_key] > 0 == run.ledger.credit_of(LIAR.public_key)  # an auditor is paid, and a liar's pay taken back
+    found = shown.get("/api/ledger/credits").json
+    assert (found["said_by"], found["pool_paid"]) == ("aggregator", sum(credits.values()))
+    assert {one["peer"]: one["credit"] for one in found["credits"]} == {
+        name(LIAR): 0,
+        **{peer_name(key): credit for key, credit in credits.items()},
+    }
+    peers = {one["peer"]: one["credit"] for one in shown.get("/api/peers").json["peers"]}
+    keys = {one["peer"]: one["final"] + one["pending"] for one in shown.get("/api/trust/keys").json["keys"]}
+    for peer in (LIAR, HONEST, DOUBTED):
+        one = shown.get(f"/api/peers/{name(peer)}").json
+        assert one["credit"] == peers[name(peer)] == keys[name(peer)] == run.ledger.credit_of(peer.public_key)
+    assert one["credit_share"] == one["credit"] / found["pool_paid"]
 
 
 def test_each_key_has_its_standing_and_what_is_pending_until_when(run: Run, shown: Shown) -> None:
@@ -167,3 +184,4 @@ def test_where_nothing_was_said_there_is_nothing_to_show(tmp_path: Path) -> None
     found.look()
     assert found.get("/api/trust").json["round"] is None
     assert found.get("/api/trust/verdicts").json == {"total": 0, "offset": 0, "verdicts": []}
+    assert found.get("/api/ledger/credits").json["said_by"] == "log, before verdicts"

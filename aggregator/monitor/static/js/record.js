@@ -10,6 +10,11 @@ import { clock, compact, count, percent, roughly, shortHash } from "./format.js"
 const ENTRIES = 12;
 const CREDITS = 12;
 const UNAUDITED = " Unaudited: the data stay at home, and nobody can compute the work again.";
+const FOR = {
+  log: "for work that was counted: anybody can compute them",
+  "log, before verdicts": "for work that was counted, before verdicts: anybody can compute them",
+  aggregator: "for work that was counted and for audits, less what verdicts took back: as the aggregator says, and whoever has the log can compute",
+};
 const KINDS = {
   claim: "a computer's work",
   contribution: "handed in",
@@ -174,10 +179,10 @@ export class Record extends EventTarget {
   }
 
   async loadCredits() {
-    const { total, credits, pool_paid, is_unaudited, accounts } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
+    const { total, credits, pool_paid, said_by, is_unaudited, accounts } = await ask("ledger/credits", { offset: this.offset, limit: CREDITS });
     setText(
       byId("credit-sub"),
-      `${compact(pool_paid)} units so far, for work that was counted: anybody can compute them.${is_unaudited ? UNAUDITED : ""}`,
+      `${compact(pool_paid)} units so far, ${FOR[said_by]}.${is_unaudited ? UNAUDITED : ""}`,
     );
     fill(
       byId("credits-rows"),

@@ -1,0 +1,139 @@
+"""``/api/ledger`` and ``/api/accounts``: entries, heads and proofs, and what everybody has; see docs/monitor.md."""
+
+import asyncio
+from base64 import b64encode
+
+from aggregator.log.witnessed import checkpoint
+from aggregator.monitor.asking import MOST, Asked, NotAnswered, number_in_path
+from aggregator.monitor.opened import Opened, fields, opened
+from aggregator.monitor.shown import Json, shown_head, shown_witness
+from aggregator.monitor.sight import KEPT_HEADS, Sight
+from protocol.admission import Admission
+from protocol.audits import Plant, Reveal, signer_of
+from protocol.delegations import Delegation
+from protocol.merkle import leaf_hash
+from protocol.records import Claim, Contribution, Round
+from protocol.revocation import Revocation
+from protocol.signing import peer_name
+
+MAX_ENTRIES, MAX_KEYS = 100, 200
+
+
+class LedgerAnswers:
+    """Makes these answers."""
+
+    def __init__(self, sight: Sight) -> None:
+        """Of what ``sight`` sees."""
+        self._sight = sight
+
+    async def head(self, asked: Asked) -> Json:
+        """``/api/ledger/head``"""
+        newest = self._sight.newest_head
+        if newest is None:
+            raise NotAnswered(503, "no tree head was read yet; ask again in a moment")
+        return shown_head(newest)
+
+    async def heads(self, asked: Asked) -> Json:
+        """``/api/ledger/heads``"""
+        shown = [shown_head(one) for one in reversed(self._sight.heads)][: asked.number("limit", 1, KEPT_HEADS, 20)]
+        witnessed = self._sight.witnessed
+        for one in shown:
+            one["note"] = checkpoint(one["note"], witnessed)
+        return {"heads": shown, "witnesses": list(map(shown_witness, witnessed))}
+
+    async def entries(self, asked: Asked) -> Json:
+        """``/api/ledger/entries``"""
+        size = self._sight.size
+        before, limit = asked.number("before", 0, MOST, size), asked.number("limit", 1, MAX_ENTRIES, 20)
+        end = min(before, size)
+        start = max(0, end - limit)
+        entries = await asyncio.to_thread(self._sight.log.entries, start, end)
+        shown = [_shown_entry(index, entry, opened(entry)) for index, entry in enumerate(entries, start)]
+        return {"size": size, "entries": shown[::-1], "more_before": start if start else None}
+
+    async def entry(self, asked: Asked, text: str) -> Json:
+        """``/api/ledger/entries/{index}``"""
+        index = self._index(number_in_path(text, "an entry"), self._sight.size)
+        (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
+        one = opened(entry)
+        return {**_shown_entry(index, entry, one), "entry": b64encode(entry).decode(), "fields": fields(one)}
+
+    async def proof(self, asked: Asked) -> Json:
+        """``/api/ledger/proof``"""
+        size = self._sight.size
+        of_size = asked.number("size", 0, size, size)
+        index = asked.optional("index", 0, MOST)
+        if index is None:
+            raise NotAnswered(400, "the parameter index is missing: that of the entry")
+        index = self._index(index, of_size)
+        (entry,) = await asyncio.to_thread(self._sight.log.entries, index, index + 1)
+        proof = await asyncio.to_thread(self._sight.log.inclusion_proof, index, of_size)
+        return {"index": index, "size": of_size, "leaf_hash": leaf_hash(entry).hex(), "proof": [hash_.hex() for hash_ in proof]}
+
+    async def consistency(self, asked: Asked) -> Json:
+        """``/api/ledger/consistency``"""
+        size = self._sight.size
+        new = asked.number("new", 0, size, size)
+        old = asked.optional("old", 0, MOST)
+        if old is None or old > new:
+            raise NotAnswered(400, f"the parameter old is a number from 0 to {new}, the size of an earlier tree")
+        proof = await asyncio.to_thread(self._sight.log.consistency_proof, old, new)
+        return {"old": old, "new": new, "proof": [hash_.hex() for hash_ in proof]}
+
+    async def credits(self, asked: Asked) -> Json:
+        """``/api/ledger/credits``"""
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_KEYS, 50)
+        view, found = self._sight.view, self._sight.credits
+        shown = found.ranked[offset : offset + limit]
+        return {
+            "total": len(found.ranked),
+            "offset": offset,
+            "pool_paid": found.total,
+            "said_by": found.said_by,
+            "is_unaudited": self._sight.manifest.is_private,
+            "accounts": len(set(view.owners.accounts().values())),
+            "credits": [{"peer": peer_name(key), "key": key.hex(), "credit": found.by_key[key]} for key in shown],
+        }
+
+    async def accounts(self, asked: Asked) -> Json:
+        """``/api/accounts``"""
+        offset, limit = asked.number("offset", 0, MOST, 0), asked.number("limit", 1, MAX_KEYS, 50)
+        machines, by_key = self._sight.view.owners.machines_of(), self._sight.credits.by_key
+        sums = {account: sum(by_key.get(key, 0) for key in (account, *keys)) for account, keys in machines.items()}
+        shown = sorted(sums, key=lambda account: (-sums[account], account))[offset : offset + limit]
+        return {
+            "total": len(sums),
+            "offset": offset,
+            "accounts": [
+                {"account": peer_name(account), "peers": list(map(peer_name, machines[account])), "credit": sums[account]}
+                for account in shown
+            ],
+        }
+
+    def _index(self, index: int, size: int) -> int:
+        if index >= size:
+            raise NotAnswered(404, f"there is no entry {index} in a log of {size}")
+        return index
+
+
+def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
+    said = one.said
+    key = (
+        said.founder
+        if isinstance(said, Contribution)
+        else None
+        if isinstance(said, Round)
+        else said.key
+        if isinstance(said, Claim | Admission)
+        else said.operator
+        if isinstance(said, Revocation)
+        else signer_of(said)
+    )
+    return {
+        "index": index,
+        "kind": one.kind,
+        "leaf_hash": leaf_hash(entry).hex(),
+        "size_bytes": len(entry),
+        "round": None if isinstance(said, Plant | Reveal | Admission | Revocation | Delegation) else said.round,
+        "peer": None if key is None else peer_name(key),
+    }
