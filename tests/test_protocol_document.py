@@ -26,6 +26,7 @@ from protocol.admission import Admission, Invitation, SignedAdmission, SignedInv
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.audits import Finding, SignedFinding, Trust, decoy_digest
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
+from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
 from protocol.encoding import encode as encode_value
 from protocol.encoding import pack
 from protocol.exchange import Exchange, next_open_ms
@@ -51,6 +52,7 @@ from protocol.records import (
     commit_digest,
     entry_of,
 )
+from protocol.revocation import Revocation, SignedRevocation
 from protocol.rewards import share_out
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
@@ -262,6 +264,21 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield "SHA-256 of the entry of *mate*'s admission by it", f"`{sha256(entry_of(admission)).hex()}`"
     yield "signature of the pass `[run, mate]`", f"`{SignedPass.sign(RUN, MATE.public_key, KEY).signature.hex()}`"
+    revocation = SignedRevocation.sign(Revocation(RUN, KEY.public_key, "peer", MATE.public_key), KEY)
+    what = 'signature of the revocation `[run, key, "peer", mate]`; SHA-256 of its entry'
+    yield what, f"`{revocation.signature.hex()}`; `{sha256(entry_of(revocation)).hex()}`"
+    grant = SignedGrant.sign(Grant(KEY.public_key, MATE.public_key, 1), KEY)
+    yield (
+        "grant `[key, mate, 1]`, *key* being the account: its signature; SHA-256 of its text",
+        (f"`{grant.signature.hex()}`; `{sha256(grant.to_text().encode()).hex()}`"),
+    )
+    delegation = SignedDelegation.sign(Delegation(RUN, MATE.public_key, MATE.public_key, 1, (grant,)), MATE)
+    yield (
+        "delegation `[run, mate, mate, 1, [that grant, signed]]`: digest when signed; SHA-256 of its entry",
+        (f"`{delegation.digest.hex()}`; `{sha256(entry_of(delegation)).hex()}`"),
+    )
+    parting = SignedDelegation.sign(Delegation(RUN, KEY.public_key, MATE.public_key, 2, ()), KEY)
+    yield "its end by the account, `[run, key, mate, 2, []]`: signature", f"`{parting.signature.hex()}`"
     offer = SignedOffer.sign(TableOffer(RUN, KEY.public_key, ZEROS, 100), KEY)
     yield "signature of the offer `[run, key, Z, 100]`", f"`{offer.signature.hex()}`"
     yield (

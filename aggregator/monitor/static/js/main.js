@@ -82,7 +82,7 @@ async function begin() {
   stream.addEventListener("head", ({ detail }) => checks.take(detail));
   stream.addEventListener("quality", () => quality.ask());
   stream.addEventListener("front", () => quality.membersFront.ask());
-  stream.addEventListener("trust", () => trust?.ask());
+  stream.addEventListener("trust", () => [people, record, work, trust].forEach((part) => part?.ask()));
   stream.addEventListener("pictures", () => quality.pictures.ask());
   everything();
   work.fromAddress();
