@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 
 from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
@@ -21,8 +20,6 @@ from protocol.trust import Decision, Question, Vote, check_evidence, decided, lo
 OUTVOTED, DECOY, APPROVED_DECOY = "outvoted", "decoy", "approved a decoy"
 REASONS = (DIFFERS, WITHHELD, OUTVOTED, DECOY, APPROVED_DECOY)
 MAX_PLANTS = 1024  # that nobody has revealed
-
-_panel_of = lru_cache(maxsize=8192)(panel)  # asked of each finding again and again, and as many digests as there are proven keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +41,11 @@ class Asked:
     """What audits of one table are about, fixed with its beacon."""
 
     beacon: bytes
-    named: frozenset[bytes]  # who may audit, of those that the run names
-    proven: frozenset[bytes]  # and of the proven keys
+    named: tuple[bytes, ...]  # who may audit, of those that the run names, sorted
+    proven: tuple[bytes, ...]  # and of the other proven keys, sorted
     due: tuple[Question, ...]  # what ought to be found out
     worth: int  # what each of these pays
+    panels: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict, compare=False)  # by claim: those that were asked for, drawn once
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,9 @@ class Standing:
         return round >= self.round - self.manifest.trust.kept_rounds
 
     def _panel(self, asked: Asked, claimed: Claimed) -> tuple[bytes, ...]:
-        keys = _panel_of(asked.beacon, claimed.digest, asked.named, asked.proven, claimed.mates)
+        keys = asked.panels.get(claimed.digest)
+        if keys is None:
+            keys = asked.panels[claimed.digest] = panel(asked.beacon, claimed.digest, asked.named, asked.proven, claimed.mates)
         return tuple(key for key in keys if key not in self.guilty)
 
     def _is_closed(self, question: Question) -> bool:
@@ -225,7 +225,7 @@ class Standing:
 
     def _asked(self, round: int, beacon: bytes) -> Asked:
         trust = self.manifest.trust
-        named = frozenset({*self.manifest.operators, *trust.auditors} - self.guilty.keys())
+        named = {*self.manifest.operators, *trust.auditors} - self.guilty.keys()
         candidates = {*trust.proven, *self.samples}
         due = tuple(
             question
@@ -234,8 +234,8 @@ class Standing:
             for question in questions_due(trust, beacon, claimed.digest, claimed.lots, self._percent(claimed.key))
         )
         pool = self.manifest.reward_pool - self.manifest.work_pool
-        proven = frozenset(key for key in candidates if self.is_proven(key)) - named
-        return Asked(beacon, named, proven, due, pool // max(len(due), 1))
+        proven = {key for key in candidates if self.is_proven(key)} - named
+        return Asked(beacon, tuple(sorted(named)), tuple(sorted(proven)), due, pool // max(len(due), 1))
 
     def _percent(self, key: bytes) -> int:
         return percent_audited(self.manifest.trust, self.is_proven(key), self.samples[key])

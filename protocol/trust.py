@@ -5,7 +5,8 @@ of a claim are computed again, whether all of them are, and in what order audito
 ``protocol.standing``'s; nothing here knows a gradient.
 """
 
-from collections.abc import Iterable, Sequence
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WHOLE, WITHHELD, Finding, Trust
@@ -77,26 +78,19 @@ def questions_due(trust: Trust, beacon: bytes, claim: bytes, lots: int, percent:
     return tuple(asked)
 
 
-def ranked(beacon: bytes, claim: bytes, keys: Iterable[bytes]) -> list[bytes]:
-    """Return auditors in the order in which they are asked about a claim."""
-    return sorted(keys, key=lambda key: (sha256(b"manta/auditor\n" + beacon + claim + key), key))
+def panel(beacon: bytes, claim: bytes, named: Sequence[bytes], proven: Sequence[bytes], mates: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return the auditors whose findings on a claim count, in order: those drawn of the named, then those of the proven keys.
 
-
-def panel(beacon: bytes, claim: bytes, named: Iterable[bytes], proven: Iterable[bytes], mates: Iterable[bytes]) -> tuple[bytes, ...]:
-    """Return the auditors whose findings on a claim count, in order: the first ones that the run names, then the first proven ones.
+    It takes a few draws, however many keys are proven.
 
     Args:
         beacon: of the claim's table.
         claim: its digest.
-        named: operators and the manifest's auditors, as far as they may audit.
-        proven: proven keys, as far as they may audit; who is named too has a named one's seat.
+        named: sorted: operators and the manifest's auditors, as far as they may audit.
+        proven: sorted: proven keys that may audit, and are not named.
         mates: keys of the contribution that lists the claim, which have no say in it.
     """
-    named, out = frozenset(named), frozenset(mates)
-    return (
-        *ranked(beacon, claim, named - out)[:SEATS],
-        *ranked(beacon, claim, frozenset(proven) - named - out)[:SEATS],
-    )
+    return *_seated("named auditor", beacon, claim, named, mates), *_seated("auditor", beacon, claim, proven, mates)
 
 
 def decided(votes: Sequence[Vote], num_named: int, round: int) -> Decision | None:
@@ -149,6 +143,23 @@ def check_evidence(finding: Finding, lots_root: bytes, lots: int) -> LotRecord |
         return unpack(LotRecord, shown.record, max_bytes=len(shown.record))
     except (ProofError, EncodingError) as error:
         raise LedgerError(f"a finding whose evidence is not the claim's: {error}") from error
+
+
+def _seated(what: str, beacon: bytes, claim: bytes, keys: Sequence[bytes], out: Sequence[bytes]) -> list[bytes]:
+    """Return the first ``SEATS`` of sorted ``keys`` that are drawn, without those that are ``out``."""
+    wanted, seated, at = min(SEATS, len(keys) - sum(_has(keys, key) for key in out)), list[bytes](), 0
+    while len(seated) < wanted:
+        key = keys[_drawn(what, beacon, claim, at) % len(keys)]
+        if key not in out and key not in seated:
+            seated.append(key)
+        at += 1
+    return seated
+
+
+def _has(keys: Sequence[bytes], key: bytes) -> bool:
+    """Return whether a key is among sorted ones."""
+    place = bisect_left(keys, key)
+    return place < len(keys) and keys[place] == key
 
 
 def _drawn(what: str, beacon: bytes, claim: bytes, at: int) -> int:

@@ -57,7 +57,7 @@ from protocol.rewards import share_out
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
-from protocol.trust import questions_due, ranked
+from protocol.trust import panel, questions_due
 from protocol.versions import PROTOCOL
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
@@ -254,8 +254,9 @@ def rows() -> Iterator[tuple[str, str]]:
         "beacon Z, claim with the digest 00..1f, 10 lots, audit_lots 3: places of the lots that are asked about",
         numbers(question.lot for question in asked[:-1]),
     )
-    first = "*key*" if ranked(ZEROS, COUNTING, (KEY.public_key, MATE.public_key))[0] == KEY.public_key else "*mate*"
-    yield "of *key* and *mate*, who is asked about it first", first
+    both = sorted((KEY.public_key, MATE.public_key))
+    for what, seats in (("named", panel(ZEROS, COUNTING, both, (), ())), ("proven", panel(ZEROS, COUNTING, (), both, ()))):
+        yield f"of *key* and *mate*, both {what}, who is asked about it first", "*key*" if seats[0] == KEY.public_key else "*mate*"
     invitation = SignedInvitation.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, bytes(16)), KEY)
     admission = SignedAdmission.sign(Admission(invitation, MATE.public_key), MATE)
     yield (

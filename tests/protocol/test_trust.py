@@ -23,7 +23,6 @@ from protocol.trust import (
     panel,
     percent_audited,
     questions_due,
-    ranked,
 )
 from tests.protocol.record_samples import ALICE
 
@@ -74,24 +73,34 @@ def test_as_many_claims_are_audited_as_was_said_and_whole_ones_among_them() -> N
 # Who is asked.
 
 
-def test_the_panel_is_the_first_of_the_named_and_then_of_the_proven_without_mates() -> None:
-    named, proven = KEYS[:5], KEYS[3:]
-    order = ranked(BEACON, CLAIM, KEYS)
+def test_the_panel_is_drawn_of_the_named_and_then_of_the_proven_without_mates() -> None:
+    named, proven = sorted(KEYS[:5]), sorted(KEYS[5:])
     found = panel(BEACON, CLAIM, named, proven, ())
-    assert list(found[:SEATS]) == [key for key in order if key in named][:SEATS]
-    assert list(found[SEATS:]) == [key for key in order if key not in named][:SEATS]
+    assert len(set(found)) == len(found) == 2 * SEATS
+    assert set(found[:SEATS]) < set(named)
+    assert set(found[SEATS:]) < set(proven)
     without = panel(BEACON, CLAIM, named, proven, [found[0], found[-1]])
-    assert len(without) == len(found)
+    assert len(set(without)) == len(found)
     assert {found[0], found[-1]}.isdisjoint(without)
-    assert set(found) - {found[0], found[-1]} <= set(without)
-    assert panel(BEACON, CLAIM, KEYS[:1], (), KEYS[:1]) == ()
+    assert [key for key in found if key in without] == [key for key in found if key not in (found[0], found[-1])]
 
 
-def test_each_claim_and_beacon_has_an_order_of_its_own() -> None:
-    orders = {tuple(ranked(sha256(b"%d" % i), claim, KEYS)) for i in range(10) for claim in (CLAIM, BEACON)}
-    assert len(orders) == 20
-    firsts = [ranked(sha256(b"%d" % i), CLAIM, KEYS)[0] for i in range(2_000)]
-    assert all(50 < firsts.count(key) < 160 for key in KEYS)
+@given(st.integers(0, 6), st.integers(0, 6), st.integers(0, 8))
+def test_the_panel_has_all_of_few_and_may_be_empty(num_named: int, num_proven: int, num_out: int) -> None:
+    named, proven, out = sorted(KEYS[:num_named]), sorted(KEYS[10 : 10 + num_proven]), [*KEYS[:num_out], *KEYS[10:12], KEYS[19]]
+    found = panel(BEACON, CLAIM, named, proven, out)
+    may = [[key for key in keys if key not in out] for keys in (named, proven)]
+    assert len(found) == sum(min(SEATS, len(keys)) for keys in may)
+    assert set(found) <= {key for keys in may for key in keys}
+
+
+def test_each_claim_and_beacon_draws_for_itself_and_every_key_is_as_likely() -> None:
+    keys = sorted(KEYS)
+    panels = {panel(sha256(b"%d" % i), claim, (), keys, ()) for i in range(10) for claim in (CLAIM, BEACON)}
+    assert len(panels) == 20
+    for seat in range(SEATS):
+        seated = [panel(sha256(b"%d" % i), CLAIM, (), keys, ())[seat] for i in range(2_000)]
+        assert all(50 < seated.count(key) < 160 for key in KEYS)
 
 
 # What answers come to.
