@@ -176,7 +176,7 @@ class Audits:
                     self._look()
                     await self._settle_doubts()
                     if self._shown is not None:
-                        await self._shown.tell(self._log.ledger, asdict(self.totals))
+                        await self._shown.tell(self._log.ledger, self._volunteers.due(), asdict(self.totals))
                     await asyncio.to_thread(self._folder.prune, self._looked_at)
                 if self._got_in < self._looked_at and (getting is None or getting.done()):
                     if getting is not None:

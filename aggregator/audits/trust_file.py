@@ -110,13 +110,13 @@ class TrustFile:
         self._claimed_ms = 0
         self._is_failing = False
 
-    async def tell(self, ledger: Ledger, done: dict[str, int]) -> None:
-        """Write what holds now; ``done``: what was done since the start, by the names of ``Done``."""
+    async def tell(self, ledger: Ledger, due: Sequence[Due], done: dict[str, int]) -> None:
+        """Write what holds now: what is ``due`` after the newest round, and what was done since the start, by the names of ``Done``."""
         for round_ in range(max(self._counted, ledger.round - 1) + 1, ledger.round + 1):
             table = ledger.table_at(round_) or ()
             self._claimed_ms += sum(lots.count * ms for one in table for lots, ms in zip(one.lots, one.lots_ms, strict=True))
         self._counted = ledger.round
-        trust = trust_of(ledger.standing, ledger.round, Done(**done, claimed_ms=self._claimed_ms))
+        trust = trust_of(ledger.standing, due, ledger.round, Done(**done, claimed_ms=self._claimed_ms))
         failure = await asyncio.to_thread(self._write, trust)
         if failure is not None and not self._is_failing:
             logger.warning("not written path=%s reason=%s", self._path, failure)
@@ -132,12 +132,11 @@ class TrustFile:
         return None
 
 
-def trust_of(standing: Standing, round_: int, done: Done) -> Trust:
-    """Return what is written of a run's standing after ``round_``."""
+def trust_of(standing: Standing, due: Sequence[Due], round_: int, done: Done) -> Trust:
+    """Return what is written of a run's standing, and of what is ``due``, after ``round_``."""
     keys = {*standing.accounts.keys(), *standing.samples, *standing.guilty, *standing.manifest.trust.proven}
     accounts = {key: standing.account(key) for key in keys}
     shown = sorted(keys, key=lambda key: (not accounts[key].void, -accounts[key].credit, key))[:MAX_KEYS]
-    due = standing.due()
     return Trust(
         round=round_,
         num_keys=len(keys),

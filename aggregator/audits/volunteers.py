@@ -44,6 +44,7 @@ class Volunteers:
         self._asked: dict[bytes, int] = {}  # key -> the newest round in which it asked for work
         self._round = 0  # the newest that was looked at
         self._due: Sequence[Due] = ()  # after it
+        self._waiting: dict[bytes, list[Due]] = {}  # of these by auditor: those of the panel that have not answered
         self._doubted: dict[Question, int] = {}  # of which the operator has a doubt, with the round of their table
         self._looked_at: dict[Question, tuple[int, bool]] = {}  # round of its table, and whether the operator looks at it itself
 
@@ -56,6 +57,10 @@ class Volunteers:
         round_ = self._log.ledger.round
         if self._round < round_:
             self._round, self._due = round_, self._log.ledger.standing.due()
+            self._waiting = {}
+            for due in self._due:
+                for key in set(due.panel).difference(vote.auditor for vote in due.votes):
+                    self._waiting.setdefault(key, []).append(due)
             oldest = round_ - self._log.ledger.manifest.trust.kept_rounds
             self._asked = {key: asked for key, asked in self._asked.items() if asked >= round_ - THERE}
             self._doubted = {question: table for question, table in self._doubted.items() if table >= oldest}
@@ -106,10 +111,11 @@ class Volunteers:
         if not is_theirs or caller in ledger.standing.guilty or asked.round < ledger.round - THERE:
             return pack(Duties(()))
         self._asked[caller] = ledger.round
-        waiting = (due for due in self.due() if caller in self._of(due) and all(vote.auditor != caller for vote in due.votes))
+        self.due()
         found = list[Duty]()
-        for due in waiting:
-            if due.question in ledger.standing.decisions and not (due.is_accused or due.question in self._doubted):
+        for due in self._waiting.get(caller, ()):
+            is_doubted = due.is_accused or due.question in self._doubted
+            if (due.question in ledger.standing.decisions and not is_doubted) or caller not in self._of(due):
                 continue
             signed, _ = self._tables.claim(due.claimed.round, due.claimed.digest)
             found.append(Duty(signed, due.claimed.round, due.claimed.row, due.question.check, due.question.lot))

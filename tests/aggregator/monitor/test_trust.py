@@ -41,7 +41,7 @@ class Run:
         del self.ledger.append
         self.log.commit(entries)
         done = {"claims": 3, "lots": 3, "against": 2, "withheld": 0, "missed": 0, "cpu_ms": 30}
-        asyncio.run(self.shown_in.tell(self.log.ledger, done))
+        asyncio.run(self.shown_in.tell(self.log.ledger, self.log.ledger.standing.due(), done))
 
 
 def audited_run(directory: Path) -> Run:
