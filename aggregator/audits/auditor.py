@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from torch import Tensor
+
 from aggregator.attendants.computing import be
 from aggregator.audits.jobs import MISSED, Found, Job, JobFolder
 from aggregator.audits.records import FOLDER as RECORDS
@@ -16,7 +18,7 @@ from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from automl.data.dataset import Dataset
 from automl.training.auditing import Mismatch, check_records
 from automl.training.course import RunCourse
-from automl.training.recomputing import Finding, Given, Recomputer, dataset_of
+from automl.training.recomputing import Finding, Given, Recomputer, Recomputers
 from automl.training.snapshot import load_snapshot
 from automl.training.update import State, state_digest, teacher_digest
 from exact.coding import body_num_bytes, parse
@@ -27,7 +29,6 @@ from protocol.records import Claim, LotRecord, SignedClaim
 from swarm.records import RecordsFolder
 
 _LOOK_S = 0.25
-_ALL = (b"", 0)
 
 
 class Gone(Exception):
@@ -40,13 +41,11 @@ class Auditor:
     def __init__(self, manifest: Manifest, dataset: Dataset, directory: Path) -> None:
         """Look for what questions need in the run's ``directory``."""
         self._manifest = manifest
-        self._dataset = dataset
         self._directory = directory
         self._course = RunCourse(manifest)
         self._codec = manifest.exchange.codec
-        self._recomputers = {_ALL: Recomputer(manifest, dataset)}  # by whose part of the data it is, and how much; 0: all
-        self._loaded: dict[tuple[bytes, int], bytes] = {}  # the state's digest
-        self._num_weights = self._recomputers[_ALL].num_weights
+        self._recomputers = Recomputers(manifest, dataset)
+        self._num_weights = self._recomputers.num_weights
         self._records = RecordsFolder(directory / RECORDS, kept_rounds=MAX_KEPT_ROUNDS, max_bytes=0)
         self._bodies = Bodies(directory / BODIES, body_bytes=body_num_bytes(self._codec, self._num_weights), keep=1)
         self._kept: tuple[int, dict[bytes, Kept]] = (0, {})  # the contributions of the round that was read last
@@ -86,21 +85,13 @@ class Auditor:
 
     def _recomputer(self, job: Job, claim: Claim) -> Recomputer:
         """Return what computes lots of the claim's key on the claim's base."""
-        whose = (claim.key if claim.shards else b"", claim.shards)
-        if whose not in self._recomputers:
-            self._recomputers = {
-                _ALL: self._recomputers[_ALL],
-                whose: Recomputer(self._manifest, dataset_of(self._manifest, self._dataset, claim)),
-            }
-            self._loaded.pop(whose, None)
-        recomputer = self._recomputers[whose]
-        if self._loaded.get(whose) != job.state:
+
+        def weights() -> tuple[Tensor, Tensor | None]:
             state = self._state(claim.round - 1, job.state)
             teacher = teacher_digest(state, self._course.plan)
-            taught = None if teacher is None else self._state(self._course.plan.teacher_round or 0, teacher).parameters
-            recomputer.load(state.parameters, taught)
-            self._loaded[whose] = job.state
-        return recomputer
+            return state.parameters, None if teacher is None else self._state(self._course.plan.teacher_round or 0, teacher).parameters
+
+        return self._recomputers.of(claim, job.state, weights)
 
     def _state(self, round_: int, digest: bytes) -> State:
         """Return a committed state, from its snapshot.

@@ -1,4 +1,4 @@
-"""One device that computes claimed lots again, and says what it found: of a lot, of a body and the projections in it, or of a whole claim.
+"""Computes claimed lots again on one device, and says what was found: of a lot, of a body and the projections in it, or of a whole claim.
 
 What is compared, and how near it has to be, is ``automl.training.auditing``'s. Weights are given by the caller, who knows of which commit.
 
@@ -6,7 +6,7 @@ Shapes: N all weights of the supernet.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -138,10 +138,43 @@ class Recomputer:
         return apart / norm if norm else 0.0 if apart == 0.0 else math.inf
 
 
-def dataset_of(manifest: Manifest, dataset: Dataset, claim: Claim) -> Dataset:
-    """Return the data set as the lots of a claim are drawn from it, where all of it is here."""
-    if not claim.shards:
-        return dataset
+class Recomputers:
+    """Those of one run: one for lots of all its data, and one for lots of the part that the last such claim was about."""
+
+    def __init__(self, manifest: Manifest, dataset: Dataset) -> None:
+        """Compute with the samples of ``dataset``, of which all is here."""
+        self._manifest = manifest
+        self._dataset = dataset
+        self._whole = Recomputer(manifest, dataset)
+        self._part: tuple[tuple[bytes, int], Recomputer] | None = None  # whose it is, and how much
+        self._loaded: dict[Recomputer, Hashable] = {}
+
+    @property
+    def num_weights(self) -> int:
+        """N."""
+        return self._whole.num_weights
+
+    def of(self, claim: Claim, state: Hashable, weights: Callable[[], tuple[Tensor, Tensor | None]]) -> Recomputer:
+        """Return what computes a claim's lots on a ``state``; where it has another, it is given what ``weights`` returns: see its ``load``."""
+        found = self._found(claim)
+        if self._loaded.get(found) != state:
+            found.load(*weights())
+            self._loaded[found] = state
+        return found
+
+    def _found(self, claim: Claim) -> Recomputer:
+        if not claim.shards:
+            return self._whole
+        whose = (claim.key, claim.shards)
+        if self._part is None or self._part[0] != whose:
+            if self._part is not None:
+                self._loaded.pop(self._part[1], None)
+            self._part = whose, Recomputer(self._manifest, _part_of(self._manifest, self._dataset, claim))
+        return self._part[1]
+
+
+def _part_of(manifest: Manifest, dataset: Dataset, claim: Claim) -> Dataset:
+    """Return the part of the data that a claim's lots are drawn from."""
     assert isinstance(dataset, ShardedImages | ShardedPairs)
     (travelling,) = manifest.shards
     return dataset.with_part(held_shards(manifest.seed, claim.key, travelling.train_shards, claim.shards))

@@ -11,16 +11,13 @@ import torch
 from automl.data.catalog import load_dataset
 from automl.training.auditing import Mismatch, check_records
 from automl.training.course import RunCourse
-from automl.training.recomputing import Recomputer, dataset_of
+from automl.training.recomputing import Recomputers
 from peer.aside.line import Line, be
 from peer.aside.messages import Kind
 from peer.audits.messages import MAX_ASK_BYTES, MAX_REASON, Ask, Found
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
 from protocol.manifest import MAX_SIGNED_MANIFEST_BYTES, SignedManifest
-from protocol.records import Claim
-
-_ALL = (b"", 0)
 
 
 class Bench:
@@ -33,29 +30,29 @@ class Bench:
             UserError: they are not here, or not the run's.
         """
         self._manifest = signed.open()
-        self._dataset = load_dataset(self._manifest.dataset, root)
-        if self._dataset.digest != self._manifest.data_digest:
+        dataset = load_dataset(self._manifest.dataset, root)
+        if dataset.digest != self._manifest.data_digest:
             raise UserError(f"the data set {self._manifest.dataset} here is not the run's")
         self._course = RunCourse(self._manifest)
         self._weights = torch.empty(0)
         self._teacher: torch.Tensor | None = None
-        self._recomputers = {_ALL: Recomputer(self._manifest, self._dataset)}  # by whose part of the data it is, and how much
-        self._loaded: set[tuple[bytes, int]] = set()  # those with the weights that were sent last
+        self._recomputers = Recomputers(self._manifest, dataset)
+        self._given = 0  # how often weights were sent
 
     @property
     def weights_bytes(self) -> int:
         """How many bytes a state's parameters have."""
-        return 4 * self._recomputers[_ALL].num_weights
+        return 4 * self._recomputers.num_weights
 
     def load(self, weights: bytearray) -> None:
         """Compute on these weights from now on."""
         self._weights = torch.frombuffer(weights, dtype=torch.float32)
-        self._loaded.clear()
+        self._given += 1
 
     def teach(self, weights: bytearray) -> None:
         """Let the lots learn from these weights too; from nothing, if they are empty."""
         self._teacher = torch.frombuffer(weights, dtype=torch.float32) if weights else None
-        self._loaded.clear()
+        self._given += 1
 
     def answer(self, ask: Ask) -> Found:
         """Return what comes of a lot.
@@ -69,20 +66,10 @@ class Bench:
             check_records(self._manifest, self._course.plan, claim, ask.lots)
         except Mismatch as error:
             reason = str(error)
-        found = self._recomputer(claim).lot(claim, ask.lots, ask.place)
+        recomputer = self._recomputers.of(claim, self._given, lambda: (self._weights, self._teacher))
+        found = recomputer.lot(claim, ask.lots, ask.place)
         reason = reason or ("" if found.holds else f"{found.deviation:.3g} of the norm apart")
         return Found(int(not reason), found.projection, reason[:MAX_REASON], round(1000 * (time.process_time() - began_s)))
-
-    def _recomputer(self, claim: Claim) -> Recomputer:
-        whose = (claim.key if claim.shards else b"", claim.shards)
-        if whose not in self._recomputers:
-            dataset = dataset_of(self._manifest, self._dataset, claim)
-            self._recomputers = {_ALL: self._recomputers[_ALL], whose: Recomputer(self._manifest, dataset)}
-            self._loaded.discard(whose)
-        if whose not in self._loaded:
-            self._recomputers[whose].load(self._weights, self._teacher)
-            self._loaded.add(whose)
-        return self._recomputers[whose]
 
 
 def serve(line: Line, bench: Bench) -> None:
