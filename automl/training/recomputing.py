@@ -155,7 +155,7 @@ class Recomputers:
         return self._whole.num_weights
 
     def of(self, claim: Claim, state: Hashable, weights: Callable[[], tuple[Tensor, Tensor | None]]) -> Recomputer:
-        """Return what computes a claim's lots on a ``state``; where it has another, it is given what ``weights`` returns: see its ``load``."""
+        """Return what computes a claim's lots on a ``state``; if it had another, it has loaded what ``weights`` returns."""
         found = self._found(claim)
         if self._loaded.get(found) != state:
             found.load(*weights())

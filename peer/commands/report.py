@@ -58,7 +58,7 @@ class _Shown(BaseModel):
     credit_until: int = 0
     credit_faults: list[_Fault] = []
     account: str = ""
-    is_proven: bool = True
+    is_proven: bool | None = None
     credit_checked: int = 0
     credit_rounds: int = 0
     credit_fault: str = ""
@@ -165,7 +165,7 @@ def _lines_of_credit(shown: _Shown) -> Iterator[str]:
         yield f"taken back: {fault_line(fault.model_dump())}: as the log says; its findings are entries of the log"
     if shown.account:
         yield f"it adds up to account {shown.account} (as the log says)"
-    if not shown.is_proven:
+    if shown.is_proven is False:
         yield "not proven yet: audits look at all you hand in, and it weighs less until they have found enough of it good (as the log says)"
     if shown.earned_round:
         yield f"round {shown.earned_round} paid {shown.earned:,} of it ({'checked' if shown.earned_checked else 'as the log says'})"

@@ -52,7 +52,8 @@ _HELP = """\
  checked  how much of it this peer computed itself from the claims
  paid     what the newest round that counted you added to it
  newest   yours of all samples in the newest round that has any of yours
- lost     trained, and too late to be of use"""
+ lost     trained, and too late to be of use
+ audits   lots of others that were computed again, and are not as claimed"""
 
 
 class Seen(Message):

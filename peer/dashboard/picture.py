@@ -56,6 +56,8 @@ class Picture(BaseModel):
     sent_bytes: int = 0
     received_bytes: int = 0
     workers: int = 0
+    audits: int = 0  # lots of others that were computed again, and of these those that are not what their claims say
+    audits_against: int = 0
     finished: bool = False
     paused: bool = False
     pauses: dict[str, str] = {}

@@ -190,10 +190,18 @@ def machine_rows(picture: Picture, machine: Machine) -> Rows:
     return [
         ("device", picture.device or "-"),
         ("workers", f"{picture.workers:,}"),
+        *_audits(picture),
         ("heat", "not told" if machine.celsius is None else f"{machine.celsius:.0f} °C"),
         ("power", _power(machine)),
         ("limits", listed(picture.limits) or "none"),
     ]
+
+
+def _audits(picture: Picture) -> Rows:
+    """Return how many lots of others were computed again, and how many of them did not hold; nothing, where none were."""
+    if not picture.audits:
+        return []
+    return [("audits", f"{picture.audits:,} lots, {picture.audits_against:,} differ", f"{picture.audits:,} lots", count(picture.audits))]
 
 
 def _power(machine: Machine) -> str:

@@ -116,6 +116,8 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     assert full(machine_rows(AT_WORK, Machine(processor_watts=35.4, whole_watts=60.5)))["power"] == "35 W (CPU), 60 W (battery)"
     hot = full(machine_rows(AT_WORK, Machine(71.4, 250.2)))
     assert (hot["heat"], hot["power"], hot["limits"]) == ("71 °C", "250 W (GPUs)", "duty 60 %")
+    assert "audits" not in hot
+    assert full(machine_rows(changed(audits=12, audits_against=1), Machine()))["audits"] == "12 lots, 1 differ"
     assert (own["credit"], own["checked"], own["paid"]) == ("not told yet", "-", "-")
     earned = {"credit": 1_581, "earned": 527, "earned_round": 3}
     for told, checked, paid in (
@@ -144,7 +146,7 @@ def test_every_figure_is_whole_at_the_sizes_that_terminals_have(width: int) -> N
         AT_WORK,
         changed(**much, earned_round=9, sent_bytes=123_400_000_000, received_bytes=12_300_000_000, members=1000, mates=31),
         changed(round=10_000, last_round=9_000, last_samples=65_536, last_of=1_048_576, credit=2**60, earned=2**48, earned_round=9),
-        changed(limits={"schedule": "22:00-07:00"}),
+        changed(limits={"schedule": "22:00-07:00"}, audits=1_234_567, audits_against=321),
     ):
         machine, rates = Machine(71.4, 250.2, 35.4, 60.5), Rates(1234.5, 12_300_000, 999_000)
         for rows in (own_rows(picture, rates), swarm_rows(picture, rates), machine_rows(picture, machine)):
