@@ -3,6 +3,7 @@
 - noise: random gradients of the honest norm, and records of them
 - images: another seed's images
 - copied: another key's lots
+- four: it claims four times the samples that it trained: of four lots it computes one, which stands for the next three, too
 - half, tenth: of so many lots nothing is computed; the lot before stands for them
 - again: the gradients of its first lots in every round
 - poison: honest lots, and a body of noise of the honest norm
@@ -11,6 +12,7 @@
 - accuse: the same, and says that they differ
 """
 
+import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,7 +27,7 @@ from peer.audits.messages import Ask, Found
 from peer.rounds import handing
 from peer.training import workbench
 
-KINDS = ("noise", "images", "copied", "half", "tenth", "again", "poison", "dearest", "yes", "accuse")
+KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "dearest", "yes", "accuse")
 LIARS = ("yes", "accuse")  # those that need --audit
 _honest = Worker.train
 
@@ -51,10 +53,10 @@ def _copied(worker: Worker, lot: Lot) -> LotResult:
 
 def _sparing(every: int, left_out: int) -> Callable[[Worker, Lot], LotResult]:
     """Return what computes all lots but ``left_out`` in each ``every``."""
-    last: list[LotResult] = []
+    last, lots = list[LotResult](), itertools.count()  # over all rounds, each of which begins at lot 0
 
     def train(worker: Worker, lot: Lot) -> LotResult:
-        if not last or lot.index % every >= left_out:
+        if next(lots) % every >= left_out or not last:
             last[:] = [_honest(worker, lot)]
         return last[0]
 
@@ -97,7 +99,8 @@ def _lie(holds: bool) -> None:
 
 def cheat(kind: str) -> None:
     """Make this process's peer cheat."""
-    trains = {"noise": _noise, "images": _images, "copied": _copied, "half": _sparing(2, 1), "tenth": _sparing(10, 1), "again": _again()}
+    trains = {"noise": _noise, "images": _images, "copied": _copied, "again": _again()}
+    trains |= {"four": _sparing(4, 3), "half": _sparing(2, 1), "tenth": _sparing(10, 1)}
     if kind in trains:
         Worker.train = trains[kind]  # type: ignore[method-assign]
     elif kind == "poison":

@@ -70,6 +70,11 @@ def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path)
     assert lines[-1] == "waiting for the log"
 
 
+@pytest.mark.parametrize(("says", "count"), [(None, 0), (False, 1), (True, 0)])
+def test_a_peer_is_not_proven_only_where_the_log_says_so(tmp_path: Path, says: bool | None, count: int) -> None:
+    assert sum(line.startswith("not proven yet") for line in told(tmp_path, credit=7, is_proven=says)) == count
+
+
 @pytest.mark.parametrize(("finished", "state"), [(True, "finished"), (False, "not running")])
 def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, state: str) -> None:
     lines = told(tmp_path, pid=os.getpid(), finished=finished)  # this process is no peer
