@@ -18,8 +18,9 @@ from aggregator.rounds.opening import OpenRun
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import TrustSection
 from automl.training.auditing import lot_of
-from automl.training.lots import Worker
+from automl.training.lots import Lot, LotResult, Worker
 from automl.training.schedule import Plan, place_of_lot
+from automl.training.update import State
 from protocol.audits import DIFFERS, LOT, Finding, SignedFinding
 from protocol.encoding import pack
 from protocol.evidence import Records, pages
@@ -46,7 +47,19 @@ class Work:
     records: Records
 
 
-def trained(ledger: Ledger, peer: Identity, worker: Worker, *, seed: int | None = None, body: str = "honest") -> Work:
+WORKER = Worker("classifier-tiny", DATASET)
+_results: dict[Lot, LotResult] = {}  # of lots that were trained here: which weights one is of, its base says
+
+
+def result_of(lot: Lot, state: State) -> LotResult:
+    """Return what a lot gives on the state of its base; several tests begin with the same."""
+    if lot not in _results:
+        WORKER.load(state.parameters)
+        _results[lot] = WORKER.train(lot)
+    return _results[lot]
+
+
+def trained(ledger: Ledger, peer: Identity, state: State, *, seed: int | None = None, body: str = "honest") -> Work:
     """Train a lot of each of the next round's architectures; on another seed's images, or for a false body, if that is asked for."""
     manifest, plan, base = ledger.manifest, Plan.of(ledger.manifest), ledger.last_commit
     round_, key = ledger.round + 1, peer.public_key
@@ -57,7 +70,7 @@ def trained(ledger: Ledger, peer: Identity, worker: Worker, *, seed: int | None 
     ]
     claim = Claim(ledger.run, round_, base, key, key, "here", 1, (1, 1, 1, 1), bytes(32), b"", bytes(32), b"", 10)
     lots = [lot_of(manifest, plan, claim, record) for record in blank]
-    results = [worker.train(lot if seed is None else replace(lot, run_seed=seed)) for lot in lots]
+    results = [result_of(lot if seed is None else replace(lot, run_seed=seed), state) for lot in lots]
     records = Records(tuple(replace(one, loss=f"{r.loss:.6g}", projection=r.projection) for one, r in zip(blank, results, strict=True)), ())
     mean = torch.stack([result.gradient for result in results]).mean(0).numpy()
     vector = mean if body == "honest" else np.roll(mean, 4096)
@@ -77,7 +90,6 @@ class Scene:
         self.said: list[str] = []
         self._working: asyncio.Future[object] | None = None
         self.errs = 0  # lots that the process will compute wrongly
-        self.worker = Worker("classifier-tiny", DATASET)
         self._auditor = Auditor(self.run.log.ledger.manifest, DATASET, directory)
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
         self.audits = Audits(endpoint, OPERATOR, self.run.log, self.folder, self.jobs, take=self._take, say=self.said.append, rng=rng)
@@ -88,8 +100,7 @@ class Scene:
 
     def train(self, peer: Identity, **changes: object) -> Work:
         assert self.run.follower.state is not None
-        self.worker.load(self.run.follower.state.parameters)
-        return trained(self.run.log.ledger, peer, self.worker, **changes)  # type: ignore[arg-type]
+        return trained(self.run.log.ledger, peer, self.run.follower.state, **changes)  # type: ignore[arg-type]
 
     def commit(self, works: Sequence[Work], extras: Sequence[bytes] = ()) -> None:
         real_run.commit(self.run, sorted((work.made for work in works), key=lambda made: made.peer.public_key), extras=extras)

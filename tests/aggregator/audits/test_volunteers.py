@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,16 @@ class Audited(Scene):
 
     async def ask(self, peer: Identity) -> tuple[Duty, ...]:
         endpoint = self.network.endpoint(PublicKey(peer.public_key))
-        if ASK not in self.audits._endpoint.handlers:  # type: ignore[attr-defined]
-            await self.audits.serve(self.audits._endpoint)
         answer = await endpoint.call(PublicKey(OPERATOR.public_key), ASK, pack(AskDuties(self.run.log.ledger.round)), timeout_s=60)
         return unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES).duties
+
+    async def work(self, **changes: object) -> Work:
+        """Commit a round with work of ONE's, whose records are given, and have both volunteers ask, while there is no beacon yet."""
+        work = self.train(ONE, **changes)
+        self.give(work)
+        self.commit([work])
+        assert await self.ask(OTHER) == await self.ask(THIRD) == ()
+        return work
 
     def say(self, peer: Identity, work: Work, duty: Duty, outcome: str) -> SignedFinding:
         """Return a peer's finding, which may stand in the log."""
@@ -55,21 +61,27 @@ class Audited(Scene):
             Finding(run, peer.public_key, claim, duty.round, duty.row, duty.check, duty.lot, outcome, bytes(32), evidence), peer
         )
 
-    async def play(self, scenario: Coroutine[Any, Any, None]) -> None:
-        async with self.at_work():
-            await scenario
-
     def go_on(self, *findings: SignedFinding) -> None:
         """Commit a round of somebody whose records nobody has."""
-        for signed in sorted(findings, key=lambda each: each.digest):
+        in_order = sorted(findings, key=lambda each: each.digest)
+        for signed in in_order:
             self.run.log.ledger.check_extra(signed)
-        extras = [entry_of(signed) for signed in sorted(findings, key=lambda each: each.digest)]
-        real_run.commit(self.run, [real_run.made(self.run.log.ledger, OTHER, seed=self.run.log.ledger.round)], extras=extras)
+        made = real_run.made(self.run.log.ledger, OTHER, seed=self.run.log.ledger.round)
+        real_run.commit(self.run, [made], extras=[entry_of(signed) for signed in in_order])
         self.audits.committed()
 
 
-def audited(directory: Path, rng: random.Random) -> Audited:
-    return Audited(directory, AUDITED.model_copy(update={"trust": TRUST}), rng)
+def play(directory: Path, rng: random.Random, story: Callable[[Audited], Coroutine[Any, Any, None]]) -> None:
+    """Have a story happen at a log that tells peers what to audit."""
+    scene = Audited(directory, AUDITED.model_copy(update={"trust": TRUST}), rng)
+
+    async def at_work() -> None:
+        await scene.audits.serve(scene.network.endpoint(PublicKey(OPERATOR.public_key)))
+        async with scene.at_work():
+            await story(scene)
+
+    with scene.run.log:
+        asyncio.run(at_work())
 
 
 def of(duties: tuple[Duty, ...], peer: Identity) -> list[Duty]:
@@ -77,13 +89,8 @@ def of(duties: tuple[Duty, ...], peer: Identity) -> list[Duty]:
 
 
 def test_what_two_volunteers_find_good_is_not_looked_at_by_the_operator(tmp_path: Path) -> None:
-    scene = audited(tmp_path, _Never())
-
-    async def scenario() -> None:
-        work = scene.train(ONE)
-        scene.give(work)
-        scene.commit([work])
-        assert await scene.ask(OTHER) == await scene.ask(THIRD) == ()  # no beacon yet
+    async def story(scene: Audited) -> None:
+        work = await scene.work()
         scene.go_on()
         (duty,) = of(await scene.ask(OTHER), ONE)
         assert await scene.ask(THIRD) == (duty,)
@@ -97,19 +104,12 @@ def test_what_two_volunteers_find_good_is_not_looked_at_by_the_operator(tmp_path
         await scene.wait(lambda: scene.audits.rounds_asked > asked)
         assert not scene.found(ONE)
 
-    with scene.run.log:
-        asyncio.run(scene.play(scenario()))
+    play(tmp_path, _Never(), story)
 
 
 def test_what_volunteers_do_not_answer_the_operator_looks_at_itself(tmp_path: Path) -> None:
-    scene = audited(tmp_path, _Never())
-
-    async def scenario() -> None:
-        work = scene.train(ONE)
-        scene.give(work)
-        scene.commit([work])
-        await scene.ask(OTHER)
-        await scene.ask(THIRD)
+    async def story(scene: Audited) -> None:
+        await scene.work()
         for _ in range(1 + WAIT):
             asked = scene.audits.rounds_asked
             scene.go_on()
@@ -119,20 +119,13 @@ def test_what_volunteers_do_not_answer_the_operator_looks_at_itself(tmp_path: Pa
         assert scene.found(ONE) == {(LOT, HOLDS): 1}
         assert scene.audits.totals.left >= 1
 
-    with scene.run.log:
-        asyncio.run(scene.play(scenario()))
+    play(tmp_path, _Never(), story)
 
 
 @pytest.mark.parametrize("says", [DIFFERS, HOLDS])
 def test_nobody_is_accused_before_others_were_asked_and_who_says_otherwise_is_found_out(tmp_path: Path, says: str) -> None:
-    scene = audited(tmp_path, _Always())
-
-    async def scenario() -> None:
-        work = scene.train(ONE, seed=99)
-        scene.give(work)
-        scene.commit([work])
-        await scene.ask(OTHER)
-        await scene.ask(THIRD)
+    async def story(scene: Audited) -> None:
+        work = await scene.work(seed=99)
         scene.go_on()
         await scene.wait(lambda: scene.audits.totals.lots)
         await scene.wait(lambda: scene.audits._doubts)
@@ -148,21 +141,14 @@ def test_nobody_is_accused_before_others_were_asked_and_who_says_otherwise_is_fo
         guilty = {ONE.public_key, *((OTHER.public_key,) if says == HOLDS else ())}
         assert set(scene.run.log.ledger.standing.guilty) == guilty
 
-    with scene.run.log:
-        asyncio.run(scene.play(scenario()))
+    play(tmp_path, _Always(), story)
 
 
 def test_an_operator_that_computed_wrongly_once_accuses_nobody(tmp_path: Path) -> None:
-    scene = audited(tmp_path, _Always())
-
-    async def scenario() -> None:
-        work = scene.train(ONE)
-        scene.give(work)
-        scene.commit([work])
-        await scene.ask(OTHER)
-        await scene.ask(THIRD)
-        scene.go_on()
+    async def story(scene: Audited) -> None:
+        work = await scene.work()
         scene.errs = 1
+        scene.go_on()
         await scene.wait(lambda: scene.audits._doubts)
         (duty,) = of(await scene.ask(OTHER), ONE)
         scene.go_on(scene.say(OTHER, work, duty, HOLDS), scene.say(THIRD, work, duty, HOLDS))
@@ -170,5 +156,4 @@ def test_an_operator_that_computed_wrongly_once_accuses_nobody(tmp_path: Path) -
         assert scene.found(ONE) == {(LOT, HOLDS): 1}
         assert scene.said == []
 
-    with scene.run.log:
-        asyncio.run(scene.play(scenario()))
+    play(tmp_path, _Always(), story)
