@@ -5,7 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from protocol.errors import RemoteFault, UserError
+from protocol.errors import RemoteFault, Unreachable, UserError
 from swarm import control
 from swarm.disk import DirectoryLock
 from swarm.farewells import Farewell
@@ -43,7 +43,7 @@ class Stopping:
     async def _revoked(self, what: str, target: bytes) -> str:
         try:
             await self._revoke(what, target)
-        except (RemoteFault, ValueError) as error:  # the latter: words of another program
+        except (RemoteFault, Unreachable, ValueError) as error:  # the last: words of another program
             return str(error)
         return REVOKED
 

@@ -303,6 +303,7 @@ class Operator:
 
         Raises:
             LedgerError: there is nothing to take back, or another operator writes.
+            Unreachable: this one's turn to write ended meanwhile.
             StorageError: the disk failed.
         """
         if self._writing is None:

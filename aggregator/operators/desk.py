@@ -125,8 +125,8 @@ class OperatorsDesk:
 
         return held
 
-    async def close(self) -> None:
-        """End what goes on beside the answers."""
+    async def follow_no_more(self) -> None:
+        """End getting what the writer that was heard last has more: it may never answer."""
         if self._catching_up is not None:
             self._catching_up.cancel()
             await asyncio.gather(self._catching_up, return_exceptions=True)
@@ -138,14 +138,11 @@ class OperatorsDesk:
             raise RemoteFault("it is another operator's turn to write")
         seat = self._seat
         try:
-            await seat.listen(ballot)
+            note, promise = await seat.promise(ballot)
         except Outdated as error:
             return pack(Promised(error.promised, "", (), ()))
-        log = seat.log
-        note = log.tree_head if log.head.size else seat.empty_note()
-        accepted = seat.store.memory.accepted_at(log.head.size)
-        offers = () if accepted is None else (seat.offer(accepted.ballot, accepted.batch),)
-        answer = pack(Promised(0, note, offers, seat.kept_after(log.ledger.round)))
+        offers = tuple([seat.offer(accepted.ballot, accepted.batch) for accepted in promise.accepted])
+        answer = pack(Promised(0, note, offers, promise.kept))
         if len(answer) > MAX_PROMISED_BYTES:
             raise StorageError("more is kept than one answer tells")
         return answer

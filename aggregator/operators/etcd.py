@@ -96,13 +96,12 @@ class Etcd:
 
     def _ask_each(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
         reasons = []
-        for url in list(self._endpoints):
+        for url in self._endpoints:
             try:
                 answer = _post(url, path, request)
             except _ERRORS as error:
                 reasons.append(f"{url}: {error}")
-                self._endpoints.remove(url)
-                self._endpoints.append(url)
+                self._endpoints = [*(each for each in self._endpoints if each != url), url]
                 continue
             return answer
         raise Unreachable(f"no etcd answers ({'; '.join(reasons)})")

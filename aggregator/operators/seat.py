@@ -21,7 +21,7 @@ from aggregator.rounds.follower import Follower, Next
 from aggregator.rounds.opening import put_state
 from aggregator.rounds.states_of_peers import take_states
 from exact.coding import Body, body_groups, body_num_bytes, parse
-from protocol.ballots import Ballot, Batch, Certificate, Kept, Vote, accept
+from protocol.ballots import Ballot, Batch, Certificate, Kept, Promise, Vote, accept
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, MantaError, StorageError
 from protocol.ledger import Ledger
@@ -92,12 +92,13 @@ class Seat:
         self._bodies = kept_bodies
         self._shelf = shelf
         self._on_commit = on_commit
-        self._turn = asyncio.Lock()  # of what must not be forgotten: looked at and replaced in one go
+        self._catching_up = asyncio.Lock()
         self._going_on = asyncio.Lock()  # the log
+        # Only this thread changes the log and what must not be forgotten: each is looked at and replaced in one go.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="operators")
         self._compute = ThreadPoolExecutor(1, thread_name_prefix="replays")
         self._replayed: _Replayed | None = None
-        self._applying: asyncio.Task[None] | None = None
+        self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
         codec = log.ledger.manifest.exchange.codec
         self._codec, self.body_bytes = codec, body_num_bytes(codec, follower.num_weights)
@@ -115,10 +116,10 @@ class Seat:
         return self.log.ledger.run
 
     def _held_before(self) -> dict[bytes, tuple[Kept, bodies.Kept]]:
-        """Return the contributions for rounds that the log does not have, as they are on the disk."""
+        """Return the contributions for rounds that the log does not have, as they are on the disk; no file there has a torn end then."""
         kept = {one.contribution: one for one in self.store.kept}
         held = {}
-        for round_ in sorted({one.round for one in kept.values() if one.round > self.log.ledger.round}):
+        for round_ in [each for each in self._bodies.rounds() if each > self.log.ledger.round]:
             for stored in self._bodies.read(round_, mend=True):
                 digest = stored.header.contribution.digest
                 if digest in kept and kept[digest].round == round_:
@@ -127,22 +128,28 @@ class Seat:
 
     async def close(self) -> None:
         """Finish what is being written."""
-        if self._applying is not None:
-            await asyncio.wait((self._applying,))
+        await self.settled()
         for executor in (self._compute, self._disk):
             executor.shutdown(wait=True)
 
     # Promises.
 
-    async def listen(self, ballot: Ballot) -> None:
-        """Promise to listen to no older ballot.
+    async def promise(self, ballot: Ballot) -> tuple[str, Promise]:
+        """Promise to listen to no older ballot; return the note of the log's head, and what is said with the promise.
 
         Raises:
             Outdated: a later one was promised.
             StorageError: the disk failed.
         """
-        async with self._turn:
-            await self.on_disk(self.store.remember, self.store.memory.listening_to(ballot))
+        return await self.on_disk(self._promise, ballot)
+
+    def _promise(self, ballot: Ballot) -> tuple[str, Promise]:
+        self.store.remember(self.store.memory.listening_to(ballot))
+        log = self.log
+        accepted = self.store.memory.accepted_at(log.head.size)
+        kept = tuple(one for one in self.store.kept if one.round > log.ledger.round)
+        note = log.tree_head if log.head.size else self.empty_note()
+        return note, Promise(log.head.size, () if accepted is None else (accepted,), kept)
 
     # Batches.
 
@@ -188,30 +195,41 @@ class Seat:
             RemoteFault: it is no good.
             StorageError: the disk failed.
         """
-        self.store.memory.accepting(ballot, batch, self.log.head.size)
-        if source is not None:
-            await self._replay(batch, source)
-        async with self._turn:
-            await self.on_disk(self.store.remember, self.store.memory.accepting(ballot, batch, self.log.head.size))
+        if batch.size > self.log.head.size:
+            self.store.memory.accepting(ballot, batch, self.log.head.size)
+            if source is not None:
+                await self._replay(batch, source)
+        await self.on_disk(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
+    def _accept(self, ballot: Ballot, batch: Batch) -> None:
+        memory = self.store.memory
+        # What counts already is voted for again: a writer may have to propose it that does not have it yet.
+        is_in_log = self._is_in_log(batch.size, batch.root)
+        self.store.remember(memory.listening_to(ballot) if is_in_log else memory.accepting(ballot, batch, self.log.head.size))
+
+    def _is_in_log(self, size: int, root: bytes) -> bool:
+        return size <= self.log.head.size and self.log.head_of(size).root == root
+
     async def sign(self, certificate: Certificate) -> str:
-        """Return the head that a certificate is about, signed as a note: of the batch that was accepted last.
+        """Return the head that a certificate is about, signed as a note: of the batch that was accepted last, or of what the log has.
 
         Raises:
             RemoteFault: it proves nothing, is about another batch, or another root was signed.
             StorageError: the disk failed.
         """
         certificate.check(self.run, self.operators.keys, self.operators.quorum)
-        if certificate.size == self.log.head.size and certificate.root == self.log.head.root:
-            return self._note(certificate.size, certificate.root)
-        async with self._turn:
-            accepted = self.store.memory.accepted_at(self.log.head.size)
-            if accepted is None or (accepted.batch.size, accepted.batch.root) != (certificate.size, certificate.root):
-                raise LedgerError("a batch was decided that this operator has not accepted: it will get the entries when they count")
-            # Remembered from this line on: no other root of that size is signed here, ever.
-            await self.on_disk(self.store.remember, self.store.memory.signing(certificate, self.log.head.size))
+        await self.on_disk(self._remember_signing, certificate)
         return self._note(certificate.size, certificate.root)
+
+    def _remember_signing(self, certificate: Certificate) -> None:
+        if self._is_in_log(certificate.size, certificate.root):
+            return
+        accepted = self.store.memory.accepted_at(self.log.head.size)
+        if accepted is None or (accepted.batch.size, accepted.batch.root) != (certificate.size, certificate.root):
+            raise LedgerError("a batch was decided that this operator has not accepted: it will get the entries when they count")
+        # Remembered from this line on: no other root of that size is signed here, ever.
+        self.store.remember(self.store.memory.signing(certificate, self.log.head.size))
 
     def empty_note(self) -> str:
         """Return the head of the empty log, signed by this operator."""
@@ -270,15 +288,18 @@ class Seat:
 
     async def _with_bodies(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
         """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
-        lacking = [one for one in listed if one.row.contribution not in self.held]
-        got = []
-        for one in lacking:
-            digest = one.row.contribution
-            got.append(contribution_from(await borrow(self.endpoint, source, digest, self.max_lent_bytes), digest, self.body_bytes))
-        if got:
-            await self.on_disk(self._bodies.append, [(round_, one) for one in got])
-        of = {bytes(one.header.contribution.digest): one for one in got}
-        return [of.get(one.row.contribution) or self.held[one.row.contribution][1] for one in listed]
+        found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
+        for digest in [one.row.contribution for one in listed]:
+            held = self.held.get(digest)
+            if held is None:
+                found.append(contribution_from(await borrow(self.endpoint, source, digest, self.max_lent_bytes), digest, self.body_bytes))
+            else:
+                found.append(held[1])
+            if held is None or held[0].round != round_:  # its file is that of another round
+                lacking.append((round_, found[-1]))
+        if lacking:
+            await self.on_disk(self._bodies.append, lacking)
+        return found
 
     def _parsed(self, listed: Sequence[Listed], found: Sequence[bodies.Kept]) -> tuple[list[Blob], list[Body]]:
         blobs, parsed = [], []
@@ -299,22 +320,25 @@ class Seat:
             Outdated: a later ballot was promised.
             StorageError: the disk failed.
         """
-        async with self._turn:
-            for kept, _ in contributions:
-                await self.on_disk(self.store.remember, self.store.memory.listening_to(kept.ballot))
-            new = [(kept.round, stored) for kept, stored in contributions if not self._has(kept)]
-            if new:
-                await self.on_disk(self._bodies.append, new)
-            await self.on_disk(self.store.keep, [kept for kept, _ in contributions])
-            self.held.update({kept.contribution: (kept, stored) for kept, stored in contributions})
+        await self.on_disk(self._keep, contributions)
+
+    def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
+        for kept, _ in contributions:
+            self.store.remember(self.store.memory.listening_to(kept.ballot))
+        new = [(kept.round, stored) for kept, stored in contributions if not self._has(kept)]
+        if new:
+            self._bodies.append(new)
+        self.store.keep(kept for kept, _ in contributions)
+        self.held = {**self.held, **{kept.contribution: (kept, stored) for kept, stored in contributions}}
+
+    def _forget(self, round_: int) -> None:
+        """Let go what was kept for rounds up to this one, which the log has."""
+        self.held = {digest: one for digest, one in self.held.items() if one[0].round > round_}
+        self.store.forget(round_)
 
     def _has(self, kept: Kept) -> bool:
         held = self.held.get(kept.contribution)
         return held is not None and held[0].round == kept.round
-
-    def kept_after(self, round_: int) -> tuple[Kept, ...]:
-        """Return what is kept for the rounds after this one."""
-        return tuple(kept for kept, _ in self.held.values() if kept.round > round_)
 
     async def contribution(self, kept: Kept, sources: Sequence[PublicKey]) -> bodies.Kept | None:
         """Return a contribution that is here, or that one of ``sources`` gives; None: nobody does."""
@@ -340,22 +364,24 @@ class Seat:
             StorageError: the disk failed.
         """
         head = self.operators.open(note)
-        async with self._going_on:
-            if head.size <= self.log.head.size:
+        async with self._catching_up:
+            await self.settled()
+            first = self.log.head.size
+            if head.size <= first:
                 if not head.size:
                     await self.on_disk(self.log.count, note)
                 return
-            accepted = self.store.memory.accepted_at(self.log.head.size)
+            accepted = self.store.memory.accepted_at(first)
             if accepted is not None and (accepted.batch.size, accepted.batch.root) == (head.size, head.root):
                 entries: Sequence[bytes] = accepted.batch.entries
             else:
-                entries = await self._entries(self.log.head.size, head.size, source)
+                entries = await self._entries(first, head.size, source)
             if self.log.root_with(entries) != head.root:
                 raise EncodingError("other entries than those that were signed for")
             after = self._replayed.after if self._replayed is not None and self._replayed.batch.root == head.root else None
             if after is None:
                 await self._get_states(entries, source)
-            await self.apply(entries, note)
+            await self.apply(first, entries, note)
 
     async def _entries(self, start: int, end: int, source: PublicKey) -> list[bytes]:
         entries = list[bytes]()
@@ -382,24 +408,35 @@ class Seat:
         if ledger.round > base.round:
             await take_states(self.endpoint, self._directory, ledger, [source, *(key for key in self.others if key != source)])
 
-    async def apply(self, entries: Sequence[bytes], note: str, *, is_own: bool = False) -> None:
+    async def apply(self, first: int, entries: Sequence[bytes], note: str, *, is_own: bool = False) -> None:
         """Commit entries that count, and take the run's state to where they lead; once begun it is not left half done.
 
-        ``is_own``: they are of the writer here, which then does the rest of a commit itself.
+        Args:
+            first: how long the log is before them; where it has gone on since, by another way, nothing is done.
+            entries: after those.
+            note: of the head after them.
+            is_own: they are of the writer here, which then does the rest of a commit itself.
 
         Raises:
             RemoteFault: they may not follow the log.
             StorageError: the disk failed.
         """
-        self._applying = asyncio.create_task(self._apply(list(entries), note, is_own=is_own))
-        await asyncio.shield(self._applying)
+        applying = asyncio.create_task(self._apply(first, list(entries), note, is_own=is_own))
+        self._applying.add(applying)
+        applying.add_done_callback(self._applying.discard)
+        await asyncio.shield(applying)
 
     async def settled(self) -> None:
         """Return once the state is that of the log."""
-        while self._applying is not None and not self._applying.done():
-            await asyncio.wait((self._applying,))
+        while self._applying:
+            await asyncio.wait(self._applying)
 
-    async def _apply(self, entries: list[bytes], note: str, *, is_own: bool) -> None:
+    async def _apply(self, first: int, entries: list[bytes], note: str, *, is_own: bool) -> None:
+        async with self._going_on:
+            if self.log.head.size == first:
+                await self._go_on(entries, note, is_own=is_own)
+
+    async def _go_on(self, entries: list[bytes], note: str, *, is_own: bool) -> None:
         before = self.log.ledger.round
         try:
             await self.on_disk(self.log.commit, entries, note)
@@ -410,8 +447,7 @@ class Seat:
                     await self._adopt(replayed, is_own=is_own)
                 else:
                     await self._load_state(ledger)
-            self.held = {digest: one for digest, one in self.held.items() if one[0].round > ledger.round}
-            await self.on_disk(self.store.forget, ledger.round)
+            await self.on_disk(self._forget, ledger.round)
         except StorageError as error:
             self.stop(error)
             raise

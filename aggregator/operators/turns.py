@@ -13,7 +13,7 @@ from aggregator.rounds.bodies import Kept
 from aggregator.rounds.commits import Write
 from aggregator.rounds.intake import Store, now_ms
 from aggregator.rounds.writing import Writing
-from protocol.errors import Unreachable
+from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.signing import PublicKey, peer_name
 from swarm.rpc import Endpoint
 from swarm.tasks import together
@@ -121,7 +121,7 @@ class Turns:
 
     async def close(self) -> None:
         """Finish what is being written."""
-        await self.desk.close()
+        await self.desk.follow_no_more()
         await self._lease.give_up()
         await self._seat.close()
 
@@ -150,14 +150,22 @@ class Turns:
                 await writing.close()
 
     async def _write(self, writer: Writer) -> None:
-        kept = await writer.take_over()
-        self._writer = writer
-        self.writing = self._make(self.switch, writer.commit, writer.keep)
-        round_ = self._seat.log.ledger.round
-        self._say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
-        self._changed()
+        await self.desk.follow_no_more()
         beating = asyncio.create_task(writer.beat(lambda: self.left_ms(now_ms())))
         try:
+            try:
+                kept = await writer.take_over()
+            except Deposed:
+                raise
+            except (Unreachable, RemoteFault, UserError) as error:  # it is asked for again, of whoever is there then
+                logger.warning("the turn could not be taken reason=%s", error)
+                await asyncio.sleep(_LOOK_S)
+                return
+            self._writer = writer
+            self.writing = self._make(self.switch, writer.commit, writer.keep)
+            round_ = self._seat.log.ledger.round
+            self._say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
+            self._changed()
             await self._work(self.writing, [(one.round, stored) for one, stored in kept])
         finally:
             beating.cancel()

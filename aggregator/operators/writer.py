@@ -5,8 +5,8 @@ One object a turn. Nothing here decides whose turn it is (``aggregator.operators
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
 
 from aggregator.operators.messages import (
     ACCEPT,
@@ -36,17 +36,16 @@ from swarm.rpc import Busy, Refused
 from swarm.tasks import within
 
 BEAT_S = 1.0
-_AGAIN_S = 0.3  # until an operator that did not answer is asked again
-Answer = TypeVar("Answer")
+_AGAIN_S = (0.2, 2.0)  # first and longest pause until an operator that did not answer is asked again
 
 logger = logging.getLogger("manta.operators")
 
 
 class Deposed(Busy):
-    """A later writer was promised to be listened to; ``promised`` is its term."""
+    """This operator's turn is over; ``promised`` is the term of the writer that the others listen to, or of this turn."""
 
     def __init__(self, promised: int) -> None:
-        super().__init__(f"operators listen to a writer of term {promised}")
+        super().__init__("this operator does not write any more, and whether the log has it is not known here: try again")
         self.promised = promised
 
 
@@ -62,10 +61,11 @@ class Writer:
         self._news = asyncio.Event()
         self._told = 0  # beats
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._has_promises = asyncio.Event()
         self.heard: set[PublicKey] = set()  # operators that answered the last beat
 
     def end(self) -> None:
-        """Promise nothing any more: whoever waits for a ticket is told to hand in again."""
+        """Promise nothing any more: whoever waits for a ticket, or for an entry, is told to try again."""
         if not self._ended.done():
             self._ended.set_result(None)
 
@@ -74,22 +74,20 @@ class Writer:
     async def take_over(self) -> list[tuple[Kept, bodies.Kept]]:
         """Have all that was decided, or has a ticket; return the contributions for the rounds to come, kept by a quorum.
 
-        Of some that exclude each other the first one counts.
+        Of some that exclude each other the first one counts. ``beat`` has to run beside it.
 
         Raises:
             Deposed: a later writer is listened to.
+            Unreachable, RemoteFault, UserError: an operator that has more than this one does not give it any more.
             StorageError: the disk failed.
         """
         seat = self._seat
         try:
-            await seat.listen(self.ballot)
+            note, own = await seat.promise(self.ballot)
         except Outdated as error:
             raise Deposed(error.promised) from error
-        takeover, notes, promises = Takeover(self.ballot, seat.operators.quorum), dict[PublicKey, str](), dict[PublicKey, Promised]()
-        own = seat.store.memory.accepted_at(seat.log.head.size)
-        own_kept = seat.kept_after(seat.log.ledger.round)
-        takeover.add(seat.key, Promise(seat.log.head.size, () if own is None else (own,), own_kept))
-        notes[seat.key] = seat.log.tree_head if seat.log.head.size else seat.empty_note()
+        takeover, notes, promises = Takeover(self.ballot, seat.operators.quorum), {seat.key: note}, dict[PublicKey, Promised]()
+        takeover.add(seat.key, own)
 
         async def ask(key: PublicKey) -> None:
             answer = await seat.endpoint.call(key, PROMISE, pack(AskPromise(self.ballot)), timeout_s=waits.CALL_S, large_answer=True)
@@ -110,6 +108,7 @@ class Writer:
         elif not longest.size:
             empty = [note for note in notes.values() if seat.operators.signers(note).head.size == 0]
             await seat.on_disk(seat.log.count, seat.counted(empty))
+        self._has_promises.set()
         pending = takeover.to_propose()
         if pending is not None and pending.first == seat.log.head.size:
             logger.info("proposed again entries=%d", len(pending.entries))
@@ -145,18 +144,10 @@ class Writer:
         kept = [
             (Kept(self.ballot, self._since, round_, bytes(stored.header.contribution.digest)), stored) for round_, stored in contributions
         ]
-        keeping = asyncio.create_task(self._keep(kept))
         try:
-            await asyncio.wait((keeping, self._ended), return_when=asyncio.FIRST_COMPLETED)
-            if not keeping.done():
-                raise NotTaken("another operator writes now: hand it in again")
-            try:
-                keeping.result()
-            except (Deposed, Outdated) as error:
-                raise NotTaken("another operator writes now: hand it in again") from error
-        finally:
-            keeping.cancel()
-            await asyncio.gather(keeping, return_exceptions=True)
+            await self._while_it_lasts(self._keep(kept))
+        except (Deposed, Outdated) as error:
+            raise NotTaken("another operator writes now: hand it in again") from error
 
     async def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
         seat = self._seat
@@ -180,16 +171,35 @@ class Writer:
             after: what the round's table leads to, and ``found`` its bodies.
 
         Raises:
-            Deposed: a later writer is listened to; whether they will be in the log is not known here.
+            Deposed: the turn ended before that; whether they will be in the log is not known here.
             RemoteFault: they may not follow the log.
             StorageError: the disk failed.
         """
+        await self._while_it_lasts(self._commit(entries, after, found))
+
+    async def _commit(self, entries: Sequence[bytes], after: Next | None, found: Sequence[Blob]) -> None:
         log = self._seat.log
         async with self._one_by_one:
             batch = Batch(log.head.size, tuple(entries), log.root_with(entries))
             if after is not None:
                 self._seat.computed(batch, after, found)
             await self._decide(batch, None)
+
+    async def _while_it_lasts(self, work: Coroutine[Any, Any, None]) -> None:
+        """Return once ``work`` is done; the turn's end ends it.
+
+        Raises:
+            Deposed: the turn ended before that, or as ``work``.
+        """
+        working = asyncio.create_task(work)
+        try:
+            await asyncio.wait((working, self._ended), return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                raise Deposed(self.ballot.term)
+            working.result()
+        finally:
+            working.cancel()
+            await asyncio.gather(working, return_exceptions=True)
 
     async def _decide(self, batch: Batch, source: PublicKey | None) -> None:
         """Have a batch decided; ``source`` has the bodies of one that is proposed again. None: it is this writer's own."""
@@ -208,7 +218,9 @@ class Writer:
         await self._ask_all(ask_vote, lambda: voting.certificate is not None)
         certificate = voting.certificate
         assert certificate is not None
-        await seat.apply(batch.entries, await self._signed(certificate), is_own=source is None)
+        await seat.apply(batch.first, batch.entries, await self._signed(certificate), is_own=source is None)
+        if seat.log.head.size != batch.size:  # which a later writer's beats brought about meanwhile
+            raise Deposed(seat.store.memory.promised.term)
         self.tell()
 
     async def _signed(self, certificate: Certificate) -> str:
@@ -236,8 +248,13 @@ class Writer:
         self._news = asyncio.Event()
 
     async def beat(self, left_ms: Callable[[], int]) -> None:
-        """Tell the others, again and again, that there is a writer and where the run stands, until this is cancelled."""
+        """Tell the others, again and again, that there is a writer and where the run stands, until this is cancelled.
+
+        It goes on beside the takeover, once that has the promises that it needs: who is behind accepts and keeps nothing before it has
+        what the log has.
+        """
         seat = self._seat
+        await self._has_promises.wait()
 
         async def beat_to(key: PublicKey) -> None:
             while True:
@@ -266,9 +283,11 @@ class Writer:
         changed = asyncio.Event()
 
         async def ask_one(key: PublicKey) -> None:
+            pause_s, longest_s = _AGAIN_S
             while True:
                 try:
                     await ask(key)
+                    return
                 except Outdated as error:
                     later[key] = error.promised
                 except Refused as error:
@@ -280,11 +299,10 @@ class Writer:
                     raise
                 except (MantaError, UnicodeDecodeError) as error:
                     logger.info("an operator does not answer reason=%s", error)
-                else:
+                finally:
                     changed.set()
-                    return
-                changed.set()
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, longest_s)
 
         tasks = [asyncio.create_task(ask_one(key)) for key in seat.others]
         try:
