@@ -22,7 +22,8 @@ def convolve(x_BCHW: Tensor, weight: Tensor, stride: int, groups: int) -> Tensor
     """Return the convolution with a kernel of odd side, padded to keep the size (before the stride)."""
     kernel = weight.shape[-1]
     is_depthwise = groups == len(weight) == x_BCHW.shape[1]
-    if is_depthwise and stride == 1 and kernel > _COLUMNS and x_BCHW.numel() * kernel**2 >= _LEAST and x_BCHW.device.type == "cpu":
+    is_on_cpu = x_BCHW.device.type == "cpu" and not torch.is_autocast_enabled("cpu")  # what autocast rounds it hands to torch's own alone
+    if is_depthwise and stride == 1 and kernel > _COLUMNS and x_BCHW.numel() * kernel**2 >= _LEAST and is_on_cpu:
         y_BCHW: Tensor = _Depthwise.apply(x_BCHW, weight)
         return y_BCHW
     return F.conv2d(x_BCHW, weight, stride=stride, padding=kernel // 2, groups=groups)

@@ -59,3 +59,13 @@ def test_other_convolutions_are_torchs_own(stride: int, groups: int, kernel: int
     found = convolve(x_BCHW, torch.ones(8, 8 // groups, kernel, kernel), stride, groups)
     assert found.grad_fn is not None
     assert found.grad_fn.name() == "ConvolutionBackward0"
+
+
+def test_autocast_has_torchs_own() -> None:
+    """Which rounds the inputs of both passes alike."""
+    x_BCHW, weight = drawn(32, 8, 8, 7)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = convolve(x_BCHW, weight, 1, 32)
+    assert found.dtype == torch.bfloat16
+    of_x, of_weight = torch.autograd.grad(found.float().sum(), (x_BCHW, weight))
+    assert of_x.dtype == of_weight.dtype == torch.float32
