@@ -51,8 +51,8 @@ def revoke(directory: Path, peer: str | None, told: str | None) -> None:
         from aggregator.settings.revoking import revoke, target_of
 
         what, target = target_of(peer, told)
-        revoke(directory, what, target)
-        click.echo("taken back; it stands in the log, and peers hear of it within seconds")
+        heard = revoke(directory, what, target)
+        click.echo(f"taken back; it stands in the log, and {heard}")
 
 
 COMMANDS = (invite, revoke)

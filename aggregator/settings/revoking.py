@@ -23,7 +23,7 @@ def target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
         UserError: it is not one of the two, or none.
     """
     if (peer is None) == (invitation is None):
-        raise UserError("say what is taken back: --peer 12D3Koo..., or --invitation FILE")
+        raise UserError("say what is taken back, one of the two: --peer 12D3Koo..., or --invitation FILE")
     if peer is not None:
         try:
             return PEER, key_named(peer)
@@ -33,11 +33,11 @@ def target_of(peer: str | None, invitation: str | None) -> tuple[str, bytes]:
     return INVITED, read_invitation(invitation).invitation.digest
 
 
-def revoke(directory: Path, what: str, target: bytes) -> None:
-    """Take it back; it is in the log when this returns.
+def revoke(directory: Path, what: str, target: bytes) -> str:
+    """Take it back; it is in the log when this returns: when peers hear of it.
 
     Raises:
-        UserError: there is no run, or no key of its operator, or nothing to take back.
+        UserError: there is no run, or no key of its operator, or nothing to take back, or one operator alone may not.
         Unreachable: the aggregator at work does not answer.
         StorageError: the disk failed.
     """
@@ -46,9 +46,12 @@ def revoke(directory: Path, what: str, target: bytes) -> None:
         answer = tell_to_revoke(directory, what, target)
         if answer != REVOKED:
             raise UserError(f"not taken back: {answer}")
-        return
-    if signed.open().admission.is_open:  # before the whole log is read
+        return "peers hear of it within seconds"
+    manifest = signed.open()
+    if manifest.admission.is_open:  # before the whole log is read
         raise UserError("not taken back: the run is open to everybody, nobody was let in")
+    if len(manifest.operators) > 1:
+        raise UserError("not taken back: the run has several operators, of whom one writes: type it there, while its aggregator runs")
     if not (directory / IDENTITY).exists():
         raise UserError(f"{directory / IDENTITY} is missing, the key of the log in {directory}; restore it from a backup")
     from aggregator.log.log import Log
@@ -60,3 +63,4 @@ def revoke(directory: Path, what: str, target: bytes) -> None:
             log.commit([entry_of(signed_revocation(log.ledger, operator, what, target))])
         except LedgerError as error:
             raise UserError(f"not taken back: {error}") from error
+    return "peers hear of it once the aggregator runs again"
