@@ -126,6 +126,7 @@ def _see_members_front(page: Any) -> None:
     )
     assert figure.locator(".point").count() == 3
     figure.get_by_text("As a table").click()
+    figure.locator("tbody code").first.wait_for(timeout=WAIT_MS)
     assert figure.locator("tbody code").all_text_contents() == [point.text for point in FRONT.front]
 
 
