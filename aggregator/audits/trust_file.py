@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator.attendants.live import DIRECTORY, Key
+from aggregator.written import read_written
 from protocol.accounts import Account
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
@@ -112,7 +113,7 @@ class TrustFile:
 
     async def tell(self, ledger: Ledger, due: Sequence[Due], done: dict[str, int]) -> None:
         """Write what holds now: what is ``due`` after the newest round, and what was done since the start, by the names of ``Done``."""
-        for round_ in range(max(self._counted, ledger.round - 1) + 1, ledger.round + 1):
+        for round_ in range(self._counted + 1 if self._counted else ledger.round, ledger.round + 1):
             table = ledger.table_at(round_) or ()
             self._claimed_ms += sum(lots.count * ms for one in table for lots, ms in zip(one.lots, one.lots_ms, strict=True))
         self._counted = ledger.round
@@ -157,14 +158,7 @@ def read_trust(directory: Path) -> Trust:
         OSError: it cannot be read.
         ValueError: it is damaged, or of another version.
     """
-    with (directory / DIRECTORY / FILE).open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"{FILE} has more than {_MAX_BYTES} bytes")
-    try:
-        return Trust.model_validate_json(data)
-    except ValidationError as error:
-        raise ValueError(f"{FILE} is damaged, or of another version") from error
+    return read_written(directory / DIRECTORY / FILE, Trust, _MAX_BYTES)
 
 
 def _key_trust(standing: Standing, key: bytes, account: Account) -> KeyTrust:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from aggregator.written import bounded, read_written
 from protocol.signing import sha256
 
 PICTURES = "pictures"
@@ -111,7 +112,7 @@ class Pictures:
         stamp = (found.st_mtime_ns, found.st_ino)
         if stamp == self._stamp:
             return False
-        index = PicturesIndex.model_validate_json(_bounded(path, _MAX_INDEX_BYTES))
+        index = read_written(path, PicturesIndex, _MAX_INDEX_BYTES)
         data = {name: self._picture(name) for name in index.pictures}
         self.index, self._data, self._stamp = index, data, stamp
         return True
@@ -119,15 +120,7 @@ class Pictures:
     def _picture(self, name: str) -> bytes:
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} names no picture")
-        data = self._data.get(name) or _bounded(self._directory / f"{name}.png", _MAX_PICTURE_BYTES)
+        data = self._data.get(name) or bounded(self._directory / f"{name}.png", _MAX_PICTURE_BYTES)
         if picture_name(data) != name:
             raise ValueError(f"the picture {name} has other bytes than its name says")
         return data
-
-
-def _bounded(path: Path, max_bytes: int) -> bytes:
-    with path.open("rb") as file:
-        data = file.read(max_bytes + 1)
-    if len(data) > max_bytes:
-        raise ValueError(f"{path.name} has more than {max_bytes} bytes")
-    return data

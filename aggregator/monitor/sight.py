@@ -23,6 +23,7 @@ from aggregator.monitor.pictures import Pictures
 from aggregator.monitor.quality import Evaluations
 from aggregator.monitor.trust import TrustSeen
 from aggregator.monitor.view import View
+from aggregator.written import read_written
 from automl.training.asked import AskedCourse
 from protocol.course import Course
 from protocol.errors import EncodingError, LedgerError, RemoteFault, StorageError
@@ -222,7 +223,7 @@ class Sight:
         path = self._directory / DIRECTORY / LIVE
         if not self._is_new(path):
             return False
-        self.live = await asyncio.to_thread(_read_live, path)
+        self.live = await asyncio.to_thread(read_written, path, Live, MAX_BYTES)
         self.live_read_at = unix_ms()
         for times in self.live.times:
             if times.committed_at is not None:
@@ -297,11 +298,3 @@ class Sight:
 
     def _forget_stamp(self, name: str) -> None:
         self._stamps.pop(name, None)
-
-
-def _read_live(path: Path) -> Live:
-    with path.open("rb") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
-    return Live.model_validate_json(data)

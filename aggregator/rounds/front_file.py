@@ -3,7 +3,9 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
+
+from aggregator.written import read_written
 
 FILE = "front.json"
 _MAX_BYTES, _MAX_POINTS = 1 << 20, 256
@@ -46,11 +48,4 @@ def read_front(directory: Path) -> MembersFront:
         OSError: it cannot be read.
         ValueError: it is damaged, or of another version.
     """
-    with (directory / FILE).open("rb") as file:
-        data = file.read(_MAX_BYTES + 1)
-    if len(data) > _MAX_BYTES:
-        raise ValueError(f"{FILE} has more than {_MAX_BYTES} bytes")
-    try:
-        return MembersFront.model_validate_json(data)
-    except ValidationError as error:
-        raise ValueError(f"{FILE} is damaged, or of another version") from error
+    return read_written(directory / FILE, MembersFront, _MAX_BYTES)
