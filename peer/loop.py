@@ -14,12 +14,12 @@ from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
 from peer.audits.desk import Known
 from peer.cohort.cohort import Cohort
-from peer.cohort.company import Choice, Company
+from peer.cohort.company import Choice
 from peer.contact.heads import Heads
 from peer.contact.news import Ear
 from peer.contact.one_history import OneHistory
 from peer.contact.operators_word import OperatorsWord
-from peer.contact.presence import Presence
+from peer.contact.others import Others
 from peer.contact.spread import Spread
 from peer.crew.crew import Crew
 from peer.faults import verdict
@@ -45,18 +45,13 @@ from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread, Lap, now_ms
 from peer.training.workbench import Workbench
 from protocol.accounts import Fault
-from protocol.cohorts import AFFINITY, meeting_secret
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
 from protocol.records import Round
 from protocol.rounds import Phase, RoundMachine
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity
 from swarm.blobs import Shelf
-from swarm.distances import Distances, serve_pings
-from swarm.host import host_digest
-from swarm.lan import LocalNetwork
 from swarm.log_client import LogClient
-from swarm.neighbours import Neighbours
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
@@ -105,8 +100,20 @@ class PeerLoop:
         self._board = board
         self._shelf = shelf
         self._pace = Pace()
-        secret = b"" if token is None else meeting_secret(token, self.run_id)
-        self._neighbours = Neighbours(node, self.run_id, is_near=lambda key: key in self._cohort.mates(), secret=secret)
+        self._others = Others(
+            node,
+            self.log.line,
+            identity,
+            self.manifest,
+            self.run_id,
+            choice,
+            cohort,
+            token,
+            sizing,
+            store,
+            board,
+            round=self.held_round,
+        )
         self._compute = compute
         self._crew = crew
         count = crew.num_weights
@@ -116,7 +123,7 @@ class PeerLoop:
             self.manifest,
             self.run_id,
             shelf,
-            self._neighbours,
+            self._others.neighbours,
             group_sizes(self.manifest.exchange.codec, count),
             sum(vector_group_sizes(count)),
         )
@@ -151,24 +158,7 @@ class PeerLoop:
             self._records,
         )
         self._handing.shards = shards
-        distances = Distances(node, self._neighbours, self.manifest.operators, host_digest(self.run_id))
-        self._company = Company(identity.public_key, choice, cohort, self._neighbours, distances, self.manifest.operators, sizing)
-        proven = AFFINITY if choice is Choice.AFFINITY else cohort
-        self._cohort = Cohort(
-            node, identity, self.manifest, self.run_id, proven, token, self._neighbours, group=lambda: self._company.group
-        )
         self._gateway = gateway
-        self._presence = Presence(
-            node,
-            self.log.line,
-            self._company,
-            self._cohort,
-            self._neighbours,
-            None if token is None else LocalNetwork(node, self.run_id, secret, proven),
-            store,
-            board,
-            round=self.held_round,
-        )
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()
         self._word = OperatorsWord(self.log, board, self._run_is_over)
@@ -226,7 +216,7 @@ class PeerLoop:
             self._handing,
             self._pace,
             compute,
-            self._cohort,
+            self._others.cohort,
             gateway,
             self._changed,
         )
@@ -237,7 +227,7 @@ class PeerLoop:
             self._states,
             crew,
             self._bench,
-            self._company,
+            self._others.company,
             seating,
             self._commits,
             self._delivery,
@@ -250,11 +240,11 @@ class PeerLoop:
             self.leave,
         )
         heads = Heads(self.log, signed, store, board, known=self._commits.commitment)
-        self._one_history = OneHistory(node, self.run_id, self.log, self._neighbours, heads, store, self._commits.commitment)
+        self._one_history = OneHistory(node, self.run_id, self.log, self._others.neighbours, heads, store, self._commits.commitment)
         self._ear = Ear(
             node,
             self.log,
-            self._neighbours,
+            self._others.neighbours,
             heads,
             round=lambda: self.machine.newest.round,
             left_ms=lambda: self._pace.left_ms(now_ms()),
@@ -317,7 +307,7 @@ class PeerLoop:
     @property
     def near(self) -> Cohort:
         """This peer's part in its cohort."""
-        return self._cohort
+        return self._others.cohort
 
     def held_round(self) -> int:
         """Return the round whose state is held; 0 before there is one."""
@@ -333,21 +323,15 @@ class PeerLoop:
         """What audits need of what this peer knows."""
         return Known(lambda: self.machine.newest.round, self._commits.proven, self._states.of_lots)
 
-    def mates(self) -> tuple[PublicKey, ...]:
-        """Return the members of this peer's cohort who are there, but for itself."""
-        return self._cohort.mates()
-
     async def run(self) -> None:
         """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""
         await self._shelf.serve(self.node)
         await self._ear.start()
         await self._one_history.start()
-        await serve_pings(self.node)
-        await self._cohort.start()
         if self._records is not None:
             await self._records.serve()
         await self._spread.start()
-        await self._presence.start()
+        await self._others.start()
         await self._word.hear(self.node)
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
@@ -361,8 +345,8 @@ class PeerLoop:
                 background += [
                     tasks.create_task(watch)
                     for watch in (
-                        self._presence.meet(),
-                        self._presence.watch(),
+                        self._others.presence.meet(),
+                        self._others.presence.watch(),
                         self._one_history.telling(self._ear.listen),
                         self._one_history.telling(self._one_history.watch),
                         Absences(self._returned).watch(),
@@ -379,7 +363,7 @@ class PeerLoop:
                     await self._records.settle()
                 for task in background:
                     task.cancel()
-                await self._presence.withdraw()
+                await self._others.presence.withdraw()
             finally:
                 for task in background:
                     task.cancel()
@@ -388,7 +372,7 @@ class PeerLoop:
                 await self._credit.close()
                 if self._gateway is not None:
                     self._gateway.close()
-                await self._cohort.close()
+                await self._others.cohort.close()
                 await self._spread.close()
                 await self._ear.close()
                 await self._crew.close()
@@ -444,4 +428,4 @@ class PeerLoop:
         """This computer was away for a while: rounds went by without it, and it may be on another network now."""
         self._board.say(f"this computer stood still for {absent_s:.0f} s; going on with the newest round")
         self._ear.wake()
-        self._presence.network_changed()
+        self._others.presence.network_changed()

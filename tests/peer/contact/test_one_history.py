@@ -106,7 +106,7 @@ def test_a_peer_that_is_told_of_a_round_far_ahead_of_another_history_finds_out(t
         two = scene.join(1)
         await commits(other, two, 4)
         scene.network.lost = lambda *_: False
-        await until(lambda: two.endpoint.key in one.loop._neighbours.members())
+        await until(lambda: two.endpoint.key in one.loop._others.neighbours.members())
         await two.endpoint.call(one.endpoint.key, "commit", pack(other.receipt()), timeout_s=30)
         assert "goes two ways" in await end_of(one)
         assert {shown.departure for shown in kept(one)} == {Departure.FORKED}
