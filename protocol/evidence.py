@@ -7,16 +7,16 @@ A claim has their roots only. Who made it keeps the records and gives them to th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from protocol.audits import MAX_LOT_BYTES, LotEvidence
 from protocol.encoding import pack
 from protocol.errors import EncodingError
 from protocol.exchange import MAX_LOCAL_STEPS
 from protocol.fields import check_digest, require
-from protocol.merkle import leaf_hash, root
+from protocol.merkle import inclusion_proof, leaf_hash, root
 from protocol.records import Claim, LotRecord, SignedClaim, StepRecord
 
 ASK, GIVE = "records", "give-records"  # methods of peers and of the log · of the log
 PAGE_LOTS = 1024
-MAX_LOT_BYTES = 1024  # of a packed LotRecord
 MAX_STEP_BYTES = 160  # of a packed StepRecord
 MAX_ASK_BYTES = 64
 MAX_PAGE_BYTES = PAGE_LOTS * MAX_LOT_BYTES + MAX_LOCAL_STEPS * MAX_STEP_BYTES + 8192
@@ -61,6 +61,12 @@ def pages(claim: SignedClaim, records: Records) -> list[RecordsPage]:
     """Return the pages of a claim's records, in order."""
     firsts = range(0, len(records.lots), PAGE_LOTS)
     return [RecordsPage(claim, first, records.lots[first : first + PAGE_LOTS], () if first else records.steps) for first in firsts]
+
+
+def evidence_of(records: Records, lot: int) -> LotEvidence:
+    """Return the record of the lot at a place, and the proof that it stands there under its claim's root."""
+    packed = [pack(record) for record in records.lots]
+    return LotEvidence(packed[lot], tuple(inclusion_proof(map(leaf_hash, packed), lot)))
 
 
 def num_pages(claim: Claim) -> int:

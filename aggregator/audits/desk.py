@@ -15,21 +15,21 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aggregator.attendants.attendants import Attendant, Patience
+from aggregator.audits.doubts import Doubt, Doubts, OpenClaim
 from aggregator.audits.jobs import FOLDER, MISSED, Found, Job, JobFolder
 from aggregator.audits.tables import Tables
 from aggregator.audits.trust_file import TrustFile
 from aggregator.audits.volunteers import Volunteers
 from aggregator.log.log import Log
-from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
+from protocol.audits import HOLDS, LOT, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
 from protocol.closing import NotTaken
-from protocol.encoding import pack
 from protocol.errors import LedgerError, RemoteFault, StorageError, UserError, Weather
-from protocol.merkle import inclusion_proof, leaf_hash
-from protocol.records import Claim, Header, SignedClaim
+from protocol.evidence import evidence_of
+from protocol.records import Header, SignedClaim
 from protocol.signing import Identity, PublicKey, peer_name
 from protocol.standing import Due
 from protocol.trust import Question
@@ -43,7 +43,6 @@ _PROGRAM = "aggregator.audits.auditor"
 _NICENESS = 5  # findings are due within some rounds
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)  # where all cores are busy its libraries may take long; it holds no lock
 REFUSALS = 3  # rounds in which a key says that it has not got its records
-_OTHERS = 2  # that are heard before somebody is accused
 _AT_ONCE = 8  # keys that are asked for records
 
 logger = logging.getLogger("manta.audits")
@@ -61,31 +60,6 @@ class Totals:
     cpu_ms: int = 0  # of the process that computes
     volunteers: int = 0  # peers that audit for the run, and are there now
     left: int = 0  # questions that were left to them
-
-
-@dataclass
-class _Open:
-    """A claim with questions that are open."""
-
-    claim: SignedClaim
-    opened: Claim
-    header: Header
-    round: int  # whose table has it
-    row: int
-    questions: set[Question] = field(default_factory=set)
-    refusals: int = 0
-    jobs: dict[str, Question] = field(default_factory=dict)  # by name, those that the process has
-
-
-@dataclass(frozen=True, slots=True)
-class _Doubt:
-    """What would be said against a claim: others are asked about it first."""
-
-    one: _Open
-    finding: Finding
-    reason: str
-    round: int  # the newest when it was found
-    is_sure: bool = False  # others contradict: it is being computed once more, and that is handed in
 
 
 class Audits:
@@ -130,10 +104,10 @@ class Audits:
         self._kept_rounds = log.ledger.manifest.trust.kept_rounds
         self._looked_at = self._got_in = 0  # the newest round: after which it was looked for what is due, and for records that lack
         self._seen: dict[Question, int] = {}  # those that were taken up, with the round of their table
-        self._open: dict[bytes, _Open] = {}  # by claim
+        self._open: dict[bytes, OpenClaim] = {}  # by claim
         self._due: dict[Question, Due] = {}  # what was open when it was looked last
         self._left: dict[Question, int] = {}  # to volunteers, with the round of their table
-        self._doubts: dict[Question, _Doubt] = {}  # what speaks against a claim, and is not handed in yet
+        self._doubts = Doubts(log, self._volunteers)  # what speaks against a claim, and is not handed in yet
         self._changed = asyncio.Event()
         self.totals = Totals()
         self.again_s = AGAIN_S
@@ -174,7 +148,8 @@ class Audits:
                 if self._looked_at < self._log.ledger.round:
                     self._looked_at = self._log.ledger.round
                     self._look()
-                    await self._settle_doubts()
+                    for doubt in self._doubts.ripe(self._note_again):
+                        await self._hand_in(doubt.one, doubt.question, doubt.finding, doubt.reason)
                     if self._shown is not None:
                         await self._shown.tell(self._log.ledger, self._volunteers.due(), asdict(self.totals))
                     await asyncio.to_thread(self._folder.prune, self._looked_at)
@@ -232,9 +207,13 @@ class Audits:
     def _note(self, question: Question, signed: SignedClaim, header: Header, round_: int, row: int) -> None:
         self._seen[question] = round_
         if signed.digest not in self._open:
-            self._open[signed.digest] = _Open(signed, self._log.ledger.verified.claim(signed), header, round_, row)
+            self._open[signed.digest] = OpenClaim(signed, self._log.ledger.verified.claim(signed), header, round_, row)
             self.totals.claims += 1
         self._open[signed.digest].questions.add(question)
+
+    def _note_again(self, doubt: Doubt) -> None:
+        one = doubt.one
+        self._note(doubt.question, one.claim, one.header, one.round, one.row)
 
     def _forget(self, digest: bytes) -> None:
         for name in self._open.pop(digest).jobs:
@@ -250,7 +229,7 @@ class Audits:
             await together(*(self._get_records_of(one, round_) for one in lacking[start : start + _AT_ONCE]))
         self.rounds_asked += 1
 
-    async def _get_records_of(self, one: _Open, round_: int) -> None:
+    async def _get_records_of(self, one: OpenClaim, round_: int) -> None:
         for key in dict.fromkeys((one.opened.key, one.opened.founder)):
             try:
                 for page in await fetch_records(self._endpoint, PublicKey(key), one.claim):
@@ -272,7 +251,7 @@ class Audits:
 
     # Answers.
 
-    def _ask(self, open_: Sequence["_Open"]) -> None:
+    def _ask(self, open_: Sequence[OpenClaim]) -> None:
         """Put what can be answered to the process that computes."""
         ledger = self._log.ledger
         for one in open_:
@@ -309,7 +288,7 @@ class Audits:
         self.totals.lots += found.lots
         self.totals.cpu_ms += found.cpu_ms
         if found.outcome == MISSED:
-            self._doubts.pop(question, None)
+            self._doubts.drop(question)
             self.totals.missed += 1
             logger.warning("not audited round=%d reason=%s", one.round, found.reason)
         elif question.check != SUM or found.outcome != HOLDS:  # a sum that holds is no more than what there has to be
@@ -318,17 +297,16 @@ class Audits:
         if not one.questions:
             self._forget(one.claim.digest)
 
-    def _evidence(self, one: _Open, question: Question) -> tuple[LotEvidence, ...]:
+    def _evidence(self, one: OpenClaim, question: Question) -> tuple[LotEvidence, ...]:
         if question.check != LOT:
             return ()
         records = self._folder.records(one.claim)
         if records is None:
             raise StorageError("the records of a claim that was audited are gone; check the disk")
-        packed = [pack(record) for record in records.lots]
-        return (LotEvidence(packed[question.lot], tuple(inclusion_proof(map(leaf_hash, packed), question.lot))),)
+        return (evidence_of(records, question.lot),)
 
     async def _find(
-        self, one: _Open, question: Question, outcome: str, projection: bytes, evidence: tuple[LotEvidence, ...], reason: str = ""
+        self, one: OpenClaim, question: Question, outcome: str, projection: bytes, evidence: tuple[LotEvidence, ...], reason: str = ""
     ) -> None:
         finding = Finding(
             run=self._log.ledger.run,
@@ -342,35 +320,10 @@ class Audits:
             projection=projection,
             evidence=evidence,
         )
-        if not self._is_doubted(one, question, finding, reason):
+        if not self._doubts.keep(one, question, self._due.get(question), finding, reason):
             await self._hand_in(one, question, finding, reason)
 
-    # What speaks against a claim.
-
-    def _is_doubted(self, one: _Open, question: Question, finding: Finding, reason: str) -> bool:
-        """Have others look at a claim that would be accused; False: it would not, there is nobody, or they were asked."""
-        before, due = self._doubts.pop(question, None), self._due.get(question)
-        if finding.outcome != DIFFERS or before is not None or due is None or not self._volunteers.doubt(due):
-            return False
-        self._doubts[question] = _Doubt(one, finding, reason, self._log.ledger.round)
-        return True
-
-    async def _settle_doubts(self) -> None:
-        """Hand in what others were asked about long enough; where one of them says that the claim holds, its lot is computed once more."""
-        round_ = self._log.ledger.round
-        for question, doubt in list(self._doubts.items()):
-            votes = self._log.ledger.standing.votes.get(question, ())
-            is_late = round_ - doubt.one.round >= self._kept_rounds - 2
-            if doubt.is_sure or (len(votes) < _OTHERS and round_ - doubt.round < PATIENCE and not is_late):
-                continue
-            if any(not vote.is_against for vote in votes) and not is_late:
-                self._doubts[question] = replace(doubt, is_sure=True)
-                self._note(question, doubt.one.claim, doubt.one.header, doubt.one.round, doubt.one.row)
-                continue
-            del self._doubts[question]
-            await self._hand_in(doubt.one, question, doubt.finding, doubt.reason)
-
-    async def _hand_in(self, one: _Open, question: Question, finding: Finding, reason: str) -> None:
+    async def _hand_in(self, one: OpenClaim, question: Question, finding: Finding, reason: str) -> None:
         try:
             await self._take(SignedFinding.sign(finding, self._identity))
         except NotTaken as error:  # it is found out again: there is no hurry, and little to compute

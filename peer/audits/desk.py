@@ -16,13 +16,12 @@ from peer.aside.aside import AsideLost
 from peer.aside.turns import Turns
 from peer.audits.messages import Ask, Found
 from peer.status import StatusBoard
-from protocol.audits import DIFFERS, HOLDS, Finding, LotEvidence, SignedFinding
+from protocol.audits import DIFFERS, HOLDS, Finding, SignedFinding
 from protocol.duties import ASK, MAX_DUTIES_BYTES, AskDuties, Duties, Duty, check_duty
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, UserError, Weather
-from protocol.evidence import Records, records_of
+from protocol.evidence import Records, evidence_of, records_of
 from protocol.manifest import Manifest
-from protocol.merkle import inclusion_proof, leaf_hash
 from protocol.receipts import ProvenRound
 from protocol.records import Claim, SignedClaim, entry_of
 from protocol.signing import Identity, PublicKey, peer_name
@@ -195,7 +194,6 @@ class AuditDesk:
             return None
         found = working.result()
         self._deaths = 0
-        packed = [pack(record) for record in records.lots]
         finding = Finding(
             run=self._run,
             auditor=self._identity.public_key,
@@ -206,7 +204,7 @@ class AuditDesk:
             lot=duty.lot,
             outcome=HOLDS if found.holds else DIFFERS,
             projection=found.projection,
-            evidence=(LotEvidence(packed[duty.lot], tuple(inclusion_proof(map(leaf_hash, packed), duty.lot))),),
+            evidence=(evidence_of(records, duty.lot),),
         )
         if not found.holds:
             self._board.say(f"audit: a claim of {peer_name(claim.key)} in round {duty.round} differs ({found.reason})")

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from aggregator.audits.volunteers import WAIT
-from protocol.audits import DIFFERS, HOLDS, LOT, Finding, LotEvidence, SignedFinding
+from protocol.audits import DIFFERS, HOLDS, LOT, Finding, SignedFinding
 from protocol.duties import ASK, MAX_DUTIES_BYTES, AskDuties, Duties, Duty
 from protocol.encoding import pack, unpack
-from protocol.merkle import inclusion_proof, leaf_hash
+from protocol.evidence import evidence_of
 from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey, peer_name
 from tests.aggregator import real_run
@@ -54,9 +54,7 @@ class Audited(Scene):
 
     def say(self, peer: Identity, work: Work, duty: Duty, outcome: str) -> SignedFinding:
         """Return a peer's finding, which may stand in the log."""
-        packed = [pack(record) for record in work.records.lots]
-        evidence = (LotEvidence(packed[duty.lot], tuple(inclusion_proof(map(leaf_hash, packed), duty.lot))),)
-        claim, run = duty.claim.digest, self.run.log.ledger.run
+        evidence, claim, run = (evidence_of(work.records, duty.lot),), duty.claim.digest, self.run.log.ledger.run
         return SignedFinding.sign(
             Finding(run, peer.public_key, claim, duty.round, duty.row, duty.check, duty.lot, outcome, bytes(32), evidence), peer
         )
