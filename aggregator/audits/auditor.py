@@ -16,7 +16,7 @@ from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.rounds.bodies import Bodies, Kept
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from automl.data.dataset import Dataset
-from automl.training.auditing import Mismatch, check_records
+from automl.training.auditing import Mismatch
 from automl.training.course import RunCourse
 from automl.training.recomputing import Finding, Given, Recomputer, Recomputers
 from automl.training.snapshot import load_snapshot
@@ -55,27 +55,21 @@ class Auditor:
         began_s = time.process_time()
         claim = job.claim.open()
         try:
-            found, reason, lots = self._found(job, claim)
-        except (Gone, SamplesMissing) as error:
+            found, lots = self._found(job, claim)
+        except (Gone, Mismatch, SamplesMissing) as error:
             return Found(MISSED, b"", str(error)[:200], round(1000 * (time.process_time() - began_s)), 0)
-        outcome = HOLDS if found.holds and not reason else DIFFERS
-        words = reason or f"{found.deviation:.3g} of the norm apart"
-        return Found(outcome, found.projection, words[:200], round(1000 * (time.process_time() - began_s)), lots)
+        cpu_ms = round(1000 * (time.process_time() - began_s))
+        return Found(HOLDS if found.holds else DIFFERS, found.projection, found.reason[:200], cpu_ms, 0 if found.mismatch else lots)
 
-    def _found(self, job: Job, claim: Claim) -> tuple[Finding, str, int]:
-        """Return what was found, why its records cannot be, and how many lots were computed."""
+    def _found(self, job: Job, claim: Claim) -> tuple[Finding, int]:
+        """Return what was found, and how many lots that takes."""
         records = self._records_of(job.claim)
-        reason = ""
-        try:
-            check_records(self._manifest, self._course.plan, claim, records)
-        except Mismatch as error:
-            reason = str(error)
         recomputer = self._recomputer(job, claim)
         if job.check == LOT:
-            return recomputer.lot(claim, records, job.lot), reason, 1
+            return recomputer.lot(claim, records, job.lot), 1
         if job.check == SUM:
-            return recomputer.sum(self._given(job, self._records_of)), reason, 0
-        return recomputer.whole(self._given(job, lambda _: records), claim, records), reason, len(records)
+            return recomputer.sum(self._given(job, self._records_of), claim), 0
+        return recomputer.whole(self._given(job, lambda _: records), claim, records), len(records)
 
     def _records_of(self, signed: SignedClaim) -> tuple[LotRecord, ...]:
         records = self._records.records(signed)

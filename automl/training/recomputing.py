@@ -19,15 +19,17 @@ from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.training.auditing import (
     FP32,
     Deviation,
+    Mismatch,
     Tolerance,
     body_deviation,
+    check_records,
     deviation,
     is_linear,
     lot_of,
     mean_projection,
     projection_of,
 )
-from automl.training.lots import LotResult, Worker
+from automl.training.lots import NUM_PROJECTIONS, LotResult, Worker
 from automl.training.schedule import Plan
 from exact.coding import Body, encode, parse
 from exact.residuals import covered
@@ -44,8 +46,14 @@ class Finding:
     """What came out here."""
 
     holds: bool
-    projection: bytes  # of what was computed: the lot's gradient, or the mean one
+    projection: bytes  # of what was computed: the lot's gradient, or the mean one; zeros, where nothing was
     deviation: float  # in parts of its norm, of what was claimed
+    mismatch: str = ""  # why its records cannot be an honest peer's: then nothing was computed
+
+    @property
+    def reason(self) -> str:
+        """Why, for people; nothing, where it holds."""
+        return "" if self.holds else self.mismatch or f"{self.deviation:.3g} of the norm apart"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +89,23 @@ class Recomputer:
 
     def lot(self, claim: Claim, records: Sequence[LotRecord], place: int) -> Finding:
         """Compute one lot of a claim again, the one whose record stands at ``place``."""
+        if (mismatch := self._mismatch(claim, records)) is not None:
+            return mismatch
         result, apart = self._computed(claim, records[place])
         return Finding(self._holds(claim, records, place, apart), result.projection, apart.projection)
 
-    def sum(self, given: Given) -> Finding:
+    def sum(self, given: Given, claim: Claim) -> Finding:
         """Compare a contribution's body with the mean of what the records in it say, which needs no gradient: projections are linear.
 
-        It holds where nothing can be said of it so (``automl.training.auditing.is_linear``).
+        It holds where nothing can be said of it so (``automl.training.auditing.is_linear``). ``claim`` is the one in it that it is about.
+
+        Raises:
+            Mismatch: the records of another claim in it cannot be an honest peer's.
         """
+        if (mismatch := self._mismatch(claim, given.records[given.claims.index(claim)])) is not None:
+            return mismatch
+        for other, records in zip(given.claims, given.records, strict=True):
+            check_records(self._manifest, self._plan, other, records)
         decoded = projection_of(given.body.values(given.floor))
         if not is_linear(given.body):
             return Finding(True, decoded, 0.0)
@@ -101,6 +118,8 @@ class Recomputer:
 
     def whole(self, given: Given, claim: Claim, records: Sequence[LotRecord]) -> Finding:
         """Compute all lots of a claim again, and the body that had to follow, where the contribution has no other claim."""
+        if (mismatch := self._mismatch(claim, records)) is not None:
+            return mismatch
         holds, samples = True, 0
         sum_N = np.zeros(self._worker.num_weights)
         for place, record in enumerate(records):
@@ -111,6 +130,14 @@ class Recomputer:
         mean_N = (sum_N / samples).astype(np.float32)
         far = self._far(given, mean_N) if len(given.claims) == 1 and not given.body.codec.is_sparse else 0.0
         return Finding(holds and far <= self._tolerance.projection, projection_of(mean_N), far)
+
+    def _mismatch(self, claim: Claim, records: Sequence[LotRecord]) -> Finding | None:
+        """Return what is found of records that cannot be an honest peer's; None: they can."""
+        try:
+            check_records(self._manifest, self._plan, claim, records)
+        except Mismatch as error:
+            return Finding(False, bytes(4 * NUM_PROJECTIONS), math.inf, str(error))
+        return None
 
     def _computed(self, claim: Claim, record: LotRecord) -> tuple[LotResult, Deviation]:
         result = self._worker.train(lot_of(self._manifest, self._plan, claim, record))

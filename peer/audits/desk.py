@@ -161,6 +161,8 @@ class AuditDesk:
                 logger.warning("nothing audited reason=%s", error)
                 await self._release()
                 self._deaths += 1
+                if self._deaths >= _DEATHS:
+                    self._board.say("audits no more: what computes has ended again and again")
                 return
             except UserError as error:
                 self._board.say(f"audits no more: {error}")

@@ -1,6 +1,7 @@
 """Claims of lots that were really trained are found good, and what cheats hand in is found out: by a lot, by the sum, or as a whole."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
-from automl.training.auditing import FP32, Deviation, lot_of
+from automl.training.auditing import FP32, Deviation, Mismatch, lot_of
 from automl.training.lots import LotResult, Worker
 from automl.training.recomputing import Given, Recomputer
 from automl.training.schedule import Plan, place_of_lot
@@ -93,8 +94,8 @@ def test_honest_work_holds_by_its_lots_its_sum_and_as_a_whole(recomputer: Recomp
         found = recomputer.lot(one.claim, one.records, place)
         assert found.holds
         assert found.projection == record.projection
-    assert recomputer.sum(given(one)).holds
-    assert recomputer.sum(given(one, other)).holds
+    assert recomputer.sum(given(one), one.claim).holds
+    assert recomputer.sum(given(one, other), one.claim).holds
     assert recomputer.whole(given(one), one.claim, one.records).holds
     assert recomputer.whole(given(one, other), other.claim, other.records).holds
 
@@ -104,7 +105,7 @@ def test_lots_of_other_images_or_of_another_key_are_found_by_any_one_of_them(rec
     copied = replace(one, claim=replace(one.claim, key=b"o" * 32))  # 0x6f and 0x6b are the same modulo 4: the same architectures
     for work in (false, copied):
         assert not any(recomputer.lot(work.claim, work.records, place).holds for place in range(LOTS))
-        assert recomputer.sum(given(work)).holds  # it is what its records say, and they are false
+        assert recomputer.sum(given(work), work.claim).holds  # it is what its records say, and they are false
         assert not recomputer.whole(given(work), work.claim, work.records).holds
 
 
@@ -112,9 +113,40 @@ def test_a_body_that_its_lots_do_not_lead_to_is_found_by_their_sum(recomputer: R
     noise = np.random.default_rng(1).normal(size=len(one.mean))
     poison = noise * np.linalg.norm(one.mean) / np.linalg.norm(noise)
     for mean in (poison, -one.mean, other.mean, 3 * one.mean, np.zeros_like(one.mean)):
-        assert not recomputer.sum(given(one, mean=mean)).holds
+        assert not recomputer.sum(given(one, mean=mean), one.claim).holds
         assert not recomputer.whole(given(one, mean=mean), one.claim, one.records).holds
-    assert not recomputer.sum(given(one, other, mean=one.mean)).holds
+    assert not recomputer.sum(given(one, other, mean=one.mean), one.claim).holds
+
+
+@pytest.mark.parametrize(
+    "says",
+    [
+        {"loss": ""},
+        {"loss": "x"},
+        {"loss": "1e999"},
+        {"projection": b""},
+        {"projection": b"odd"},
+        {"samples": 0},
+        {"index": -1},
+        {"step": 2**40},
+    ],
+)
+def test_records_of_which_nothing_can_be_computed_differ_and_what_computes_goes_on(
+    recomputer: Recomputer, one: Work, other: Work, says: dict[str, Any]
+) -> None:
+    records = (replace(one.records[0], **says), *one.records[1:])
+    junk = replace(one, records=records, claim=replace(one.claim, lots_root=root([leaf_hash(pack(record)) for record in records])))
+    found = [
+        recomputer.lot(junk.claim, records, 0),
+        recomputer.sum(given(junk), junk.claim),
+        recomputer.whole(given(junk), junk.claim, records),
+    ]
+    for each in found:
+        assert (each.holds, each.projection) == (False, bytes(32))
+        assert each.reason == each.mismatch != ""
+    with pytest.raises(Mismatch):
+        recomputer.sum(given(other, junk), other.claim)  # nobody answers for what another says
+    assert recomputer.sum(given(other, one), other.claim).holds
 
 
 def test_poison_that_the_projections_do_not_see_is_found_as_a_whole(recomputer: Recomputer, one: Work) -> None:
@@ -125,16 +157,16 @@ def test_poison_that_the_projections_do_not_see_is_found_as_a_whole(recomputer: 
     hidden = one.mean.copy()
     hidden[first] += np.linalg.norm(one.mean)  # the same signs: what one weight has more and another less no sum shows
     hidden[second] -= np.linalg.norm(one.mean)
-    assert recomputer.sum(given(one, mean=hidden)).holds
+    assert recomputer.sum(given(one, mean=hidden), one.claim).holds
     assert not recomputer.whole(given(one, mean=hidden), one.claim, one.records).holds
 
 
 def test_a_body_of_which_the_sum_says_nothing_is_left_to_whoever_computes_the_whole(recomputer: Recomputer, one: Work) -> None:
     saturated = replace(given(one), body=parse("int8", encode("int8", one.mean, -60), len(one.mean)), floor=-60)
-    assert recomputer.sum(saturated).holds
+    assert recomputer.sum(saturated, one.claim).holds
     assert recomputer.whole(saturated, one.claim, one.records).holds
     false = replace(saturated, body=parse("int8", encode("int8", -one.mean, -60), len(one.mean)))
-    assert recomputer.sum(false).holds
+    assert recomputer.sum(false, one.claim).holds
     assert not recomputer.whole(false, one.claim, one.records).holds
 
 

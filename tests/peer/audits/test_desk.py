@@ -82,7 +82,8 @@ class Scene:
         self.fail: Callable[[], None] = lambda: None
         self.auditors: list[Auditor] = []
         status = PeerStatus("12D", "k", "r", "n", "c", "cpu", 9)
-        self.board = StatusBoard(PeerStore(directory), status, Voice())
+        self.voice = Voice()
+        self.board = StatusBoard(PeerStore(directory), status, self.voice)
         known = Known(lambda: self.ledger.round, self.commits.get, self._weights)
         endpoint = self.network.endpoint(PublicKey(B.public_key))
         self.desk = AuditDesk(
@@ -211,4 +212,5 @@ def test_what_computes_is_started_again_but_not_for_ever(scene: Scene) -> None:
     scene.play(lambda: False, virtual_s=10 * AGAIN_S)
     assert len(scene.auditors) == 3
     assert all(auditor.is_closed for auditor in scene.auditors)
+    assert any("audits no more" in line for line in scene.voice.last())
     assert scene.extras == []
