@@ -5,7 +5,7 @@ from collections import Counter
 from protocol.admission import INVITATION, Invitation, SignedAdmission
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
-from protocol.revocation import PEER, Revocation, SignedRevocation
+from protocol.revocation import PEER, TAKEN_BACK, Revocation, SignedRevocation
 
 NOT_ADMITTED = "its key was not admitted to the run"
 
@@ -130,7 +130,7 @@ class Admitted:
         if key in self:
             raise LedgerError("the key is in already")
         if key in self._out:
-            raise LedgerError("an operator of the run took this key's admission back")
+            raise LedgerError(TAKEN_BACK)
         if digest in self._void or invitation.issuer in self._out:
             raise LedgerError("an operator of the run took the invitation back")
         if round > invitation.until_round:

@@ -18,21 +18,11 @@ from protocol.admitted import NOT_ADMITTED, Admitted
 from protocol.audits import SignedExtra
 from protocol.course import Course
 from protocol.delegations import Delegation
-from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
-from protocol.listed import Listed, Lots, Table, go_together, own_of, work_fault
+from protocol.listed import Listed, Table, go_together, listed_in, own_of, work_fault
 from protocol.manifest import Manifest, SignedManifest
-from protocol.records import (
-    Claim,
-    Contribution,
-    Header,
-    Round,
-    SignedClaim,
-    SignedContribution,
-    Threshold,
-    commit_digest,
-)
+from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Threshold, commit_digest
 from protocol.revocation import SignedRevocation
 from protocol.rewards import share_out
 from protocol.signing import Digest
@@ -400,18 +390,4 @@ class Ledger:
 
     def _listed(self, signed: SignedContribution, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
         opened = [claim for _, claim in claims]
-        lots = tuple(Lots(claim.lots, claim.lots_root, capped_samples(self.manifest, claim)) for claim in opened)
-        unproven = sum(of.samples for claim, of in zip(opened, lots, strict=True) if not self.standing.is_proven(claim.key))
-        row = row_of(self.manifest, self.course, signed.digest, contribution, opened, round, unproven)
-        return Listed(
-            row=row,
-            round=contribution.round,
-            keys=tuple(claim.key for claim in opened),
-            claims=contribution.claims,
-            consent=opened[0].founder,
-            residual=contribution.residual,
-            counted=sum(claim.lots for claim in opened) * self.manifest.lot_samples,
-            lots_ms=tuple(claim.lot_ms for claim in opened),
-            lots=lots,
-            rewards=tuple((claim.key, reward_weight(self.manifest, self.course, claim)) for claim in opened),
-        )
+        return listed_in(self.manifest, self.course, self.standing.is_proven, signed.digest, contribution, opened, round)

@@ -1,10 +1,11 @@
 """What may stand in a table, and what stands in the log after the newest round's entry: the values that ``protocol.ledger`` goes by."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from protocol.audits import Extra
 from protocol.course import Course
+from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, entry_of
@@ -58,6 +59,32 @@ class Table:
 
     def copy(self) -> "Table":
         return Table(list(self.extras), list(self.claims), list(self.listed), set(self.keys), dict(self.bodies))
+
+
+def listed_in(
+    manifest: Manifest,
+    course: Course,
+    is_proven: Callable[[bytes], bool],
+    digest: bytes,
+    contribution: Contribution,
+    claims: Sequence[Claim],
+    round: int,
+) -> Listed:
+    """Return a contribution of these claims, of that digest, as the table of ``round`` has it; ``is_proven`` says it of a key."""
+    lots = tuple(Lots(claim.lots, claim.lots_root, capped_samples(manifest, claim)) for claim in claims)
+    unproven = sum(of.samples for claim, of in zip(claims, lots, strict=True) if not is_proven(claim.key))
+    return Listed(
+        row=row_of(manifest, course, digest, contribution, claims, round, unproven),
+        round=contribution.round,
+        keys=tuple(claim.key for claim in claims),
+        claims=contribution.claims,
+        consent=claims[0].founder,
+        residual=contribution.residual,
+        counted=sum(claim.lots for claim in claims) * manifest.lot_samples,
+        lots_ms=tuple(claim.lot_ms for claim in claims),
+        lots=lots,
+        rewards=tuple((claim.key, reward_weight(manifest, course, claim)) for claim in claims),
+    )
 
 
 def go_together(before: Claim, claim: Claim) -> bool:

@@ -11,6 +11,7 @@ from protocol.fields import Signed, check_digest, require
 from protocol.signing import Identity, verify
 
 PEER, INVITED = "peer", "invitation"
+TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out
 MAX_REVOCATION_BYTES = 256
 MAX_PAGE = 256  # revocations in one answer
 MAX_PAGE_BYTES = MAX_PAGE * (MAX_REVOCATION_BYTES + 96)

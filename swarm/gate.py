@@ -2,7 +2,8 @@
 
 A peer has no copy of the log. So who was let in by an invitation shows the log's word for it, its *pass*: beside each of its records in the
 DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to show
-anything. Whoever was not admitted may still fetch the manifest, measure a round trip, see tree heads, cosign them and ask to be admitted.
+anything. Whoever was not admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these,
+see whose admission was taken back, and ask to be admitted.
 """
 
 import contextlib
@@ -15,22 +16,14 @@ from protocol.admission import LIST, MAX_PASS_BYTES, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault
 from protocol.manifest import Manifest
+from protocol.revocation import TAKEN_BACK
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import Handler, OwnNode, Refused
 from swarm.tasks import together
 
-TAKEN_BACK = "an operator of the run took this key's admission back"
 NOT_ADMITTED = "not admitted"  # how a refusal begins that a pass may change
-_LOGS = (
-    "commit-after",
-    "commit-at",
-    "tree-head",
-    "consistency",
-    "cosigned",
-    "histories",
-    "entries",
-)  # commits, heads, what proves two histories
+_LOGS = ("commit-after", "commit-at", "tree-head", "consistency", "cosigned", "histories", "entries")  # and what proves two histories
 PUBLIC = frozenset(("manifest", "ping", "admission", "pass", "revoked", *_LOGS))  # methods that answer everybody
 MAX_KNOWN = 65_536  # keys that showed a pass
 _MAX_SIGNED_PASS_BYTES = MAX_PASS_BYTES + 80

@@ -7,6 +7,7 @@ from protocol.closing import GONE, NotTaken
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
 from protocol.records import Claim
+from protocol.revocation import TAKEN_BACK
 from protocol.signing import PublicKey
 from swarm.budget import Faults
 
@@ -45,7 +46,7 @@ def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:
     """
     out = tuple(claim.key for claim in claims if ledger.admitted.is_out(claim.key))
     if out:
-        raise ClaimError("an operator of the run took this key's admission back", out)
+        raise ClaimError(TAKEN_BACK, out)
     guilty = tuple(claim.key for claim in claims if claim.key in ledger.standing.guilty)
     if guilty:
         raise ClaimError("audits found this key guilty: its work counts no more in this run", guilty)

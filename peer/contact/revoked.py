@@ -6,10 +6,9 @@ import contextlib
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.operators import Operators
-from protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, AskRevoked, Revoked
+from protocol.revocation import MAX_PAGE, MAX_PAGE_BYTES, PEER, TAKEN_BACK, AskRevoked, Revoked
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.gate import TAKEN_BACK
 from swarm.operator_line import OperatorLine
 from swarm.rpc import OwnNode
 

@@ -13,9 +13,9 @@ from aggregator.settings.inviting import invitation
 from protocol.admission import AdmissionRule
 from protocol.errors import UserError
 from protocol.manifest import SignedManifest
+from protocol.revocation import TAKEN_BACK
 from protocol.signing import Identity, peer_name
 from swarm import waits
-from swarm.gate import TAKEN_BACK
 from swarm.messages import HandIn
 from swarm.rpc import Refused
 from tests.aggregator.test_admission_at_work import ALICE, BOB, INVITED, entered, handed_in
