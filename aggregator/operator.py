@@ -36,6 +36,7 @@ from aggregator.log.fence import Fence
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.storage import DATABASE, refuse_handed_over
 from aggregator.monitor.door import address_to_show, open_door
+from aggregator.operators.contact import Contact
 from aggregator.operators.etcd import Etcd
 from aggregator.operators.joining import join
 from aggregator.operators.lease import Lease
@@ -231,7 +232,7 @@ class Operator:
         look.watch(idle, node.traffic, Faults(time.monotonic), lambda: log.ledger.finished)
         self._news = NewsDesk(watched, log, self._left_ms, self._weights.of)
         if not Operators.of(log.ledger.manifest, log.ledger.run).is_alone:
-            self._turns = self._among_others(watched, identity, shelf)
+            self._turns = self._among_others(gate, watched, identity, shelf)
             await self._turns.start()
         else:
             self._writing = self._make(watched)
@@ -249,7 +250,7 @@ class Operator:
             return self._turns.left_ms(now)
         return 0 if self._writing is None else self._writing.closing.left_ms(now)
 
-    def _among_others(self, endpoint: Endpoint, identity: Identity, shelf: Shelf) -> Turns:
+    def _among_others(self, gate: OwnNode, endpoint: Endpoint, identity: Identity, shelf: Shelf) -> Turns:
         """Return this operator's place among the others of the run."""
         self._fence.check_newest()
         run, settings = self._run, self._config.operators
@@ -265,7 +266,8 @@ class Operator:
             stop=self._stop,
         )
         lease = Lease(Etcd(settings.etcd), run.signed.run, identity.public_key)
-        return Turns(endpoint, seat, lease, self._make, self._write_kept, self._turned, self._say)
+        contact = Contact(gate, Operators.of(run.log.ledger.manifest, run.signed.run), self._directory)
+        return Turns(endpoint, seat, lease, contact, self._make, self._write_kept, self._turned, self._say)
 
     def _new_writing(
         self,

@@ -73,10 +73,12 @@ def _among_others(standing: dict[str, Any], *, is_running: bool) -> list[str]:
     if not standing or not is_running:
         return []
     if standing["role"] == "writer":
-        return [f"writes, term {standing['term']}; hears {len(standing['heard'])} others", *(f"  {name}" for name in standing["heard"])]
-    if standing["writer"] is None:
-        return ["does not write, and hears nobody who does"]
-    return [f"does not write; {standing['writer']} does, term {standing['term']}"]
+        role = f"writes, term {standing['term']}"
+    elif standing["writer"] is None:
+        role = "does not write, and hears nobody who does"
+    else:
+        role = f"does not write; {standing['writer']} does, term {standing['term']}"
+    return [f"{role}; hears {len(standing['heard'])} others", *(f"  {name}" for name in standing["heard"])]
 
 
 @click.command()

@@ -61,11 +61,11 @@ class Lease:
         found = await self._etcd.holder(self._key)
         return None if found is None else found.value
 
-    async def won(self) -> int:
-        """Wait until it is this operator's turn; return the term."""
+    async def won(self, may: Callable[[], bool] = lambda: True) -> int:
+        """Wait until it is this operator's turn; return the term. ``may`` says whether it should take one now."""
         while True:
             try:
-                term = await self._campaign()
+                term = await self._campaign() if may() else None
             except Unreachable as error:
                 self._say_away(error)
                 term = None

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from aggregator.operators.contact import Contact
 from aggregator.operators.desk import OperatorsDesk
 from aggregator.operators.forwarding import Switch
 from aggregator.operators.lease import Lease
@@ -31,6 +32,7 @@ class Turns:
         endpoint: Endpoint,
         seat: Seat,
         lease: Lease,
+        contact: Contact,
         make: Callable[[Endpoint, Write, Store], Writing],
         work: Callable[[Writing, Sequence[tuple[int, Kept]]], Awaitable[None]],
         changed: Callable[[], None],
@@ -42,6 +44,7 @@ class Turns:
             endpoint: where peers and the other operators call.
             seat: this operator's.
             lease: says whose turn it is.
+            contact: says who of the others is there.
             make: returns the desks of a writer.
             work: has them serve, with what operators kept, until it is cancelled.
             changed: is called when this operator began to write, or ended.
@@ -49,6 +52,7 @@ class Turns:
         """
         self._seat = seat
         self._lease = lease
+        self._contact = contact
         self._make = make
         self._work = work
         self._changed = changed
@@ -71,11 +75,11 @@ class Turns:
     def standing(self) -> dict[str, object]:
         """Return where this operator stands among the others, for ``status.json``."""
         heard = self.desk.writer
+        names = [peer_name(key) for key in sorted(self._contact.heard)]
         if self.writing is not None and self._writer is not None:
-            names = [peer_name(key) for key in sorted(self._writer.heard)]
             return {"role": "writer", "term": self._writer.ballot.term, "writer": peer_name(self._seat.key), "heard": names}
         writer = None if heard is None else peer_name(heard.key)
-        return {"role": "fellow", "term": 0 if heard is None else heard.ballot.term, "writer": writer, "heard": []}
+        return {"role": "fellow", "term": 0 if heard is None else heard.ballot.term, "writer": writer, "heard": names}
 
     async def start(self) -> None:
         """Answer from now on.
@@ -93,7 +97,7 @@ class Turns:
         Raises:
             StorageError: the disk failed.
         """
-        await together(self._take_turns(), self._watch())
+        await together(self._take_turns(), self._watch(), self._contact.keep())
 
     async def _watch(self) -> None:
         """Tell when this operator's standing is another: a writer that falls silent does not say so."""
@@ -107,9 +111,9 @@ class Turns:
 
     async def _take_turns(self) -> None:
         while True:
-            term = await self._lease.won()
+            term = await self._lease.won(self._contact.is_quorum)
             try:
-                while self._lease.is_held:
+                while self._lease.is_held and self._contact.is_quorum():
                     try:
                         await self._write_while_it_lasts(max(term, self._seat.store.memory.promised.term + 1))
                     except Deposed as error:  # etcd began anew, with smaller numbers
@@ -133,7 +137,7 @@ class Turns:
             StorageError: the disk failed.
         """
         writer = Writer(self._seat, term)
-        tasks = [asyncio.create_task(self._lease.kept()), asyncio.create_task(self._write(writer))]
+        tasks = [asyncio.create_task(work) for work in (self._lease.kept(), self._contact.lost(), self._write(writer))]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:

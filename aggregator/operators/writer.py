@@ -62,7 +62,6 @@ class Writer:
         self._told = 0  # beats
         self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._has_promises = asyncio.Event()
-        self.heard: set[PublicKey] = set()  # operators that answered the last beat
 
     def end(self) -> None:
         """Promise nothing any more: whoever waits for a ticket, or for an entry, is told to try again."""
@@ -262,9 +261,8 @@ class Writer:
                 try:
                     request = pack(Beat(self.ballot, left_ms(), seat.log.tree_head))
                     await seat.endpoint.call(key, BEAT, request, timeout_s=waits.PUSH_S)
-                    self.heard.add(key)
-                except MantaError:
-                    self.heard.discard(key)
+                except MantaError as error:
+                    logger.info("an operator does not hear reason=%s", error)
                 if told == self._told:
                     await within(news, BEAT_S)
 

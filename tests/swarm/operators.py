@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aggregator.log.storage import DATABASE
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import OperatorsSection
 from tests.etcds import free_port
@@ -28,9 +29,14 @@ class OperatorPrograms(Programs):
         self.names = dict(zip(keys, map(name_of, range(count)), strict=True))
 
     def start_operator(self, place: int) -> None:
-        """Start an operator, or start it again where it was; the others that are at work are its way to the run."""
+        """Start an operator, or start it again where it was.
+
+        At its first start the others that are at work are its way to the run; at a later one it knows where they were.
+        """
         name = name_of(place)
-        others = [address for other in self.at_work() if other != place for address in self.status(name_of(other))["addresses"]]
+        others = list[str]()
+        if not (self.directory / name / DATABASE).exists():
+            others = [address for other in self.at_work() if other != place for address in self.status(name_of(other))["addresses"]]
         (self.directory / name / "status.json").unlink(missing_ok=True)
         where = ("--dir", str(self.directory / name), "--listen", f"/ip4/127.0.0.1/tcp/{self._ports[place]}", "--no-monitor")
         ways = [argument for address in others for argument in ("--initial-peers", address)]
