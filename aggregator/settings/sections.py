@@ -21,12 +21,12 @@ from protocol.signing import key_named
 _USUAL = usual("classification")
 
 
-def _check_names(names: Sequence[str]) -> None:
+def _check_names(names: Sequence[str], printed_by: str = "manta-peer identity") -> None:
     for name in names:
         try:
             key_named(name)
         except SignatureError as error:
-            raise ValueError(f"{name[:80]!r} is no peer's id ({error}); manta-peer identity prints it") from error
+            raise ValueError(f"{name[:80]!r} is no peer's id ({error}); {printed_by} prints it") from error
 
 
 class Section(BaseModel):
@@ -318,7 +318,7 @@ class OperatorsSection(Section):
     @field_validator("keys")
     @classmethod
     def _are_names(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        _check_names(names)
+        _check_names(names, "manta-aggregator key")
         return names
 
     def public_keys(self, alone: bytes) -> tuple[bytes, ...]:

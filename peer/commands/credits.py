@@ -77,7 +77,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
         yield "unaudited: nobody else can compute lots of private data again"
     if verify and run.rounds:
         whole = sum(one.by == CLAIMS for one in run.rounds)
-        rounds = f"{len(run.rounds)} rounds are in the operator's log and count this peer"
+        rounds = f"{len(run.rounds)} rounds are in the run's log and count this peer"
         yield f"verified: {rounds}; what {whole} of them paid follows from their claims"
         if whole < len(run.rounds):
             yield f"not proven: what the other {len(run.rounds) - whole} paid is the log's word: their claims are not kept here"
