@@ -13,7 +13,8 @@ from protocol.course import Course
 from protocol.ledger import Ledger
 from protocol.listed import entries_of
 from protocol.manifest import Manifest, SignedManifest
-from protocol.notes import TreeHead, open_tree_head, origin
+from protocol.notes import TreeHead, open_tree_head, origin, sign_tree_head
+from protocol.operators import Operators
 from protocol.records import Header, entry_of
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS as MANY_PEERS
@@ -72,6 +73,14 @@ def grow(log: Log, rounds: int) -> None:
     """Commit that many rounds, each as one batch."""
     for _ in range(rounds):
         log.commit(next_round(log.ledger))
+
+
+def counted(log: Log, entries: list[bytes], *operators: Identity) -> str:
+    """Return the head of a log with these entries, as these operators sign it."""
+    name = Operators.of(log.ledger.manifest, log.ledger.run).name
+    head = TreeHead(name, log.head.size + len(entries), log.root_with(entries))
+    notes = [sign_tree_head(head, name, operator) for operator in operators]
+    return notes[0] + "".join(note.partition("\n\n")[2] for note in notes[1:])
 
 
 def opened_head(log: Log) -> TreeHead:

@@ -16,6 +16,7 @@ from aggregator.log.log import Log
 from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory, StorageError
 from protocol.histories import Departure, Histories, departure
+from protocol.manifest import SignedManifest
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound, open_round_receipt
@@ -24,7 +25,20 @@ from protocol.signing import PublicKey
 from swarm.memory import MemoryNetwork
 from swarm.messages import HeldHead, ShownHead
 from swarm.rpc import Refused
-from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, STRANGER, create, grow, next_round, opened_head, reopen, signed_manifest
+from tests.aggregator.small_run import (
+    ENTRIES,
+    OPERATOR,
+    OTHER_OPERATOR,
+    PEERS,
+    STRANGER,
+    counted,
+    create,
+    grow,
+    next_round,
+    opened_head,
+    reopen,
+    signed_manifest,
+)
 
 SIGNED = signed_manifest()
 
@@ -32,12 +46,12 @@ SIGNED = signed_manifest()
 class Scene:
     """A log at work, and those who ask it for its head."""
 
-    def __init__(self, directory: Path, log: Log) -> None:
+    def __init__(self, directory: Path, log: Log, signed: SignedManifest) -> None:
         self.directory, self.log = directory, log
         self.heard: list[tuple[PublicKey, int | None]] = []
         self.network = MemoryNetwork()
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.desk = HeadsDesk(endpoint, log, SIGNED, directory, self._heard)
+        self.desk = HeadsDesk(endpoint, log, signed, directory, self._heard)
 
     def _heard(self, key: PublicKey, held: ProvenRound | None) -> None:
         self.heard.append((key, None if held is None else held.round.round))
@@ -49,12 +63,12 @@ class Scene:
         return unpack(ShownHead, answer, max_bytes=2**20)
 
 
-def play(directory: Path, story: Callable[[Scene], Awaitable[None]]) -> None:
+def play(directory: Path, story: Callable[[Scene], Awaitable[None]], signed: SignedManifest = SIGNED) -> None:
     """Tell a story of the log in ``directory``."""
 
     async def whole() -> None:
         with reopen(directory) as log:
-            scene = Scene(directory, log)
+            scene = Scene(directory, log, signed)
             await scene.desk.start()
             await story(scene)
 
@@ -200,6 +214,44 @@ def test_nobody_but_the_logs_own_key_can_stop_it(old: tuple[Path, Receipt]) -> N
 
     play(directory, story)
     assert not (directory / EVIDENCE).exists()
+
+
+def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_log_and_stops_at_one_beside_it(tmp_path: Path) -> None:
+    """Also where it has signed that head itself: it signs before it has the entries."""
+    signed, both = signed_manifest(operators=(OPERATOR, OTHER_OPERATOR)), (OPERATOR, OTHER_OPERATOR)
+
+    def grow_together(log: Log, rounds: int, mean: bytes = b"mean") -> list[bytes]:
+        entries = list[bytes]()
+        for _ in range(rounds):
+            entries += (batch := next_round(log.ledger, mean=mean))
+            log.commit(batch, counted(log, batch, *both))
+        return entries
+
+    with create(tmp_path / "behind", signed) as log:
+        grow_together(log, 2)
+    shutil.copytree(tmp_path / "behind", tmp_path / "ahead")
+    shutil.copytree(tmp_path / "behind", tmp_path / "beside")
+    with reopen(tmp_path / "ahead") as log:
+        entries, receipt, note = grow_together(log, 3), newest(log), log.tree_head
+    with reopen(tmp_path / "beside") as log:
+        grow_together(log, 4, b"another")
+
+    async def is_behind(scene: Scene) -> None:
+        before = scene.log.tree_head
+        assert (await scene.ask(receipt)).tree_head == before
+        assert not scene.desk.broken.done()
+        scene.log.commit(entries, note)
+        assert (await scene.ask(receipt)).tree_head == note
+
+    async def is_beside(scene: Scene) -> None:
+        await scene.ask(receipt)
+        with pytest.raises(OtherHistory, match="not the only one"):
+            await scene.desk.watch()
+
+    play(tmp_path / "behind", is_behind, signed)
+    assert not (tmp_path / "behind" / EVIDENCE).exists()
+    play(tmp_path / "beside", is_beside, signed)
+    assert unpack(Histories, (tmp_path / "beside" / EVIDENCE).read_bytes(), max_bytes=2**20).held == receipt
 
 
 def test_damaged_evidence_is_no_reason_to_go_on(old: tuple[Path, Receipt]) -> None:

@@ -7,17 +7,17 @@ from aggregator.log.log import Log
 from aggregator.log.storage import DATABASE, MANIFEST
 from protocol.errors import EncodingError, LedgerError, SignatureError, StorageError, UserError
 from protocol.merkle import consistency_proof, leaf_hash, verify_consistency, verify_inclusion
-from protocol.notes import TreeHead, sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import commit_digest
-from protocol.signing import Identity, sha256
+from protocol.signing import sha256
 from tests.aggregator.small_run import (
     ENTRIES,
     OPERATOR,
     OTHER_OPERATOR,
     STRANGER,
     child,
+    counted,
     create,
     grow,
     next_round,
@@ -216,14 +216,6 @@ def test_a_creation_that_was_killed_can_be_repeated(log: Log, directory: Path) -
     with create(directory, signed_manifest("another")) as again:
         grow(again, 1)
     assert not (directory / f"{DATABASE}.new").exists()
-
-
-def counted(log: Log, entries: list[bytes], *operators: Identity) -> str:
-    """Return the head of a log with these entries, as these operators sign it."""
-    name = Operators.of(log.ledger.manifest, log.ledger.run).name
-    head = TreeHead(name, log.head.size + len(entries), log.root_with(entries))
-    notes = [sign_tree_head(head, name, operator) for operator in operators]
-    return notes[0] + "".join(note.partition("\n\n")[2] for note in notes[1:])
 
 
 def test_each_operator_keeps_a_log_of_its_own_and_takes_what_enough_of_them_signed_for(tmp_path: Path) -> None:
