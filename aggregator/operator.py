@@ -309,7 +309,9 @@ class Operator:
             StorageError: the disk failed.
         """
         if self._writing is None:
-            raise LedgerError("another operator writes now: type it there")
+            assert self._turns is not None  # a lone operator always writes
+            writer = self._turns.standing()["writer"]
+            raise LedgerError("no operator writes now: try again" if writer is None else f"operator {writer} writes now: type it there")
         await self._writing.revocations.revoke(what, target)
 
     def _stop(self, error: BaseException) -> None:

@@ -3,6 +3,7 @@
 ``Switch`` is an endpoint for the desks of a writer: their handlers are asked while this operator writes, whoever was called.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from aggregator.operators.messages import FORWARD, MAX_FORWARDED_BYTES, Forwarded
@@ -14,6 +15,7 @@ from protocol.evidence import GIVE
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
+from swarm.tasks import unless
 
 FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, DUTIES)
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
@@ -27,6 +29,7 @@ class Switch:
         self._endpoint = endpoint
         self._writer = writer
         self._handlers: dict[str, Handler] = {}
+        self._another = asyncio.Event()  # writes: set once, and then another event
 
     @property
     def key(self) -> PublicKey:
@@ -45,6 +48,11 @@ class Switch:
             raise ValueError(f"{method} is not passed on to a writer")
         self._handlers[method] = handler
 
+    def another_writes(self) -> None:
+        """Wait no longer for the answers of who wrote before: it may stand still."""
+        self._another.set()
+        self._another = asyncio.Event()
+
     def forget(self) -> None:
         """This operator does not write any more."""
         self._handlers.clear()
@@ -60,10 +68,14 @@ class Switch:
             if len(forwarded) > MAX_MESSAGE_BYTES:
                 raise EncodingError("too long a request to be passed on")
             timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
+            calling = self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method == RECORDS)
             try:
-                return await self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method == RECORDS)
+                answered = await unless(self._another, calling)
             except Unreachable as error:
                 raise Busy("the operator that writes does not answer: try again") from error
+            if answered is None:
+                raise Busy("another operator writes now: try again")
+            return answered
 
         return answer
 

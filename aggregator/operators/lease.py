@@ -13,10 +13,10 @@ from collections.abc import Callable
 from aggregator.operators.etcd import Etcd
 from protocol.errors import Unreachable, UserError
 
-TTL_S = 5
+TTL_S = 4
 _RENEWALS = 3  # within a TTL
 _MARGIN_S = 0.5  # so much before its end by this clock nothing is written any more
-_LOOK_S = 0.5  # between two looks at a key that another operator has
+_LOOK_S = 0.25  # between two looks at a key that another operator has
 _SPARE_S = 0.2
 
 logger = logging.getLogger("manta.operators")

@@ -167,6 +167,8 @@ class Turns:
                 return
             self._writer = writer
             self.writing = self._make(self.switch, writer.commit, writer.keep)
+            self._last_writer = self._seat.key
+            self.switch.another_writes()
             round_ = self._seat.log.ledger.round
             self._say(f"this operator writes now: term {writer.ballot.term}, after round {round_}, {len(kept)} contributions kept")
             self._changed()
@@ -186,5 +188,6 @@ class Turns:
         writer = self.desk.writer
         if writer is not None and writer.ballot.writer != self._last_writer:
             self._last_writer = writer.ballot.writer
+            self.switch.another_writes()
             self._say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
             self._changed()
