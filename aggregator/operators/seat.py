@@ -8,19 +8,19 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from aggregator.log.log import Log
 from aggregator.operators.lending import borrow, contribution_bytes, contribution_from, entries_bytes, entries_from
 from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Offer, Page
+from aggregator.operators.replays import Replayed, Replays, folded
 from aggregator.operators.store import MAX_BATCH_BYTES, Store
 from aggregator.rounds import bodies
-from aggregator.rounds.follower import Follower, Next
+from aggregator.rounds.follower import Follower
 from aggregator.rounds.opening import put_state
 from aggregator.rounds.states_of_peers import take_states
-from exact.coding import Body, body_groups, body_num_bytes, parse
+from exact.coding import body_num_bytes
 from protocol.ballots import Ballot, Batch, Certificate, Kept, Promise, Vote, accept
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, MantaError, StorageError
@@ -29,23 +29,13 @@ from protocol.listed import Listed
 from protocol.notes import TreeHead, sign_tree_head, split_note
 from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey, sha256
-from protocol.table import weights_root
 from swarm import waits
-from swarm.blobs import Blob, Shelf
+from swarm.blobs import Shelf
 from swarm.messages import MAX_HEADER_BYTES
 from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.operators")
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True)
-class _Replayed:
-    """A batch that was found good, and what it leads to; None: it has no round."""
-
-    batch: Batch
-    after: Next | None
-    bodies: tuple[Blob, ...] = ()
 
 
 class Seat:
@@ -96,12 +86,10 @@ class Seat:
         self._going_on = asyncio.Lock()  # the log
         # Only this thread changes the log and what must not be forgotten: each is looked at and replaced in one go.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="operators")
-        self._compute = ThreadPoolExecutor(1, thread_name_prefix="replays")
-        self._replayed: _Replayed | None = None
+        self.replays = Replays(log, follower)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
-        codec = log.ledger.manifest.exchange.codec
-        self._codec, self.body_bytes = codec, body_num_bytes(codec, follower.num_weights)
+        self.body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
         self.max_lent_bytes = self.body_bytes + 2 * MAX_HEADER_BYTES
         self.held = self._held_before()
 
@@ -129,8 +117,8 @@ class Seat:
     async def close(self) -> None:
         """Finish what is being written."""
         await self.settled()
-        for executor in (self._compute, self._disk):
-            executor.shutdown(wait=True)
+        self.replays.close()
+        self._disk.shutdown(wait=True)
 
     # Promises.
 
@@ -198,7 +186,8 @@ class Seat:
         if batch.size > self.log.head.size:
             self.store.memory.accepting(ballot, batch, self.log.head.size)
             if source is not None:
-                await self._replay(batch, source)
+                await self.settled()
+                await self.replays.check(batch, lambda listed, round_: self._with_bodies(listed, round_, source))
         await self.on_disk(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
@@ -249,43 +238,6 @@ class Seat:
         lines = dict.fromkeys(line for note in notes for line in note[len(text) + 1 :].splitlines(keepends=True))
         return self.operators.counted(f"{text}\n{''.join(lines)}")
 
-    async def _replay(self, batch: Batch, source: PublicKey) -> None:
-        """Compute again what a batch says.
-
-        Raises:
-            RemoteFault: it says something else, or may not follow the log.
-            Unreachable: a body lacks, and the writer does not give it.
-        """
-        if self._replayed is not None and self._replayed.batch == batch:
-            return
-        await self.settled()
-        base = self.log.ledger
-        ledger = await self._computed(self._folded, base, batch)
-        if ledger.round == base.round:
-            self._replayed = _Replayed(batch, None)
-            return
-        listed = ledger.table_at(ledger.round)
-        assert listed is not None
-        found = await self._with_bodies(listed, ledger.round, source)
-        blobs, parsed = await self._computed(self._parsed, listed, found)
-        after = await self._computed(self._follower.follow, base, listed, parsed)
-        entry = ledger.newest
-        assert entry is not None
-        said = (entry.mean, entry.weights, entry.state, entry.thresholds, entry.floor)
-        if (after.mean.root, weights_root(after.outcome.weights), after.blob.root, after.outcome.thresholds, after.outcome.floor) != said:
-            raise EncodingError(f"round {entry.round} does not come to what its writer says")
-        self._replayed = _Replayed(batch, after, tuple(blobs))
-
-    def _folded(self, base: Ledger, batch: Batch) -> Ledger:
-        if self.log.root_with(batch.entries) != batch.root:
-            raise EncodingError("the root is not that of the log with these entries")
-        ledger = base.copy()
-        for entry in batch.entries:
-            ledger.append(entry)
-        if not ledger.is_between_rounds or ledger.round > base.round + 1:
-            raise LedgerError("a batch is at most one round, and ends with it")
-        return ledger
-
     async def _with_bodies(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
         """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
         found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
@@ -300,16 +252,6 @@ class Seat:
         if lacking:
             await self.on_disk(self._bodies.append, lacking)
         return found
-
-    def _parsed(self, listed: Sequence[Listed], found: Sequence[bodies.Kept]) -> tuple[list[Blob], list[Body]]:
-        blobs, parsed = [], []
-        for one, kept in zip(listed, found, strict=True):
-            blob = Blob.of(body_groups(self._codec, kept.body, self._follower.num_weights))
-            if blob.root != one.row.body:
-                raise EncodingError("a body does not have the root that its header names")
-            blobs.append(blob)
-            parsed.append(parse(self._codec, kept.body, self._follower.num_weights))
-        return blobs, parsed
 
     # Contributions.
 
@@ -378,8 +320,7 @@ class Seat:
                 entries = await self._entries(first, head.size, source)
             if self.log.root_with(entries) != head.root:
                 raise EncodingError("other entries than those that were signed for")
-            after = self._replayed.after if self._replayed is not None and self._replayed.batch.root == head.root else None
-            if after is None:
+            if not self.replays.leads_to(head.root):
                 await self._get_states(entries, source)
             await self.apply(first, entries, note)
 
@@ -397,14 +338,7 @@ class Seat:
     async def _get_states(self, entries: Sequence[bytes], source: PublicKey) -> None:
         """Have the state after these entries in the folder, before the log is."""
         base = self.log.ledger
-
-        def folded() -> Ledger:
-            ledger = base.copy()
-            for entry in entries:
-                ledger.append(entry)
-            return ledger
-
-        ledger = await self._computed(folded)
+        ledger = await self.replays.computed(folded, base, entries)
         if ledger.round > base.round:
             await take_states(self.endpoint, self._directory, ledger, [source, *(key for key in self.others if key != source)])
 
@@ -441,9 +375,9 @@ class Seat:
         try:
             await self.on_disk(self.log.commit, entries, note)
             ledger = self.log.ledger
-            replayed, self._replayed = self._replayed, None
+            replayed = self.replays.take()
             if ledger.round > before:
-                if replayed is not None and replayed.after is not None and replayed.after.blob.root == ledger.state:
+                if replayed is not None and replayed.after.blob.root == ledger.state:
                     await self._adopt(replayed, is_own=is_own)
                 else:
                     await self._load_state(ledger)
@@ -454,9 +388,8 @@ class Seat:
         if self.log.ledger.round > before and not is_own:
             self._on_commit()
 
-    async def _adopt(self, replayed: _Replayed, *, is_own: bool) -> None:
+    async def _adopt(self, replayed: Replayed, *, is_own: bool) -> None:
         after = replayed.after
-        assert after is not None
         self._follower.adopt(after.state)
         for blob in replayed.bodies:
             self._shelf.put(blob, "body")
@@ -469,15 +402,11 @@ class Seat:
         await self.on_disk(self._follower.save, after.state, self.log.head, self.log.tree_head)
         await self.on_disk(self._bodies.prune, after.state.round)
 
-    def computed(self, batch: Batch, after: Next, found: Sequence[Blob]) -> None:
-        """Know what the writer here has computed, who makes the batch of a table with these bodies."""
-        self._replayed = _Replayed(batch, after, tuple(found))
-
     async def _load_state(self, ledger: Ledger) -> None:
         """Take up a state that was got from others, or that a round led to whose arithmetic was not done here."""
-        state = await self._computed(self._follower.snapshots.load, ledger.round, ledger.state)
+        state = await self.replays.computed(self._follower.snapshots.load, ledger.round, ledger.state)
         self._follower.adopt(state)
-        await self._computed(put_state, self._shelf, self.log, self._follower)
+        await self.replays.computed(put_state, self._shelf, self.log, self._follower)
         await self.on_disk(self._follower.snapshots.certify, ledger.round, self.log.head, self.log.tree_head)
 
     async def on_disk(self, work: Callable[..., Result], *arguments: object) -> Result:
@@ -487,6 +416,3 @@ class Seat:
         except StorageError as error:
             self.stop(error)
             raise
-
-    async def _computed(self, work: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._compute, lambda: work(*arguments))

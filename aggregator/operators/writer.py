@@ -181,7 +181,7 @@ class Writer:
         async with self._one_by_one:
             batch = Batch(log.head.size, tuple(entries), log.root_with(entries))
             if after is not None:
-                self._seat.computed(batch, after, found)
+                self._seat.replays.know(batch, after, found)
             await self._decide(batch, None)
 
     async def _while_it_lasts(self, work: Coroutine[Any, Any, None]) -> None:
