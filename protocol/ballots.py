@@ -242,9 +242,10 @@ class Promise:
 class Takeover:
     """What a new writer finds out before it writes: collects the promises of a quorum, its own among them."""
 
-    def __init__(self, ballot: Ballot, quorum: int) -> None:
+    def __init__(self, ballot: Ballot, num_operators: int, quorum: int) -> None:
         """Have nobody's yet."""
         self.ballot = ballot
+        self._num_operators = num_operators
         self._quorum = quorum
         self._promises: dict[bytes, Promise] = {}
 
@@ -271,6 +272,10 @@ class Takeover:
         kept = [kept for promise in promises for kept in promise.kept if kept.since <= longest.size]
         since = max((each.ballot for each in kept), default=NOBODY)
         return None if newest is None or newest.ballot < since else newest.batch
+
+    def may_have_ticket(self, holders: Collection[bytes]) -> bool:
+        """Return whether a contribution that these of the operators that promised keep may be kept by a quorum."""
+        return len(holders) + self._num_operators - len(self._promises) >= self._quorum
 
     def kept(self) -> list[tuple[Kept, tuple[bytes, ...]]]:
         """Return all that is kept, by the newest ballot first, each with the operators that have it; old rounds may be among it.

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from aggregator.operators.lending import borrow, contribution_from, part_of
+from aggregator.operators.lending import part_of
 from aggregator.operators.messages import (
     ACCEPT,
     BEAT,
@@ -164,13 +164,9 @@ class OperatorsDesk:
         for one in ask.kept:
             if not seat.log.ledger.round - 1 <= one.round <= seat.log.ledger.round + 3:
                 raise EncodingError("a contribution for a round that is not open")
-            held = seat.held.get(one.contribution)
-            if held is not None:
-                kept.append((one, held[1]))
-                continue
-            data = await borrow(self._endpoint, caller, one.contribution, seat.max_lent_bytes)
-            kept.append((one, contribution_from(data, one.contribution, seat.body_bytes)))
-        await seat.keep(kept)
+            held = seat.contributions.held.get(one.contribution)
+            kept.append((one, await seat.contributions.borrowed(caller, one.contribution) if held is None else held[1]))
+        await seat.contributions.keep(kept)
         return b""
 
     async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:

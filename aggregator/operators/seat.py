@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from aggregator.log.log import Log
-from aggregator.operators.lending import borrow, contribution_bytes, contribution_from, entries_bytes, entries_from
+from aggregator.operators.contributions import Contributions
+from aggregator.operators.lending import borrow, entries_bytes, entries_from
 from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Offer, Page
 from aggregator.operators.replays import Replayed, Replays, folded
 from aggregator.operators.store import MAX_BATCH_BYTES, Store
@@ -21,17 +22,15 @@ from aggregator.rounds.follower import Follower
 from aggregator.rounds.opening import put_state
 from aggregator.rounds.states_of_peers import take_states
 from exact.coding import body_num_bytes
-from protocol.ballots import Ballot, Batch, Certificate, Kept, Promise, Vote, accept
+from protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError, MantaError, StorageError
+from protocol.errors import EncodingError, LedgerError, StorageError
 from protocol.ledger import Ledger
-from protocol.listed import Listed
 from protocol.notes import TreeHead, sign_tree_head, split_note
 from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey, sha256
 from swarm import waits
 from swarm.blobs import Shelf
-from swarm.messages import MAX_HEADER_BYTES
 from swarm.rpc import Endpoint
 
 logger = logging.getLogger("manta.operators")
@@ -89,9 +88,8 @@ class Seat:
         self.replays = Replays(log, follower)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
-        self.body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
-        self.max_lent_bytes = self.body_bytes + 2 * MAX_HEADER_BYTES
-        self.held = self._held_before()
+        body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
+        self.contributions = Contributions(endpoint, log, self.store, kept_bodies, self.on_disk, body_bytes)
 
     @property
     def key(self) -> PublicKey:
@@ -102,17 +100,6 @@ class Seat:
     def run(self) -> bytes:
         """The run's id."""
         return self.log.ledger.run
-
-    def _held_before(self) -> dict[bytes, tuple[Kept, bodies.Kept]]:
-        """Return the contributions for rounds that the log does not have, as they are on the disk; no file there has a torn end then."""
-        kept = {one.contribution: one for one in self.store.kept}
-        held = {}
-        for round_ in [each for each in self._bodies.rounds() if each > self.log.ledger.round]:
-            for stored in self._bodies.read(round_, mend=True):
-                digest = stored.header.contribution.digest
-                if digest in kept and kept[digest].round == round_:
-                    held[bytes(digest)] = kept[digest], stored
-        return held
 
     async def close(self) -> None:
         """Finish what is being written."""
@@ -152,8 +139,7 @@ class Seat:
         """Return what is lent under a digest; None: nothing is."""
         if digest in self._batches:
             return self._batches[digest]
-        held = self.held.get(digest)
-        return None if held is None else contribution_bytes(held[1])
+        return self.contributions.lent(digest)
 
     async def batch_of(self, key: PublicKey, offer: Offer) -> Batch:
         """Return the batch that the operator ``key`` offers, or has accepted; whether it is any good is not checked.
@@ -187,7 +173,7 @@ class Seat:
             self.store.memory.accepting(ballot, batch, self.log.head.size)
             if source is not None:
                 await self.settled()
-                await self.replays.check(batch, lambda listed, round_: self._with_bodies(listed, round_, source))
+                await self.replays.check(batch, lambda listed, round_: self.contributions.of_table(listed, round_, source))
         await self.on_disk(self._accept, ballot, batch)
         return accept(self.run, ballot, batch.size, batch.root, self.identity)
 
@@ -237,63 +223,6 @@ class Seat:
         text, _ = split_note(notes[0])
         lines = dict.fromkeys(line for note in notes for line in note[len(text) + 1 :].splitlines(keepends=True))
         return self.operators.counted(f"{text}\n{''.join(lines)}")
-
-    async def _with_bodies(self, listed: Sequence[Listed], round_: int, source: PublicKey) -> list[bodies.Kept]:
-        """Return the contributions of a table, those that lack got from the writer; all of them are on the disk then."""
-        found, lacking = list[bodies.Kept](), list[tuple[int, bodies.Kept]]()
-        for digest in [one.row.contribution for one in listed]:
-            held = self.held.get(digest)
-            if held is None:
-                found.append(contribution_from(await borrow(self.endpoint, source, digest, self.max_lent_bytes), digest, self.body_bytes))
-            else:
-                found.append(held[1])
-            if held is None or held[0].round != round_:  # its file is that of another round
-                lacking.append((round_, found[-1]))
-        if lacking:
-            await self.on_disk(self._bodies.append, lacking)
-        return found
-
-    # Contributions.
-
-    async def keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
-        """Store contributions; they are on the disk, and so is for which ballot, when this returns.
-
-        Raises:
-            Outdated: a later ballot was promised.
-            StorageError: the disk failed.
-        """
-        await self.on_disk(self._keep, contributions)
-
-    def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
-        for kept, _ in contributions:
-            self.store.remember(self.store.memory.listening_to(kept.ballot))
-        new = [(kept.round, stored) for kept, stored in contributions if not self._has(kept)]
-        if new:
-            self._bodies.append(new)
-        self.store.keep(kept for kept, _ in contributions)
-        self.held = {**self.held, **{kept.contribution: (kept, stored) for kept, stored in contributions}}
-
-    def _forget(self, round_: int) -> None:
-        """Let go what was kept for rounds up to this one, which the log has."""
-        self.held = {digest: one for digest, one in self.held.items() if one[0].round > round_}
-        self.store.forget(round_)
-
-    def _has(self, kept: Kept) -> bool:
-        held = self.held.get(kept.contribution)
-        return held is not None and held[0].round == kept.round
-
-    async def contribution(self, kept: Kept, sources: Sequence[PublicKey]) -> bodies.Kept | None:
-        """Return a contribution that is here, or that one of ``sources`` gives; None: nobody does."""
-        held = self.held.get(kept.contribution)
-        if held is not None:
-            return held[1]
-        for key in sources:
-            try:
-                data = await borrow(self.endpoint, key, kept.contribution, self.max_lent_bytes)
-                return contribution_from(data, kept.contribution, self.body_bytes)
-            except MantaError as error:
-                logger.info("a contribution was not given reason=%s", error)
-        return None
 
     # The log.
 
@@ -381,7 +310,7 @@ class Seat:
                     await self._adopt(replayed, is_own=is_own)
                 else:
                     await self._load_state(ledger)
-            await self.on_disk(self._forget, ledger.round)
+            await self.on_disk(self.contributions.forget, ledger.round)
         except StorageError as error:
             self.stop(error)
             raise

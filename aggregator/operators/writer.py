@@ -28,7 +28,7 @@ from aggregator.rounds.follower import Next
 from protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
 from protocol.closing import NotTaken
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, StorageError
+from protocol.errors import EncodingError, MantaError, StorageError, Unreachable
 from protocol.signing import PublicKey
 from swarm import waits
 from swarm.blobs import Blob
@@ -85,7 +85,8 @@ class Writer:
             note, own = await seat.promise(self.ballot)
         except Outdated as error:
             raise Deposed(error.promised) from error
-        takeover, notes, promises = Takeover(self.ballot, seat.operators.quorum), {seat.key: note}, dict[PublicKey, Promised]()
+        takeover = Takeover(self.ballot, len(seat.operators.keys), seat.operators.quorum)
+        notes, promises = {seat.key: note}, dict[PublicKey, Promised]()
         takeover.add(seat.key, own)
 
         async def ask(key: PublicKey) -> None:
@@ -124,9 +125,11 @@ class Writer:
         for kept, holders in takeover.kept():
             if kept.round <= seat.log.ledger.round:
                 continue
-            stored = await seat.contribution(kept, [PublicKey(key) for key in holders if key != seat.key])
+            stored = await seat.contributions.found(kept, [PublicKey(key) for key in holders if key != seat.key])
             if stored is not None:
                 found.append((Kept(self.ballot, self._since, kept.round, kept.contribution), stored))
+            elif takeover.may_have_ticket(holders):
+                raise Unreachable("who keeps a contribution that may have a ticket does not give it")
         if found:
             await self._keep(found)
         return found
@@ -150,7 +153,7 @@ class Writer:
 
     async def _keep(self, contributions: Sequence[tuple[Kept, bodies.Kept]]) -> None:
         seat = self._seat
-        await seat.keep(contributions)
+        await seat.contributions.keep(contributions)
         done = {seat.key}
         request = pack(AskKeep(tuple(kept for kept, _ in contributions)))
 

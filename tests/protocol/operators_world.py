@@ -195,7 +195,7 @@ class Operator:
             return
         self.writing = None
         self.remember(self.disk.memory.listening_to(ballot))
-        self.writing = Writing(ballot, Takeover(ballot, self.world.quorum))
+        self.writing = Writing(ballot, Takeover(ballot, len(self.world.keys), self.world.quorum))
         self.writing.takeover.add(self.key, self.promise())
         self.step()
 

@@ -61,7 +61,7 @@ def test_a_minority_commits_nothing() -> None:
 
 def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_of_several() -> None:
     older, newer = Accepted(ballot(1), batch_of(b"a")), Accepted(ballot(2), batch_of(b"b"))
-    takeover = Takeover(ballot(9), 2)
+    takeover = Takeover(ballot(9), 3, 2)
     takeover.add(KEYS[0], Promise(0, (newer,), ()))
     assert not takeover.is_ready
     takeover.add(KEYS[1], Promise(0, (older,), ()))
@@ -71,15 +71,17 @@ def test_a_new_writer_proposes_again_what_may_have_been_decided_and_the_newest_o
 
 def test_what_was_accepted_before_a_later_writer_kept_tickets_is_not_proposed_again() -> None:
     """That writer had a quorum's word that nothing was decided; proposing it now would leave its tickets out of their round."""
-    takeover = Takeover(ballot(3), 2)
+    takeover = Takeover(ballot(3), 3, 2)
     takeover.add(KEYS[0], Promise(0, (Accepted(ballot(1), batch_of(b"a")),), ()))
     takeover.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 1, sha256(b"ticket")),)))
     assert takeover.to_propose() is None
-    early = Takeover(ballot(3), 2)  # what was kept by the writer of the batch, or one before it, says nothing against it
+    early = Takeover(ballot(3), 3, 2)  # what was kept by the writer of the batch, or one before it, says nothing against it
     early.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), ()))
     early.add(KEYS[1], Promise(0, (), (Kept(ballot(2, 1), 0, 2, sha256(b"ticket")),)))
     assert early.to_propose() == batch_of(b"a")
-    behind = Takeover(ballot(5), 2)  # nor what was kept by a writer that began after this batch: it was decided, and this one missed that
+    behind = Takeover(
+        ballot(5), 3, 2
+    )  # nor what was kept by a writer that began after this batch: it was decided, and this one missed that
     behind.add(KEYS[0], Promise(0, (Accepted(ballot(2, 1), batch_of(b"a")),), (Kept(ballot(3), 1, 2, sha256(b"ticket")),)))
     behind.add(KEYS[1], NOTHING)
     assert behind.to_propose() == batch_of(b"a")
@@ -87,7 +89,7 @@ def test_what_was_accepted_before_a_later_writer_kept_tickets_is_not_proposed_ag
 
 def test_of_contributions_that_exclude_each_other_the_one_kept_last_comes_first() -> None:
     old, new = Kept(ballot(1), 0, 1, contribution(0, 0)), Kept(ballot(2, 1), 0, 1, contribution(0, 1))
-    takeover = Takeover(ballot(3), 2)
+    takeover = Takeover(ballot(3), 3, 2)
     takeover.add(KEYS[0], Promise(0, (), (old,)))
     takeover.add(KEYS[1], Promise(0, (), (new,)))
     assert takeover.kept() == [(new, (KEYS[1],)), (old, (KEYS[0],))]

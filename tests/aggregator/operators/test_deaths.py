@@ -116,6 +116,6 @@ def test_what_a_death_tore_off_a_file_of_contributions_is_not_in_the_way_of_the_
         contributions = everybodys(four.runs[WRITER].log.ledger)
         await writer.keep([(1, one.kept) for one in contributions])
         await four.kill(FELLOW)
-        assert len((await four.start(FELLOW)).held) == len(contributions)
+        assert len((await four.start(FELLOW)).contributions.held) == len(contributions)
 
     tell(tmp_path, story)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.messages import KEEP, PROMISE, SIGN, AskPromise
+from aggregator.operators.messages import KEEP, LENT, PROMISE, SIGN, AskPromise
 from aggregator.operators.writer import Deposed, Writer
 from protocol.ballots import Ballot, Batch, NotNext, check_vote
 from protocol.closing import NotTaken
 from protocol.encoding import pack
+from protocol.errors import Unreachable
 from swarm.rpc import Refused
 from tests.aggregator.operators.four import FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
@@ -138,6 +139,30 @@ def test_a_commit_that_a_later_writers_word_overtakes_is_done_once(tell: Tell) -
     tell(story)
 
 
+def test_a_takeover_that_does_not_get_what_has_a_ticket_comes_to_nothing_and_the_next_one_gets_it(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        first, _ = await four.write(0, 1)
+        with_ticket, without = everybodys(four.runs[0].log.ledger)[:2]
+        await four.kill(3)
+        await first.keep([(1, with_ticket.kept)])
+        four.lost = lambda _sender, receiver, method: method == KEEP and receiver != FOUR[1].public_key
+        keeping = asyncio.create_task(first.keep([(1, without.kept)]))  # by two of four
+        await until(lambda: len(four.seats[1].contributions.held) == 2)
+        first.end()
+        with pytest.raises(NotTaken):
+            await keeping
+        await four.kill(0)
+        await four.start(3)
+        four.lost = lambda _sender, _receiver, method: method == LENT
+        with pytest.raises(Unreachable, match="may have a ticket"):
+            await four.write(3, 2)
+        four.lost = lambda _sender, receiver, method: method == LENT and receiver == FOUR[1].public_key
+        _, kept = await four.write(3, 3)  # what the only one keeps that does not give it has no ticket
+        assert kept == [with_ticket.digest]
+
+    tell(story)
+
+
 def test_an_old_writer_gets_no_ticket_and_no_commit_any_more(tell: Tell) -> None:
     async def story(four: Four) -> None:
         old, _ = await four.write(0, 1)
@@ -200,7 +225,7 @@ def test_of_two_that_one_key_handed_in_to_two_writers_the_one_with_the_ticket_is
         old, _ = await four.write(0, 1)
         four.lost = lambda sender, _receiver, method: method == KEEP and sender == FOUR[0].public_key
         keeping = asyncio.create_task(old.keep([(1, without.kept)]))
-        await until(lambda: bool(four.seats[0].held))
+        await until(lambda: bool(four.seats[0].contributions.held))
         old.end()
         with pytest.raises(NotTaken):
             await keeping
