@@ -25,3 +25,14 @@ export function fillBar(bar, now, most, text) {
   bar.setAttribute("aria-valuetext", text);
   bar.firstElementChild.style.transform = `scaleX(${most ? Math.min(1, now / most) : 0})`;
 }
+
+/** Return a table with a caption and the names of its columns. */
+export function tableWith(caption, names, rows) {
+  const heads = names.map((name) => h("th", { scope: "col" }, name));
+  return h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
+}
+
+/** Return a button of a table with several pages. */
+export function pageButton(text, isOff, onClick) {
+  return h("button", { class: "quiet", type: "button", disabled: isOff, on: { click: onClick } }, text);
+}

@@ -3,8 +3,7 @@
 import { Refresher, ask } from "./api.js";
 import { byId, fill, h, row, setText } from "./dom.js";
 import { count, compact, counted } from "./format.js";
-import { peerButton, tableOf } from "./parts.js";
-import { pageButton } from "./record.js";
+import { pageButton, peerButton, tableOf } from "./parts.js";
 import { SwarmPicture, stateInWords } from "./swarm_picture.js";
 
 const ROWS = 10;

@@ -4,7 +4,7 @@ import { Refresher, ask } from "./api.js";
 import { peerName } from "./bytes.js";
 import { byId, fill, h, row, setText } from "./dom.js";
 import { inWords } from "./entries.js";
-import { announce, peerButton, tableOf } from "./parts.js";
+import { announce, pageButton, peerButton, tableOf, tableWith } from "./parts.js";
 import { clock, compact, count, percent, roughly, shortHash } from "./format.js";
 
 const ENTRIES = 12;
@@ -228,11 +228,6 @@ export class Record extends EventTarget {
   }
 }
 
-function tableWith(caption, names, rows) {
-  const heads = names.map((name) => h("th", { scope: "col" }, name));
-  return h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
-}
-
 function fieldsTable(index, { kind, fields }) {
   const rows = Object.entries(fields).map(([name, value]) => row(name.replaceAll("_", " "), shownField(name, value)));
   const grid = h("table", { class: "fields" }, h("caption", {}, `Entry ${index}, a ${kind}`), h("tbody", {}, rows));
@@ -248,10 +243,6 @@ function numbered(made) {
   return made;
 }
 
-/** Return a button of a table with several pages. */
-export function pageButton(text, isOff, onClick) {
-  return h("button", { class: "quiet", type: "button", disabled: isOff, on: { click: onClick } }, text);
-}
 
 function save(name, content) {
   const url = URL.createObjectURL(new Blob([JSON.stringify(content, null, 1)], { type: "application/json" }));

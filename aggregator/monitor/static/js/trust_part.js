@@ -1,9 +1,9 @@
 /** Who is trusted: verdicts with the findings that led to them, what is in doubt, what audits took. Loaded only where claims are audited. */
 
-import { Refresher, ask } from "./api.js";
+import { Refresher, ask, isTheServers } from "./api.js";
 import { byId, fill, h, row } from "./dom.js";
 import { compact, count, counted, duration, percent, shortHash } from "./format.js";
-import { announce, peerButton } from "./parts.js";
+import { announce, pageButton, peerButton, tableWith } from "./parts.js";
 
 const VERDICTS = 10;
 const REASONS = {
@@ -44,7 +44,7 @@ export class TrustPart {
         one.claim ? this.evidenceButton(one.claim) : "–",
       ),
     );
-    return tableOf("Verdicts, the newest first", ["Round", "Of", "Why", "Credit taken back", "Evidence"], rows);
+    return scrolling("Verdicts, the newest first", ["Round", "Of", "Why", "Credit taken back", "Evidence"], rows);
   }
 
   doubts(doubts) {
@@ -57,21 +57,31 @@ export class TrustPart {
         this.evidenceButton(one.claim),
       ),
     );
-    return tableOf("In doubt: somebody spoke against it, and it is not decided", ["Round", "Of", "What", "Who said what", "Evidence"], rows);
+    return scrolling("In doubt: somebody spoke against it, and it is not decided", ["Round", "Of", "What", "Who said what", "Evidence"], rows);
   }
 
   evidenceButton(claim) {
-    return h("button", { class: "link", type: "button", title: claim, on: { click: () => this.show(claim) } }, "show");
+    return h("button", { class: "link", type: "button", title: claim, on: { click: () => this.attempt(() => this.show(claim)) } }, "show");
   }
 
   pages(total) {
     const go = (offset) => () => {
       this.offset = offset;
-      this.load();
+      this.attempt(() => this.load());
     };
     const [back, on] = [this.offset - VERDICTS, this.offset + VERDICTS];
-    const button = (text, isOff, offset) => h("button", { class: "quiet", type: "button", disabled: isOff, on: { click: go(offset) } }, text);
-    return total > VERDICTS && h("div", { class: "pages" }, button("Back", back < 0, back), button("More", on >= total, on), `of ${count(total)}`);
+    const buttons = [pageButton("Back", back < 0, go(back)), pageButton("More", on >= total, go(on))];
+    return total > VERDICTS && h("div", { class: "pages" }, buttons, `of ${count(total)}`);
+  }
+
+  /** Do what a click asks for; where the server is in the way, say so. */
+  async attempt(work) {
+    try {
+      await work();
+    } catch (error) {
+      if (!isTheServers(error)) throw error;
+      fill(byId("trust-evidence"), h("p", {}, `That did not work: ${error.message}.`));
+    }
   }
 
   /** Show what was claimed, and what each auditor found; each is an entry, whose proof is checked here. */
@@ -101,7 +111,7 @@ export class TrustPart {
         found.index === null ? "" : entry(found.index),
         ". Whoever has the weights and the data can compute the lot again: claimed and found are its gradient's projection.",
       ),
-      rows.length > 0 && tableOf("Findings", ["Auditor", "Looked at", "Found that", "Claimed", "Found", "Proof"], rows),
+      rows.length > 0 && scrolling("Findings", ["Auditor", "Looked at", "Found that", "Claimed", "Found", "Proof"], rows),
       rows.length === 0 && h("p", {}, "The monitor finds no finding on it in the log."),
     );
     announce(text);
@@ -118,8 +128,6 @@ function summary({ round, keys, proven, guilty, due, done, share, pending_rounds
   );
 }
 
-function tableOf(caption, names, rows) {
-  const heads = names.map((name) => h("th", { scope: "col" }, name));
-  const grid = h("table", {}, h("caption", {}, caption), h("thead", {}, h("tr", {}, heads)), h("tbody", {}, rows));
-  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, grid);
+function scrolling(caption, names, rows) {
+  return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption }, tableWith(caption, names, rows));
 }
