@@ -114,11 +114,11 @@ class Contact:
         if found and found != self._seen.get(key):
             self._seen[key] = found
             async with self._writing:
-                await asyncio.to_thread(self._write)
+                await asyncio.to_thread(self._write, dict(self._seen))
 
-    def _write(self) -> None:
+    def _write(self, seen: dict[PublicKey, list[str]]) -> None:
         make_directory(self._path.parent)
-        replace_file(self._path, json.dumps({peer_name(key): found for key, found in self._seen.items()}).encode())
+        replace_file(self._path, json.dumps({peer_name(key): found for key, found in seen.items()}).encode())
 
     def _read(self) -> dict[PublicKey, list[str]]:
         if not self._path.exists():
