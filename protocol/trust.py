@@ -52,11 +52,16 @@ class Decision:
     outvoted: tuple[bytes, ...]  # auditors that said otherwise
 
 
+def drawn(what: str, beacon: bytes, claim: bytes, at: int) -> int:
+    """Return a number below 2^64 that nobody could know before the beacon; its remainder by a much smaller one is as good as uniform."""
+    return int.from_bytes(sha256(encode((what, beacon, claim, at)))[:8], "big") % _WORD
+
+
 def lots_audited(trust: Trust, beacon: bytes, claim: bytes, lots: int) -> tuple[int, ...]:
     """Return the places of the lots of a claim that are computed again, ascending; ``lots`` is how many it has."""
     wanted, found, at = min(trust.audit_lots, lots), set[int](), 0
     while len(found) < wanted:
-        found.add(_drawn("audited lot", beacon, claim, at) % lots)
+        found.add(drawn("audited lot", beacon, claim, at) % lots)
         at += 1
     return tuple(sorted(found))
 
@@ -70,12 +75,17 @@ def percent_audited(trust: Trust, is_proven: bool, samples: int) -> int:
 
 def questions_due(trust: Trust, beacon: bytes, claim: bytes, lots: int, percent: int) -> tuple[Question, ...]:
     """Return what has to be found out of a claim of ``lots`` lots, of which ``percent`` of 100 are audited; often nothing."""
-    if _drawn("audit", beacon, claim, 0) % 100 >= percent:
+    if drawn("audit", beacon, claim, 0) % 100 >= percent:
         return ()
     asked = [Question(claim, LOT, lot) for lot in lots_audited(trust, beacon, claim, lots)]
-    if _drawn("whole audit", beacon, claim, 0) % 100 < trust.whole_percent:
+    if is_whole(trust, beacon, claim):
         asked.append(Question(claim, WHOLE, 0))
     return tuple(asked)
+
+
+def is_whole(trust: Trust, beacon: bytes, claim: bytes) -> bool:
+    """Return whether all lots of a claim are computed again, if it is audited."""
+    return drawn("whole audit", beacon, claim, 0) % 100 < trust.whole_percent
 
 
 def panel(beacon: bytes, claim: bytes, named: Sequence[bytes], proven: Sequence[bytes], mates: Sequence[bytes]) -> tuple[bytes, ...]:
@@ -149,7 +159,7 @@ def _seated(what: str, beacon: bytes, claim: bytes, keys: Sequence[bytes], out: 
     """Return the first ``SEATS`` of sorted ``keys`` that are drawn, without those that are ``out``."""
     wanted, seated, at = min(SEATS, len(keys) - sum(_has(keys, key) for key in out)), list[bytes](), 0
     while len(seated) < wanted:
-        key = keys[_drawn(what, beacon, claim, at) % len(keys)]
+        key = keys[drawn(what, beacon, claim, at) % len(keys)]
         if key not in out and key not in seated:
             seated.append(key)
         at += 1
@@ -160,8 +170,3 @@ def _has(keys: Sequence[bytes], key: bytes) -> bool:
     """Return whether a key is among sorted ones."""
     place = bisect_left(keys, key)
     return place < len(keys) and keys[place] == key
-
-
-def _drawn(what: str, beacon: bytes, claim: bytes, at: int) -> int:
-    """Return a number below 2^64; its remainder by a much smaller one is as good as uniform."""
-    return int.from_bytes(sha256(encode((what, beacon, claim, at)))[:8], "big") % _WORD

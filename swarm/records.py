@@ -6,7 +6,6 @@ A peer keeps those of its own claims, the log those of all that are in its table
 """
 
 import contextlib
-import shutil
 from pathlib import Path
 
 from protocol.encoding import pack, unpack
@@ -26,14 +25,9 @@ from protocol.evidence import (
 from protocol.records import SignedClaim
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.disk import disk_errors, make_directory, replace_file
+from swarm.disk import make_directory, replace_file
+from swarm.round_folders import RoundFolders
 from swarm.rpc import Endpoint
-
-_ROUND = "{:08d}"
-
-
-class NoRoom(RemoteFault):
-    """The budget is spent on rounds that are not older."""
 
 
 class RecordsFolder:
@@ -41,13 +35,7 @@ class RecordsFolder:
 
     def __init__(self, directory: Path, *, kept_rounds: int, max_bytes: int) -> None:
         """Use ``directory``, which is made when it is first needed; pages of the newest rounds stay, at most so many bytes of them."""
-        self._directory = directory
-        self._kept_rounds = kept_rounds
-        self._max_bytes = max_bytes
-        self._sizes: dict[int, int] = {}  # bytes by round
-        for folder in directory.glob("[0-9]*"):
-            if folder.name.isdecimal():
-                self._sizes[int(folder.name)] = sum(path.stat().st_size for path in folder.iterdir())
+        self._folders = RoundFolders(directory, kept_rounds=kept_rounds, max_bytes=max_bytes)
 
     def keep(self, page: RecordsPage) -> None:
         """Keep a page; whether it is its claim's is for the caller to check. A power cut may lose it.
@@ -60,15 +48,11 @@ class RecordsFolder:
         path = self._path(claim.round, page.claim.digest, page.first)
         if path.exists():
             return
-        while sum(self._sizes.values()) + len(data) > self._max_bytes:
-            oldest = min(self._sizes, default=claim.round)
-            if oldest >= claim.round:
-                raise NoRoom("there is no room for more records of this round")
-            self._remove(oldest)
+        self._folders.make_room(claim.round, len(data))
         if not path.parent.exists():
             make_directory(path.parent)
         replace_file(path, data)
-        self._sizes[claim.round] = self._sizes.get(claim.round, 0) + len(data)
+        self._folders.count(claim.round, len(data))
 
     def page(self, round_: int, claim: bytes, first: int) -> RecordsPage | None:
         """Return a page; None: it is not here, or damaged."""
@@ -94,11 +78,11 @@ class RecordsFolder:
 
     def find(self, claim: bytes, first: int) -> RecordsPage | None:
         """Return a page of a claim whose round is not known; None: it is not here."""
-        return next((page for round_ in sorted(self._sizes, reverse=True) if (page := self.page(round_, claim, first)) is not None), None)
+        return next((page for round_ in self._folders.rounds if (page := self.page(round_, claim, first)) is not None), None)
 
     def round_of(self, claim: bytes) -> int | None:
         """Return the round of a claim whose first page is here; None: it is not."""
-        return next((round_ for round_ in sorted(self._sizes, reverse=True) if self._path(round_, claim, 0).exists()), None)
+        return next((round_ for round_ in self._folders.rounds if self._path(round_, claim, 0).exists()), None)
 
     def prune(self, newest: int) -> None:
         """Remove what is too old, ``newest`` being the last committed round.
@@ -106,17 +90,10 @@ class RecordsFolder:
         Raises:
             StorageError: the disk refuses.
         """
-        for round_ in [each for each in self._sizes if each <= newest - self._kept_rounds]:
-            self._remove(round_)
-
-    def _remove(self, round_: int) -> None:
-        folder = self._directory / _ROUND.format(round_)
-        with disk_errors(folder):
-            shutil.rmtree(folder)
-        del self._sizes[round_]
+        self._folders.prune(newest)
 
     def _path(self, round_: int, claim: bytes, first: int) -> Path:
-        return self._directory / _ROUND.format(round_) / f"{claim.hex()}-{first}"
+        return self._folders.path(round_) / f"{claim.hex()}-{first}"
 
 
 async def serve_records(endpoint: Endpoint, folder: RecordsFolder) -> None:

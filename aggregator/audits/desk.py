@@ -33,7 +33,8 @@ from protocol.records import Header, SignedClaim
 from protocol.signing import Identity, PublicKey, peer_name
 from protocol.standing import Due
 from protocol.trust import Question
-from swarm.records import NoRoom, RecordsFolder, fetch_records
+from swarm.records import RecordsFolder, fetch_records
+from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 from swarm.tasks import together, within
 

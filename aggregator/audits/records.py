@@ -15,7 +15,8 @@ from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.records import Claim
 from protocol.signing import PublicKey
 from swarm.budget import Faults
-from swarm.records import NoRoom, RecordsFolder, serve_records
+from swarm.records import RecordsFolder, serve_records
+from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 
 FOLDER = "records"

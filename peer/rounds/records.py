@@ -16,7 +16,8 @@ from protocol.manifest import Manifest
 from protocol.records import SignedClaim
 from swarm import waits
 from swarm.operator_line import OperatorLine
-from swarm.records import NoRoom, RecordsFolder, serve_records
+from swarm.records import RecordsFolder, serve_records
+from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 

@@ -11,7 +11,8 @@ from protocol.evidence import ASK, PAGE_LOTS, AskRecords, Records, pages
 from protocol.records import SignedClaim
 from protocol.signing import Identity, PublicKey
 from swarm.memory import MemoryNetwork
-from swarm.records import NoRoom, RecordsFolder, fetch_records, serve_records
+from swarm.records import RecordsFolder, fetch_records, serve_records
+from swarm.round_folders import NoRoom
 from tests.claimed import made
 
 HERE, THERE = Identity(b"\x01" * 32), Identity(b"\x02" * 32)

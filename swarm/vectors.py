@@ -1,0 +1,282 @@
+"""Vectors of claims in a folder, for as long as audits may want them, under a budget; handed to whoever asks, and got from who has them.
+
+DIR/<round, 8 digits>/<digest of the claim>/<digest of the vector>   float32, little-endian, by the round of its claim
+
+A peer keeps those of its own claims, the log those that it fetched. All but ``fetch_vector`` and the calls block, each for a file or a few.
+"""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import threading
+from collections.abc import Collection
+from hashlib import sha256
+from itertools import count as count_from
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from exact.residuals import vector_digest
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+from protocol.records import SignedClaim
+from protocol.signing import PublicKey
+from protocol.vectors import ASK, MAX_ASK_BYTES, PAGE_BYTES, AskVector
+from swarm import waits
+from swarm.disk import disk_errors, make_directory
+from swarm.round_folders import RoundFolders
+from swarm.rpc import Endpoint
+
+Vector = NDArray[np.float32]
+
+WORKING = bytes(32)  # in the place of a claim that is not made yet
+_DIGEST = re.compile("[0-9a-f]{64}")
+_VALUE_BYTES = 4
+
+
+class VectorsFolder:
+    """The vectors in one folder. For any number of threads."""
+
+    def __init__(self, directory: Path, *, kept_rounds: int, max_bytes: int) -> None:
+        """Use ``directory``, which is made when it is first needed; vectors of the newest rounds stay, at most so many bytes of them.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._lock = threading.Lock()
+        self._parts = count_from()
+        self._rounds: dict[bytes, int] = {}  # by claim
+        with disk_errors(directory):
+            for path in directory.glob("[0-9]*/*"):
+                if not path.parent.name.isdecimal() or _DIGEST.fullmatch(path.name) is None:
+                    continue
+                for part in path.glob("*.part"):  # what a crash left
+                    part.unlink()
+                self._rounds[bytes.fromhex(path.name)] = int(path.parent.name)
+        self._folders = RoundFolders(directory, kept_rounds=kept_rounds, max_bytes=max_bytes, on_removed=self._removed)
+
+    @property
+    def claims(self) -> dict[bytes, int]:
+        """The rounds of the claims of which something is here, by their digests."""
+        return {claim: round_ for claim, round_ in list(self._rounds.items()) if claim != WORKING}
+
+    def keep(self, round_: int, claim: bytes, digest: bytes, values: Vector) -> None:
+        """Keep a vector (N,) of a claim of this round; that it has the digest is for the caller to know. A power cut may lose it.
+
+        Raises:
+            NoRoom: there is no room, not even in the place of older ones.
+            StorageError: the disk refuses.
+        """
+        if self.has(claim, digest):
+            return
+        part = self.begin(round_, claim, digest, _VALUE_BYTES * len(values))
+        try:
+            part.write(np.ascontiguousarray(values, "<f4").data.cast("B"))
+            part.finish()
+        finally:
+            part.close()
+
+    def begin(self, round_: int, claim: bytes, digest: bytes, num_bytes: int) -> "VectorPart":
+        """Make room for a vector that is written piece by piece; what is not finished is gone once it is closed.
+
+        Raises:
+            NoRoom, StorageError: as ``keep``.
+        """
+        with self._lock:
+            self._folders.make_room(round_, num_bytes)
+            folder = self._folders.path(round_) / claim.hex()
+            if not folder.exists():
+                make_directory(folder)
+            part = VectorPart(self, round_, folder / digest.hex(), num_bytes, next(self._parts))
+            self._folders.count(round_, num_bytes)
+            self._rounds[claim] = round_
+            return part
+
+    def has(self, claim: bytes, digest: bytes) -> bool:
+        """Return whether a vector is here; it is not read."""
+        path = self._path(claim, digest)
+        return path is not None and path.exists()
+
+    def read(self, claim: bytes, digest: bytes) -> Vector | None:
+        """Return a vector (N,), which has its digest; None: it is not here, or damaged."""
+        path = self._path(claim, digest)
+        try:
+            found = None if path is None else np.fromfile(path, "<f4").astype(np.float32, copy=False)
+        except OSError:
+            return None
+        return found if found is not None and vector_digest(found) == digest else None
+
+    def page(self, claim: bytes, digest: bytes, first: int) -> bytes | None:
+        """Return ``PAGE_BYTES`` of a vector from the byte ``first`` on, or what there is; None: nothing, or the vector is not here."""
+        path = self._path(claim, digest)
+        try:
+            with open(os.devnull if path is None else path, "rb") as file:
+                return os.pread(file.fileno(), PAGE_BYTES, first) or None
+        except OSError:
+            return None
+
+    def name_working(self, claim: bytes) -> None:
+        """What was kept in the place of a claim is this one's, which is made now.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with self._lock:
+            round_ = self._rounds.get(WORKING)
+            if round_ is None:
+                return
+            folder = self._folders.path(round_)
+            before = folder / claim.hex()
+            with disk_errors(folder):
+                if before.exists():  # the same claim was made in an earlier life
+                    self._folders.count(round_, -sum(path.stat().st_size for path in before.iterdir()))
+                    shutil.rmtree(before)
+                os.replace(folder / WORKING.hex(), before)
+            self._rounds[claim] = self._rounds.pop(WORKING)
+
+    def keep_only(self, claim: bytes, digests: Collection[bytes]) -> None:
+        """Remove all vectors of a claim but these; with none of them, the claim.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with self._lock:
+            round_ = self._rounds.get(claim)
+            if round_ is None:
+                return
+            folder, names = self._folders.path(round_) / claim.hex(), {digest.hex() for digest in digests}
+            with disk_errors(folder):
+                for path in list(folder.iterdir()) if folder.exists() else ():
+                    if _DIGEST.fullmatch(path.name) is not None and path.name not in names:
+                        size = path.stat().st_size
+                        path.unlink()
+                        self._folders.count(round_, -size)
+                if not digests:
+                    shutil.rmtree(folder, ignore_errors=True)
+                    del self._rounds[claim]
+
+    def prune(self, newest: int) -> None:
+        """Remove what is too old, ``newest`` being the last committed round.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        with self._lock:
+            self._folders.prune(newest)
+
+    def _path(self, claim: bytes, digest: bytes) -> Path | None:
+        round_ = self._rounds.get(claim)
+        return None if round_ is None else self._folders.path(round_) / claim.hex() / digest.hex()
+
+    def _removed(self, round_: int) -> None:
+        for claim in [claim for claim, of_it in self._rounds.items() if of_it == round_]:
+            del self._rounds[claim]
+
+    def _give_back(self, round_: int, num_bytes: int) -> None:
+        with self._lock:
+            self._folders.count(round_, -num_bytes)
+
+
+class VectorPart:
+    """A vector that is being written, for one thread at a time: whoever reads sees it once it is finished, and then whole."""
+
+    def __init__(self, folder: VectorsFolder, round_: int, path: Path, num_bytes: int, number: int) -> None:
+        """Use ``VectorsFolder.begin``."""
+        self._folder = folder
+        self._round = round_
+        self._path = path
+        self._num_bytes = num_bytes
+        self._part = path.with_name(f"{path.name}-{number}.part")
+        self._hash = sha256()
+        self._written = 0
+        self._is_over = False
+        with disk_errors(self._part):
+            self._file = self._part.open("wb", buffering=0)
+
+    @property
+    def digest(self) -> bytes:
+        """SHA-256 of what was written."""
+        return self._hash.digest()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Write what comes next.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._hash.update(data)
+        self._written += len(data)
+        with disk_errors(self._part):
+            left = memoryview(data)
+            while left:
+                left = left[self._file.write(left) :]
+
+    def finish(self) -> None:
+        """Give it its name: all of it is written. Where its round, or its claim, was removed meanwhile, it is gone with that.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        assert self._written == self._num_bytes
+        with disk_errors(self._path), contextlib.suppress(FileNotFoundError):
+            self._file.close()
+            if self._path.exists():  # somebody else was faster
+                return
+            os.replace(self._part, self._path)
+            self._is_over = True
+
+    def close(self) -> None:
+        """Remove it, if it is not finished."""
+        self._file.close()
+        if not self._is_over:
+            self._is_over = True
+            self._part.unlink(missing_ok=True)
+            self._folder._give_back(self._round, self._num_bytes)
+
+
+async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder) -> None:
+    """Hand pages of vectors to whoever asks."""
+
+    def found(ask: AskVector) -> bytes | None:
+        pages = (folder.page(ask.claim, ask.digest, ask.first) for folder in folders)
+        return next((page for page in pages if page is not None), None)
+
+    async def answer(_caller: PublicKey, request: bytes) -> bytes:
+        page = await asyncio.to_thread(found, unpack(AskVector, request, max_bytes=MAX_ASK_BYTES))
+        if page is None:
+            raise EncodingError("no such vector is here")
+        return page
+
+    await endpoint.serve(ASK, answer)
+
+
+async def fetch_vector(
+    endpoint: Endpoint, key: PublicKey, signed: SignedClaim, digest: bytes, num_values: int, into: VectorsFolder
+) -> None:
+    """Get a vector of a claim, of ``num_values`` values, from a node, page by page into a folder; nothing is done if it is there.
+
+    Raises:
+        Unreachable: the node does not answer.
+        RemoteFault: it has not got it, or what it sends is something else.
+        NoRoom: the folder has no room; the node is not to blame.
+        StorageError: the disk refuses.
+    """
+    if into.has(signed.digest, digest):
+        return
+    num_bytes = _VALUE_BYTES * num_values
+    part = await asyncio.to_thread(into.begin, signed.open().round, signed.digest, digest, num_bytes)
+    try:
+        for first in range(0, num_bytes, PAGE_BYTES):
+            request = pack(AskVector(signed.digest, digest, first))
+            page = await endpoint.call(key, ASK, request, timeout_s=waits.PIECE_S, large_answer=True)
+            if len(page) != min(PAGE_BYTES, num_bytes - first):
+                raise EncodingError("a page of a vector of another length")
+            await asyncio.to_thread(part.write, page)
+        if part.digest != digest:
+            raise EncodingError("another vector than was asked for")
+        await asyncio.to_thread(part.finish)
+    finally:
+        part.close()
