@@ -6,12 +6,12 @@ The same is looked at again where it is used. Nothing is made here, and nothing 
 from collections.abc import Sequence
 from pathlib import Path
 
+from aggregator.attendants.gateway_key import check_gateway_key
 from aggregator.log.storage import DATABASE, read_manifest, refuse_handed_over
 from aggregator.monitor.door import check_address
 from aggregator.operators.etcd import check_endpoint
 from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
-from protocol.admission import NO_STRANGERS, OPEN
 from protocol.errors import UserError
 from protocol.private import NO_LEASES, PRIVATE
 from protocol.signing import peer_name
@@ -44,8 +44,7 @@ def check_start(
     if gateway is not None:
         if config.run.data == PRIVATE:
             raise UserError(NO_LEASES)
-        if config.admission.how != OPEN:
-            raise UserError(NO_STRANGERS)
+        check_gateway_key(config.admission, directory)
         gateway.listen()[0].close()
     check_address(monitor)
     check_directory(directory)

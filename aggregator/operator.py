@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from aggregator.attendants.gateway import Gateway
+from aggregator.attendants.gateway_key import check_gateway_key, invitation_for
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.watched import Watched
 from aggregator.control import Stopping
@@ -60,7 +61,7 @@ from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.training.update import self_test
 from exact.coding import body_num_bytes
-from protocol.admission import NO_STRANGERS, OPEN
+from protocol.admission import INVITATION
 from protocol.errors import LedgerError, StorageError, Unreachable, UserError
 from protocol.operators import Operators
 from protocol.private import NO_LEASES, PRIVATE
@@ -371,8 +372,7 @@ class Operator:
     def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
         if self._config.run.data == PRIVATE:
             raise UserError(NO_LEASES)
-        if self._config.admission.how != OPEN:
-            raise UserError(NO_STRANGERS)
+        check_gateway_key(self._config.admission, self._directory)
         return Gateway(door, self._directory, data_root=data_root, threads=threads, say=self._say, shown=self._show_gateway)
 
     def _show_gateway(self, url: str) -> None:
@@ -382,7 +382,8 @@ class Operator:
     async def _lease(self, addresses: tuple[str, ...]) -> None:
         """Keep the gateway running, if there is to be one, to the run's end; then serve on."""
         if self._gateway is not None:
-            await self._gateway.run(addresses, self.status.run)
+            invited = self._log.ledger.manifest.admission.how == INVITATION
+            await self._gateway.run(addresses, self.status.run, invitation_for(self._directory) if invited else None)
         await asyncio.Event().wait()
 
     async def _on_measure(self, caller: PublicKey, request: bytes) -> bytes:

@@ -32,7 +32,6 @@ _NOT_LIGHT = (
     "gateway_cert",
     "gateway_key",
     "lease_only",
-    "invitation",
 )  # settings that would do nothing
 # Of the drivers that torch computes with on Linux: NVIDIA's, of its boards too, AMD's, and that of Windows underneath.
 _GPU_FILES = ("nvidiactl", "nvidia0", "nvhost-ctrl-gpu", "nvgpu", "kfd", "dxg")
@@ -58,8 +57,8 @@ def check(config: PeerConfig) -> None:
             check_peer_address(address)
         if not (config.alone or config.gateway):
             check_token()
-        if config.invitation is not None:
-            check_invitation(config.invitation, config.dir / IDENTITY)
+    if config.invitation is not None:
+        check_invitation(config.invitation, config.dir / IDENTITY)
     _check_directory(config.dir)
 
 

@@ -201,7 +201,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     resting = RestingCrew(crew, busy_ms=None if isinstance(crew, ProcessCrew) else lambda: compute.busy_ms)
     noise = noise_of(config, store.directory / "privacy") if manifest.is_private else None
     choice, cohort, token = _cohort_of(config, manifest, signed.run, has_noise=noise is not None)
-    desk = desk_of(config, identity, signed, dataset, crew.num_weights)
+    desk = desk_of(config, node, identity, signed, dataset, crew.num_weights)
     status = PeerStatus(
         peer=peer_name(identity.public_key),
         key=identity.public_key.hex(),

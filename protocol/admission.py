@@ -17,7 +17,6 @@ from protocol.texts import max_letters, record_in, text_of
 
 OPEN, INVITATION, LIST = "open", "invitation", "list"
 ADMISSIONS = (OPEN, INVITATION, LIST)
-NO_STRANGERS = "this run is not open to everybody, and light contributors have no way into it yet: leave --gateway out"
 MAX_LISTED = 2048  # keys that a manifest lists
 MAX_INVITERS = 16  # that it trusts, beside the operators
 MAX_LET_IN = 2**20  # keys by one invitation, or by one inviter

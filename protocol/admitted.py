@@ -48,6 +48,10 @@ class Admitted:
         """Return whether a key was taken back."""
         return key in self._out
 
+    def may_invite(self, key: bytes) -> bool:
+        """Return whether the manifest lets a key sign invitations."""
+        return self._rule.how == INVITATION and key in self._most
+
     def may_stand(self, key: bytes, round: int) -> bool:
         """Return whether the table of ``round`` may have a claim of ``key``.
 

@@ -9,6 +9,7 @@ through whose hands they go.
 from dataclasses import dataclass
 from enum import IntEnum
 
+from protocol.admission import SignedAdmission, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name
@@ -17,11 +18,15 @@ from protocol.records import MAX_ENTRY_BYTES, LotRecord, SignedClaim, SignedCont
 from protocol.signing import Digest, Identity, sha256, verify
 
 PREFIX = "/light/v1"
-WELCOME, LEASES, BLOBS, RETURNS, WORDS = (f"{PREFIX}/{name}" for name in ("welcome", "leases", "blobs", "returns", "words"))
+WELCOME, PASSES, LEASES, BLOBS, RETURNS, WORDS = (
+    f"{PREFIX}/{name}" for name in ("welcome", "passes", "leases", "blobs", "returns", "words")
+)
 
 CODEC = "int16"  # of what comes back, whatever the run's
 
 MAX_REQUEST_BYTES = 512
+MAX_ENTER_BYTES = 2048
+MAX_SIGNED_PASS_BYTES = 512
 MAX_WELCOME_BYTES = MAX_MANIFEST_BYTES + 256
 MAX_LEASE_BYTES = 4096
 MAX_WORD_BYTES = 2 * MAX_ENTRY_BYTES + 1024
@@ -44,6 +49,22 @@ class Welcome:
 
     def __post_init__(self) -> None:
         check_digest(self.gateway, "gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class EnterRequest:
+    """What a key shows before it asks for leases, where not everybody may take part: the log's pass, or what the log gives one for."""
+
+    run: bytes
+    key: bytes
+    shown: tuple[SignedPass, ...]  # the pass, where it has one
+    admission: tuple[SignedAdmission, ...]  # by its invitation, where it has none
+
+    def __post_init__(self) -> None:
+        for what in ("run", "key"):
+            check_digest(getattr(self, what), what)
+        if len(self.shown) + len(self.admission) != 1:
+            raise ValueError("a key shows its pass, or an admission")
 
 
 @dataclass(frozen=True, slots=True)

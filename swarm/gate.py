@@ -149,6 +149,11 @@ class Gate:
         """See ``Endpoint.key``."""
         return self._node.key
 
+    @property
+    def known(self) -> Known:
+        """Who may take part, as far as this node knows."""
+        return self._known
+
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from aggregator.attendants.children import Child, stop
+from aggregator.attendants.gateway_key import FOLDER
 from protocol.errors import StorageError, UserError
 from swarm.disk import make_directory
 from swarm.door import Door
 
-FOLDER, LOG = "gateway", "gateway.log"
+LOG = "gateway.log"
 
 _AGAIN_S = (1.0, 60.0)  # first and longest pause before it is started again
 _LASTED_S = 60.0  # a life of this length begins the pauses anew
@@ -75,17 +76,17 @@ class Gateway:
         self._shown = shown
         self._child: Child | None = None
 
-    async def run(self, addresses: Sequence[str], run: str) -> None:
+    async def run(self, addresses: Sequence[str], run: str, invitation: Path | None = None) -> None:
         """Keep a gateway running, in the run ``run`` of the node at ``addresses``, until that is finished; none is left when this ends.
 
-        Call it on the main thread: the gateway ends when that does.
+        ``invitation`` lets it into a run of invited peers. Call it on the main thread: the gateway ends when that does.
 
         Raises:
             UserError: its settings, or its folder, cannot be used.
             StorageError: its folder cannot be written to.
         """
         make_directory(self._directory)
-        command = self._command(min(addresses, key=lambda address: "/ip4/127." not in address), run)
+        command = self._command(min(addresses, key=lambda address: "/ip4/127." not in address), run, invitation)
         pause_s, has_answered = _AGAIN_S[0], False
         try:
             while True:
@@ -114,12 +115,13 @@ class Gateway:
         status = self._status(child)
         return child.returncode == 0 and status is not None and status.finished
 
-    def _command(self, address: str, run: str) -> list[str]:
+    def _command(self, address: str, run: str, invitation: Path | None) -> list[str]:
         door = self._door
         files = () if door.certificate is None else ("--gateway-cert", str(door.certificate), "--gateway-key", str(door.key))
         data = () if self._data_root is None else ("--data-root", str(self._data_root))
         threads = () if self._threads is None else ("--threads", str(self._threads))
-        where = ("--initial-peers", address, "--run", run, "--listen", "none", "--dir", str(self._directory))
+        invited = () if invitation is None else ("--invitation", str(invitation))
+        where = ("--initial-peers", address, "--run", run, "--listen", "none", "--dir", str(self._directory), *invited)
         what = ("--gateway", door.address, *files, "--lease-only", "--gpus", "none", *data, *threads)
         # -P: a file or directory of the same name where the person happens to stand is not our program.
         return [sys.executable, "-P", "-m", "peer.cli", "join", *where, *what]

@@ -65,27 +65,31 @@ class AdmissionDesk:
             await asyncio.wait((self._writing,))
 
     async def _on_admission(self, caller: PublicKey, request: bytes) -> bytes:
-        if caller not in self._ledger().admitted:
+        key = caller
+        if request or caller not in self._ledger().admitted:
             if not request:
                 raise NotAdmitted("this key is not in")
             if self.faults.is_too_much(caller):
                 raise NotAdmitted("too much that is no good came from this key: try again in a minute")
             with noted(self.faults, caller):
-                await self._admit(caller, unpack(SignedAdmission, request, max_bytes=_MAX_REQUEST_BYTES))
-        return pack(SignedPass.sign(self._ledger().run, caller, self._identity))
+                key = await self._admit(caller, unpack(SignedAdmission, request, max_bytes=_MAX_REQUEST_BYTES))
+        return pack(SignedPass.sign(self._ledger().run, key, self._identity))
 
-    async def _admit(self, caller: PublicKey, signed: SignedAdmission) -> None:
-        """Put an admission into the log.
+    async def _admit(self, caller: PublicKey, signed: SignedAdmission) -> PublicKey:
+        """Put an admission into the log, unless its key is in already; return that key.
+
+        Who is in may bring one of another key: a gateway those of light contributors, which call no node.
 
         Raises:
-            EncodingError, SignatureError, LedgerError: it lets nobody in, or not the caller.
+            EncodingError, SignatureError, LedgerError: it lets nobody in, or another than a caller who is not in itself.
         """
-        if signed.open()[0].key != caller:
+        key = PublicKey(signed.open()[0].key)
+        if key != caller and caller not in self._ledger().admitted:
             raise EncodingError("an admission of another key than the one that brings it")
         async with self._turn:
             ledger = self._ledger()
-            if caller in ledger.admitted:  # it asked twice, and waited for the first answer here
-                return
+            if key in ledger.admitted:  # it asked twice, and waited for the first answer here
+                return key
             ledger.admitted.check(signed, ledger.round + 1)
             if ledger.finished or self._is_closed:
                 raise LedgerError("the run is finished, or its log is about to stop")
@@ -93,3 +97,4 @@ class AdmissionDesk:
             self._writing.add_done_callback(lambda task: task.cancelled() or task.exception())  # who hung up does not hear of it
             await asyncio.shield(self._writing)  # a caller who hangs up does not end it
             logger.info("key admitted entries=%d keys=%d", self._ledger().size, len(self._ledger().admitted.keys))
+        return key

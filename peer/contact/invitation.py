@@ -1,8 +1,14 @@
-"""What a volunteer was given to come into a run whose peers are invited, checked before anything is asked. No network."""
+"""What lets a volunteer into a run that not everybody may take part in, and what it is told where nothing does. No network."""
 
+from collections.abc import Collection
 from pathlib import Path
 
-from protocol.errors import UserError
+from protocol.admission import SignedAdmission, SignedPass
+from protocol.encoding import unpack
+from protocol.errors import RemoteFault, UserError
+from protocol.light import MAX_SIGNED_PASS_BYTES
+from protocol.manifest import Manifest
+from protocol.signing import Identity, peer_name
 from swarm.disk import load_identity
 from swarm.invitation import read_invitation
 
@@ -16,3 +22,50 @@ def check_invitation(told: str, identity: Path) -> None:
     token = read_invitation(told)
     if not token.secret and identity.exists() and load_identity(identity).public_key != token.invitation.read().holder:
         raise UserError("--invitation: it is for another key than yours; ask for one for the key that manta-peer identity shows")
+
+
+def admission_by(told: str, identity: Identity, run: bytes) -> SignedAdmission:
+    """Return the admission of one's own key by the invitation that a person gave.
+
+    Raises:
+        UserError: it is none, or to another run, or for another key.
+    """
+    token = read_invitation(told)
+    if token.invitation.read().run != run:
+        raise UserError(f"--invitation: it is to another run, {token.invitation.read().run.hex()}; give that run's address")
+    try:
+        return token.admission(identity)
+    except RemoteFault as error:
+        raise UserError(f"--invitation: {error}; ask for one for your own key, {peer_name(identity.public_key)}") from error
+
+
+def pass_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> SignedPass:
+    """Return the packed pass of ``key``.
+
+    Raises:
+        RemoteFault: it is none, or another key's, or none of the run's operators signed it.
+    """
+    shown = unpack(SignedPass, data, max_bytes=MAX_SIGNED_PASS_BYTES)
+    shown.check(run, key, operators)
+    return shown
+
+
+def not_listed(manifest: Manifest, identity: Identity) -> UserError:
+    """Return what a person is told whom the manifest does not list."""
+    return UserError(
+        f"the run {manifest.name} takes the peers that its manifest lists, and yours, {peer_name(identity.public_key)}, is none of "
+        "them: restore the key that is (manta-peer identity restore FILE), or ask its operator about another run"
+    )
+
+
+def not_invited(manifest: Manifest, identity: Identity) -> UserError:
+    """Return what a person is told who has no invitation."""
+    return UserError(
+        f"the run {manifest.name} takes invited peers only, and yours, {peer_name(identity.public_key)}, is not in: "
+        "ask its operator for an invitation (manta-aggregator invite makes one), and give it with --invitation FILE"
+    )
+
+
+def not_let_in(manifest: Manifest, error: Exception) -> UserError:
+    """Return what a person is told whose invitation is refused."""
+    return UserError(f"the invitation does not let you into {manifest.name} ({error}): ask who gave it for another")

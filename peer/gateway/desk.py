@@ -16,6 +16,7 @@ from automl.training.light import cheapest, covered_weights
 from automl.training.update import State
 from exact.coding import body_num_bytes
 from peer.cohort.seat import Seat
+from peer.gateway.entrance import Entrance
 from peer.gateway.seat import GatewaySeat, Gift
 from peer.gateway.work import Lent, Terms, Work
 from peer.training.work import ComputeThread
@@ -96,6 +97,7 @@ class GatewayDesk:
         most = max(self._steps, min(MAX_LEASE_LOTS, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples))
         self.max_return_bytes = max_return_bytes(most, body_num_bytes(CODEC, num_weights))
         self.keep_records: Callable[[SignedClaim, Records], Awaitable[None]] | None = None  # where audits may ask for them
+        self.entrance: Entrance | None = None  # in a run that not everybody may take part in
         self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
 
     # The gateway's own side.
@@ -188,13 +190,15 @@ class GatewayDesk:
         """Return a lease for the key of a packed SignedLeaseRequest, or why there is none.
 
         Raises:
-            RemoteFault: it is malformed, not signed, or for another run or gateway.
+            RemoteFault: it is malformed, not signed, or for another run or gateway; or its key is not in the run.
         """
         asked = unpack(SignedLeaseRequest, request, max_bytes=MAX_REQUEST_BYTES).open()
         if (asked.run, asked.gateway) != (self._run, self._identity.public_key):
             raise EncodingError("a request for another run, or to another gateway")
         if asked.key == self._identity.public_key:
             raise EncodingError("this is the gateway's own key: a light contributor needs one of its own")
+        if self.entrance is not None:
+            self.entrance.check(asked.key)
         self._asked_ms = self._now_ms()
         work = self._work
         if work is None or self._is_over:

@@ -21,10 +21,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from peer.gateway.desk import GatewayDesk
 from peer.training.work import now_ms
 from protocol.encoding import pack
-from protocol.errors import RemoteFault
-from protocol.light import BLOBS, LEASES, MAX_REQUEST_BYTES, RETURNS, WELCOME, WORDS
+from protocol.errors import RemoteFault, Unreachable
+from protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PASSES, RETURNS, WELCOME, WORDS
 from protocol.rates import Rates
 from swarm.door import Door
+from swarm.gate import NotAdmitted
 from swarm.http_server import answering
 from swarm.rates import network_of
 from swarm.traffic import PIECE_BYTES, Traffic
@@ -70,6 +71,7 @@ class _App:
         self._routed = Starlette(
             routes=[
                 Route(WELCOME, self._answering(self._welcome), methods=["GET"]),
+                Route(PASSES, self._answering(self._enter), methods=["POST"]),
                 Route(LEASES, self._answering(self._lease), methods=["POST"]),
                 Route(BLOBS + "/{digest}", self._answering(self._blob), methods=["GET"]),
                 Route(RETURNS, self._answering(self._take), methods=["POST"]),
@@ -115,6 +117,8 @@ class _App:
                 return await answer(request)
             except _Busy as error:
                 return PlainTextResponse(error.reason, error.status, {"Retry-After": str(error.retry_s)})
+            except NotAdmitted as error:
+                return PlainTextResponse(str(error)[:500], 403)
             except RemoteFault as error:
                 return PlainTextResponse(str(error)[:500], 400)
             except ClientDisconnect:
@@ -130,6 +134,14 @@ class _App:
 
     async def _welcome(self, _: Request) -> Response:
         return _bytes(self._desk.welcome)
+
+    async def _enter(self, request: Request) -> Response:
+        if self._desk.entrance is None:
+            raise _Busy(404, "everybody may take part in this run")
+        try:
+            return _bytes(pack(await self._desk.entrance.enter(await _body(request, MAX_ENTER_BYTES))))
+        except Unreachable as error:
+            raise _Busy(503, "the run's log does not answer the gateway") from error
 
     async def _lease(self, request: Request) -> Response:
         return _bytes(pack(await self._desk.lease(await _body(request, MAX_REQUEST_BYTES), _address(request))))

@@ -11,14 +11,16 @@ from automl.data.shards.sharded_images import ShardedImages
 from automl.training.course import RunCourse
 from peer.config import PeerConfig
 from peer.gateway.desk import GatewayDesk
+from peer.gateway.entrance import Entrance
 from peer.status import StatusBoard
 from peer.training.work import now_ms
-from protocol.admission import NO_STRANGERS
 from protocol.errors import UserError
 from protocol.manifest import Manifest, SignedManifest
 from protocol.private import NO_LEASES
 from protocol.signing import Identity
 from swarm.door import Door
+from swarm.gate import Gate
+from swarm.rpc import OwnNode
 from swarm.traffic import Traffic
 
 
@@ -26,16 +28,16 @@ def check_run(config: PeerConfig, manifest: Manifest) -> None:
     """Refuse a gateway in a run that cannot have one.
 
     Raises:
-        UserError: the run's data are private, or not everybody may take part in it.
+        UserError: the run's data are private.
     """
     if config.gateway and manifest.is_private:
         raise UserError(NO_LEASES)
-    if config.gateway and not manifest.admission.is_open:
-        raise UserError(NO_STRANGERS)
 
 
-def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int) -> GatewayDesk | None:
-    """Return the desk of a peer that is to be a gateway; None: it is not.
+def desk_of(
+    config: PeerConfig, node: OwnNode, identity: Identity, signed: SignedManifest, dataset: Dataset, num_weights: int
+) -> GatewayDesk | None:
+    """Return the desk of a peer that is to be a gateway; None: it is not. ``node`` is its node, held to whom the run admits.
 
     Raises:
         UserError: it cannot hand out samples of this data set.
@@ -44,7 +46,11 @@ def desk_of(config: PeerConfig, identity: Identity, signed: SignedManifest, data
         return None
     if isinstance(dataset, ShardedImages):
         raise refuse_sharded_images(dataset.name)
-    return GatewayDesk(identity, signed, RunCourse(signed.open()), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
+    manifest = signed.open()
+    desk = GatewayDesk(identity, signed, RunCourse(manifest), dataset, now_ms, num_weights, is_lease_only=config.lease_only)
+    if isinstance(node, Gate):
+        desk.entrance = Entrance(node, node.known, manifest, signed.run, now_ms)
+    return desk
 
 
 def refuse_sharded_images(name: str) -> UserError:

@@ -12,17 +12,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from protocol.admission import SignedPass
 from protocol.encoding import Record, pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.light import (
     BLOBS,
     LEASES,
     MAX_LEASE_BYTES,
+    MAX_SIGNED_PASS_BYTES,
     MAX_WELCOME_BYTES,
     MAX_WORD_BYTES,
+    PASSES,
     RETURNS,
     WELCOME,
     WORDS,
+    EnterRequest,
     LeaseAnswer,
     LightReturn,
     LightWord,
@@ -40,6 +44,10 @@ _MAX_REASON_BYTES = 500
 
 class NotKnown(RemoteFault):
     """The gateway knows nothing of what was asked for; it may have been started again."""
+
+
+class NotLetIn(RemoteFault):
+    """The run does not let this key in, as the gateway says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,15 @@ class GatewayClient:
             raise RemoteFault(f"{self.gateway.url} is {peer_name(welcome.gateway)}, not {self.gateway.name}")
         return welcome
 
+    def enter(self, request: EnterRequest) -> SignedPass:
+        """Return the pass of a key that shows what lets it in; the pass is not checked here.
+
+        Raises:
+            NotLetIn: nothing does.
+            Unreachable, RemoteFault: see ``welcome``; or the gateway reaches no log.
+        """
+        return self._record(SignedPass, PASSES, pack(request), MAX_SIGNED_PASS_BYTES)
+
     def lease(self, request: SignedLeaseRequest) -> LeaseAnswer:
         """Return the gateway's answer to a request for work.
 
@@ -163,6 +180,8 @@ class GatewayClient:
                 reason = _reason(error)
             if error.code == 404:
                 raise NotKnown(reason) from error
+            if error.code == 403:
+                raise NotLetIn(reason.removeprefix("HTTP 403 ")) from error
             if error.code in (408, 429, 500, 502, 503, 504):  # it is busy, or its proxy finds nobody
                 raise Unreachable(f"{self.gateway.url}: {reason}") from error
             raise RemoteFault(f"{self.gateway.url}: {reason}") from error

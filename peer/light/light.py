@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from automl.spaces.space import space_named
 from peer.light.client import GatewayClient, NotKnown
+from peer.light.entry import Entry
 from peer.light.status import LightBoard
 from peer.light.valve import LeaseOver, Valve
 from peer.light.work import Done, LightWork, NoUse
@@ -46,7 +47,7 @@ class _Pending:
 class Contributor:
     """One light contributor; for the thread that works."""
 
-    def __init__(self, identity: Identity, board: LightBoard, client: GatewayClient, valve: Valve, run: str | None) -> None:
+    def __init__(self, identity: Identity, board: LightBoard, client: GatewayClient, valve: Valve, run: str | None, entry: Entry) -> None:
         """Prepare.
 
         Args:
@@ -55,6 +56,7 @@ class Contributor:
             client: asks the gateways.
             valve: says when there may be lots.
             run: the id of the only run that is taken part in; None: any.
+            entry: leads into a run that not everybody may take part in.
         """
         self.status = board.status
         self._identity = identity
@@ -62,6 +64,7 @@ class Contributor:
         self._client = client
         self._valve = valve
         self._expected_run = run
+        self._entry = entry
         self._gateway: bytes | None = None  # its key, once it is known
         self._manifest: Manifest | None = None
         self._work: LightWork | None = None
@@ -132,7 +135,9 @@ class Contributor:
 
         Raises:
             Unreachable, RemoteFault: it is away, or not the one that was meant.
-            UserError: at the first meeting: it is of another run, or of one that this version cannot train or speak.
+            UserError: at the first meeting: it is of another run, or of one that this version cannot train or speak; at any: the run does
+                not let this key in, or does no more.
+            StorageError: the log's pass cannot be kept.
         """
         welcome = self._client.welcome()
         try:
@@ -144,6 +149,7 @@ class Contributor:
             if self._manifest is None:
                 raise UserError(f"{problem}; check --run and --gateway")
             raise EncodingError(problem)
+        self._entry.enter(self._client, manifest, run)
         if self._work is None:
             space_named(manifest.supernet)
             self._manifest, self._work = manifest, LightWork(manifest, run, self._identity)

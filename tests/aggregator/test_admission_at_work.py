@@ -12,8 +12,8 @@ from peer.config import PeerConfig
 from peer.contact.admission import enter
 from peer.contact.finding import NotThere
 from peer.store import PeerStore
-from protocol.admission import SignedAdmission, Token
-from protocol.encoding import pack
+from protocol.admission import SignedAdmission, SignedPass, Token
+from protocol.encoding import pack, unpack
 from protocol.errors import UserError
 from protocol.records import entry_of
 from protocol.signing import Identity, peer_name
@@ -82,6 +82,25 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
     found = verify_directory(directory)
     assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 3 + 3, {ALICE.public_key, CAROL.public_key})
     run(directory, monkeypatch, goes_on, INVITED)
+
+
+def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        run = program.operator._run.signed.run
+        token = Token.from_text(invitation(directory, None, None, keys=1, until_round=None, holder=None).text)
+        of_bob, of_alice = pack(token.admission(BOB)), pack(token.admission(ALICE))
+        with pytest.raises(Refused, match="another key than the one that brings it"):
+            await program.network.endpoint(ALICE.public_key).call(program.node.key, "admission", of_bob, timeout_s=20)
+        carol = await entered(program, CAROL)
+        for _ in range(2):
+            answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
+            unpack(SignedPass, answer, max_bytes=512).check(run, BOB.public_key, program.operator._log.ledger.manifest.operators)
+        with pytest.raises(Refused, match="used up"):
+            await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
+        assert program.operator._log.ledger.admitted.keys == (BOB.public_key,)
+        await ended_by_hand(program)
+
+    run(directory, monkeypatch, story, INVITED)
 
 
 def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,10 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 
+from aggregator.cli import main
 from aggregator.log.verify import verify_directory
+from aggregator.settings.sections import AdmissionSection
+from tests.command import typed
 from tests.swarm.processes import Programs, are_gone, processes_of, read_json, small_run, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -80,3 +83,32 @@ def test_a_light_contributor_earns_through_the_aggregators_own_gateway_which_is_
     found = verify_directory(tmp_path / "aggregator")
     assert found.credits[bytes.fromhex(str(programs.status("light")["key"]))] > 0
     assert found.credits[bytes.fromhex(str(after["key"]))] > 0
+
+
+def test_an_invited_light_contributor_earns_through_the_aggregators_own_gateway_and_one_who_is_not_ends_with_a_line(tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=4.0, min_open_s=3.0, max_open_s=6.0)
+    config = config.model_copy(update={"admission": AdmissionSection(how="invitation")})
+    with Programs(tmp_path, config) as programs:
+        run = programs.start_aggregator("--gateway", "127.0.0.1:0")["run"]
+        programs.wait_until(lambda: bool(programs.status("aggregator")["gateway"]), "its gateway answers")
+        url = programs.status("aggregator")["gateway"]
+        made = typed(main, "invite", "--dir", tmp_path / "aggregator", "--keys", 1, "--out", tmp_path / "invitation.txt")
+        assert made.exit_code == 0, made.errors
+        common = ("-P", "-m", "peer.cli", "join", "--light", "--gateway", url, "--run", run)
+        invited = ("--invitation", str(tmp_path / "invitation.txt"))
+        programs.start_command("light", *common, "--dir", str(tmp_path / "light"), *invited)
+        programs.wait_until(lambda: programs.status("light").get("taken", 0) > 0, "the log has work of the light contributor")
+        for name, more, why in (("stranger", (), "takes invited peers only"), ("late", invited, "used up: it was for 1 keys")):
+            programs.expect_end(name)
+            programs.start_command(name, *common, "--dir", str(tmp_path / name), *more)
+            assert programs.wait_for_end(name) == 2
+            assert why in programs.log(name).splitlines()[-1]
+        back = typed(main, "revoke", "--dir", tmp_path / "aggregator", "--peer", programs.status("light")["peer"])
+        assert back.exit_code == 0, back.errors
+        programs.expect_end("light")
+        assert programs.wait_for_end("light") == 2
+        assert "does not let your key in any more" in programs.log("light").splitlines()[-1]
+        last = int(programs.status("light")["round"])
+        programs.wait_for_round(last)
+    found = verify_directory(tmp_path / "aggregator")
+    assert found.credits[bytes.fromhex(str(programs.status("light")["key"]))] > 0

@@ -40,7 +40,7 @@ def _images(folder: Path) -> ShardedImages:
 def test_a_gateway_of_images_in_shards_is_refused_in_a_line(tmp_path: Path) -> None:
     config, signed = PeerConfig(gateway=("127.0.0.1:0",)), SignedManifest.sign(manifest_of(OPERATOR), OPERATOR)
     with pytest.raises(UserError, match=REFUSAL):
-        desk_of(config, PEER, signed, _images(tmp_path), 10)
+        desk_of(config, MemoryNetwork().endpoint(PEER.public_key), PEER, signed, _images(tmp_path), 10)
 
 
 def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path) -> None:

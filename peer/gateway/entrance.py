@@ -1,0 +1,82 @@
+"""Who may lease from a gateway in a run that not everybody may take part in: it shows the log what light contributors show it.
+
+What a gateway knows of who is in, it knows as every node does (``swarm.gate``); the log alone lets anybody in.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+
+from protocol.admission import SignedAdmission, SignedPass
+from protocol.admitted import Admitted
+from protocol.encoding import pack, unpack
+from protocol.errors import EncodingError
+from protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
+from protocol.manifest import Manifest
+from protocol.operators import Operators
+from protocol.signing import PublicKey
+from swarm import waits
+from swarm.gate import NOT_ADMITTED, Known, NotAdmitted
+from swarm.operator_line import OperatorLine
+from swarm.rpc import OwnNode, Refused
+
+METHOD = "admission"
+_REFUSED_MS = 60_000.0  # an invitation that the log refused is not brought again for so long
+_MAX_REFUSED = 1024
+
+
+class Entrance:
+    """A gateway's, in one run."""
+
+    def __init__(self, node: OwnNode, known: Known, manifest: Manifest, run: bytes, now_ms: Callable[[], float]) -> None:
+        """Let in whom ``known`` knows; ``node`` asks the log about others."""
+        self._known = known
+        self._manifest = manifest
+        self._run = run
+        self._now_ms = now_ms
+        self._named = Admitted(manifest, run)
+        self._line = OperatorLine(node, Operators.of(manifest, run))
+        self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # invitation -> when the log refused it, and why
+
+    def check(self, key: bytes) -> None:
+        """Refuse a key that is not in, as far as is known here: it has to ``enter`` first.
+
+        Raises:
+            NotAdmitted: so it is.
+        """
+        if PublicKey(key) not in self._known:
+            raise NotAdmitted(f"{NOT_ADMITTED}: this run is not open to everybody")
+
+    async def enter(self, request: bytes) -> SignedPass:
+        """Return the pass of the key of a packed EnterRequest, which may lease from now on.
+
+        Raises:
+            NotAdmitted: the run does not let it in.
+            RemoteFault: what it shows is malformed, not signed, or for something else.
+            Unreachable: the log does not answer.
+        """
+        asked = unpack(EnterRequest, request, max_bytes=MAX_ENTER_BYTES)
+        if asked.run != self._run:
+            raise EncodingError("a request for another run")
+        shown = asked.shown[0] if asked.shown else await self._given(asked.admission[0], asked.key)
+        self._known.learn(PublicKey(asked.key), shown)
+        return shown
+
+    async def _given(self, signed: SignedAdmission, key: bytes) -> SignedPass:
+        """Return what the log gives for an admission; what can be seen to be none is not brought to it."""
+        admission, invitation = signed.open()
+        if admission.key != key or invitation.run != self._run or not self._named.may_invite(invitation.issuer):
+            raise NotAdmitted("the invitation is for another key, to another run, or signed by a key that may not invite")
+        digest = admission.invitation.digest
+        if digest in self._refused and self._now_ms() < self._refused[digest][0] + _REFUSED_MS:
+            raise NotAdmitted(self._refused[digest][1])
+        try:
+            answer = await self._line.call(METHOD, pack(signed), timeout_s=waits.CALL_S)
+        except Refused as error:
+            self._refused.pop(digest, None)
+            self._refused[digest] = self._now_ms(), str(error)
+            if len(self._refused) > _MAX_REFUSED:
+                self._refused.popitem(last=False)
+            raise NotAdmitted(str(error)) from error
+        shown = unpack(SignedPass, answer, max_bytes=MAX_SIGNED_PASS_BYTES)
+        shown.check(self._run, key, self._manifest.operators)
+        return shown

@@ -1,0 +1,180 @@
+"""Light contributors come into a run of invited peers through a gateway over HTTP, and in no other way."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
+
+from peer.gateway.entrance import METHOD, Entrance
+from peer.gateway.http import serving
+from peer.light.client import GatewayClient, GatewayUrl, NotLetIn
+from peer.light.entry import Entry
+from peer.store import PeerStore
+from protocol.admission import INVITATION, LIST, AdmissionRule, Invitation, SignedAdmission, SignedInvitation, SignedPass, Token
+from protocol.admitted import Admitted
+from protocol.encoding import pack, unpack
+from protocol.errors import RemoteFault, Unreachable, UserError
+from protocol.light import EnterRequest, LeaseRequest, SignedLeaseRequest
+from protocol.signing import Identity, PublicKey, sha256
+from swarm.door import Door
+from swarm.gate import Known
+from swarm.memory import MemoryNetwork
+from tests.memory_log import OPERATOR
+from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, play
+
+INVITED = AdmissionRule(INVITATION)
+ALICE, BOB, CAROL = LIGHTS[:3]
+
+
+class Invited:
+    """A gateway of a run of invited peers, its HTTP, and a log that lets keys in by the ledger's own rule."""
+
+    def __init__(self, gateway: Gateway, address: str) -> None:
+        self.gateway, self.run, self.manifest = gateway, gateway.signed.run, gateway.manifest
+        self.address = address
+        self.asked: list[bytes] = []
+        self.out: set[bytes] = set()
+        self.admitted = Admitted(self.manifest, self.run)
+        network = MemoryNetwork()
+        self.log = network.endpoint(OPERATOR.public_key)
+        known = Known(self.manifest, self.run, self.admitted.__contains__, self.out.__contains__)
+        node = network.endpoint(GATEWAY.public_key)
+        gateway.desk.entrance = Entrance(node, known, self.manifest, self.run, lambda: gateway.now_ms)
+
+    async def open(self) -> None:
+        await self.log.serve(METHOD, self._on_admission)
+
+    async def _on_admission(self, _caller: PublicKey, request: bytes) -> bytes:
+        signed = unpack(SignedAdmission, request, max_bytes=2048)
+        self.asked.append(request)
+        return pack(SignedPass.sign(self.run, self.admitted.take(signed, 1), OPERATOR))
+
+    def token(self, keys: int = 1, issuer: Identity = OPERATOR, run: bytes | None = None) -> Token:
+        secret = os.urandom(32)
+        holder = Identity(secret).public_key
+        made = Invitation(run or self.run, issuer.public_key, holder, keys, 5, os.urandom(16))
+        return Token(SignedInvitation.sign(made, issuer), secret)
+
+    async def enter(self, identity: Identity, directory: Path, told: str | None = None) -> None:
+        """Do what a light contributor does when it meets its gateway."""
+        client, entry = GatewayClient([GatewayUrl.of(self.address)]), Entry(identity, PeerStore(directory), told)
+        await asyncio.to_thread(entry.enter, client, self.manifest, self.run)
+
+    async def lease(self, identity: Identity) -> bool:
+        """Return whether the gateway has a lease for a key, or would have one if it had work."""
+        request = LeaseRequest(self.run, GATEWAY.public_key, identity.public_key, 0, 0)
+        client = GatewayClient([GatewayUrl.of(self.address)])
+        return bool((await asyncio.to_thread(client.lease, SignedLeaseRequest.sign(request, identity))).lease)
+
+
+def over_http(story: Callable[[Invited], Awaitable[None]], rule: AdmissionRule = INVITED) -> None:
+    async def whole(gateway: Gateway) -> None:
+        async with serving(gateway.desk, Door("127.0.0.1", 0)) as address:
+            invited = Invited(gateway, address)
+            await invited.open()
+            await gateway.convene()
+            await story(invited)
+
+    play(whole, admission=rule)
+
+
+def test_an_invited_key_leases_and_comes_back_by_its_pass_and_no_other_leases(tmp_path: Path) -> None:
+    async def story(invited: Invited) -> None:
+        token = invited.token()
+        with pytest.raises(NotLetIn, match="not open to everybody"):
+            await invited.lease(ALICE)
+        await invited.enter(ALICE, tmp_path / "alice", token.to_text())
+        assert await invited.lease(ALICE)
+        await invited.enter(ALICE, tmp_path / "alice")  # its pass is enough from now on, also where the gateway is another one
+        assert len(invited.asked) == 1
+        with pytest.raises(UserError, match="takes invited peers only"):
+            await invited.enter(BOB, tmp_path / "bob")
+        with pytest.raises(NotLetIn):
+            await invited.lease(BOB)
+
+    over_http(story)
+
+
+def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_at_most(tmp_path: Path) -> None:
+    async def story(invited: Invited) -> None:
+        token = invited.token()
+        await invited.enter(ALICE, tmp_path / "alice", token.to_text())
+        for _ in range(3):
+            with pytest.raises(UserError, match=r"used up: it was for 1 keys.*ask who gave it"):
+                await invited.enter(BOB, tmp_path / "bob", token.to_text())
+        assert len(invited.asked) == 2
+        invited.gateway.now_ms += 61_000
+        with pytest.raises(UserError, match="used up"):
+            await invited.enter(BOB, tmp_path / "bob", token.to_text())
+        assert len(invited.asked) == 3
+
+    over_http(story)
+
+
+def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) -> None:
+    async def story(invited: Invited) -> None:
+        client = GatewayClient([GatewayUrl.of(invited.address)])
+        of_bob = invited.token().admission(BOB)
+        bad = {
+            "may not invite": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(issuer=CAROL).admission(ALICE),)),
+            "for another key": EnterRequest(invited.run, ALICE.public_key, (), (of_bob,)),
+            "to another run": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(run=sha256(b"run")).admission(ALICE),)),
+        }
+        for why, request in bad.items():
+            with pytest.raises(NotLetIn, match=why):
+                await asyncio.to_thread(client.enter, request)
+        forged = SignedPass.sign(invited.run, ALICE.public_key, CAROL)
+        with pytest.raises(RemoteFault, match="signature"):
+            await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (forged,), ()))
+        another = SignedPass.sign(sha256(b"run"), ALICE.public_key, OPERATOR)
+        with pytest.raises(RemoteFault, match="another run"):
+            await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (another,), ()))
+        assert not invited.asked
+        with pytest.raises(NotLetIn):
+            await invited.lease(ALICE)
+
+    over_http(story)
+
+
+def test_a_key_that_is_out_leases_no_more_and_is_told_so(tmp_path: Path) -> None:
+    async def story(invited: Invited) -> None:
+        await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
+        assert await invited.lease(ALICE)
+        invited.out.add(ALICE.public_key)
+        with pytest.raises(NotLetIn):
+            await invited.lease(ALICE)
+        with pytest.raises(UserError, match="does not let your key in any more"):
+            await invited.enter(ALICE, tmp_path / "alice")
+
+    over_http(story)
+
+
+def test_while_the_log_is_away_a_light_contributor_waits(tmp_path: Path) -> None:
+    async def story(invited: Invited) -> None:
+        invited.gateway.desk.entrance = Entrance(
+            MemoryNetwork().endpoint(GATEWAY.public_key),
+            Known(invited.manifest, invited.run, lambda _key: False),
+            invited.manifest,
+            invited.run,
+            lambda: 0.0,
+        )
+        with pytest.raises(Unreachable, match="log does not answer"):
+            await invited.enter(ALICE, tmp_path / "alice", invited.token().to_text())
+
+    over_http(story)
+
+
+def test_a_listed_key_leases_without_showing_anything_and_another_is_told_before_it_asks(tmp_path: Path) -> None:
+    async def story(invited: Invited) -> None:
+        await invited.enter(ALICE, tmp_path / "alice")
+        assert await invited.lease(ALICE)
+        with pytest.raises(UserError, match="takes the peers that its manifest lists"):
+            await invited.enter(BOB, tmp_path / "bob")
+        with pytest.raises(NotLetIn):
+            await invited.lease(BOB)
+
+    over_http(story, AdmissionRule(LIST, (ALICE.public_key,)))
