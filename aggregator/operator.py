@@ -7,6 +7,7 @@ DIR/extras.waiting    findings that the next round will have (see ``aggregator.r
 DIR/snapshots/        model and optimiser state of the newest rounds
 DIR/records/          in a run whose claims are audited: records of lots, of the newest rounds, as peers gave them
 DIR/monitor/          what is written down for the monitor; nothing depends on it
+DIR/operators/        where there are several: what this one has signed and promised (see ``aggregator.operators.store``)
 DIR/lock              locked while an aggregator (or a peer) runs on DIR
 DIR/listen            the address it listened on last: a restart comes back where peers look for it
 DIR/status.json       where the run stands, for other programs
@@ -23,20 +24,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from aggregator.admitting import held_to_admission
 from aggregator.attendants.gateway import Gateway
 from aggregator.attendants.gateway_key import check_gateway_key, invitation_for
 from aggregator.attendants.onlookers import Onlookers
 from aggregator.attendants.watched import Watched
 from aggregator.control import Stopping
 from aggregator.early import check_key
-from aggregator.listening import LastAddress, best_first
+from aggregator.introduction import introduction, join_lines
+from aggregator.listening import LastAddress
 from aggregator.log.announcing import Announcing
 from aggregator.log.backup import RUN_FILE
 from aggregator.log.cosigning import CosigningDesk
 from aggregator.log.fence import Fence
 from aggregator.log.heads import HeadsDesk
 from aggregator.log.storage import DATABASE, refuse_handed_over
-from aggregator.monitor.door import address_to_show, open_door
+from aggregator.monitor.door import open_door
 from aggregator.operators.contact import Contact
 from aggregator.operators.etcd import Etcd
 from aggregator.operators.joining import join
@@ -55,12 +58,10 @@ from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.weights import Weights
 from aggregator.rounds.writing import AuditSettings, Writing
 from aggregator.settings.config import RunConfig, load_run_file, template
-from aggregator.settings.sizes import held_bytes, in_words
 from aggregator.status import OperatorStatus
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.training.update import self_test
-from exact.coding import body_num_bytes
 from protocol.admission import INVITATION
 from protocol.errors import LedgerError, StorageError, Unreachable, UserError
 from protocol.operators import Operators
@@ -74,7 +75,6 @@ from swarm.distances import serve_pings
 from swarm.door import Door
 from swarm.exits import told_to_stop
 from swarm.farewells import say_farewell
-from swarm.gate import Gate, Known, stranger_told
 from swarm.local_runs import LocalRun, listed
 from swarm.log_client import serve_manifest
 from swarm.node import Node
@@ -186,7 +186,9 @@ class Operator:
         if look.door is not None:
             self.status.monitor = look.door.url
         self._write_status()
-        self._say_where(addresses)
+        look.join = join_lines(self._log.ledger, addresses)
+        for line in introduction(self.status, self._log.ledger, self._follower.num_weights, self._config.follower.keep_bodies, look.join):
+            self._say(line)
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))
             works = (
@@ -221,7 +223,7 @@ class Operator:
         """Answer peers from now on; what they hand in is taken once the fence is lifted, by the operator whose turn it is to write."""
         log, look = self._log, self._onlookers
         self._weights = Weights(log, self._run.bodies, self._follower.num_weights)
-        gate = await self._gate(node)
+        gate = await held_to_admission(node, lambda: log.ledger)
         watched = Watched(gate, look.tally)
         self._make = partial(self._new_writing, gate, identity, shelf, node.rates.address_of)
         self._measures = Measures(self._directory / "measures")
@@ -325,40 +327,6 @@ class Operator:
         self._news.committed()
         self._write_status()
 
-    async def _gate(self, node: Node) -> OwnNode:
-        """Return the node, held to whom the run admits; where that is everybody the node as it is."""
-        manifest = self._log.ledger.manifest
-        if manifest.admission.is_open:
-            return node
-        gate = Gate(
-            node,
-            Known(
-                manifest,
-                self._run.signed.run,
-                lambda key: key in self._log.ledger.admitted,
-                lambda key: self._log.ledger.admitted.is_out(key),
-            ),
-            None,
-            stranger_told(manifest),
-        )
-        await gate.open()
-        return gate
-
-    def _say_where(self, addresses: tuple[str, ...]) -> None:
-        """Say where the run stands, and how others come to it."""
-        self._say(f"run {self.status.name} id {self.status.run}")
-        self._say(f"round {self._log.ledger.round} of {self.status.num_rounds}, {self._log.ledger.size} entries in the log")
-        self._say_sizes()
-        own_data = " --private-data DIR" if self._log.ledger.manifest.is_private else ""
-        self._onlookers.join = tuple(
-            f"manta-peer join --gpus all --initial-peers {address} --run {self.status.run}{own_data}" for address in best_first(addresses)
-        )
-        self._say("volunteers join with:")
-        for line in self._onlookers.join:
-            self._say(f"  {line}")
-        if self.status.monitor is not None:
-            self._say(f"monitor: {address_to_show(self.status.monitor, self.status.run)}")
-
     async def _start_node(self, identity: Identity, identity_path: Path, listen: str | None, initial_peers: Sequence[str]) -> Node:
         listening = [self._address.choose(listen)]
         limits = self._config.limits.calls()
@@ -408,15 +376,6 @@ class Operator:
             await writing.work(kept)
         finally:
             self._writing = None
-
-    def _say_sizes(self) -> None:
-        """Say what bodies take on the disk and in memory."""
-        exchange, keep = self._log.ledger.manifest.exchange, self._config.follower.keep_bodies
-        body = body_num_bytes(exchange.codec, self._follower.num_weights)
-        held = held_bytes(exchange.codec, self._follower.num_weights, exchange.max_rows)
-        kept = f"{in_words(body)} each, {in_words(keep * body)} for every contribution a round"
-        self._say(f"bodies of the newest {keep} rounds stay on the disk: {kept}")
-        self._say(f"bodies of the open round and the next are in memory: {in_words(held)} at most")
 
     async def _until_stopped(self, node: Node, told: "asyncio.Future[None]", background: "list[asyncio.Task[None]]") -> None:
         ends: set[asyncio.Future[None] | asyncio.Future[BaseException]] = {told, self._broken, *background}

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from protocol.signing import PublicKey
 from swarm.rpc import Endpoint, Handler
+from swarm.through import Through
 
 MAX_HEARD = 4096  # keys
 
@@ -71,18 +72,13 @@ class Tally:
             self._heard.popitem(last=False)
 
 
-class Watched:
+class Watched(Through):
     """An endpoint, each of whose calls is counted. Implements ``swarm.rpc.Endpoint``."""
 
     def __init__(self, endpoint: Endpoint, tally: Tally) -> None:
         """Count what comes through this object, whatever else uses ``endpoint``."""
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._tally = tally
-
-    @property
-    def key(self) -> PublicKey:
-        """See ``Endpoint.key``."""
-        return self._endpoint.key
 
     async def serve(self, method: str, handler: Handler) -> None:
         """See ``Endpoint.serve``."""
@@ -99,15 +95,3 @@ class Watched:
 
         self._tally.serves(method)
         await self._endpoint.serve(method, counted)
-
-    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
-        """See ``Endpoint.call``."""
-        return await self._endpoint.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
-
-    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
-        """See ``Endpoint.publish``."""
-        await self._endpoint.publish(name, value, ttl_s=ttl_s)
-
-    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
-        """See ``Endpoint.lookup``."""
-        return await self._endpoint.lookup(name)

@@ -16,25 +16,21 @@ from protocol.signing import PublicKey
 from swarm import waits
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
 from swarm.tasks import unless
+from swarm.through import Through
 
 FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, DUTIES)
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
-class Switch:
+class Switch(Through):
     """Implements ``swarm.rpc.Endpoint``. ``writer`` says who writes; None: nobody that is known."""
 
     def __init__(self, endpoint: Endpoint, writer: Callable[[], PublicKey | None]) -> None:
         """Prepare; ``start`` answers from then on."""
-        self._endpoint = endpoint
+        super().__init__(endpoint)
         self._writer = writer
         self._handlers: dict[str, Handler] = {}
         self._another = asyncio.Event()  # writes: set once, and then another event
-
-    @property
-    def key(self) -> PublicKey:
-        """See ``Endpoint.key``."""
-        return self._endpoint.key
 
     async def start(self, among_operators: Callable[[Handler], Handler]) -> None:
         """Answer, or pass on, from now on; what is passed on here is taken from operators only."""
@@ -85,15 +81,3 @@ class Switch:
         if handler is None:
             raise Busy("this operator does not write")
         return await handler(PublicKey(forwarded.caller), forwarded.request)
-
-    async def call(self, key: PublicKey, method: str, request: bytes, *, timeout_s: float, large_answer: bool = False) -> bytes:
-        """See ``Endpoint.call``."""
-        return await self._endpoint.call(key, method, request, timeout_s=timeout_s, large_answer=large_answer)
-
-    async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
-        """See ``Endpoint.publish``."""
-        await self._endpoint.publish(name, value, ttl_s=ttl_s)
-
-    async def lookup(self, name: str) -> dict[PublicKey, bytes]:
-        """See ``Endpoint.lookup``."""
-        return await self._endpoint.lookup(name)

@@ -1,0 +1,23 @@
+"""An operator's node, held to whom its own log admits: it needs nobody's word for that."""
+
+from collections.abc import Callable
+
+from protocol.ledger import Ledger
+from swarm.gate import Gate, Known, stranger_told
+from swarm.rpc import OwnNode
+
+
+async def held_to_admission(node: OwnNode, ledger: Callable[[], Ledger]) -> OwnNode:
+    """Return the node as it answers those whom the run admits; where that is everybody the node as it is.
+
+    Args:
+        node: this operator's.
+        ledger: returns the log's ledger as it is published.
+    """
+    manifest, run = ledger().manifest, ledger().run
+    if manifest.admission.is_open:
+        return node
+    known = Known(manifest, run, lambda key: key in ledger().admitted, lambda key: ledger().admitted.is_out(key))
+    gate = Gate(node, known, None, stranger_told(manifest))
+    await gate.open()
+    return gate

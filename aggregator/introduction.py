@@ -1,0 +1,32 @@
+"""What an operator's program says when it begins: which run this is, where it stands, what it takes, and how others come to it."""
+
+from collections.abc import Iterator, Sequence
+
+from aggregator.listening import best_first
+from aggregator.monitor.door import address_to_show
+from aggregator.settings.sizes import held_bytes, in_words
+from aggregator.status import OperatorStatus
+from exact.coding import body_num_bytes
+from protocol.ledger import Ledger
+
+
+def join_lines(ledger: Ledger, addresses: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what volunteers type to come to the run at ``addresses``, the line that most can use first."""
+    own_data = " --private-data DIR" if ledger.manifest.is_private else ""
+    run = ledger.run.hex()
+    return tuple(f"manta-peer join --gpus all --initial-peers {address} --run {run}{own_data}" for address in best_first(addresses))
+
+
+def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_bodies: int, join: Sequence[str]) -> Iterator[str]:
+    """Yield the lines; bodies of ``keep_bodies`` rounds of ``num_weights`` weights stay on the disk, ``join`` are ``join_lines``."""
+    exchange = ledger.manifest.exchange
+    body, held = body_num_bytes(exchange.codec, num_weights), held_bytes(exchange.codec, num_weights, exchange.max_rows)
+    kept = f"{in_words(body)} each, {in_words(keep_bodies * body)} for every contribution a round"
+    yield f"run {status.name} id {status.run}"
+    yield f"round {ledger.round} of {status.num_rounds}, {ledger.size} entries in the log"
+    yield f"bodies of the newest {keep_bodies} rounds stay on the disk: {kept}"
+    yield f"bodies of the open round and the next are in memory: {in_words(held)} at most"
+    yield "volunteers join with:"
+    yield from (f"  {line}" for line in join)
+    if status.monitor is not None:
+        yield f"monitor: {address_to_show(status.monitor, status.run)}"
