@@ -24,6 +24,7 @@ from peer.contact.spread import Spread
 from peer.crew.crew import Crew
 from peer.faults import verdict
 from peer.gateway.desk import GatewayDesk
+from peer.gateway.payroll import Payroll
 from peer.limits.absence import Absences
 from peer.rounds.base_work import BaseWork
 from peer.rounds.belonging import Belongings
@@ -47,11 +48,11 @@ from peer.training.workbench import Workbench
 from protocol.accounts import Fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.pace import Pace
-from protocol.records import Round
+from protocol.records import Round, SignedClaim
 from protocol.rounds import Phase, RoundMachine
 from protocol.signing import Identity
 from swarm.blobs import Shelf
-from swarm.log_client import LogClient
+from swarm.log_client import LogClient, OwnRow
 from swarm.rpc import OwnNode
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
@@ -141,8 +142,10 @@ class PeerLoop:
         crew.watch(self._crew_changed, board.say)
         self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing)
         self._records = OwnRecords.of(node, self.log.line, self.manifest, store.records_path(self.run_id))
-        if gateway is not None and self._records is not None:
-            gateway.keep_records = self._records.keep
+        if gateway is not None:
+            gateway.payroll = Payroll(self.log, gateway.has_claim_of)
+            if self._records is not None:
+                gateway.keep_records = self._records.keep
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
             self.manifest,
@@ -175,7 +178,7 @@ class PeerLoop:
             board,
             lap,
             on_news=self._on_news,
-            on_counted=lambda *counted: self._credit.counted(*counted),
+            on_counted=self._counted,
         )
         self._credit = Credit(
             signed,
@@ -252,6 +255,11 @@ class PeerLoop:
             show=self._word.show_away,
             far_ahead=self._one_history.look_soon,
         )
+
+    def _counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
+        self._credit.counted(round_, claim, row)
+        if self._gateway is not None and self._gateway.payroll is not None:
+            self._gateway.payroll.counted(round_, row)
 
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
@@ -370,6 +378,8 @@ class PeerLoop:
                 self._catching_up.stop()
                 await self._commits.close()
                 await self._credit.close()
+                if self._gateway is not None and self._gateway.payroll is not None:
+                    await self._gateway.payroll.close()
                 if self._gateway is not None:
                     self._gateway.close()
                 await self._others.cohort.close()

@@ -107,6 +107,20 @@ def paused_line(why: Mapping[str, str]) -> str:
     return f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed"
 
 
+def credit_fields(word: CreditWord) -> dict[str, Any]:
+    """Return what a status shows of the log's word."""
+    return {
+        "credit": word.credit,
+        "credit_round": word.round,
+        "credit_final": word.final,
+        "credit_pending": word.pending,
+        "credit_until": word.until,
+        "credit_void": word.void,
+        "credit_faults": [plain_fault(each) for each in word.faults],
+        "is_proven": bool(word.proven),
+    }
+
+
 class StatusBoard:
     """Shows a ``PeerStatus`` as it changes."""
 
@@ -170,18 +184,7 @@ class StatusBoard:
         faults = [plain_fault(each) for each in word.faults]
         if faults and faults != self.status.credit_faults:
             self.say(f"credit was taken back: {'; '.join(map(fault_line, faults))}: the log says so, and its findings are entries of it")
-        self.update(
-            credit=word.credit,
-            credit_round=word.round,
-            credit_final=word.final,
-            credit_pending=word.pending,
-            credit_until=word.until,
-            credit_void=word.void,
-            credit_faults=faults,
-            is_proven=bool(word.proven),
-            credit_checked=checked,
-            credit_rounds=rounds,
-        )
+        self.update(**credit_fields(word), credit_checked=checked, credit_rounds=rounds)
 
     def earned(self, round_: int, earned: int, *, is_checked: bool) -> None:
         """Show what a round that counted this peer paid, computed here or as the log says."""

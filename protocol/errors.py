@@ -27,6 +27,7 @@ MantaError
 │   │   ├── OtherSize             with a proof that does not begin where it stands
 │   │   └── OtherTree             as large as the last one that it signed, and another: the log has two histories
 │   ├── NotKnown              a gateway knows nothing of a lease's work (peer.light.client)
+│   ├── NotLetIn              a gateway's run does not let this key in (peer.light.client)
 │   ├── AskAnother            an operator cannot do what is asked now, another one may (swarm.operator_line)
 │   └── Refused               a node answered a call with no (swarm.rpc)
 ├── Weather               nobody's: skip the round, go on

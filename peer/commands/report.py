@@ -177,6 +177,7 @@ def _lines_of_light(shown: _Shown, state: str) -> Iterator[str]:
     run = f"run {shown.name} ({shown.run[:16]})" if shown.run else "no run yet"
     yield f"light contributor {shown.peer} in {run}: {state}, round {shown.round} of {shown.num_rounds}"
     yield f"the log has {shown.samples_taken} samples of {shown.taken} leases; {shown.lost} came to nothing"
+    yield from _lines_of_credit(shown)
     if shown.limits:
         yield f"limits: {listed(shown.limits)}"
     if shown.gateway:

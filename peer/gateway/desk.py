@@ -17,6 +17,7 @@ from automl.training.update import State
 from exact.coding import body_num_bytes
 from peer.cohort.seat import Seat
 from peer.gateway.entrance import Entrance
+from peer.gateway.payroll import Payroll
 from peer.gateway.seat import GatewaySeat, Gift
 from peer.gateway.work import Lent, Terms, Work
 from peer.training.work import ComputeThread
@@ -98,6 +99,7 @@ class GatewayDesk:
         self.max_return_bytes = max_return_bytes(most, body_num_bytes(CODEC, num_weights))
         self.keep_records: Callable[[SignedClaim, Records], Awaitable[None]] | None = None  # where audits may ask for them
         self.entrance: Entrance | None = None  # in a run that not everybody may take part in
+        self.payroll: Payroll | None = None  # where the log can be asked
         self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
 
     # The gateway's own side.
@@ -183,6 +185,10 @@ class GatewayDesk:
     def close(self) -> None:
         """This peer leaves now."""
         self._forget()
+
+    def has_claim_of(self, contribution: bytes, key: bytes) -> bool:
+        """Return whether one of the newest contributions of this gateway has a claim of a light contributor's key."""
+        return key in self._rosters.get(contribution, frozenset())
 
     # What contributors ask.
 

@@ -27,6 +27,7 @@ from protocol.rates import Rates
 from swarm.door import Door
 from swarm.gate import NotAdmitted
 from swarm.http_server import answering
+from swarm.light_pay import PAY
 from swarm.rates import network_of
 from swarm.traffic import PIECE_BYTES, Traffic
 
@@ -76,6 +77,7 @@ class _App:
                 Route(BLOBS + "/{digest}", self._answering(self._blob), methods=["GET"]),
                 Route(RETURNS, self._answering(self._take), methods=["POST"]),
                 Route(WORDS + "/{name}", self._answering(self._word), methods=["GET"]),
+                Route(PAY + "/{contribution}/{key}", self._answering(self._pay), methods=["GET"]),
             ]
         )
 
@@ -171,6 +173,14 @@ class _App:
     async def _word(self, request: Request) -> Response:
         found = self._desk.word(_digest(request.path_params["name"]))
         return PlainTextResponse("not known here", 404) if found is None else _bytes(pack(found))
+
+    async def _pay(self, request: Request) -> Response:
+        contribution, key = (_digest(request.path_params[name]) for name in ("contribution", "key"))
+        try:
+            found = None if self._desk.payroll is None else await self._desk.payroll.pay(contribution, key)
+        except Unreachable as error:
+            raise _Busy(503, "the run's log does not answer the gateway") from error
+        return PlainTextResponse("not known here", 404) if found is None else _bytes(found)
 
 
 def _address(request: Request) -> str:

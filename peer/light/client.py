@@ -34,6 +34,7 @@ from protocol.light import (
     Welcome,
 )
 from protocol.signing import peer_name, sha256
+from swarm.light_pay import MAX_PAY_BYTES, PAY, LightPay
 from swarm.traffic import PIECE_BYTES
 
 _SHORT_S = 30.0  # for a request whose answer is short; a lease waits for its samples to be read
@@ -161,6 +162,15 @@ class GatewayClient:
             Unreachable, RemoteFault: see ``welcome``.
         """
         return self._record(LightWord, f"{WORDS}/{name.hex()}", None, MAX_WORD_BYTES)
+
+    def pay(self, contribution: bytes, key: bytes) -> LightPay:
+        """Return what a round paid for a key's claim in a contribution, and what the log says of it; nothing of it is proven yet.
+
+        Raises:
+            NotKnown: no round counted it yet, as far as the gateway knows.
+            Unreachable, RemoteFault: see ``welcome``.
+        """
+        return self._record(LightPay, f"{PAY}/{contribution.hex()}/{key.hex()}", None, MAX_PAY_BYTES)
 
     def _record(self, kind: type[Record], path: str, data: bytes | None, max_bytes: int, timeout_s: float = _SHORT_S) -> Record:
         return unpack(kind, self._request(path, data, max_bytes, timeout_s), max_bytes=max_bytes)

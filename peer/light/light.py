@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from automl.spaces.space import space_named
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.entry import Entry
+from peer.light.pay import Pay, last_look
 from peer.light.status import LightBoard
 from peer.light.valve import LeaseOver, Valve
 from peer.light.work import Done, LightWork, NoUse
+from peer.store import PeerStore
 from protocol.errors import EncodingError, OtherVersion, RemoteFault, Unreachable, UserError
 from protocol.exchange import MAX_OPEN_MS
 from protocol.light import Fate, Lease, LeaseRequest, LightWord, SignedLeaseRequest
@@ -47,16 +49,27 @@ class _Pending:
 class Contributor:
     """One light contributor; for the thread that works."""
 
-    def __init__(self, identity: Identity, board: LightBoard, client: GatewayClient, valve: Valve, run: str | None, entry: Entry) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        store: PeerStore,
+        board: LightBoard,
+        client: GatewayClient,
+        valve: Valve,
+        *,
+        run: str | None,
+        invitation: str | None,
+    ) -> None:
         """Prepare.
 
         Args:
             identity: whose claims these are.
+            store: keeps what it earned.
             board: shows it.
             client: asks the gateways.
             valve: says when there may be lots.
             run: the id of the only run that is taken part in; None: any.
-            entry: leads into a run that not everybody may take part in.
+            invitation: that the person gave; None: none.
         """
         self.status = board.status
         self._identity = identity
@@ -64,7 +77,9 @@ class Contributor:
         self._client = client
         self._valve = valve
         self._expected_run = run
-        self._entry = entry
+        self._store = store
+        self._entry = Entry(identity, store, invitation)
+        self._pay: Pay | None = None  # once the run is known
         self._gateway: bytes | None = None  # its key, once it is known
         self._manifest: Manifest | None = None
         self._work: LightWork | None = None
@@ -96,6 +111,9 @@ class Contributor:
             self.write()
             if not self.status.finished and wait_s > 0:
                 self._valve.wait(min(max(wait_s, _PAUSE_S[0]), _PAUSE_S[1]))
+        if self._pay is not None:
+            last_look(self._pay, self._client)
+            self.write()
 
     def _once(self) -> float:
         """Meet the gateway where it is not known; ask what became of earlier returns; do a lease. Return how long there is nothing to do.
@@ -106,6 +124,8 @@ class Contributor:
         if self._gateway is None:
             self._meet()
         waits_s = [self._look_after(pending) for pending in list(self._pending)]
+        if self._pay is not None:
+            self._pay.look(self._client)
         if self._valve.is_paused:
             self.status.phase = "paused"
             return min([_PAUSE_S[1], *waits_s])
@@ -153,6 +173,7 @@ class Contributor:
         if self._work is None:
             space_named(manifest.supernet)
             self._manifest, self._work = manifest, LightWork(manifest, run, self._identity)
+            self._pay = Pay(welcome.manifest, self._identity.public_key, self._store, self._board)
             self._expected_run = self.status.run = run.hex()
             self.status.name, self.status.num_rounds = manifest.name, manifest.num_rounds
             self._board.say(f"run {manifest.name} ({run.hex()[:16]}) as light contributor {self.status.peer[-8:]}")
@@ -269,6 +290,8 @@ class Contributor:
             self._lost(pending, f"its gateway shows a ticket that does not hold: {error}")
             return True
         status, done = self.status, pending.done
+        if self._pay is not None:
+            self._pay.counts(word.contribution[0].digest, done.back.claim)
         status.taken, status.samples_taken, status.loss = status.taken + 1, status.samples_taken + done.samples, done.loss
         lots = len(done.back.lots)
         self._board.say(

@@ -18,7 +18,6 @@ from peer.control import Control
 from peer.dashboard.picture import Sitter
 from peer.early import check_light, check_light_limits
 from peer.light.client import GatewayClient, GatewayUrl
-from peer.light.entry import Entry
 from peer.light.light import Contributor
 from peer.light.status import LightBoard, LightStatus
 from peer.light.traffic import BlockingTraffic
@@ -92,7 +91,7 @@ async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bo
         board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex()), voice)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())
         client = GatewayClient([GatewayUrl.of(text) for text in config.gateway], meter)
-        contributor = Contributor(identity, board, client, valve, config.run, Entry(identity, store, config.invitation))
+        contributor = Contributor(identity, store, board, client, valve, run=config.run, invitation=config.invitation)
         sitter, limited = Sitter(voice), LimitedLight(valve, board, traffic)
         sitter.sits(limited.fields)
         async with Control(store.directory, limiter, sitter.picture):

@@ -31,6 +31,19 @@ class LightStatus:
     lost: int = 0  # leases that came to nothing
     samples_taken: int = 0
     loss: float | None = None
+    credit: int | None = None  # these as in ``peer.status.PeerStatus``, by way of the gateway
+    credit_round: int = 0
+    credit_final: int = 0
+    credit_pending: int = 0
+    credit_until: int = 0
+    credit_void: int = 0
+    credit_faults: list[dict[str, Any]] = field(default_factory=list)
+    is_proven: bool | None = None
+    credit_checked: int = 0
+    credit_rounds: int = 0
+    earned_round: int = 0
+    earned: int = 0
+    earned_checked: bool = False
     bytes_down: int = 0
     bytes_up: int = 0
     finished: bool = False

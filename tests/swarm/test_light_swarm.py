@@ -1,5 +1,6 @@
 """Light contributors in a real swarm: their keys have credit in the log, and they go on when their gateway is killed and started again."""
 
+import json
 import os
 import signal
 import socket
@@ -13,6 +14,7 @@ pytest.importorskip("uvicorn", reason="the extra swarm is not installed")
 from aggregator.cli import main
 from aggregator.log.verify import verify_directory
 from aggregator.settings.sections import AdmissionSection
+from peer.cli import main as peer_main
 from tests.command import typed
 from tests.swarm.processes import Programs, are_gone, processes_of, read_json, small_run, wait_for
 
@@ -44,6 +46,7 @@ def test_light_contributors_earn_through_a_gateway_that_is_killed_and_comes_back
         before = {name: int(programs.status(name)["taken"]) for name in LIGHTS}
         programs.start_peer("gateway", "cohort-0", "--gateway", address)
         programs.wait_until(lambda: all_have(before), "they go on")
+        programs.wait_until(lambda: all(programs.status(name)["credit"] for name in LIGHTS), "they know what they earned")
         taken = {name: programs.status(name) for name in LIGHTS}
         last = max(int(status["round"]) for status in taken.values())
         programs.wait_for_round(last)
@@ -53,7 +56,12 @@ def test_light_contributors_earn_through_a_gateway_that_is_killed_and_comes_back
             assert "left the run" in programs.log(name)
     found = verify_directory(tmp_path / "aggregator")
     for name in LIGHTS:
-        assert found.credits[bytes.fromhex(str(taken[name]["key"]))] > 0
+        credit = found.credits[bytes.fromhex(str(taken[name]["key"]))]
+        shown = typed(peer_main, "credits", "--dir", tmp_path / name, "--verify", "--json")
+        assert shown.exit_code == 0, shown.errors
+        (of_run,) = json.loads(shown.output)["runs"]
+        assert {one["known_by"] for one in of_run["rounds"]} == {"claims"}
+        assert 0 < of_run["final"] <= credit
 
 
 def test_a_light_contributor_earns_through_the_aggregators_own_gateway_which_is_killed_and_ends_with_it(tmp_path: Path) -> None:

@@ -1,0 +1,126 @@
+"""What a light contributor learns of its pay: a pay slip for each claim that a round counted, proven here, and the log's word.
+
+Both come by way of its gateway. What can be proven is, before it is kept; the word stays a word, as for any peer.
+"""
+
+import logging
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+
+from automl.training.asked import AskedCourse
+from peer.light.client import GatewayClient, NotKnown
+from peer.light.status import LightBoard
+from peer.rounds.credit_file import REMEMBERED, Kept, credit_bytes, read_credit
+from peer.rounds.slips import SlipFolder
+from peer.status import credit_fields
+from peer.store import PeerStore
+from protocol.earnings import earned
+from protocol.errors import MantaError, RemoteFault
+from protocol.manifest import SignedManifest
+from protocol.operators import Operators
+from protocol.receipts import open_round_receipt
+from protocol.records import SignedClaim
+from protocol.slips import Slip, prove
+from swarm.light_pay import LightPay
+
+_OWED = 8  # claims whose pay is waited for, the newest ones
+_AGAIN_S = (4.0, 30.0)  # until a gateway that does not know it yet is asked again, at first and later
+
+logger = logging.getLogger("manta.light")
+
+
+@dataclass
+class _Owed:
+    contribution: bytes
+    claim: SignedClaim
+    ask_s: float
+    pause_s: float = _AGAIN_S[0]
+
+
+class Pay:
+    """One light contributor's, in one run; for the thread that works."""
+
+    def __init__(self, signed: SignedManifest, key: bytes, store: PeerStore, board: LightBoard) -> None:
+        """Know what was kept at the last time.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._manifest, self._run, self._key = signed.open(), signed.run, key
+        self._course = AskedCourse(self._manifest)
+        self._store = store
+        self._board = board
+        self._slips = SlipFolder(store.slips_path(signed.run))
+        self._slips.begin(signed)
+        self._owed: deque[_Owed] = deque(maxlen=_OWED)
+        self._kept = Kept()
+        if (data := store.credit.load(signed.run)) is not None:
+            try:
+                self._kept = read_credit(data)
+            except RemoteFault as error:  # the log says it again
+                logger.warning("what was kept of the credit is damaged reason=%s", error)
+        self._show()
+
+    def counts(self, contribution: bytes, claim: SignedClaim) -> None:
+        """The log has a claim in hand: a round will count it."""
+        self._owed.append(_Owed(contribution, claim, time.monotonic() + _AGAIN_S[0]))
+
+    def look(self, client: GatewayClient, *, at_once: bool = False) -> None:
+        """Ask for what is due.
+
+        Raises:
+            Unreachable: the gateway is away.
+            StorageError: the disk refuses.
+        """
+        for owed in list(self._owed):
+            if at_once or time.monotonic() >= owed.ask_s:
+                try:
+                    self._take(owed, client.pay(owed.contribution, self._key))
+                    self._owed.remove(owed)
+                except NotKnown:
+                    owed.pause_s = min(2 * owed.pause_s, _AGAIN_S[1])
+                    owed.ask_s = time.monotonic() + owed.pause_s
+                except RemoteFault as error:
+                    self._owed.remove(owed)
+                    self._board.say(f"no pay slip: what the gateway shows of it does not hold: {error}")
+
+    def _take(self, owed: _Owed, pay: LightPay) -> None:
+        """Keep what a round paid, once it is proven.
+
+        Raises:
+            RemoteFault: it is not.
+            StorageError: the disk refuses.
+        """
+        entry = open_round_receipt(pay.receipt, Operators.of(self._manifest, self._run)).round
+        paid = (earned(self._manifest, self._course, entry, pay.claims[0]).get(self._key, 0),) if pay.claims else pay.word.earned
+        slip = Slip(pay.receipt, pay.row, pay.contribution, owed.claim, pay.claims, paid)
+        prove(slip, self._manifest, self._run, self._course)
+        self._slips.keep(entry.round, slip)
+        kept = self._kept
+        if not kept.word or pay.word.round >= kept.word[0].round:
+            kept = replace(kept, word=(pay.word,))
+        if pay.claims and entry.round not in kept.newest:
+            newest = (*kept.newest, entry.round)[-REMEMBERED:]
+            kept = replace(kept, checked=kept.checked + paid[0], num_checked=kept.num_checked + 1, newest=newest)
+        self._kept = kept
+        self._store.credit.save(self._run, credit_bytes(kept))
+        status = self._board.status
+        if paid and entry.round >= status.earned_round:
+            status.earned_round, status.earned, status.earned_checked = entry.round, paid[0], bool(pay.claims)
+        self._show()
+
+    def _show(self) -> None:
+        status, kept = self._board.status, self._kept
+        status.credit_checked, status.credit_rounds = kept.checked, kept.num_checked
+        if kept.word:
+            for name, value in credit_fields(kept.word[0]).items():
+                setattr(status, name, value)
+
+
+def last_look(pay: Pay, client: GatewayClient) -> None:
+    """Ask once more, at the end; a gateway that is gone changes nothing."""
+    try:
+        pay.look(client, at_once=True)
+    except MantaError as error:
+        logger.info("pay not told at the end reason=%s", error)
