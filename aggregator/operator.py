@@ -282,6 +282,7 @@ class Operator:
         write: Write | None = None,
         store: Store | None = None,
     ) -> Writing:
+        settings = self._config.follower
         writing = Writing(
             gate,
             endpoint,
@@ -297,7 +298,7 @@ class Operator:
             self._on_measure,
             write=write,
             store=store,
-            audit=AuditSettings(self._config.follower.audit_share, self._data_root, self._say),
+            audit=AuditSettings(settings.audit_share, self._data_root, self._say, round(settings.audit_disk_gb * 1e9)),
         )
         writing.intake.broken.add_done_callback(lambda broken: self._stop(broken.result()))
         self._onlookers.write(writing.closing, writing.intake.faults)

@@ -8,6 +8,7 @@ from protocol.encoding import pack
 from protocol.signing import Digest, sha256
 
 MAX_ROUND = 2**40
+DIGEST_BYTES = 32
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -28,7 +29,7 @@ def check_digest(value: bytes, what: str) -> None:
     Raises:
         ValueError: the digest is refused.
     """
-    require(len(value) == 32, f"{what} has {len(value)} bytes, not 32")
+    require(len(value) == DIGEST_BYTES, f"{what} has {len(value)} bytes, not {DIGEST_BYTES}")
 
 
 def check_name(value: str, what: str) -> None:

@@ -5,6 +5,7 @@ was learnt, and the residual that was used. Who made the claim keeps those that 
 (docs/protocol.md, section 27). They are float32, little-endian; nothing here knows what is in them.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protocol.audits import Trust
@@ -60,3 +61,16 @@ def vectors_asked(trust: Trust, beacon: bytes, signed_digest: bytes, claim: Clai
         asked += [each.vector for each in (steps if whole else steps[step : step + 1])]
     asked += [claim.vector, claim.residual]
     return tuple(dict.fromkeys(digest for digest in asked if digest))
+
+
+def are_answered_for(claims: Sequence[Claim], *, is_sparse: bool) -> bool:
+    """Return whether a founder could check all that the body of a contribution of these claims is made of.
+
+    Alone it can. Of one step and a dense codec each member gives the vector that its claim names. Of several steps all have learnt the
+    same; who adds the same residual gives the same.
+    """
+    if len(claims) == 1:
+        return True
+    if claims[0].local_steps == 1:
+        return not is_sparse
+    return all(claim.residual == claims[0].residual for claim in claims)

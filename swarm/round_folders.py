@@ -15,6 +15,11 @@ class NoRoom(RemoteFault):
     """The budget is spent on rounds that are not older."""
 
 
+def folder_of(directory: Path, round_: int) -> Path:
+    """Return the folder of a round in one directory."""
+    return directory / f"{round_:08d}"
+
+
 class RoundFolders:
     """The folders of one directory. Not for several threads at once."""
 
@@ -39,7 +44,7 @@ class RoundFolders:
 
     def path(self, round_: int) -> Path:
         """Return the folder of a round."""
-        return self._directory / f"{round_:08d}"
+        return folder_of(self._directory, round_)
 
     def make_room(self, round_: int, num_bytes: int) -> None:
         """Make sure that there is room for so many bytes more of a round; older rounds go, if there has to be.

@@ -27,7 +27,7 @@ from protocol.signing import PublicKey
 from protocol.vectors import ASK, MAX_ASK_BYTES, PAGE_BYTES, AskVector
 from swarm import waits
 from swarm.disk import disk_errors, make_directory
-from swarm.round_folders import RoundFolders
+from swarm.round_folders import RoundFolders, folder_of
 from swarm.rpc import Endpoint
 
 Vector = NDArray[np.float32]
@@ -103,11 +103,7 @@ class VectorsFolder:
     def read(self, claim: bytes, digest: bytes) -> Vector | None:
         """Return a vector (N,), which has its digest; None: it is not here, or damaged."""
         path = self._path(claim, digest)
-        try:
-            found = None if path is None else np.fromfile(path, "<f4").astype(np.float32, copy=False)
-        except OSError:
-            return None
-        return found if found is not None and vector_digest(found) == digest else None
+        return None if path is None else _read(path, digest)
 
     def page(self, claim: bytes, digest: bytes, first: int) -> bytes | None:
         """Return ``PAGE_BYTES`` of a vector from the byte ``first`` on, or what there is; None: nothing, or the vector is not here."""
@@ -235,6 +231,19 @@ class VectorPart:
             self._is_over = True
             self._part.unlink(missing_ok=True)
             self._folder._give_back(self._round, self._num_bytes)
+
+
+def read_vector(directory: Path, round_: int, claim: bytes, digest: bytes) -> Vector | None:
+    """Return a vector (N,) out of a folder that another process may be writing into; None: it is not there, or damaged."""
+    return _read(folder_of(directory, round_) / claim.hex() / digest.hex(), digest)
+
+
+def _read(path: Path, digest: bytes) -> Vector | None:
+    try:
+        found = np.fromfile(path, "<f4").astype(np.float32, copy=False)
+    except OSError:
+        return None
+    return found if vector_digest(found) == digest else None
 
 
 async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder) -> None:

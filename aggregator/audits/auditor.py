@@ -4,6 +4,7 @@ It reads what the aggregator writes anyway: snapshots, the kept contributions, a
 network, and signs nothing; what its answers lead to is ``aggregator.audits.desk``'s.
 """
 
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,24 +12,31 @@ from pathlib import Path
 from torch import Tensor
 
 from aggregator.attendants.computing import be
-from aggregator.audits.jobs import MISSED, Found, Job, JobFolder
+from aggregator.audits.jobs import MISSED, VECTORS, Found, Job, JobFolder
 from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.rounds.bodies import Bodies, Kept
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
 from automl.data.dataset import Dataset
-from automl.training.auditing import Mismatch
+from automl.training.auditing import Mismatch, check_records, check_steps
 from automl.training.course import RunCourse
-from automl.training.recomputing import Finding, Given, Recomputer, Recomputers
+from automl.training.following import follow, tensor_of
+from automl.training.given import NOTHING, Finding, Given, Vectors
+from automl.training.recomputing import Recomputer, Recomputers
 from automl.training.snapshot import load_snapshot
 from automl.training.update import State, state_digest, teacher_digest
 from exact.coding import body_num_bytes, parse
+from exact.residuals import Vector
 from protocol.audits import DIFFERS, HOLDS, LOT, MAX_KEPT_ROUNDS, SUM
 from protocol.errors import SamplesMissing, UserError
+from protocol.evidence import Records
+from protocol.exchange import codec_named
 from protocol.manifest import Manifest
-from protocol.records import Claim, LotRecord, SignedClaim
+from protocol.records import Claim, SignedClaim
 from swarm.records import RecordsFolder
+from swarm.vectors import read_vector
 
 _LOOK_S = 0.25
+_NONE = Records((), ())
 
 
 class Gone(Exception):
@@ -44,6 +52,7 @@ class Auditor:
         self._directory = directory
         self._course = RunCourse(manifest)
         self._codec = manifest.exchange.codec
+        self._is_sparse = codec_named(self._codec).is_sparse
         self._recomputers = Recomputers(manifest, dataset)
         self._num_weights = self._recomputers.num_weights
         self._records = RecordsFolder(directory / RECORDS, kept_rounds=MAX_KEPT_ROUNDS, max_bytes=0)
@@ -64,28 +73,62 @@ class Auditor:
     def _found(self, job: Job, claim: Claim) -> tuple[Finding, int]:
         """Return what was found, and how many lots that takes."""
         records = self._records_of(job.claim)
-        recomputer = self._recomputer(job, claim)
+        try:
+            check_records(self._manifest, self._course.plan, claim, records.lots)
+            check_steps(claim, records)
+        except Mismatch as error:
+            return Finding(False, NOTHING, math.inf, str(error)), 0
         if job.check == LOT:
-            return recomputer.lot(claim, records, job.lot), 1
+            return self._recomputer(job, claim, self._weights(job, records)).lot(claim, records.lots, job.lot), 1
+        is_by_records = job.check == SUM and claim.local_steps == 1 and not self._is_sparse and not job.deep
+        given = self._given(job, self._records_of if is_by_records else {job.claim: records}.get)
+        if is_by_records:
+            return self._recomputer(job, claim, job.state).sum(given, claim), 0
+        state, vectors = self._state(claim.round - 1, job.state), self._vectors(job, claim)
         if job.check == SUM:
-            return recomputer.sum(self._given(job, self._records_of), claim), 0
-        return recomputer.whole(self._given(job, lambda _: records), claim, records), len(records)
+            return follow(self._manifest, self._course.plan, given, claim, state, vectors, job.step), 0
+        try:
+            return self._recomputer(job, claim, job.state).whole(given, claim, state, vectors), len(records.lots)
+        finally:
+            self._recomputers.forget()  # what is loaded now are the weights of some step
 
-    def _records_of(self, signed: SignedClaim) -> tuple[LotRecord, ...]:
+    def _records_of(self, signed: SignedClaim) -> Records:
         records = self._records.records(signed)
         if records is None:
             raise Gone("its records are not here any more")
-        return records.lots
+        return records
 
-    def _recomputer(self, job: Job, claim: Claim) -> Recomputer:
-        """Return what computes lots of the claim's key on the claim's base."""
+    def _vectors(self, job: Job, claim: Claim) -> Vectors:
+        """Return what reads a vector that was shown, whichever claim of the contribution has it."""
+        every = self._listed(job).header.contribution.open().claims
 
-        def weights() -> tuple[Tensor, Tensor | None]:
+        def read(named: bytes, digest: bytes) -> Vector:
+            for each in dict.fromkeys((named, *every)):
+                vector = read_vector(self._directory / VECTORS, claim.round, each, digest)
+                if vector is not None and len(vector) == self._num_weights:
+                    return vector
+            raise Gone("a vector that it names is not here any more")
+
+        return read
+
+    @staticmethod
+    def _weights(job: Job, records: Records) -> bytes:
+        """Return the digest of the weights of a lot's step, where they are others than the base's; else of the base's state."""
+        step = records.lots[job.lot].step
+        return records.steps[step].state if step else job.state
+
+    def _recomputer(self, job: Job, claim: Claim, weights: bytes) -> Recomputer:
+        """Return what computes lots of the claim's key: on the claim's base, or on the weights of this digest."""
+
+        def loaded() -> tuple[Tensor, Tensor | None]:
             state = self._state(claim.round - 1, job.state)
             teacher = teacher_digest(state, self._course.plan)
-            return state.parameters, None if teacher is None else self._state(self._course.plan.teacher_round or 0, teacher).parameters
+            taught = None if teacher is None else self._state(self._course.plan.teacher_round or 0, teacher).parameters
+            if weights == job.state:
+                return state.parameters, taught
+            return tensor_of(self._vectors(job, claim)(job.claim.digest, weights)), taught
 
-        return self._recomputers.of(claim, job.state, weights)
+        return self._recomputers.of(claim, (job.state, weights), loaded)
 
     def _state(self, round_: int, digest: bytes) -> State:
         """Return a committed state, from its snapshot.
@@ -102,8 +145,12 @@ class Auditor:
             raise Gone(f"{path.name} is another state than the log has")
         return state
 
-    def _given(self, job: Job, records_of: Callable[[SignedClaim], tuple[LotRecord, ...]]) -> Given:
-        """Return the contribution that lists the claim."""
+    def _listed(self, job: Job) -> Kept:
+        """Return the contribution that lists the claim.
+
+        Raises:
+            Gone: it is not here any more.
+        """
         round_, kept = self._kept
         if round_ != job.round:
             kept = {one.header.contribution.digest: one for one in self._bodies.read(job.round)}
@@ -111,10 +158,16 @@ class Auditor:
         one = kept.get(job.contribution)
         if one is None:
             raise Gone("its contribution is not here any more")
+        return one
+
+    def _given(self, job: Job, records_of: Callable[[SignedClaim], Records | None]) -> Given:
+        """Return the contribution that lists the claim."""
+        one = self._listed(job)
         claims = tuple(signed.open() for signed in one.header.claims)
-        records = tuple(records_of(signed) for signed in one.header.claims)
+        records = tuple(records_of(signed) or _NONE for signed in one.header.claims)
         coverage = self._course.coverage(claims[0].round, claims[0].cohort)
-        return Given(parse(self._codec, one.body, self._num_weights), job.floor, claims, records, coverage)
+        body = parse(self._codec, one.body, self._num_weights)
+        return Given(one.header.contribution.open(), one.body, body, job.floor, claims, records, coverage)
 
 
 def work(auditor: Auditor, jobs: JobFolder, share: float) -> None:

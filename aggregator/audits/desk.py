@@ -1,10 +1,9 @@
 """What the log finds out of the claims in its tables: which questions are due, their records, the answers, and the findings that follow.
 
-A question is due once the commit after a claim's table is there, which says what is asked (``protocol.trust``). Records that the claim's
-key has not given are asked of it, then of its founder. Whoever says in three rounds that it has none, or hands out others, and whoever does
-not answer for nearly as long as it has to keep them, withholds them. Lots are computed in a process of its own
-(``aggregator.audits.auditor``). Beside what is asked of a claim its contribution's body is compared with the records of all claims in it:
-that costs next to nothing.
+A question is due once the commit after a claim's table is there, which says what is asked (``protocol.trust``). What its key has to show
+for it is asked of it (``aggregator.audits.shown``). Lots are computed in a process of its own (``aggregator.audits.auditor``). Beside what
+is asked of a claim its contribution's body is compared with what the claims in it say: of one step and a dense codec with the records of
+their lots, which costs next to nothing; else with the vectors that they name.
 
 Where peers audit for the run (``aggregator.audits.volunteers``), most of it is left to them, and nobody is accused before they were asked.
 
@@ -21,20 +20,19 @@ from pathlib import Path
 from aggregator.attendants.attendants import Attendant, Patience
 from aggregator.audits.doubts import Doubt, Doubts, OpenClaim
 from aggregator.audits.jobs import FOLDER, MISSED, Found, Job, JobFolder
+from aggregator.audits.shown import Shown
 from aggregator.audits.tables import Tables
 from aggregator.audits.trust_file import TrustFile
 from aggregator.audits.volunteers import Volunteers
 from aggregator.log.log import Log
 from protocol.audits import HOLDS, LOT, SUM, WITHHELD, Finding, LotEvidence, SignedFinding
 from protocol.closing import NotTaken
-from protocol.errors import LedgerError, RemoteFault, StorageError, UserError, Weather
+from protocol.errors import LedgerError, StorageError, UserError
 from protocol.evidence import evidence_of
 from protocol.records import Header, SignedClaim
-from protocol.signing import Identity, PublicKey, peer_name
+from protocol.signing import Identity, peer_name
 from protocol.standing import Due
 from protocol.trust import Question
-from swarm.records import RecordsFolder, fetch_records
-from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 from swarm.tasks import together, within
 
@@ -43,8 +41,8 @@ AGAIN_S = 60.0  # after a fault of the disk under the audits' folder
 _PROGRAM = "aggregator.audits.auditor"
 _NICENESS = 5  # findings are due within some rounds
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)  # where all cores are busy its libraries may take long; it holds no lock
-REFUSALS = 3  # rounds in which a key says that it has not got its records
-_AT_ONCE = 8  # keys that are asked for records
+_AT_ONCE = 8  # claims whose keys are asked
+_THERE = 4  # rounds after its table: who has a claim there was asked three times while it was there
 
 logger = logging.getLogger("manta.audits")
 
@@ -68,35 +66,32 @@ class Audits:
 
     def __init__(
         self,
-        endpoint: Endpoint,
         identity: Identity,
         log: Log,
-        folder: RecordsFolder,
+        shown: Shown,
         jobs: JobFolder,
         *,
         take: Callable[[SignedFinding], Awaitable[None]],
         say: Callable[[str], None],
-        shown: TrustFile | None = None,
+        told: TrustFile | None = None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare.
 
         Args:
-            endpoint: asks for records.
             identity: signs findings.
             log: has the tables.
-            folder: has the records that were given.
+            shown: has what was given of records and vectors, and asks for what was not.
             jobs: is shared with the process that computes.
             take: hands a finding to the log, which may refuse it by a LedgerError, or have no room for it now.
             say: prints a line for the person.
-            shown: is told after each commit what it all comes to.
+            told: is told after each commit what it all comes to.
             rng: draws what is looked at here though volunteers look at it too; None: nobody can foresee it.
         """
-        self._shown = shown
-        self._endpoint = endpoint
+        self._told = told
         self._identity = identity
         self._log = log
-        self._folder = folder
+        self._shown = shown
         self._jobs = jobs
         self._take = take
         self._say = say
@@ -151,13 +146,14 @@ class Audits:
                     self._look()
                     for doubt in self._doubts.ripe(self._note_again):
                         await self._hand_in(doubt.one, doubt.question, doubt.finding, doubt.reason)
-                    if self._shown is not None:
-                        await self._shown.tell(self._log.ledger, self._volunteers.due(), asdict(self.totals))
-                    await asyncio.to_thread(self._folder.prune, self._looked_at)
+                    if self._told is not None:
+                        await self._told.tell(self._log.ledger, self._volunteers.due(), asdict(self.totals))
+                    await asyncio.to_thread(self._shown.prune, self._looked_at)
                 if self._got_in < self._looked_at and (getting is None or getting.done()):
                     if getting is not None:
                         getting.result()
-                    getting = asyncio.create_task(self._get_records())
+                    self._got_in = self._looked_at
+                    getting = asyncio.create_task(self._get_shown())
                 # The threads have lists of their own: what is open changes meanwhile, as records are got.
                 await asyncio.to_thread(self._ask, list(self._open.values()))
                 for name, found in await asyncio.to_thread(self._answers, [name for one in self._open.values() for name in one.jobs]):
@@ -180,12 +176,12 @@ class Audits:
             if question in self._seen or own not in due.panel or any(vote.auditor == own for vote in due.votes):
                 continue
             signed, header = self._tables.claim(claimed.round, claimed.digest)
-            self._compare_body(header, claimed.round, claimed.row)
+            self._compare_body(due, signed, header)
             if self._volunteers.are_left(due):
                 self.totals.left += question not in self._left
                 self._left[question] = claimed.round
                 continue
-            self._note(question, signed, header, claimed.round, claimed.row)
+            self._note(question, signed, header, claimed.round, claimed.row, due.beacon)
         self._forget_before(round_ - self._kept_rounds)
 
     def _forget_before(self, oldest: int) -> None:
@@ -197,58 +193,72 @@ class Audits:
                 self.totals.missed += len(one.questions)
                 self._forget(digest)
 
-    def _compare_body(self, header: Header, round_: int, row: int) -> None:
-        """Note that the body of a contribution with a claim that is due is to be compared with the records in it."""
+    def _compare_body(self, due: Due, signed: SignedClaim, header: Header) -> None:
+        """Note that a contribution with a claim that is due is to be compared with what the claims in it say.
+
+        Where that takes vectors, each claim that is due answers for its own, and the founder for the body; else the founder for all.
+        """
         founder = header.contribution.open().founder
         own = next(each for each in header.claims if self._log.ledger.verified.claim(each).key == founder)
-        of_sum = Question(own.digest, SUM, 0)
-        if of_sum not in self._seen:
-            self._note(of_sum, own, header, round_, row)
+        for each in dict.fromkeys((own, signed)) if self._shown.is_by_vectors else (own,):
+            of_sum = Question(each.digest, SUM, 0)
+            if of_sum not in self._seen:
+                self._note(of_sum, each, header, due.claimed.round, due.claimed.row, due.beacon)
 
-    def _note(self, question: Question, signed: SignedClaim, header: Header, round_: int, row: int) -> None:
+    def _goes_deeper(self, one: OpenClaim) -> bool:
+        """Whether vectors say whose fault it is that a body is not what records of lots add up to."""
+        return len(one.every) > 1 and not self._shown.is_by_vectors and not one.is_deep
+
+    def _look_deeper(self, one: OpenClaim) -> None:
+        """Have all members of a contribution show what they gave."""
+        for signed, _ in one.every:
+            self._note(Question(signed.digest, SUM, 0), signed, one.header, one.round, one.row, one.beacon)
+            self._open[signed.digest].is_deep = True
+
+    def _note(self, question: Question, signed: SignedClaim, header: Header, round_: int, row: int, beacon: bytes) -> None:
         self._seen[question] = round_
         if signed.digest not in self._open:
-            self._open[signed.digest] = OpenClaim(signed, self._log.ledger.verified.claim(signed), header, round_, row)
+            every = tuple((each, self._log.ledger.verified.claim(each)) for each in header.claims)
+            opened = self._log.ledger.verified.claim(signed)
+            self._open[signed.digest] = OpenClaim(signed, opened, header, every, round_, row, beacon)
             self.totals.claims += 1
         self._open[signed.digest].questions.add(question)
 
     def _note_again(self, doubt: Doubt) -> None:
         one = doubt.one
-        self._note(doubt.question, one.claim, one.header, one.round, one.row)
+        self._note(doubt.question, one.claim, one.header, one.round, one.row, one.beacon)
 
     def _forget(self, digest: bytes) -> None:
         for name in self._open.pop(digest).jobs:
             self._jobs.forget(name)
 
-    # Records.
+    # What is shown.
 
-    async def _get_records(self) -> None:
-        """Ask for records that were not given, once a round and key."""
-        round_ = self._got_in = self._looked_at
-        lacking = [one for one in self._open.values() if not one.jobs and not self._folder.has(one.claim)]
+    async def _get_shown(self) -> None:
+        """Ask for what was not given, once a round and claim."""
+        round_, open_ = self._got_in, [one for one in self._open.values() if not one.jobs]
+        lacking = await asyncio.to_thread(lambda: [one for one in open_ if self._shown.lacks(one)])
         for start in range(0, len(lacking), _AT_ONCE):
-            await together(*(self._get_records_of(one, round_) for one in lacking[start : start + _AT_ONCE]))
+            await together(*(self._get_shown_of(one, round_) for one in lacking[start : start + _AT_ONCE]))
         self.rounds_asked += 1
 
-    async def _get_records_of(self, one: OpenClaim, round_: int) -> None:
-        for key in dict.fromkeys((one.opened.key, one.opened.founder)):
-            try:
-                for page in await fetch_records(self._endpoint, PublicKey(key), one.claim):
-                    await asyncio.to_thread(self._folder.keep, page)
-                return
-            except (Weather, NoRoom) as error:
-                logger.info("no records round=%d reason=%s", one.round, error)
-            except RemoteFault as error:
-                logger.info("no records round=%d reason=%s", one.round, error)
-                one.refusals += key == one.opened.key
-        is_late = round_ - one.round >= self._kept_rounds - 1  # what is found has to be in the log in time
-        if one.refusals >= REFUSALS or is_late:
-            question = min((each for each in one.questions if each.check != SUM), default=None)
-            if question is not None:
-                self.totals.withheld += 1
-                await self._find(one, question, WITHHELD, b"", ())
-            if one.claim.digest in self._open:
-                self._forget(one.claim.digest)
+    async def _get_shown_of(self, one: OpenClaim, round_: int) -> None:
+        lost = await self._shown.get(one, round_, self._was_there(one))
+        if lost is None:
+            return
+        if lost.withheld is not None:
+            self.totals.withheld += 1
+            await self._find(one, lost.withheld, WITHHELD, b"", ())
+        else:
+            self.totals.missed += sum(question.check != SUM for question in one.questions)
+        if one.claim.digest in self._open:
+            self._forget(one.claim.digest)
+
+    def _was_there(self, one: OpenClaim) -> bool:
+        """Return whether a claim's key took part long after it could be asked about it."""
+        tables = self._log.ledger.standing.tables
+        late = [table for round_, table in tables.items() if round_ >= one.round + _THERE]
+        return any(claimed.key == one.opened.key for table in late for claimed in table.values())
 
     # Answers.
 
@@ -256,11 +266,11 @@ class Audits:
         """Put what can be answered to the process that computes."""
         ledger = self._log.ledger
         for one in open_:
-            if one.jobs or not self._folder.has(one.claim):
+            if one.jobs:
                 continue
             base = one.opened.round - 1
             for question in sorted(one.questions):
-                if question.check == SUM and not all(self._folder.has(each) for each in one.header.claims):
+                if not self._shown.is_ready(one, question):
                     continue
                 job = Job(
                     claim=one.claim,
@@ -270,6 +280,8 @@ class Audits:
                     contribution=one.header.contribution.digest,
                     floor=ledger.floor_at(base),
                     state=ledger.state_at(base),
+                    step=self._shown.step_of(one),
+                    deep=int(one.is_deep),
                 )
                 self._jobs.ask(job)
                 one.jobs[job.name] = question
@@ -292,6 +304,8 @@ class Audits:
             self._doubts.drop(question)
             self.totals.missed += 1
             logger.warning("not audited round=%d reason=%s", one.round, found.reason)
+        elif question.check == SUM and found.outcome != HOLDS and self._goes_deeper(one):
+            self._look_deeper(one)
         elif question.check != SUM or found.outcome != HOLDS:  # a sum that holds is no more than what there has to be
             evidence = await asyncio.to_thread(self._evidence, one, question)
             await self._find(one, question, found.outcome, found.projection, evidence, found.reason)
@@ -301,7 +315,7 @@ class Audits:
     def _evidence(self, one: OpenClaim, question: Question) -> tuple[LotEvidence, ...]:
         if question.check != LOT:
             return ()
-        records = self._folder.records(one.claim)
+        records = self._shown.records.records(one.claim)
         if records is None:
             raise StorageError("the records of a claim that was audited are gone; check the disk")
         return (evidence_of(records, question.lot),)

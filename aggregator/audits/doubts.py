@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from aggregator.audits.volunteers import Volunteers
+from aggregator.audits.wanted import Asked
 from aggregator.log.log import Log
 from protocol.audits import DIFFERS, PATIENCE, Finding
 from protocol.records import Claim, Header, SignedClaim
@@ -20,11 +21,16 @@ class OpenClaim:
     claim: SignedClaim
     opened: Claim
     header: Header
+    every: tuple[tuple[SignedClaim, Claim], ...]  # in its contribution, in their order
     round: int  # whose table has it
     row: int
+    beacon: bytes  # of that table
     questions: set[Question] = field(default_factory=set)
     refusals: int = 0
+    has_no_room: bool = False  # here, for what its key has to show
+    is_deep: bool = False  # the projections in its contribution do not fit: vectors say whose fault that is
     jobs: dict[str, Question] = field(default_factory=dict)  # by name, those that the process has
+    needs: dict[Asked, tuple[tuple[SignedClaim, bytes], ...]] = field(default_factory=dict)  # vectors, once its records are here
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from protocol.records import SignedClaim
 from swarm.disk import disk_errors, make_directory, replace_file
 
 FOLDER = "audits"
+VECTORS = f"{FOLDER}/vectors"  # that peers showed, below a run's directory (``swarm.vectors``)
 MISSED = "missed"  # an outcome: nothing can be found of it any more, by no fault of the claim's
 _MAX_BYTES = 16_384
 
@@ -32,6 +33,8 @@ class Job:
     contribution: bytes  # digest of that which lists it
     floor: int  # of its base
     state: bytes  # digest of the base's state
+    step: int  # whose gradient is looked at, of several
+    deep: int  # 1: by the vectors that its contribution was made of, also where the records of lots are enough otherwise
 
     def __post_init__(self) -> None:
         for what in ("contribution", "state"):

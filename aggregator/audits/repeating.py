@@ -4,7 +4,7 @@ Nothing is signed or written. What is too old for its state or its records to be
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from aggregator.audits.auditor import Auditor
@@ -14,7 +14,8 @@ from aggregator.log.verify import verify_directory
 from automl.data.catalog import load_dataset
 from protocol.audits import HOLDS, WITHHELD, Finding, SignedFinding
 from protocol.ledger import Ledger
-from protocol.records import SignedClaim, SignedContribution, open_entry
+from protocol.records import Round, SignedClaim, SignedContribution, commit_digest, open_entry
+from protocol.vectors import step_asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +45,55 @@ def repeat(directory: Path, data_root: Path | None, *, all_of_them: bool = False
     if not last:
         return
     (ledger,) = last
-    claims, contributions, findings = _read(directory)
-    wanted = [finding for finding in findings if all_of_them or finding.outcome != HOLDS]
+    read = _read(directory)
+    wanted = [finding for finding in read.findings if all_of_them or finding.outcome != HOLDS]
     if not wanted:
         return
     manifest = read_manifest(directory).open()
     auditor = Auditor(manifest, load_dataset(manifest.dataset, data_root), directory)
     for finding in wanted:
-        signed = claims[finding.claim]
+        signed, listed = read.claims[finding.claim], read.contributions[finding.claim]
         claim = signed.open()
         if finding.outcome == WITHHELD:
-            yield Repeated(finding, claim.key, MISSED, "that nobody gave its records, nobody can compute")
+            yield Repeated(finding, claim.key, MISSED, "what nobody showed, nobody can compute with")
             continue
         job = Job(
             claim=signed,
             check=finding.check,
             lot=finding.lot,
             round=finding.round,
-            contribution=contributions[finding.claim],
+            contribution=listed.digest,
             floor=ledger.floor_at(claim.round - 1),
             state=ledger.state_at(claim.round - 1),
+            step=step_asked(read.beacons[finding.round], finding.claim, claim.local_steps),
+            deep=int(len(listed.open().claims) > 1),  # whoever accuses a member of a cohort has looked that deep
         )
         found = auditor.answer(job)
         yield Repeated(finding, claim.key, found.outcome, found.reason)
 
 
-def _read(directory: Path) -> tuple[dict[bytes, SignedClaim], dict[bytes, bytes], list[Finding]]:
-    """Return the claims of a log by digest, the contribution that lists each, and its findings, in order; the log is known to hold."""
-    claims, listed, findings = dict[bytes, SignedClaim](), dict[bytes, bytes](), list[Finding]()
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What a log says that findings are about."""
+
+    claims: dict[bytes, SignedClaim] = field(default_factory=dict)  # by digest
+    contributions: dict[bytes, SignedContribution] = field(default_factory=dict)  # by claim: the one that lists it
+    beacons: dict[int, bytes] = field(default_factory=dict)  # by round of the table
+    findings: list[Finding] = field(default_factory=list)  # in order
+
+
+def _read(directory: Path) -> _Read:
+    """Return what the log in a folder says; it is known to hold."""
+    found = _Read()
     with reading(directory, at_rest=is_at_rest(directory)) as connection:
         for (entry,) in connection.execute("SELECT bytes FROM entries ORDER BY position"):
             record = open_entry(entry)
             if isinstance(record, SignedClaim):
-                claims[record.digest] = record
+                found.claims[record.digest] = record
             elif isinstance(record, SignedContribution):
-                listed.update(dict.fromkeys(record.open().claims, record.digest))
+                found.contributions.update(dict.fromkeys(record.open().claims, record))
+            elif isinstance(record, Round):
+                found.beacons[record.round - 1] = commit_digest(entry)
             elif isinstance(record, SignedFinding):
-                findings.append(record.open())
-    return claims, listed, findings
+                found.findings.append(record.open())
+    return found

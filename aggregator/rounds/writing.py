@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from aggregator.audits.desk import Audits, attendant
-from aggregator.audits.jobs import JobFolder
+from aggregator.audits.jobs import VECTORS, JobFolder
 from aggregator.audits.records import FOLDER as RECORDS
 from aggregator.audits.records import MAX_RECORDS_BYTES, RecordsDesk
+from aggregator.audits.shown import Shown
 from aggregator.audits.trust_file import TrustFile
 from aggregator.rounds.admissions import AdmissionDesk
 from aggregator.rounds.bodies import Kept
@@ -27,6 +28,7 @@ from swarm.blobs import Shelf
 from swarm.records import RecordsFolder
 from swarm.rpc import Endpoint, Handler
 from swarm.tasks import together
+from swarm.vectors import VectorsFolder, serve_vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,7 @@ class AuditSettings:
     share: float  # of a core's time
     data_root: Path | None
     say: Callable[[str], None]
+    vectors_bytes: int  # of vectors that peers showed, on the disk
 
 
 class Writing:
@@ -111,9 +114,10 @@ class Writing:
             kept_rounds = trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
             folder = RecordsFolder(directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
             self._records = RecordsDesk(endpoint, folder, lambda: log.ledger, self.closing, self.intake.faults)
-            self.audits = Audits(
-                gate, identity, log, folder, JobFolder(directory), take=self.extras.hand_in, say=audit.say, shown=TrustFile(directory)
-            )
+            self._vectors = VectorsFolder(directory / VECTORS, kept_rounds=kept_rounds, max_bytes=audit.vectors_bytes)
+            shown = Shown(gate, log.ledger.manifest, folder, self._vectors, num_weights)
+            told = TrustFile(directory)
+            self.audits = Audits(identity, log, shown, JobFolder(directory), take=self.extras.hand_in, say=audit.say, told=told)
 
     async def open(self) -> None:
         """Take from now on what peers may bring at any time."""
@@ -121,6 +125,7 @@ class Writing:
         if self.audits is not None:
             await self._records.start()
             await self.audits.serve(self._endpoint)
+            await serve_vectors(self._endpoint, self._vectors)
 
     def committed(self) -> None:
         """A round was committed."""

@@ -351,6 +351,11 @@ class FollowerSection(Section):
     audit_share: float = Field(
         default=0.25, gt=0, le=1, description="of one core's time, that audits take at most, where [trust] has any: lots are computed again"
     )
+    audit_disk_gb: float = Field(
+        default=4.0,
+        gt=0,
+        description="what vectors that peers show to audits take on the disk at most, where [trust] has any; the newest rounds' stay",
+    )
     keep_snapshots: int = Field(default=3, ge=1, description="newest snapshots to keep, beside that of a teacher")
     keep_bodies: int = Field(
         default=32,

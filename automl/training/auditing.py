@@ -18,7 +18,9 @@ from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, project
 from automl.training.schedule import Plan, place_of_lot
 from exact.coding import Body
 from protocol.encoding import pack
+from protocol.evidence import Records
 from protocol.exchange import CHUNK
+from protocol.fields import DIGEST_BYTES
 from protocol.manifest import Manifest
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, LotRecord
@@ -88,6 +90,24 @@ def check_records(manifest: Manifest, plan: Plan, claim: Claim, records: Sequenc
         raise Mismatch("it claims other lots of its architectures, or other steps, than its records have")
 
 
+def check_steps(claim: Claim, records: Records) -> None:
+    """Check that the records of a claim's steps are in order, and count the samples of its lots; those are checked already.
+
+    Raises:
+        Mismatch: they cannot be an honest peer's.
+    """
+    steps = records.steps
+    if len(steps) != (claim.local_steps if claim.local_steps > 1 else 0):
+        raise Mismatch(f"{len(steps)} records of {claim.local_steps} steps")
+    for number, step in enumerate(steps):
+        if step.step != number:
+            raise Mismatch(f"the record of step {number} is one of step {step.step}")
+        if {len(step.state), len(step.vector), len(step.mean)} != {DIGEST_BYTES}:
+            raise Mismatch(f"the record of step {number} names its weights or vectors by no digest")
+        if step.samples != sum(lot.samples for lot in records.lots if lot.step == number):
+            raise Mismatch(f"step {number} has other samples than its lots")
+
+
 def lot_of(manifest: Manifest, plan: Plan, claim: Claim, record: LotRecord) -> Lot:
     """Return the lot that a record is of; it is one of ``check_records``."""
     architectures = plan.architectures(claim.round, claim.cohort)
@@ -110,6 +130,12 @@ def mean_projection(records: Sequence[LotRecord]) -> NDArray[np.float64]:
     each = np.array([values_of(record.projection) for record in records])
     mean: NDArray[np.float64] = samples @ each / samples.sum()
     return mean
+
+
+def vector_deviation(vector_N: NDArray[np.float32], records: Sequence[LotRecord]) -> float:
+    """Return how far a vector (N,) is from the mean gradient of the lots of these records, by their projections, in parts of its norm."""
+    apart = _rms(values_of(projection_of(vector_N)) - mean_projection(records))
+    return _in_parts(apart, float(np.linalg.norm(vector_N.astype(np.float64))))
 
 
 def body_deviation(body: Body, floor: int, expected: NDArray[np.float64]) -> float:

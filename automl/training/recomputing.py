@@ -1,13 +1,13 @@
 """Computes claimed lots again on one device, and says what was found: of a lot, of a body and the projections in it, or of a whole claim.
 
-What is compared, and how near it has to be, is ``automl.training.auditing``'s. Weights are given by the caller, who knows of which commit.
+What is compared, and how near it has to be, is ``automl.training.auditing``'s; what follows exactly, ``automl.training.following``'s.
+Weights are given by the caller, who knows of which commit, or of which local step.
 
 Shapes: N all weights of the supernet.
 """
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +29,12 @@ from automl.training.auditing import (
     mean_projection,
     projection_of,
 )
-from automl.training.lots import NUM_PROJECTIONS, LotResult, Worker
+from automl.training.following import check_own_steps, weights_of_steps
+from automl.training.given import NOTHING, Finding, Given, Vectors
+from automl.training.lots import LotResult, Worker
 from automl.training.schedule import Plan
-from exact.coding import Body, encode, parse
+from automl.training.update import State
+from exact.coding import encode, parse
 from exact.residuals import covered
 from protocol.lots import held_shards
 from protocol.manifest import Manifest
@@ -39,32 +42,6 @@ from protocol.records import Claim, LotRecord
 
 _DOUBT = 3.0  # tolerances: what is off, but no farther than so many, is looked at more closely before anybody is accused
 _OTHERS = 4  # lots of the claim that are computed again then
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What came out here."""
-
-    holds: bool
-    projection: bytes  # of what was computed: the lot's gradient, or the mean one; zeros, where nothing was
-    deviation: float  # in parts of its norm, of what was claimed
-    mismatch: str = ""  # why its records cannot be an honest peer's: then nothing was computed
-
-    @property
-    def reason(self) -> str:
-        """Why, for people; nothing, where it holds."""
-        return "" if self.holds else self.mismatch or f"{self.deviation:.3g} of the norm apart"
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """A contribution as it stands in a table: its body, and what the claims in it say."""
-
-    body: Body
-    floor: int  # of its base
-    claims: tuple[Claim, ...]
-    records: tuple[tuple[LotRecord, ...], ...]  # of each claim
-    coverage: NDArray[np.bool_] | None = field(repr=False, default=None)  # (N,) which weights it is about; None: all
 
 
 class Recomputer:
@@ -102,41 +79,76 @@ class Recomputer:
         Raises:
             Mismatch: the records of another claim in it cannot be an honest peer's.
         """
-        if (mismatch := self._mismatch(claim, given.records[given.claims.index(claim)])) is not None:
+        if (mismatch := self._mismatch(claim, given.records_of(claim).lots)) is not None:
             return mismatch
-        for other, records in zip(given.claims, given.records, strict=True):
-            check_records(self._manifest, self._plan, other, records)
+        every = [records.lots for records in given.records]
+        for other, lots in zip(given.claims, every, strict=True):
+            check_records(self._manifest, self._plan, other, lots)
         decoded = projection_of(given.body.values(given.floor))
         if not is_linear(given.body):
             return Finding(True, decoded, 0.0)
         cap = self._manifest.exchange.weight_cap
-        weights = [min(sum(record.samples for record in records), cap) for records in given.records]
-        means = [mean_projection(records) for records in given.records]
+        weights = [min(sum(record.samples for record in lots), cap) for lots in every]
+        means = [mean_projection(lots) for lots in every]
         expected = np.average(np.array(means), axis=0, weights=weights)
         apart = body_deviation(given.body, given.floor, expected)
         return Finding(apart <= self._tolerance.projection, decoded, apart)
 
-    def whole(self, given: Given, claim: Claim, records: Sequence[LotRecord]) -> Finding:
-        """Compute all lots of a claim again, and the body that had to follow, where the contribution has no other claim."""
-        if (mismatch := self._mismatch(claim, records)) is not None:
+    def whole(self, given: Given, claim: Claim, state: State, vectors: Vectors) -> Finding:
+        """Compute all lots of a claim again, on the weights that each step's was trained on, and compare its vectors with what they give.
+
+        Of one step and a dense codec it is the body that is compared where the contribution has no other claim, and no vector is needed.
+        The parameters of ``state``, the base's, are loaded already; after several steps others are.
+
+        Raises:
+            OwnFault: as ``exact.scaling.check_denormals``.
+        """
+        records = given.records_of(claim)
+        if (mismatch := self._mismatch(claim, records.lots)) is not None:
             return mismatch
+        if claim.local_steps == 1:
+            holds, mean_N = self._step(claim, records.lots, 0)
+            if given.is_alone and not given.is_sparse:
+                far = self._far(given, mean_N)
+            else:
+                far = _far(vectors(given.digest_of(claim), claim.vector), mean_N)
+            return Finding(holds and far <= self._tolerance.projection, projection_of(mean_N), far)
+        try:
+            return self._whole_steps(given, claim, state, vectors)
+        except Mismatch as error:
+            return Finding(False, NOTHING, math.inf, str(error))
+
+    def _whole_steps(self, given: Given, claim: Claim, state: State, vectors: Vectors) -> Finding:
+        records, digest = given.records_of(claim), given.digest_of(claim)
+        check_own_steps(given, claim, state)
+        means = [vectors(digest, step.mean) for step in records.steps]
+        holds, farthest, mean_N = True, 0.0, np.zeros(0, np.float32)
+        for step, weights_N in enumerate(weights_of_steps(self._plan, state, claim, records.steps, means)):
+            self._worker.load(weights_N)
+            step_holds, mean_N = self._step(claim, records.lots, step)
+            farthest = max(farthest, _far(vectors(digest, records.steps[step].vector), mean_N))
+            holds = holds and step_holds
+        return Finding(holds and farthest <= self._tolerance.projection, projection_of(mean_N), farthest)
+
+    def _step(self, claim: Claim, records: Sequence[LotRecord], step: int) -> tuple[bool, NDArray[np.float32]]:
+        """Compute all lots of a step on the weights that are loaded; return whether each holds, and their mean gradient (N,)."""
         holds, samples = True, 0
         sum_N = np.zeros(self._worker.num_weights)
         for place, record in enumerate(records):
+            if record.step != step:
+                continue
             result, apart = self._computed(claim, record)
             holds = holds and self._holds(claim, records, place, apart)
             sum_N += result.gradient.numpy().astype(np.float64) * record.samples
             samples += record.samples
-        mean_N = (sum_N / samples).astype(np.float32)
-        far = self._far(given, mean_N) if len(given.claims) == 1 and not given.body.codec.is_sparse else 0.0
-        return Finding(holds and far <= self._tolerance.projection, projection_of(mean_N), far)
+        return holds, (sum_N / samples).astype(np.float32)
 
     def _mismatch(self, claim: Claim, records: Sequence[LotRecord]) -> Finding | None:
         """Return what is found of records that cannot be an honest peer's; None: they can."""
         try:
             check_records(self._manifest, self._plan, claim, records)
         except Mismatch as error:
-            return Finding(False, bytes(4 * NUM_PROJECTIONS), math.inf, str(error))
+            return Finding(False, NOTHING, math.inf, str(error))
         return None
 
     def _computed(self, claim: Claim, record: LotRecord) -> tuple[LotResult, Deviation]:
@@ -146,23 +158,31 @@ class Recomputer:
     def _holds(self, claim: Claim, records: Sequence[LotRecord], place: int, apart: Deviation) -> bool:
         """Return whether a lot holds that is so far apart.
 
-        One that is not far off may be honest, and roundings have carried it away: then others of the claim are computed too, and it holds
+        One that is not far off may be honest, and roundings have carried it away: then others of its step are computed too, and it holds
         unless one of them is off as well. Cheats that come so near come as near in every lot.
         """
         if apart.is_within(self._tolerance):
             return True
-        if not apart.is_within(self._tolerance.times(_DOUBT)) or len(records) == 1:
+        behind, before = records[place + 1 :], records[:place]
+        others = [other for other in (*behind, *before) if other.step == records[place].step][:_OTHERS]
+        if not apart.is_within(self._tolerance.times(_DOUBT)) or not others:
             return False
-        others = ((place + step) % len(records) for step in range(1, min(_OTHERS + 1, len(records))))
-        return all(self._computed(claim, records[other])[1].is_within(self._tolerance) for other in others)
+        return all(self._computed(claim, other)[1].is_within(self._tolerance) for other in others)
 
     def _far(self, given: Given, mean_N: NDArray[np.float32]) -> float:
         """Return how far a body is from that of ``mean_N``, in parts of its norm; what coding does to both is no difference."""
         coded = encode(given.body.codec.name, covered(mean_N, given.coverage), given.floor)
-        own_N = parse(given.body.codec.name, coded, len(mean_N)).values(given.floor).astype(np.float64)
-        norm = float(np.linalg.norm(own_N))
-        apart = float(np.linalg.norm(given.body.values(given.floor) - own_N))
-        return apart / norm if norm else 0.0 if apart == 0.0 else math.inf
+        return _far(given.body.values(given.floor), parse(given.body.codec.name, coded, len(mean_N)).values(given.floor))
+
+
+def _far(claimed_N: NDArray[np.float32], own_N: NDArray[np.float32]) -> float:
+    """Return how far a vector (N,) is from what came out here, in parts of its norm; infinitely, where it is not finite."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        norm = float(np.linalg.norm(own_N.astype(np.float64)))
+        apart = float(np.linalg.norm(claimed_N.astype(np.float64) - own_N))
+    if not math.isfinite(apart):
+        return math.inf
+    return apart / norm if norm else 0.0 if apart == 0.0 else math.inf
 
 
 class Recomputers:
@@ -188,6 +208,10 @@ class Recomputers:
             found.load(*weights())
             self._loaded[found] = state
         return found
+
+    def forget(self) -> None:
+        """What they have loaded is not known any more."""
+        self._loaded.clear()
 
     def _found(self, claim: Claim) -> Recomputer:
         if not claim.shards:

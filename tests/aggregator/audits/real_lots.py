@@ -12,8 +12,9 @@ import torch
 
 from aggregator.audits.auditor import Auditor
 from aggregator.audits.desk import Audits
-from aggregator.audits.jobs import Job, JobFolder
+from aggregator.audits.jobs import VECTORS, Job, JobFolder
 from aggregator.audits.records import FOLDER
+from aggregator.audits.shown import Shown
 from aggregator.rounds.opening import OpenRun
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import TrustSection
@@ -30,6 +31,7 @@ from protocol.records import Claim, LotRecord, SignedClaim
 from protocol.signing import Identity, PublicKey
 from swarm.memory import MemoryNetwork
 from swarm.records import RecordsFolder
+from swarm.vectors import VectorsFolder
 from tests.aggregator import real_run
 from tests.aggregator.made import Made, made_of
 from tests.aggregator.real_run import CONFIG, DATASET, OPERATOR, PEERS
@@ -92,7 +94,10 @@ class Scene:
         self.errs = 0  # lots that the process will compute wrongly
         self._auditor = Auditor(self.run.log.ledger.manifest, DATASET, directory)
         endpoint = self.network.endpoint(PublicKey(OPERATOR.public_key))
-        self.audits = Audits(endpoint, OPERATOR, self.run.log, self.folder, self.jobs, take=self._take, say=self.said.append, rng=rng)
+        self.vectors = VectorsFolder(directory / VECTORS, kept_rounds=14, max_bytes=1 << 30)
+        manifest = self.run.log.ledger.manifest
+        shown = Shown(endpoint, manifest, self.folder, self.vectors, WORKER.num_weights)
+        self.audits = Audits(OPERATOR, self.run.log, shown, self.jobs, take=self._take, say=self.said.append, rng=rng)
 
     async def _take(self, signed: SignedFinding) -> None:
         self.run.log.ledger.check_extra(signed)

@@ -64,6 +64,7 @@ CHANGED: dict[str, dict[str, Any]] = {
     "follower": {
         "evaluate_every": 5,
         "audit_share": 0.5,
+        "audit_disk_gb": 0.5,
         "front_every": 7,
         "keep_snapshots": 1,
         "keep_bodies": 9,

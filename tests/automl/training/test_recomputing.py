@@ -1,5 +1,6 @@
 """Claims of lots that were really trained are found good, and what cheats hand in is found out: by a lot, by the sum, or as a whole."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,19 +11,24 @@ import torch
 from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
 from automl.training.auditing import FP32, Deviation, Mismatch, lot_of
+from automl.training.given import Finding, Given
 from automl.training.lots import LotResult, Worker
-from automl.training.recomputing import Given, Recomputer
+from automl.training.recomputing import Recomputer
 from automl.training.schedule import Plan, place_of_lot
+from automl.training.update import State
 from exact.coding import encode, parse
+from exact.residuals import Vector, vector_digest
 from protocol.encoding import pack
+from protocol.evidence import Records
 from protocol.merkle import leaf_hash, root
-from protocol.records import Claim, LotRecord
-from protocol.signing import Identity
+from protocol.records import Claim, Contribution, LotRecord
+from protocol.signing import Identity, sha256
 from tests.runs import manifest_of
 
 MANIFEST = manifest_of(Identity(b"\x0b" * 32))
 PLAN = Plan.of(MANIFEST)
 BASE, FLOOR, LOTS = b"b" * 32, -32, 5
+STATE = State(0, torch.zeros(0), ())  # of one step nothing follows from it
 
 
 @dataclass(frozen=True)
@@ -48,14 +54,28 @@ def worked(worker: Worker, key: bytes, seed: int = MANIFEST.seed, lots: int = LO
         replace(one, loss=f"{result.loss:.6g}", projection=result.projection) for one, result in zip(blank, results, strict=True)
     )
     mean = torch.stack([result.gradient for result in results]).mean(0).numpy()
-    return Work(replace(claim, lots_root=root([leaf_hash(pack(record)) for record in records])), records, mean)
+    lots_root = root([leaf_hash(pack(record)) for record in records])
+    return Work(replace(claim, lots_root=lots_root, vector=vector_digest(mean)), records, mean)
 
 
 def given(*works: Work, mean: "np.ndarray | None" = None) -> Given:  # type: ignore[type-arg]
     """Return the contribution of these, of their mean or of another one."""
     values = np.mean([work.mean for work in works], axis=0, dtype=np.float32) if mean is None else mean.astype(np.float32)
-    body = parse("int16", encode("int16", values, FLOOR), len(values))
-    return Given(body, FLOOR, tuple(work.claim for work in works), tuple(work.records for work in works))
+    return coded(works, "int16", values, FLOOR)
+
+
+def coded(works: Sequence[Work], codec: str, values: Vector, floor: int) -> Given:
+    """Return the contribution of these with this body."""
+    data = encode(codec, values, floor)
+    claims = tuple(work.claim for work in works)
+    contribution = Contribution(bytes(32), 1, BASE, claims[0].key, tuple(sha256(pack(claim)) for claim in claims), bytes(32), b"")
+    records = tuple(Records(work.records, ()) for work in works)
+    return Given(contribution, data, parse(codec, data, len(values)), floor, claims, records)
+
+
+def whole(recomputer: Recomputer, handed: Given, work: Work) -> Finding:
+    """Return what is found of all lots of a claim."""
+    return recomputer.whole(handed, work.claim, STATE, lambda _claim, digest: {vector_digest(work.mean): work.mean}[digest])
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +116,8 @@ def test_honest_work_holds_by_its_lots_its_sum_and_as_a_whole(recomputer: Recomp
         assert found.projection == record.projection
     assert recomputer.sum(given(one), one.claim).holds
     assert recomputer.sum(given(one, other), one.claim).holds
-    assert recomputer.whole(given(one), one.claim, one.records).holds
-    assert recomputer.whole(given(one, other), other.claim, other.records).holds
+    assert whole(recomputer, given(one), one).holds
+    assert whole(recomputer, given(one, other), other).holds
 
 
 def test_lots_of_other_images_or_of_another_key_are_found_by_any_one_of_them(recomputer: Recomputer, worker: Worker, one: Work) -> None:
@@ -106,7 +126,7 @@ def test_lots_of_other_images_or_of_another_key_are_found_by_any_one_of_them(rec
     for work in (false, copied):
         assert not any(recomputer.lot(work.claim, work.records, place).holds for place in range(LOTS))
         assert recomputer.sum(given(work), work.claim).holds  # it is what its records say, and they are false
-        assert not recomputer.whole(given(work), work.claim, work.records).holds
+        assert not whole(recomputer, given(work), work).holds
 
 
 def test_a_body_that_its_lots_do_not_lead_to_is_found_by_their_sum(recomputer: Recomputer, one: Work, other: Work) -> None:
@@ -114,7 +134,7 @@ def test_a_body_that_its_lots_do_not_lead_to_is_found_by_their_sum(recomputer: R
     poison = noise * np.linalg.norm(one.mean) / np.linalg.norm(noise)
     for mean in (poison, -one.mean, other.mean, 3 * one.mean, np.zeros_like(one.mean)):
         assert not recomputer.sum(given(one, mean=mean), one.claim).holds
-        assert not recomputer.whole(given(one, mean=mean), one.claim, one.records).holds
+        assert not whole(recomputer, given(one, mean=mean), one).holds
     assert not recomputer.sum(given(one, other, mean=one.mean), one.claim).holds
 
 
@@ -139,7 +159,7 @@ def test_records_of_which_nothing_can_be_computed_differ_and_what_computes_goes_
     found = [
         recomputer.lot(junk.claim, records, 0),
         recomputer.sum(given(junk), junk.claim),
-        recomputer.whole(given(junk), junk.claim, records),
+        whole(recomputer, given(junk), junk),
     ]
     for each in found:
         assert (each.holds, each.projection) == (False, bytes(32))
@@ -158,16 +178,16 @@ def test_poison_that_the_projections_do_not_see_is_found_as_a_whole(recomputer: 
     hidden[first] += np.linalg.norm(one.mean)  # the same signs: what one weight has more and another less no sum shows
     hidden[second] -= np.linalg.norm(one.mean)
     assert recomputer.sum(given(one, mean=hidden), one.claim).holds
-    assert not recomputer.whole(given(one, mean=hidden), one.claim, one.records).holds
+    assert not whole(recomputer, given(one, mean=hidden), one).holds
 
 
 def test_a_body_of_which_the_sum_says_nothing_is_left_to_whoever_computes_the_whole(recomputer: Recomputer, one: Work) -> None:
-    saturated = replace(given(one), body=parse("int8", encode("int8", one.mean, -60), len(one.mean)), floor=-60)
+    saturated = coded([one], "int8", one.mean, -60)
     assert recomputer.sum(saturated, one.claim).holds
-    assert recomputer.whole(saturated, one.claim, one.records).holds
-    false = replace(saturated, body=parse("int8", encode("int8", -one.mean, -60), len(one.mean)))
+    assert whole(recomputer, saturated, one).holds
+    false = coded([one], "int8", -one.mean, -60)
     assert recomputer.sum(false, one.claim).holds
-    assert not recomputer.whole(false, one.claim, one.records).holds
+    assert not whole(recomputer, false, one).holds
 
 
 class Carried(Recomputer):
