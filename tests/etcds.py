@@ -1,35 +1,49 @@
 """A real etcd for tests, on loopback, in a folder of its own; where the machine has none, they are skipped."""
 
 import contextlib
-import http.client
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+# Says by its exit code whether the etcd at an address takes writes: in a program, for it may be that only another host gets there.
+_HEALTH = """import http.client, sys
+connection = http.client.HTTPConnection(sys.argv[1], timeout=1)
+connection.request("GET", "/health")
+sys.exit(b"true" not in connection.getresponse().read(1000))
+"""
 needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian's etcd-server)")
 
 
 class RealEtcd:
     """One process of it, alone or in a cluster; it may be stopped, and started again with what it knew."""
 
-    def __init__(self, directory: Path, place: int = 0, peers: Sequence[int] = ()) -> None:
-        """Use ``directory``; ``peers`` are the ports by which those of its cluster meet, of which it has the one at ``place``."""
-        peers = peers or (free_port(),)
-        self._directory = directory
+    def __init__(
+        self, directory: Path, place: int = 0, peer_urls: Sequence[str] = (), *, url: str = "", on_host: Sequence[str] = ()
+    ) -> None:
+        """Prepare one on loopback, or somewhere else.
+
+        Args:
+            directory: for its files.
+            place: among those of its cluster.
+            peer_urls: by which those of its cluster meet.
+            url: where it is asked.
+            on_host: the words that run a command where it runs.
+        """
+        peer_urls = peer_urls or (free_url(),)
         self._log = directory / f"etcd-{place}.log"
-        self._port = free_port()
-        self.url = f"http://127.0.0.1:{self._port}"
-        peer_urls = [f"http://127.0.0.1:{port}" for port in peers]
+        self.url = url or free_url()
+        self._on_host = tuple(on_host)
         self._command = [
-            "etcd", "--name", f"etcd-{place}", "--data-dir", str(directory / f"etcd-{place}"), "--listen-client-urls", self.url,
+            *on_host, "etcd", "--name", f"etcd-{place}", "--data-dir", str(directory / f"etcd-{place}"), "--listen-client-urls", self.url,
             "--advertise-client-urls", self.url, "--listen-peer-urls", peer_urls[place], "--initial-advertise-peer-urls", peer_urls[place],
-            "--initial-cluster", ",".join(f"etcd-{each}={url}" for each, url in enumerate(peer_urls)), "--log-level", "error",
+            "--initial-cluster", ",".join(f"etcd-{each}={peer_url}" for each, peer_url in enumerate(peer_urls)), "--log-level", "error",
         ]  # fmt: skip
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -53,14 +67,8 @@ class RealEtcd:
             time.sleep(0.05)
 
     def _is_healthy(self) -> bool:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=1)
-        try:
-            connection.request("GET", "/health")
-            return b'"true"' in connection.getresponse().read(1000)
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        ask = [*self._on_host, sys.executable, "-I", "-c", _HEALTH, self.url.removeprefix("http://")]
+        return subprocess.run(ask, stdin=subprocess.DEVNULL, capture_output=True).returncode == 0
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
         """End it, if it runs."""
@@ -73,9 +81,15 @@ class RealEtcd:
 @contextlib.contextmanager
 def etcds_in(directory: Path, count: int) -> Iterator[list[RealEtcd]]:
     """Yield a running cluster of so many."""
+    peer_urls = [free_url() for _ in range(count)]
     directory.mkdir(exist_ok=True)
-    peers = [free_port() for _ in range(count)]
-    etcds = [RealEtcd(directory, place, peers) for place in range(count)]
+    with running([RealEtcd(directory, place, peer_urls) for place in range(count)]) as etcds:
+        yield etcds
+
+
+@contextlib.contextmanager
+def running(etcds: list[RealEtcd]) -> Iterator[list[RealEtcd]]:
+    """Yield a cluster, once it runs."""
     try:
         for etcd in etcds:
             etcd.begin()
@@ -93,6 +107,11 @@ def etcd_in(directory: Path) -> Iterator[RealEtcd]:
     """Yield a running etcd."""
     with etcds_in(directory, 1) as etcds:
         yield etcds[0]
+
+
+def free_url() -> str:
+    """Return an address on loopback where nobody listens."""
+    return f"http://127.0.0.1:{free_port()}"
 
 
 def free_port() -> int:

@@ -23,10 +23,14 @@ class OperatorPrograms(Programs):
     def __init__(self, directory: Path, config: RunConfig, etcd: Sequence[str], count: int = 4, quorum: int = 0) -> None:
         """Use ``directory``; each operator has its key, and all have the same run file."""
         self.count = count
-        self._ports = [free_port() for _ in range(count)]
+        self._ports = {name_of(place): free_port() for place in range(count)}
         keys = tuple(_key_in(directory / name_of(place)) for place in range(count))
         super().__init__(directory, config.model_copy(update={"operators": OperatorsSection(keys=keys, quorum=quorum, etcd=tuple(etcd))}))
         self.names = dict(zip(keys, map(name_of, range(count)), strict=True))
+
+    def listen(self, name: str) -> str:
+        """See ``Programs.listen``; an operator comes back to its port."""
+        return f"/ip4/127.0.0.1/tcp/{self._ports.get(name, 0)}"
 
     def start_operator(self, place: int) -> None:
         """Start an operator, or start it again where it was.
@@ -38,7 +42,7 @@ class OperatorPrograms(Programs):
         if not (self.directory / name / DATABASE).exists():
             others = [address for other in self.at_work() if other != place for address in self.status(name_of(other))["addresses"]]
         (self.directory / name / "status.json").unlink(missing_ok=True)
-        where = ("--dir", str(self.directory / name), "--listen", f"/ip4/127.0.0.1/tcp/{self._ports[place]}", "--no-monitor")
+        where = ("--dir", str(self.directory / name), "--listen", self.listen(name), "--no-monitor")
         ways = [argument for address in others for argument in ("--initial-peers", address)]
         self._start(name, "aggregator.cli", "start", str(self._run_file), *where, "--threads", "1", *ways)
 
@@ -68,9 +72,10 @@ class OperatorPrograms(Programs):
         found: Status = self.status(name_of(place)).get("operators", {})
         return found
 
-    def writer(self) -> int | None:
-        """Return the operator at work that says that it writes; None: none does."""
-        return next((place for place in self.at_work() if self.standing(place).get("role") == "writer"), None)
+    def writer(self, among: Sequence[int] | None = None) -> int | None:
+        """Return the operator at work, or one of some, that says that it writes; None: none does."""
+        places = self.at_work() if among is None else among
+        return next((place for place in places if self.standing(place).get("role") == "writer"), None)
 
     def wait_for_writer(self) -> int:
         """Return the writer, once there is one."""
