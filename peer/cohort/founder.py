@@ -240,6 +240,10 @@ class FounderSeat(Seat):
         self._own_there.set()
         own = _Gift(given, await off_loop(given.size, lambda: norm_of(given)), weight, claim)
         await self._all_here(collection, max(self._ends_ms, desk.now_ms()) + self.timetable.last_patience_ms)
+        if desk.manifest.trust.is_audited:
+            gifts = dict(collection.gifts)
+            for key in await off_loop(given.size * len(gifts), lambda: self._of_other_claims(gifts, own)):
+                collection.leave_out(key, BAD_CLAIM)
         gathered = await self._gathered(self._sift(collection, own))
         # Sealing counts as well, everybody's: who was too late for want of time has more of it the next time.
         assert self._over_ms is not None
@@ -249,6 +253,22 @@ class FounderSeat(Seat):
             collection.over.set()
             return None
         return gathered
+
+    def _of_other_claims(self, gifts: dict[PublicKey, _Gift], own: _Gift) -> list[PublicKey]:
+        """Return who gave something else than its claim says, as far as that shows: audits hold the founder to what claims say."""
+        assert own.claim is not None
+        first, is_many = own.claim.open(), self.timetable.local_steps > 1
+        found = list[PublicKey]()
+        for key, gift in gifts.items():
+            assert gift.claim is not None
+            claim = gift.claim.open()
+            if is_many:
+                is_same = claim.vector == first.vector and (claim.residual != first.residual or gift.vector is own.vector)
+            else:
+                is_same = self._desk.is_sparse or vector_digest(gift.vector) == claim.vector
+            if not is_same:
+                found.append(key)
+        return found
 
     async def _gathered(self, gifts: dict[PublicKey, _Gift]) -> Gathered | None:
         if len(gifts) < 2:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from peer.cohort.cohort import Accepted, Cohort, Gathered, Seat
+from protocol.audits import ALL_ALIKE, Trust
 from protocol.cohorts import Group
 from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, SignedTicket, Ticket
 from protocol.rounds import Standing
@@ -107,11 +108,11 @@ class Mate:
         return Accepted(signed, ticket_for(signed), gathered.mean if with_mean else None)
 
     async def found(
-        self, given: Any = None, *, round_: int = 1, with_mean: bool = False, leave_out: Iterable["Mate"] = ()
+        self, given: Any = None, *, round_: int = 1, with_mean: bool = False, leave_out: Iterable["Mate"] = (), **changes: Any
     ) -> Gathered | None:
         """Do the founder's part at the end; return what was handed in."""
         vector = vector_of(self.number, 100) if given is None else given
-        gathered = await self.seat.gather(self.claim(round_), vector, 32)
+        gathered = await self.seat.gather(self.claim(round_, **changes), vector, 32)
         if gathered is not None:
             left_out = frozenset(mate.key for mate in leave_out)
             gathered = gathered.without(left_out) if left_out else gathered
@@ -136,9 +137,9 @@ def ticket_for(signed: SignedContribution, operator: Identity = OPERATOR, **chan
 class Band:
     """Some mates on one network."""
 
-    def __init__(self, *, local_steps: int = 1, codec: str = "int16") -> None:
+    def __init__(self, *, local_steps: int = 1, codec: str = "int16", trust: Trust = ALL_ALIKE) -> None:
         self.network = MemoryNetwork()
-        self.manifest = manifest_of(OPERATOR, exchange=replace(EXCHANGE, local_steps=local_steps, codec=codec))
+        self.manifest = manifest_of(OPERATOR, exchange=replace(EXCHANGE, local_steps=local_steps, codec=codec), trust=trust)
         self.mates: list[Mate] = []
 
     async def join(self, number: int, **settings: Any) -> Mate:
