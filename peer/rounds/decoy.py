@@ -1,7 +1,8 @@
 """What a decoy does beside an honest peer: its lots' records are false, and it says so in the end.
 
 It trains as others do, and what it hands in is what it learnt: nobody is harmed by it. Only the projections in its records are others than
-came out, by noise that leaves their mean as it is: so the body fits them, and only who computes a lot again can see it.
+came out, by noise that leaves their mean in each step as it is: so what is made of them fits, and only who computes a lot again can see it.
+A step of one lot shows it sooner: that does no harm, for who looked has found it out then.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,8 +11,10 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from peer.status import StatusBoard
+from protocol.audits import PROJECTION_BYTES
 from protocol.decoys import FILE, MAX_BYTES, Decoy
 from protocol.encoding import unpack
 from protocol.errors import MantaError, RemoteFault, UserError
@@ -124,14 +127,20 @@ async def decoy_begins(
 
 
 def falsified(records: Sequence[LotRecord], rng: np.random.Generator) -> tuple[LotRecord, ...]:
-    """Return records none of whose projections is what came out, but whose mean is, where there are two at least."""
+    """Return records none of whose projections is what came out, but whose mean is in each step, where that has two lots at least."""
     values = np.array([np.frombuffer(record.projection, "<f4") for record in records], np.float64)
-    scale = float(np.sqrt(np.square(values).mean(1)).max())
+    scale, moved = float(np.sqrt(np.square(values).mean(1)).max()), np.empty_like(values)
+    for step in {record.step for record in records}:
+        places = [place for place, record in enumerate(records) if record.step == step]
+        moved[places] = values[places] + _noise(len(places), scale, rng)
+    return tuple(replace(record, projection=row.astype("<f4").tobytes()) for record, row in zip(records, moved, strict=True))
+
+
+def _noise(count: int, scale: float, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Return (count, 8) by how much the lots of a step are moved, each by much; of several it adds up to nothing."""
     while True:
-        noise = rng.normal(scale=scale, size=values.shape)
-        if len(records) > 1:
+        noise = rng.normal(scale=scale, size=(count, PROJECTION_BYTES // 4))
+        if count > 1:
             noise -= noise.mean(0)
         if float(np.sqrt(np.square(noise).mean(1)).min()) >= _LEAST * scale:
-            break
-    moved = (values + noise).astype("<f4")
-    return tuple(replace(record, projection=row.tobytes()) for record, row in zip(records, moved, strict=True))
+            return noise

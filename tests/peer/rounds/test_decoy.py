@@ -24,18 +24,23 @@ A, B, C = PEERS[:3]
 SALT = b"s" * 16
 
 
-@given(lots=st.integers(1, 20), seed=st.integers(0, 2**32), spread=st.floats(1.0, 20.0))
-def test_every_lots_record_is_false_and_their_mean_is_true(lots: int, seed: int, spread: float) -> None:
+@given(lots=st.integers(1, 20), steps=st.integers(1, 4), seed=st.integers(0, 2**32), spread=st.floats(1.0, 20.0))
+def test_every_lots_record_is_false_and_their_mean_is_true_in_each_step(lots: int, steps: int, seed: int, spread: float) -> None:
     rng = np.random.default_rng(seed)
     norms = rng.uniform(1.0, spread, size=lots)
-    true = [LotRecord(0, at, "r32", 16, "1.5", (norm * rng.normal(size=8)).astype("<f4").tobytes()) for at, norm in enumerate(norms)]
+    true = [
+        LotRecord(at * steps // lots, at, "r32", 16, "1.5", (norm * rng.normal(size=8)).astype("<f4").tobytes())
+        for at, norm in enumerate(norms)
+    ]
     false = falsified(true, rng)
     for one, other, norm in zip(true, false, norms, strict=True):
         apart = np.sqrt(np.square(values_of(one.projection) - values_of(other.projection)).mean())
         assert apart > 3 * FP32.projection * norm / 4  # a norm of eight draws may be far from the largest
         assert replace(other, projection=one.projection) == one
-    if lots > 1:
-        np.testing.assert_allclose(mean_projection(false), mean_projection(true), atol=1e-4 * spread)
+    for step in range(steps):
+        before, after = ([record for record in records if record.step == step] for records in (true, false))
+        if len(before) > 1:
+            np.testing.assert_allclose(mean_projection(after), mean_projection(before), atol=1e-4 * spread)
 
 
 def test_a_planted_decoy_finds_out_who_said_that_its_claims_hold_and_nobody_else(tmp_path: Path) -> None:
