@@ -39,6 +39,7 @@ from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residuals
 from peer.rounds.seating import Seating
 from peer.rounds.states import States
+from peer.rounds.vectors import OwnVectors
 from peer.status import YOU, StatusBoard
 from peer.store import PeerStore
 from peer.training.noise import Noise
@@ -140,12 +141,27 @@ class PeerLoop:
             on_wrong=self._spread.distrust,
         )
         crew.watch(self._crew_changed, board.say)
-        self._bench = Workbench(self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing)
         self._records = OwnRecords.of(node, self.log.line, self.manifest, store.records_path(self.run_id))
         if gateway is not None:
             gateway.payroll = Payroll(self.log, gateway.has_claim_of)
-            if self._records is not None:
-                gateway.keep_records = self._records.keep
+        self._vectors: OwnVectors | None = None
+        if self._records is not None:
+            self._vectors = OwnVectors.of(
+                node,
+                self._records.folder,
+                self.manifest,
+                self.course.plan,
+                count,
+                store.vectors_path(self.run_id),
+                has_light=gateway is not None,
+                commit=lambda round_: self._commits.proven(round_),
+                newest=lambda: self.machine.newest.round,
+            )
+            if gateway is not None:
+                gateway.keep_records, gateway.keep_vectors = self._records.keep, self._vectors.keep_light
+        self._bench = Workbench(
+            self.manifest, self.course, identity.public_key, crew, compute, self.machine, self._pace, noise, sizing, self._vectors
+        )
         residuals = Residuals(store, self.run_id, count, self.course.sorts_after)
         self._handing = Handing(
             self.manifest,
@@ -159,6 +175,7 @@ class PeerLoop:
             self._spread,
             self._states.keep_body,
             self._records,
+            self._vectors,
         )
         self._handing.shards = shards
         self._gateway = gateway
@@ -257,12 +274,17 @@ class PeerLoop:
         )
 
     def _counted(self, round_: int, claim: SignedClaim, row: OwnRow | None) -> None:
+        """The table of a round has this peer's claim."""
         self._credit.counted(round_, claim, row)
+        if self._vectors is not None:
+            self._vectors.listed(round_, claim.digest)
         if self._gateway is not None and self._gateway.payroll is not None:
             self._gateway.payroll.counted(round_, row)
 
     def _on_news(self, entry: Round) -> None:
         self._checker.committed(entry)
+        if self._vectors is not None:
+            self._vectors.committed()
         self.on_commit()
         self._look_again()
 
@@ -338,6 +360,8 @@ class PeerLoop:
         await self._one_history.start()
         if self._records is not None:
             await self._records.serve()
+        if self._vectors is not None:
+            await self._vectors.serve()
         await self._spread.start()
         await self._others.start()
         await self._word.hear(self.node)
@@ -362,6 +386,8 @@ class PeerLoop:
                 ]
                 if self._records is not None:
                     background.append(tasks.create_task(self._records.give()))
+                if self._vectors is not None:
+                    background.append(tasks.create_task(self._vectors.tend()))
                 self._credit.ask()
                 self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()

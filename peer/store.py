@@ -13,6 +13,8 @@ runs/<run>/slips/     a pay slip for each round that counted this peer (see ``pe
 runs/<run>/residuals  which residual holds, and what contributions on their way leave
 runs/<run>/residual-* these residuals, float32, each named by its digest
 runs/<run>/records/   the records of its lots, where the run's claims are audited (see ``swarm.records``)
+runs/<run>/vectors/   what its local steps averaged, what it learnt, and the residuals that it used, as audits may ask for them
+runs/<run>/fetched/   vectors of others, while their lots are computed again
 status.json           where the peer stands
 """
 
@@ -212,6 +214,14 @@ class PeerStore:
     def records_path(self, run: bytes) -> Path:
         """Return the folder for the records of this peer's lots."""
         return self._run_path(run) / "records"
+
+    def vectors_path(self, run: bytes) -> Path:
+        """Return the folder for the vectors of this peer's claims."""
+        return self._run_path(run) / "vectors"
+
+    def fetched_path(self, run: bytes) -> Path:
+        """Return the folder for vectors of others."""
+        return self._run_path(run) / "fetched"
 
     def slips_path(self, run: bytes) -> Path:
         """Return the folder for this peer's pay slips."""

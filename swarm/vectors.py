@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from hashlib import sha256
 from itertools import count as count_from
 from pathlib import Path
@@ -246,15 +246,25 @@ def _read(path: Path, digest: bytes) -> Vector | None:
     return found if vector_digest(found) == digest else None
 
 
-async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder) -> None:
-    """Hand pages of vectors to whoever asks."""
+async def _refused(_claim: bytes) -> None:
+    """What is not here does not come."""
+
+
+async def serve_vectors(endpoint: Endpoint, *folders: VectorsFolder, missing: Callable[[bytes], Awaitable[None]] = _refused) -> None:
+    """Hand pages of vectors to whoever asks. ``missing`` is told of a claim of which something is asked for that is not here: it may wait
+    until it is, or raise ``Busy``.
+    """
 
     def found(ask: AskVector) -> bytes | None:
         pages = (folder.page(ask.claim, ask.digest, ask.first) for folder in folders)
         return next((page for page in pages if page is not None), None)
 
     async def answer(_caller: PublicKey, request: bytes) -> bytes:
-        page = await asyncio.to_thread(found, unpack(AskVector, request, max_bytes=MAX_ASK_BYTES))
+        ask = unpack(AskVector, request, max_bytes=MAX_ASK_BYTES)
+        page = await asyncio.to_thread(found, ask)
+        if page is None:
+            await missing(ask.claim)
+            page = await asyncio.to_thread(found, ask)
         if page is None:
             raise EncodingError("no such vector is here")
         return page

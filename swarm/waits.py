@@ -18,6 +18,7 @@ CALL_S = 20.0  # a short answer from memory: a manifest, a row, a table
 DIAL_BACK_S = 5.0  # a connection to a caller's own port, to see whether others reach it
 REACH_S = 15.0  # the answer of who was asked to dial back
 RECORDS_S = 30.0  # a page of the records of a claim's lots, at most a megabyte, for the log or from whoever has it
+VECTORS_READY_S = 20.0  # who asks for a vector that is still computed is held so long at most
 RECORDS_AGAIN_S = 5.0  # until a log that was away is offered them again
 OFFER_S = 10.0  # a latency table: its offer, and again the table; who is slower is done without
 PING_S = 2.0  # measuring how far a node is; whoever takes longer is far

@@ -18,13 +18,14 @@ from automl.training.update import State
 class LocalSteps:
     """The weights of one cohort in one round, from local step to local step."""
 
-    def __init__(self, state: State, plan: Plan) -> None:
-        """Begin at a committed state, in the round after it."""
+    def __init__(self, state: State, plan: Plan, part: slice = slice(None)) -> None:
+        """Begin at a committed state, in the round after it. ``state`` and gradients may have a ``part`` of the weights only."""
         self._base_N = self._weights_N = state.parameters
         self._moments = tuple(torch.zeros_like(state.parameters) for _ in range(num_own_moments(plan.optimizer)))
         self._optimizer = plan.optimizer
         self._rate = plan.learning_rate(state.round + 1)
-        self._decays_N = decaying(plan)
+        decays_N = decaying(plan)
+        self._decays_N = None if decays_N is None else decays_N[part]
         self._number = 0
         self._taken = 0
 
@@ -71,6 +72,10 @@ class LocalSteps:
             self._weights_N, self._moments = weights_N, moments
             self._taken += 1
         return is_taken
+
+    def pass_over(self) -> None:
+        """Count a step that is known not to have been taken."""
+        self._number += 1
 
     @torch.no_grad()
     def learnt(self) -> Tensor:

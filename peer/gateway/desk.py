@@ -20,7 +20,7 @@ from peer.gateway.entrance import Entrance
 from peer.gateway.payroll import Payroll
 from peer.gateway.seat import GatewaySeat, Gift
 from peer.gateway.work import Lent, Terms, Work
-from peer.training.work import ComputeThread
+from peer.training.work import ComputeThread, Vector
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
 from protocol.evidence import Records
@@ -100,6 +100,7 @@ class GatewayDesk:
         self.keep_records: Callable[[SignedClaim, Records], Awaitable[None]] | None = None  # where audits may ask for them
         self.entrance: Entrance | None = None  # in a run that not everybody may take part in
         self.payroll: Payroll | None = None  # where the log can be asked
+        self.keep_vectors: Callable[[SignedClaim, Vector, Vector | None], Awaitable[None]] | None = None  # of what was learnt, likewise
         self.leased = self.taken = 0  # leases handed out, and claims that the log has, over the whole life
 
     # The gateway's own side.
@@ -272,7 +273,9 @@ class GatewayDesk:
             return _lost(leased.reason if isinstance(leased, No) else "the gateway works on another base")
         with work.seat.checking():
             try:
-                vector = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
+                vector, learnt = await asyncio.to_thread(self._terms.checked, work, leased, claim, back)
+                if self.keep_vectors is not None:
+                    await self.keep_vectors(back.claim, learnt, self._terms.residual(work, leased).values)
                 if self.keep_records is not None:
                     await self.keep_records(back.claim, self._terms.records(work, leased, back))
             except RemoteFault as error:

@@ -111,8 +111,8 @@ class Terms:
             residual=work.lent.residual.digest if leased.key in work.of_lent else b"",
         )
 
-    def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> Vector:
-        """Return what the contributor gives (N,), if all of it is what the lease asks for.
+    def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> tuple[Vector, Vector]:
+        """Return what the contributor gives (N,), and what it learnt (N,), if all of it is what the lease asks for.
 
         Raises:
             RemoteFault: it is not.
@@ -121,7 +121,7 @@ class Terms:
         counts = [0] * len(work.architectures)
         for _, index in places:
             counts[place_of_lot(len(counts), work.base.commit, leased.key, index)] += 1
-        residual = work.lent.residual if leased.key in work.of_lent else ZEROS
+        residual = self.residual(work, leased)
         expected = (self._run, work.base.round + 1, work.base.commit, self._gateway, work.cohort, self._steps, residual.digest)
         if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, claim.local_steps, claim.residual) != expected:
             raise EncodingError("the claim is not the lease's")
@@ -135,7 +135,11 @@ class Terms:
         if vector_digest(learnt) != claim.vector:
             raise EncodingError("the body is not what the claim says was learnt")
         coverage = self._course.coverage(work.base.round + 1, work.cohort)
-        return given(learnt, residual.values, self._manifest.exchange.residual_percent, coverage)
+        return given(learnt, residual.values, self._manifest.exchange.residual_percent, coverage), learnt
+
+    def residual(self, work: Work, leased: Leased) -> Residual:
+        """Return the residual of which a part is given too."""
+        return work.lent.residual if leased.key in work.of_lent else ZEROS
 
     def records(self, work: Work, leased: Leased, back: LightReturn) -> Records:
         """Return the records of the lots and steps that came back."""

@@ -19,6 +19,7 @@ from peer.contact.spread import Spread
 from peer.rounds.decoy import falsified
 from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residual, Residuals
+from peer.rounds.vectors import OwnVectors
 from peer.store import PeerStore
 from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
 from protocol.errors import MantaError
@@ -68,10 +69,12 @@ class Handing:
         spread: Spread,
         keep_body: Callable[[Blob, Body], None],
         records: OwnRecords | None = None,
+        vectors: OwnVectors | None = None,
     ) -> None:
-        """Prepare; nothing is sealed yet. ``keep_body`` is told of bodies that may be in a table soon, ``records`` of lots, where audits
-        may ask for them.
+        """Prepare; nothing is sealed yet. ``keep_body`` is told of bodies that may be in a table soon, ``records`` of lots and ``vectors``
+        of what they taught, where audits may ask for them.
         """
+        self._vectors = vectors
         self._records = records
         self._manifest = manifest
         self._codec = codec_named(manifest.exchange.codec)
@@ -123,15 +126,17 @@ class Handing:
         seat.work_over()
         if self.is_decoy:
             learnt.pile.say_instead(falsified(learnt.pile.records.lots, np.random.default_rng()))
-        if seat.is_alone:
+        if is_alone := seat.is_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)
         made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms)
         if made is None or not self._machine.seal(made.header):
             return False
-        self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if seat.is_alone else seat))
+        self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if is_alone else seat))
         if self._codec.is_sparse:
             await self._residuals.sealed(made.header.contribution.digest, made.left)
+        if self._vectors is not None:
+            await self._vectors.sealed(claim, learnt.vector, residual.values, is_alone=is_alone)
         if self._records is not None:
             await self._records.keep(claim, learnt.pile.records)
         await asyncio.to_thread(lambda: self._store.save_sealed(self._run, made.header, made.blob.join()))

@@ -50,6 +50,11 @@ class OwnRecords:
         folder = RecordsFolder(directory, kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
         return cls(endpoint, line, folder)
 
+    @property
+    def folder(self) -> RecordsFolder:
+        """Where they are."""
+        return self._folder
+
     def round_of(self, claim: bytes) -> int | None:
         """Return the round of one of this peer's claims; None: it is none, or too old."""
         return self._folder.round_of(claim)
