@@ -113,6 +113,23 @@ def test_a_local_step_to_what_is_no_finite_number_is_not_taken_and_the_next_one_
     assert torch.equal(local.weights, spared.weights) == (optimizer.name == "sgd")
 
 
+@every_optimizer
+@pytest.mark.parametrize("decay", ["all", "matrices"])
+def test_a_part_of_the_weights_goes_the_way_that_it_goes_with_the_others(optimizer: Optimizer, decay: str) -> None:
+    plan = replace(plan_of(optimizer), recipe=Recipe(decay=decay))
+    state = initial_state(plan)
+    count, part = len(state.parameters), slice(1000, 1700)
+    local, of_part = LocalSteps(state, plan), LocalSteps(State(state.round, state.parameters[part], ()), plan, part)
+    for number, gradient in enumerate(gradients(count)[:4]):
+        gradient[0] = torch.inf if number == 2 else 0.0
+        if local.step(gradient):
+            of_part.step(gradient[part])
+        else:
+            of_part.pass_over()
+        assert torch.equal(of_part.weights, local.weights[part])
+    assert (of_part.number, of_part.taken) == (local.number, local.taken) == (4, 3)
+
+
 def test_a_gradient_that_does_not_fit_is_refused() -> None:
     local = LocalSteps(committed(), plan_of(ADAMW))
     for wrong in (torch.zeros(999), torch.zeros(1000, dtype=torch.float64)):
