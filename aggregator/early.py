@@ -13,7 +13,6 @@ from aggregator.operators.etcd import check_endpoint
 from aggregator.settings.config import RunConfig
 from automl.data.names import check_name
 from protocol.errors import UserError
-from protocol.private import NO_LEASES, PRIVATE
 from protocol.signing import peer_name
 from swarm.addresses import check_listen
 from swarm.disk import IDENTITY, check_directory, load_identity, only_process
@@ -42,8 +41,7 @@ def check_start(
     if listen is not None:
         check_listen([listen])
     if gateway is not None:
-        if config.run.data == PRIVATE:
-            raise UserError(NO_LEASES)
+        config.check_gateway()
         check_gateway_key(config.admission, directory)
         gateway.listen()[0].close()
     check_address(monitor)

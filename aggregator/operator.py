@@ -65,7 +65,6 @@ from automl.training.update import self_test
 from protocol.admission import INVITATION
 from protocol.errors import LedgerError, StorageError, Unreachable, UserError
 from protocol.operators import Operators
-from protocol.private import NO_LEASES, PRIVATE
 from protocol.signing import Identity, PublicKey, key_named, peer_name
 from swarm.blobs import Shelf
 from swarm.budget import Faults
@@ -339,8 +338,7 @@ class Operator:
             raise UserError(f"{error}: give the address of a peer that runs, or leave --initial-peers out") from error
 
     def _make_gateway(self, door: Door, data_root: Path | None, threads: int | None) -> Gateway:
-        if self._config.run.data == PRIVATE:
-            raise UserError(NO_LEASES)
+        self._config.check_gateway()
         check_gateway_key(self._config.admission, self._directory)
         return Gateway(door, self._directory, data_root=data_root, threads=threads, say=self._say, shown=self._show_gateway)
 

@@ -13,7 +13,8 @@ from protocol.admission import SignedAdmission, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name
-from protocol.manifest import MAX_MANIFEST_BYTES, SignedManifest
+from protocol.manifest import MAX_MANIFEST_BYTES, Manifest, SignedManifest
+from protocol.private import NO_LEASES
 from protocol.records import MAX_ENTRY_BYTES, LotRecord, SignedClaim, SignedContribution, SignedTicket, StepRecord
 from protocol.signing import Digest, Identity, sha256, verify
 
@@ -22,6 +23,7 @@ WELCOME, PASSES, LEASES, BLOBS, RETURNS, WORDS = (
     f"{PREFIX}/{name}" for name in ("welcome", "passes", "leases", "blobs", "returns", "words")
 )
 
+NO_AUDITED_STEPS = "in this run several local steps are audited, and light contributors keep nothing to show of theirs: leave --gateway out"
 CODEC = "int16"  # of what comes back, whatever the run's
 
 MAX_REQUEST_BYTES = 512
@@ -38,6 +40,13 @@ _MAX_LOSS_TEXT = 16
 _PROJECTION_BYTES = 32
 _MAX_REASON = 200
 _RECORD_BYTES = 128  # of a lot's or a step's part of a return, at most
+
+
+def why_no_leases(manifest: Manifest) -> str:
+    """Return why a run has nothing for light contributors; empty: it has."""
+    if manifest.is_private:
+        return NO_LEASES
+    return NO_AUDITED_STEPS if manifest.trust.is_audited and manifest.exchange.local_steps > 1 else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ def vectors_asked(trust: Trust, beacon: bytes, signed_digest: bytes, claim: Clai
     """
     steps, asked = records.steps, list[bytes]()
     for place in lots_audited(trust, beacon, signed_digest, claim.lots):
-        if step := records.lots[place].step:
+        if 0 < (step := records.lots[place].step) < len(steps):
             asked.append(steps[step].state)
     if steps:
         whole, step = is_whole(trust, beacon, signed_digest), step_asked(beacon, signed_digest, claim.local_steps)

@@ -1,5 +1,6 @@
 """A run whose audits count, for tests: claims over real lots' records, and findings that may stand in its log, unless they are changed."""
 
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,9 +10,9 @@ from protocol.encoding import pack
 from protocol.ledger import Ledger
 from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
-from protocol.merkle import Tree, leaf_hash
-from protocol.records import Header, LotRecord, SignedClaim, entry_of
-from protocol.signing import Identity
+from protocol.merkle import Tree, leaf_hash, root
+from protocol.records import Header, LotRecord, SignedClaim, StepRecord, entry_of
+from protocol.signing import Identity, sha256
 from protocol.standing import Claimed
 from protocol.trust import lots_audited
 from tests.contributions import claim_of, in_order, listing, round_of
@@ -31,11 +32,13 @@ TRUST = Trust(
 LOTS = 3
 
 
-def audited_ledger(num_rounds: int = 40, max_rows: int = 8, operators: Sequence[Identity] = (OPERATOR,), **changes: Any) -> Ledger:
+def audited_ledger(
+    num_rounds: int = 40, max_rows: int = 8, operators: Sequence[Identity] = (OPERATOR,), local_steps: int = 1, **changes: Any
+) -> Ledger:
     """Return the ledger of a new run of OPERATOR's; ``changes`` of its trust."""
     manifest = manifest_of(
         OPERATOR,
-        exchange=replace(EXCHANGE, max_rows=max_rows),
+        exchange=replace(EXCHANGE, max_rows=max_rows, local_steps=local_steps),
         num_rounds=num_rounds,
         trust=replace(TRUST, **changes),
         operators=tuple(each.public_key for each in operators),
@@ -44,22 +47,31 @@ def audited_ledger(num_rounds: int = 40, max_rows: int = 8, operators: Sequence[
     return Ledger(SignedManifest.sign(manifest, OPERATOR), FixedCourse())
 
 
-def records_of(key: bytes, lots: int = LOTS) -> list[bytes]:
-    """Return the packed records of a key's lots."""
-    return [pack(LotRecord(0, index, "r32", 16, "1.5", bytes([index + 1]) * 32)) for index in range(lots)]
+def records_of(key: bytes, lots: int = LOTS, steps: int = 1) -> list[bytes]:
+    """Return the packed records of a key's lots: one in each step, and the others in the last."""
+    return [pack(LotRecord(min(index, steps - 1), index, "r32", 16, "1.5", bytes([index + 1]) * 32)) for index in range(lots)]
 
 
-def tree_of(key: bytes, lots: int = LOTS) -> Tree:
+def steps_of(steps: int) -> tuple[StepRecord, ...]:
+    """Return the records of a claim's steps, none where there is one; the weights before each are its number's, four times."""
+    states = [sha256(struct.pack("<4f", *4 * (number,))) for number in range(steps)]
+    return tuple(StepRecord(number, 16, state, sha256(b"v"), sha256(b"m")) for number, state in enumerate(states)) if steps > 1 else ()
+
+
+def tree_of(key: bytes, lots: int = LOTS, steps: int = 1) -> Tree:
     """Return the tree over them."""
     tree = Tree()
-    for record in records_of(key, lots):
+    for record in records_of(key, lots, steps):
         tree.append(leaf_hash(record))
     return tree
 
 
 def work_of(ledger: Ledger, peer: Identity, lots: int = LOTS, **changes: Any) -> SignedClaim:
     """Return a peer's claim over lots whose records are known."""
-    return claim_of(ledger, peer, lots=(lots, 0), lots_root=tree_of(peer.public_key, lots).root(), **changes)
+    steps = ledger.manifest.exchange.local_steps
+    steps_root = root([leaf_hash(pack(step)) for step in steps_of(steps)]) if steps > 1 else b""
+    lots_root = tree_of(peer.public_key, lots, steps).root()
+    return claim_of(ledger, peer, lots=(lots, 0), lots_root=lots_root, steps_root=steps_root, **changes)
 
 
 def works_of(ledger: Ledger, peers: Iterable[Identity], lots: int = LOTS) -> list[Header]:

@@ -39,8 +39,9 @@ from automl.training.settings import Settings, first_floor, thin, usual
 from protocol.audits import OPEN, Trust
 from protocol.errors import UserError
 from protocol.exchange import Exchange, codec_named
+from protocol.light import NO_AUDITED_STEPS
 from protocol.manifest import Manifest, Optimizer
-from protocol.private import PRIVATE, PrivateData
+from protocol.private import NO_LEASES, PRIVATE, PrivateData
 from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
@@ -235,6 +236,17 @@ class RunConfig(Section):
                 'codec = "int16" in [exchange] (manta-aggregator init --dense does), or mode = "open"'
             )
         return trust
+
+    def check_gateway(self) -> None:
+        """Refuse a gateway in a run that has nothing for light contributors.
+
+        Raises:
+            UserError: so it is.
+        """
+        if self.run.data == PRIVATE:
+            raise UserError(NO_LEASES)
+        if self.trust.mode != OPEN and self.exchange.local_steps > 1:
+            raise UserError(NO_AUDITED_STEPS)
 
     @property
     def snapshots(self) -> int:

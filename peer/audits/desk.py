@@ -1,7 +1,8 @@
 """Audits others' lots for the run, in what the person's limits leave (docs/protocol.md, section 27).
 
 After each commit it asks the log what waits for its answer, holds that to what it knows itself of the commits, gets the records and the
-weights, and has a process of low priority compute the lot again. What it found is signed, and handed in until the log has it.
+weights, those before a later local step from whoever has them, and has a process of low priority compute the lot again. What it found is
+signed, and handed in until the log has it.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from peer.aside.aside import AsideLost
@@ -30,6 +32,7 @@ from swarm.operator_line import OperatorLine
 from swarm.records import fetch_records
 from swarm.rpc import Endpoint, Refused
 from swarm.tasks import within
+from swarm.vectors import VectorsFolder, fetch_vector
 
 AGAIN_S = 10.0  # until the log is asked again: others may have been asked about something since
 _DEATHS = 3  # in a row, until nothing is audited any more
@@ -72,6 +75,7 @@ class AuditDesk:
         known: Known,
         start: Callable[[], Awaitable[Audits]],
         board: StatusBoard,
+        fetched: VectorsFolder,
     ) -> None:
         """Audit nothing yet.
 
@@ -84,7 +88,9 @@ class AuditDesk:
             known: what this peer knows of the run.
             start: starts what computes.
             board: shows what was done.
+            fetched: for vectors of others, as long as they are needed.
         """
+        self._fetched = fetched
         self._endpoint = endpoint
         self._line = line
         self._identity = identity
@@ -95,7 +101,7 @@ class AuditDesk:
         self._board = board
         self._turns = Turns()
         self._auditor: Audits | None = None
-        self._loaded: bytes | None = None  # digest of the state that it has
+        self._loaded: tuple[bytes, bytes] | None = None  # digests of the state that it has, and of the weights before a later step, if any
         self._found: dict[tuple[bytes, int], SignedFinding] = {}  # by claim and lot: until the log asks no more
         self._deaths = 0
 
@@ -182,12 +188,15 @@ class AuditDesk:
         claim = duty.claim.open()
         state = self._checked(duty, claim)
         records = await self._records(duty.claim, claim)
-        if state != self._loaded:
+        before = _weights_before(records, duty.lot)
+        if (state, before) != self._loaded:
             weights, teacher = await self._known.weights(state)
+            if before:
+                weights = await self._vector(duty.claim, claim, before, weights.numel())
             if self._auditor is None:
                 self._auditor = await self._start()
             self._auditor.load(weights, teacher)
-            self._loaded = state
+            self._loaded = state, before
         assert self._auditor is not None
         began_s = asyncio.get_running_loop().time()
         working = await self._turns.work(self._auditor.answer(Ask(duty.claim, records.lots, duty.lot)))
@@ -239,6 +248,31 @@ class AuditDesk:
             logger.info("no records at the log reason=%s", error)
         return records_of(await fetch_records(self._endpoint, PublicKey(claim.key), signed), claim)
 
+    async def _vector(self, signed: SignedClaim, claim: Claim, digest: bytes, num_values: int) -> Tensor:
+        """Return a vector of a claim, got from whoever made it, from its founder, or from the log.
+
+        Raises:
+            Unreachable, RemoteFault: none of them hands it out.
+            StorageError: the disk refuses.
+        """
+        *others, last = dict.fromkeys((PublicKey(claim.key), PublicKey(claim.founder), self._line.operator))
+        try:
+            for key in others:
+                try:
+                    return await self._vector_of(key, signed, digest, num_values)
+                except (Weather, RemoteFault) as error:
+                    logger.info("no vector from peer=%s reason=%s", peer_name(key)[-8:], error)
+            return await self._vector_of(last, signed, digest, num_values)
+        finally:
+            await asyncio.to_thread(self._fetched.keep_only, signed.digest, ())
+
+    async def _vector_of(self, key: PublicKey, signed: SignedClaim, digest: bytes, num_values: int) -> Tensor:
+        await fetch_vector(self._endpoint, key, signed, digest, num_values, self._fetched)
+        values = await asyncio.to_thread(self._fetched.read, signed.digest, digest)
+        if values is None:
+            raise EncodingError("a vector that is gone from this disk")
+        return torch.from_numpy(values)
+
     def _count(self, signed: SignedFinding) -> None:
         status = self._board.status
         self._board.update(audits=status.audits + 1, audits_against=status.audits_against + (signed.open().outcome == DIFFERS))
@@ -247,3 +281,9 @@ class AuditDesk:
         auditor, self._auditor, self._loaded = self._auditor, None, None
         if auditor is not None:
             await auditor.close()
+
+
+def _weights_before(records: Records, lot: int) -> bytes:
+    """Return the digest of the weights that a lot was trained on, where these are not the base's; else nothing."""
+    step = records.lots[lot].step
+    return records.steps[step].state if 0 < step < len(records.steps) else b""  # another step is none, and refused where it is computed

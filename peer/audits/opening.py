@@ -11,8 +11,13 @@ from peer.limits.limits import Limits
 from peer.loop import PeerLoop
 from peer.shards.session import Held
 from peer.status import StatusBoard
+from peer.store import PeerStore
+from protocol.audits import MAX_KEPT_ROUNDS
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity
+from swarm.vectors import VectorsFolder
+
+_MAX_FETCHED_BYTES = 1 << 36  # one vector at a time
 
 
 def desk_of_audits(
@@ -39,7 +44,10 @@ def desk_of_audits(
         board.say(f"computes lots of others again for the run, for {board.status.limits.get('audit', '0%')} of the time at most")
         return await Auditor.start(signed, held.root)
 
-    desk = AuditDesk(loop.node, loop.log.line, identity, manifest, signed.run, loop.known, start, board)
+    fetched = VectorsFolder(PeerStore(config.dir).fetched_path(signed.run), kept_rounds=MAX_KEPT_ROUNDS, max_bytes=_MAX_FETCHED_BYTES)
+    for claim in fetched.claims:  # of an earlier life
+        fetched.keep_only(claim, ())
+    desk = AuditDesk(loop.node, loop.log.line, identity, manifest, signed.run, loop.known, start, board, fetched)
     loop.on_commit = desk.committed
     return desk
 

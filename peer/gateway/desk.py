@@ -38,9 +38,9 @@ from protocol.light import (
     SignedLeaseRequest,
     Welcome,
     max_return_bytes,
+    why_no_leases,
 )
 from protocol.manifest import Manifest, SignedManifest
-from protocol.private import NO_LEASES
 from protocol.records import SignedClaim, SignedContribution, SignedTicket
 from protocol.rosters import Durations, Timetable
 from protocol.rounds import Standing
@@ -72,11 +72,11 @@ class GatewayDesk:
         """Lease nothing yet. ``is_lease_only``: this peer does only the lots that a contribution's founder must have done.
 
         Raises:
-            UserError: the run's data are private: a lease would show them to strangers.
+            UserError: the run has nothing for light contributors.
         """
         self.manifest: Manifest = signed.open()
-        if self.manifest.is_private:
-            raise UserError(NO_LEASES)
+        if reason := why_no_leases(self.manifest):
+            raise UserError(reason)
         self.welcome = pack(Welcome(identity.public_key, signed))
         self.is_lease_only = is_lease_only
         self._identity = identity

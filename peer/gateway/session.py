@@ -15,8 +15,8 @@ from peer.gateway.entrance import Entrance
 from peer.status import StatusBoard
 from peer.training.work import now_ms
 from protocol.errors import UserError
+from protocol.light import why_no_leases
 from protocol.manifest import Manifest, SignedManifest
-from protocol.private import NO_LEASES
 from protocol.signing import Identity
 from swarm.door import Door
 from swarm.gate import Gate
@@ -28,10 +28,10 @@ def check_run(config: PeerConfig, manifest: Manifest) -> None:
     """Refuse a gateway in a run that cannot have one.
 
     Raises:
-        UserError: the run's data are private.
+        UserError: the run has nothing for light contributors.
     """
-    if config.gateway and manifest.is_private:
-        raise UserError(NO_LEASES)
+    if config.gateway and (reason := why_no_leases(manifest)):
+        raise UserError(reason)
 
 
 def desk_of(

@@ -26,7 +26,7 @@ from exact.residuals import vector_digest
 from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.exchange import MAX_LOT_MS
-from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote
+from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote, why_no_leases
 from protocol.manifest import Manifest
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
@@ -62,6 +62,8 @@ class LightWork:
             raise UserError(f"{error}; install the version that the operator names") from error
         if manifest.is_private:
             raise UserError("in this run everybody trains on data of their own: there is nothing for light contributors")
+        if why_no_leases(manifest):
+            raise UserError("in this run several local steps are audited: there is nothing for light contributors")
         self._manifest = manifest
         self._run = run
         self._identity = identity

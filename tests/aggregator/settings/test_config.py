@@ -322,6 +322,18 @@ def test_a_run_that_nobody_could_audit_is_a_users_mistake(sections: dict[str, di
     assert "\n" not in str(caught.value)
 
 
+def test_a_gateway_is_refused_where_it_would_have_nothing_for_light_contributors() -> None:
+    steps = {"exchange": {"local_steps": 4}}
+    for sections, words in (
+        ({"run": {"data": "private"}}, "data stay with their owners"),
+        ({"trust": {"mode": "audited"}} | steps, "several local steps are audited"),
+    ):
+        with pytest.raises(UserError, match=words):
+            RunConfig.model_validate(sections).check_gateway()
+    RunConfig.model_validate({"trust": {"mode": "audited"}, "exchange": {"local_steps": 1}}).check_gateway()
+    RunConfig.model_validate(steps).check_gateway()
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_has_usual_settings_that_make_a_run(task: str) -> None:
     config = RunConfig.usual(task)

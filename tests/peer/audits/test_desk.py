@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -25,9 +26,12 @@ from protocol.receipts import ProvenRound
 from protocol.records import LotRecord, open_entry
 from protocol.signing import Digest, Identity, PublicKey, sha256
 from protocol.trust import lots_audited
+from protocol.vectors import ASK as VECTORS
+from protocol.vectors import MAX_ASK_BYTES, AskVector
 from swarm.memory import MemoryNetwork
 from swarm.operator_line import OperatorLine
-from tests.audited import OPERATOR, audited_ledger, claimed_of, go_on, records_of, work_of
+from swarm.vectors import VectorsFolder
+from tests.audited import LOTS, OPERATOR, audited_ledger, claimed_of, go_on, records_of, steps_of, work_of
 from tests.contributions import PEERS
 from tests.swarm.virtual_time import run_virtual
 
@@ -43,7 +47,7 @@ class Auditor:
         self.is_closed = False
 
     def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
-        self._scene.loaded += 1
+        self._scene.loaded.append(weights)
 
     async def answer(self, ask: Ask) -> Found:
         self._scene.asked.append(ask)
@@ -58,8 +62,8 @@ class Auditor:
 class Scene:
     """A log in memory, in which A has a claim that B is asked about, and B's desk."""
 
-    def __init__(self, directory: Path) -> None:
-        self.ledger = audited_ledger(proven=(B.public_key,))
+    def __init__(self, directory: Path, steps: int = 1) -> None:
+        self.ledger = audited_ledger(proven=(B.public_key,), local_steps=steps, audit_lots=1 if steps == 1 else LOTS)
         self.network = MemoryNetwork()
         self.claim = work_of(self.ledger, A)
         self.commits: dict[int, ProvenRound] = {}
@@ -71,13 +75,16 @@ class Scene:
         claimed = claimed_of(self.ledger, A)
         assert claimed.digest == self.claim.digest
         beacon = self.commits[2].commit
-        (lot, *_) = lots_audited(self.ledger.manifest.trust, beacon, claimed.digest, claimed.lots)
+        (*_, lot) = lots_audited(self.ledger.manifest.trust, beacon, claimed.digest, claimed.lots)
         self.duty = Duty(self.claim, claimed.round, claimed.row, LOT, lot)
         self.duties: tuple[Duty, ...] = (self.duty,)
-        self.records = tuple(unpack(LotRecord, record, max_bytes=1024) for record in records_of(A.public_key))
+        self.records = tuple(unpack(LotRecord, record, max_bytes=1024) for record in records_of(A.public_key, steps=steps))
+        self.steps = steps_of(steps)
+        self.holders: dict[Identity, bytes] = {}  # of vectors, with what they hand out
+        self.asked_for: list[AskVector] = []
         self.extras: list[Finding] = []
         self.asked: list[Ask] = []
-        self.loaded = 0
+        self.loaded: list[torch.Tensor] = []
         self.holds = True
         self.fail: Callable[[], None] = lambda: None
         self.auditors: list[Auditor] = []
@@ -95,6 +102,7 @@ class Scene:
             known,
             self._start,
             self.board,
+            VectorsFolder(directory / "fetched", kept_rounds=100, max_bytes=1 << 20),
         )
         self.desk.limit(100, 100)
         self.states: list[bytes] = []
@@ -119,11 +127,23 @@ class Scene:
         return b""
 
     async def _on_records(self, _caller: PublicKey, _request: bytes) -> bytes:
-        (page,) = pages(self.claim, Records(self.records, ()))
+        (page,) = pages(self.claim, Records(self.records, self.steps))
         return pack(page)
 
-    def play(self, until: Callable[[], object], *, records_at: Identity = OPERATOR, virtual_s: float = 100.0) -> None:
-        """Let the desk work until that holds, or so much time is over."""
+    async def _serve_vectors(self) -> None:
+        for who, data in self.holders.items():
+
+            async def answer(_caller: PublicKey, request: bytes, data: bytes = data) -> bytes:
+                self.asked_for.append(unpack(AskVector, request, max_bytes=MAX_ASK_BYTES))
+                return data
+
+            key = PublicKey(who.public_key)
+            await (self.network.endpoints.get(key) or self.network.endpoint(key)).serve(VECTORS, answer)
+
+    def play(
+        self, until: Callable[[], object], *, records_at: Identity = OPERATOR, virtual_s: float = 100.0, is_real: bool = False
+    ) -> None:
+        """Let the desk work until that holds, or so much time is over; ``is_real`` time goes by where it waits for a disk."""
 
         async def work() -> None:
             log = self.network.endpoint(PublicKey(OPERATOR.public_key))
@@ -131,6 +151,7 @@ class Scene:
             await log.serve("extra", self._on_extra)
             who = log if records_at is OPERATOR else self.network.endpoint(PublicKey(records_at.public_key))
             await who.serve(RECORDS, self._on_records)
+            await self._serve_vectors()
             keeping = asyncio.create_task(self.desk.keep())
             ends = asyncio.get_running_loop().time() + virtual_s
             while not until() and asyncio.get_running_loop().time() < ends and not keeping.done():  # noqa: ASYNC110
@@ -138,7 +159,10 @@ class Scene:
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
 
-        run_virtual(work())
+        if is_real:
+            asyncio.run(work())
+        else:
+            run_virtual(work())
 
 
 @pytest.fixture
@@ -161,6 +185,31 @@ def test_it_says_what_it_found_and_the_log_may_take_it(scene: Scene, holds: bool
 def test_records_that_the_log_has_not_got_come_from_who_made_them(scene: Scene) -> None:
     scene.play(lambda: scene.extras, records_at=A)
     assert len(scene.extras) == 1
+
+
+RIGHT, WRONG = (np.full(4, value, "<f4").tobytes() for value in (2.0, 3.0))
+
+
+@pytest.mark.parametrize("holders", [{A: RIGHT}, {OPERATOR: RIGHT}, {A: WRONG, OPERATOR: RIGHT}, {A: RIGHT[:-4], OPERATOR: RIGHT}])
+def test_a_lot_of_a_later_step_is_computed_on_the_weights_before_it(tmp_path: Path, holders: dict[Identity, bytes]) -> None:
+    scene = Scene(tmp_path, steps=LOTS)
+    assert scene.duty.lot == LOTS - 1
+    scene.holders = holders
+    scene.play(lambda: scene.extras, is_real=True)
+    assert len(scene.extras) == 1
+    assert {(ask.claim, ask.digest) for ask in scene.asked_for} == {(scene.claim.digest, scene.steps[2].state)}
+    (weights,) = scene.loaded
+    assert weights.tolist() == [2.0] * 4
+    assert [path for path in (tmp_path / "fetched").rglob("*") if path.is_file()] == []
+
+
+def test_without_these_weights_it_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "manta.audits")
+    scene = Scene(tmp_path, steps=LOTS)
+    scene.holders = {A: WRONG}
+    scene.play(lambda: "not audited, or not handed in" in caplog.text, is_real=True)
+    assert scene.asked_for
+    assert scene.asked == scene.extras == []
 
 
 def test_it_audits_nothing_that_the_beacon_does_not_ask(scene: Scene) -> None:

@@ -1,6 +1,7 @@
-"""Which data sets a gateway can hand samples of: images in shards are refused, before they are here and after."""
+"""Where there can be a gateway: not for images in shards, and not where several local steps are audited."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,18 +12,19 @@ from automl.data.shards.sharded_images import ShardedImages
 from automl.data.shards.writing import shard_images
 from peer.config import PeerConfig
 from peer.dashboard.picture import Sitter
-from peer.gateway.session import desk_of
+from peer.gateway.session import check_run, desk_of
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.session import _get
 from peer.voice import Voice
+from protocol.audits import AUDITED, Trust
 from protocol.errors import UserError
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
 from tests.automl.data.files import noise, write_picture
-from tests.runs import manifest_of
+from tests.runs import EXCHANGE, manifest_of
 
 OPERATOR, PEER = Identity(b"\x01" * 32), Identity(b"\x02" * 32)
 REFUSAL = "samples of shards-noise are of many sizes and cannot be handed out: leave --gateway out"
@@ -51,3 +53,13 @@ def test_where_they_travel_it_is_refused_before_any_shard_is_got(tmp_path: Path)
     download = Download(node, manifest, tmp_path / "noise", holders, Shelf(max_bytes=0), print)
     with pytest.raises(UserError, match=REFUSAL):
         asyncio.run(_get(PeerConfig(gateway=("127.0.0.1:0",)), manifest, node, tmp_path / "noise", download, Sitter(Voice())))
+
+
+def test_a_gateway_where_several_local_steps_are_audited_is_refused_in_a_line() -> None:
+    steps, audited = replace(EXCHANGE, local_steps=4), Trust(AUDITED)
+    config = PeerConfig(gateway=("127.0.0.1:0",))
+    with pytest.raises(UserError, match=r"several local steps are audited.*leave --gateway out"):
+        check_run(config, manifest_of(OPERATOR, exchange=steps, trust=audited))
+    check_run(PeerConfig(), manifest_of(OPERATOR, exchange=steps, trust=audited))
+    check_run(config, manifest_of(OPERATOR, trust=audited))
+    check_run(config, manifest_of(OPERATOR, exchange=steps))

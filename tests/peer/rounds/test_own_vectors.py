@@ -1,6 +1,5 @@
 """A peer's vectors: kept while it works, made ready with the beacon of their table, handed to whoever asks, also after a restart."""
 
-import asyncio
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +9,8 @@ import pytest
 import torch
 
 from automl.training.local import LocalSteps
-from automl.training.schedule import Plan
-from automl.training.update import State
 from exact.residuals import vector_digest
-from peer.rounds.vectors import OwnVectors, most_bytes, usual_bytes
+from peer.rounds.vectors import most_bytes, usual_bytes
 from protocol.audits import AUDITED, PATIENCE, Trust
 from protocol.errors import StorageError, Unreachable
 from protocol.evidence import Records
