@@ -47,7 +47,9 @@ from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
 from peer.rounds.decoy import decoy_begins
 from peer.rounds.measuring import Measuring
+from peer.rounds.vectors import usual_bytes
 from peer.shards.session import Held, data_here
+from peer.shards.wanted import in_words
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.training.data import check_supported, load_data
@@ -71,6 +73,8 @@ from swarm.traffic import Traffic
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
 DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all
+
+_WORTH_SAYING = 500_000_000  # bytes of disk
 
 logger = logging.getLogger("manta.peer")
 
@@ -220,6 +224,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
+        if manifest.trust.is_audited and (disk := usual_bytes(manifest, crew.num_weights)) >= _WORTH_SAYING:
+            board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
         if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")
         measuring = None
