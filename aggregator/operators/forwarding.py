@@ -13,12 +13,14 @@ from protocol.errors import EncodingError, Unreachable
 from protocol.evidence import ASK as RECORDS
 from protocol.evidence import GIVE
 from protocol.signing import PublicKey
+from protocol.vectors import ASK as VECTORS
 from swarm import waits
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
 from swarm.tasks import unless
 from swarm.through import Through
 
-FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, DUTIES)
+FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, VECTORS, DUTIES)
+_LARGE = (RECORDS, VECTORS)  # whose answers are worth a way of their own
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
@@ -64,7 +66,7 @@ class Switch(Through):
             if len(forwarded) > MAX_MESSAGE_BYTES:
                 raise EncodingError("too long a request to be passed on")
             timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
-            calling = self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method == RECORDS)
+            calling = self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method in _LARGE)
             try:
                 answered = await unless(self._another, calling)
             except Unreachable as error:
