@@ -7,8 +7,9 @@ Shapes: N all weights of the supernet, P projections.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -60,6 +61,8 @@ class Deviation:
 # disparities, and part of the gradient with it. So each is many times what was seen of honest lots, and well below what cheats come to.
 TOLERANCES = {"fp32": Tolerance(projection=0.1, loss=0.005)}
 FP32 = TOLERANCES["fp32"]
+DOUBT = 3.0  # tolerances: what is off, but no farther than so many, is looked at more closely before anybody is accused
+OTHERS = 4  # lots of the claim's step that are computed again then
 
 
 def check_records(manifest: Manifest, plan: Plan, claim: Claim, records: Sequence[LotRecord]) -> None:
@@ -122,6 +125,24 @@ def deviation(record: LotRecord, found: LotResult) -> Deviation:
     apart = values_of(record.projection) - values_of(found.projection)
     of_loss = abs(float(record.loss) - found.loss)
     return Deviation(_in_parts(_rms(apart), norm), _in_parts(of_loss, abs(found.loss)))
+
+
+def is_held(tolerance: Tolerance, apart: Deviation, others: Iterable[Deviation]) -> bool:
+    """Return whether a lot holds that is so far apart; ``others``, how far others of its claim's step are, are asked for only in doubt.
+
+    One that is not far off may be honest, and roundings have carried it away: then others are computed too, and it holds unless there is
+    none, or one of them is off as well. Cheats that come so near come as near in every lot.
+    """
+    if apart.is_within(tolerance):
+        return True
+    if not apart.is_within(tolerance.times(DOUBT)):
+        return False
+    is_alone = True
+    for other in islice(others, OTHERS):
+        if not other.is_within(tolerance):
+            return False
+        is_alone = False
+    return not is_alone
 
 
 def mean_projection(records: Sequence[LotRecord]) -> NDArray[np.float64]:

@@ -24,6 +24,7 @@ from automl.training.auditing import (
     body_deviation,
     check_records,
     deviation,
+    is_held,
     is_linear,
     lot_of,
     mean_projection,
@@ -39,9 +40,6 @@ from exact.residuals import covered
 from protocol.lots import held_shards
 from protocol.manifest import Manifest
 from protocol.records import Claim, LotRecord
-
-_DOUBT = 3.0  # tolerances: what is off, but no farther than so many, is looked at more closely before anybody is accused
-_OTHERS = 4  # lots of the claim that are computed again then
 
 
 class Recomputer:
@@ -156,18 +154,9 @@ class Recomputer:
         return result, deviation(record, result)
 
     def _holds(self, claim: Claim, records: Sequence[LotRecord], place: int, apart: Deviation) -> bool:
-        """Return whether a lot holds that is so far apart.
-
-        One that is not far off may be honest, and roundings have carried it away: then others of its step are computed too, and it holds
-        unless one of them is off as well. Cheats that come so near come as near in every lot.
-        """
-        if apart.is_within(self._tolerance):
-            return True
-        behind, before = records[place + 1 :], records[:place]
-        others = [other for other in (*behind, *before) if other.step == records[place].step][:_OTHERS]
-        if not apart.is_within(self._tolerance.times(_DOUBT)) or not others:
-            return False
-        return all(self._computed(claim, other)[1].is_within(self._tolerance) for other in others)
+        """Return whether a lot holds that is so far apart; others of its step are computed where that is in doubt."""
+        others = (other for other in (*records[place + 1 :], *records[:place]) if other.step == records[place].step)
+        return is_held(self._tolerance, apart, (self._computed(claim, other)[1] for other in others))
 
     def _far(self, given: Given, mean_N: NDArray[np.float32]) -> float:
         """Return how far a body is from that of ``mean_N``, in parts of its norm; what coding does to both is no difference."""
