@@ -121,9 +121,17 @@ class SignedClaim(Signed):
             EncodingError: the payload is no claim.
             SignatureError: its key did not sign it.
         """
-        claim = unpack(Claim, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        claim = self.unchecked()
         verify("claim", claim.key, self.payload, self.signature)
         return claim
+
+    def unchecked(self) -> Claim:
+        """Return the claim, its signature not checked: for who knows that it was, of just these bytes.
+
+        Raises:
+            EncodingError: the payload is no claim.
+        """
+        return unpack(Claim, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
 
     @classmethod
     def sign(cls, claim: Claim, identity: Identity) -> "SignedClaim":
@@ -165,9 +173,17 @@ class SignedContribution(Signed):
             EncodingError: the payload is no contribution.
             SignatureError: its founder did not sign it.
         """
-        contribution = unpack(Contribution, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
+        contribution = self.unchecked()
         verify("contribution", contribution.founder, self.payload, self.signature)
         return contribution
+
+    def unchecked(self) -> Contribution:
+        """Return the contribution, its signature not checked: for who knows that it was, of just these bytes.
+
+        Raises:
+            EncodingError: the payload is no contribution.
+        """
+        return unpack(Contribution, self.payload, max_bytes=MAX_PAYLOAD_BYTES)
 
     @classmethod
     def sign(cls, contribution: Contribution, founder: Identity) -> "SignedContribution":

@@ -40,7 +40,7 @@ from aggregator.log.storage import (
     sqlite_errors,
     write_manifest,
 )
-from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, replay
+from aggregator.log.verify import RESTORE, CourseOf, Replay, check_tree_head, held_by, replay
 from automl.training.course import RunCourse
 from protocol.errors import LedgerError, OtherHistory, RemoteFault, StorageError, UserError
 from protocol.ledger import Ledger
@@ -117,6 +117,9 @@ class Log:
     ) -> "Log":
         """Open the log in ``directory``, everything in it checked from scratch, and sign what it holds.
 
+        But for one thing: the signatures of claims and contributions under the head that this operator has signed were checked before it
+        was, and are not again, if the entries hash to that head (``aggregator.log.verify`` checks them all, always).
+
         Args:
             directory: of the log.
             operator: whose log it is.
@@ -138,10 +141,12 @@ class Log:
             connection = open_database(directory)
             undo.callback(connection.close)
             with sqlite_errors(directory / DATABASE):
-                replayed = replay(connection, signed, course_of, on_round)
+                # An entry was checked before it was stored, and what was stored before the head was signed.
+                note = read_tree_head(directory)
+                replayed = replay(connection, signed, course_of, on_round, held_by(note, signed, operator.public_key))
                 if replayed.operator != operator.public_key:
                     raise UserError(f"the log in {directory} is of another operator: use the key it was created with")
-                check_tree_head(read_tree_head(directory), signed, replayed)
+                check_tree_head(note, signed, replayed)
                 check_evidence(directory, replayed.tree)
                 # What a failed sync left in the operating system's cache only must reach the disk before it is signed for.
                 _checkpoint(connection)

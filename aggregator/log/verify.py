@@ -5,7 +5,7 @@ it opens. What no directory can show by itself: that it is the newest (a witness
 """
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +17,11 @@ from protocol.delegations import Owners
 from protocol.errors import RemoteFault, StorageError
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
-from protocol.merkle import Tree, leaf_hash
+from protocol.merkle import Frontier, Tree, leaf_hash
 from protocol.notes import TreeHead
 from protocol.operators import Operators
+from protocol.signing import PublicKey
+from protocol.verified import Verified
 
 CourseOf = Callable[[Manifest], Course]
 RESTORE = "restore the directory from a backup or another operator's mirror, or start a new run; do not delete single files"
@@ -98,10 +100,17 @@ def replay(
     signed: SignedManifest,
     course_of: CourseOf = RunCourse,
     on_round: Callable[[Ledger], None] | None = None,
+    held: TreeHead | None = None,
 ) -> Replay:
     """Return the log behind ``connection``, each entry validated in turn and each stored node recomputed.
 
-    ``on_round`` is given the ledger after each of its rounds.
+    Args:
+        connection: to its database.
+        signed: the run's manifest.
+        course_of: what a manifest's training asks of a round.
+        on_round: is given the ledger after each of its rounds.
+        held: a head that was signed by who had validated every entry under it. If the entries hash to it, the signatures of claims and
+            contributions among them are not checked again; all else is. If not, or where it is None: every signature.
 
     Raises:
         StorageError: an entry, a node or the stored size and root do not hold.
@@ -112,23 +121,26 @@ def replay(
     run, operator, size, root = rows[0]
     if run != signed.run:
         raise StorageError(f"{DATABASE} is of another run than the manifest beside it; {RESTORE}")
-    ledger, tree, num_nodes = Ledger(signed, course_of(signed.open())), Tree(), 0
+    ledger, tree, nodes = Ledger(signed, course_of(signed.open())), Tree(), _StoredNodes(connection)
     if operator not in ledger.manifest.operators:
         raise StorageError(f"{DATABASE} is of an operator that the manifest does not name; {RESTORE}")
+    num_held = held.size if held is not None and _has(connection, held) else 0
+    checked, ledger.verified = ledger.verified, Verified(signed_before=True)
     for index, (position, entry) in enumerate(connection.execute("SELECT position, bytes FROM entries ORDER BY position")):
         if position != index:
             raise StorageError(f"entry {index} is missing; {RESTORE}")
+        if index == num_held:
+            ledger.verified = checked
         committed = ledger.round
         _append(ledger, index, entry)
         if on_round is not None and ledger.round != committed:
             on_round(ledger)
-        nodes = tree.append(leaf_hash(entry))
-        num_nodes += len(nodes)
-        for node in nodes:
-            _check_node(connection, index, *node)
+        for node in tree.append(leaf_hash(entry)):
+            nodes.check(index, *node)
+    ledger.verified = checked
     if (size, root) != (tree.size, tree.root()):
         raise StorageError(f"the log holds {tree.size} entries, but not those of the size ({size}) and root stored with them; {RESTORE}")
-    if connection.execute("SELECT COUNT(*) FROM nodes").fetchone() != (num_nodes,):
+    if connection.execute("SELECT COUNT(*) FROM nodes").fetchone() != (nodes.count,):
         raise StorageError(f"there are stored nodes that no tree of {tree.size} entries has; {RESTORE}")
     if not ledger.is_between_rounds:
         raise StorageError(f"the log ends in the middle of a round; {RESTORE}")
@@ -144,11 +156,38 @@ def _append(ledger: Ledger, index: int, entry: object) -> None:
         raise StorageError(f"entry {index} does not hold: {error}; {RESTORE}") from error
 
 
-def _check_node(connection: sqlite3.Connection, index: int, level: int, position: int, expected: bytes) -> None:
-    stored = connection.execute("SELECT hash FROM nodes WHERE level = ? AND position = ?", (level, position)).fetchone()
-    if stored != (expected,):
-        what = "is not stored" if stored is None else "is not what its entries hash to"
-        raise StorageError(f"entry {index}: the tree node at level {level}, position {position}, {what}; {RESTORE}")
+def _has(connection: sqlite3.Connection, head: TreeHead) -> bool:
+    """Return whether the first entries are those under a tree head."""
+    frontier = Frontier()
+    for (entry,) in connection.execute("SELECT bytes FROM entries ORDER BY position LIMIT ?", (head.size,)):
+        if type(entry) is not bytes:
+            return False
+        frontier.append(leaf_hash(entry))
+    return frontier.size == head.size and frontier.root() == head.root
+
+
+class _StoredNodes:
+    """The stored nodes, compared with those that a tree should have: each level's from the left, and so read in one go."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._levels: list[Iterator[tuple[int, object]]] = []
+        self.count = 0  # compared so far
+
+    def check(self, index: int, level: int, position: int, expected: bytes) -> None:
+        """Check the next node of a level, which entry ``index`` completed.
+
+        Raises:
+            StorageError: it is not stored, or is another.
+        """
+        if level == len(self._levels):
+            query = "SELECT position, hash FROM nodes WHERE level = ? AND position >= 0 ORDER BY position"
+            self._levels.append(self._connection.execute(query, (level,)))
+        stored = next(self._levels[level], None)
+        if stored != (position, expected):
+            what = "is not what its entries hash to" if stored is not None and stored[0] == position else "is not stored"
+            raise StorageError(f"entry {index}: the tree node at level {level}, position {position}, {what}; {RESTORE}")
+        self.count += 1
 
 
 def check_tree_head(note: str, signed: SignedManifest, log: Replay) -> TreeHead:
@@ -168,3 +207,12 @@ def check_tree_head(note: str, signed: SignedManifest, log: Replay) -> TreeHead:
     if head.root != log.tree.root(head.size):
         raise StorageError(f"the log's first {head.size} entries are not those it has signed a tree head of; {RESTORE}")
     return head
+
+
+def held_by(note: str, signed: SignedManifest, operator: PublicKey) -> TreeHead | None:
+    """Return the tree head in ``note`` if ``operator`` signed it; None: it did not, or it is no such note."""
+    try:
+        found = Operators.of_signed(signed).signers(note)
+    except RemoteFault:
+        return None
+    return found.head if operator in found.keys else None
