@@ -120,7 +120,8 @@ def _freeze(value: Any, depth: int) -> Value:
     if type(value) is list:
         if depth == MAX_DEPTH:
             raise ValueError(_TOO_DEEP)
-        return tuple([_freeze(item, depth + 1) for item in value])
+        # Most items are strings: no call for these, a log has tens of millions of them.
+        return tuple([item if type(item) is bytes or type(item) is str else _freeze(item, depth + 1) for item in value])
     if type(value) is int:
         _check_range(value)
     leaf: Value = value
@@ -189,6 +190,12 @@ def _field_names(cls: type) -> tuple[str, ...]:
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
+def _leaf(kind: Any) -> Any:
+    """Return the type of a leaf; None, which no value's type is: it is something that is read in parts."""
+    kind = getattr(kind, "__supertype__", kind)
+    return kind if kind in (int, str, bytes) else None
+
+
 @cache
 def _reader(kind: Any) -> _Reader:
     """Return what reads a value as ``kind``; put together once, for a log has millions of records."""
@@ -211,15 +218,15 @@ def _reader(kind: Any) -> _Reader:
 def _record_reader(cls: type) -> _Reader:
     hints = get_type_hints(cls)
     names = _field_names(cls)
-    readers = [_reader(hints[name]) for name in names]
+    readers = [(_leaf(hints[name]), _reader(hints[name])) for name in names]
 
     def read(value: Any) -> Any:
         if type(value) is not tuple or len(value) != len(names):
             raise _Fault(f"expected an array of {len(names)}")
         arguments: list[Any] = []
         try:
-            for reader, item in zip(readers, value, strict=True):
-                arguments.append(reader(item))
+            for (leaf, reader), item in zip(readers, value, strict=True):
+                arguments.append(item if type(item) is leaf else reader(item))  # a leaf of its type is read as it is
         except _Fault as fault:
             raise fault.at(f".{names[len(arguments)]}") from fault.__cause__
         try:
@@ -232,11 +239,13 @@ def _record_reader(cls: type) -> _Reader:
 
 def _row_reader(of: Any) -> _Reader:
     """Return what reads a tuple of any length."""
-    reader = _reader(of)
+    leaf, reader = _leaf(of), _reader(of)
 
     def read(value: Any) -> Any:
         if type(value) is not tuple:
             raise _Fault("expected an array")
+        if all(type(item) is leaf for item in value):
+            return value
         return _read_each([reader] * len(value), value)
 
     return read

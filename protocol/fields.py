@@ -29,7 +29,8 @@ def check_digest(value: bytes, what: str) -> None:
     Raises:
         ValueError: the digest is refused.
     """
-    require(len(value) == DIGEST_BYTES, f"{what} has {len(value)} bytes, not {DIGEST_BYTES}")
+    if len(value) != DIGEST_BYTES:
+        raise ValueError(f"{what} has {len(value)} bytes, not {DIGEST_BYTES}")
 
 
 def check_name(value: str, what: str) -> None:
@@ -38,7 +39,8 @@ def check_name(value: str, what: str) -> None:
     Raises:
         ValueError: the name is refused.
     """
-    require(_NAME.fullmatch(value) is not None, f"{what} must be a plain lower-case name, not {value!r}")
+    if _NAME.fullmatch(value) is None:
+        raise ValueError(f"{what} must be a plain lower-case name, not {value!r}")
 
 
 @dataclass(frozen=True)  # without slots: its digest is kept once it was asked for
