@@ -1,11 +1,12 @@
 """Checks a log's directory from scratch: every entry, every stored node, the signed tree head; and what everybody has earned.
 
 Needs no private key and writes nothing; works beside a running aggregator and on a copy. ``aggregator.log.log`` runs the same checks when
-it opens. What no directory can show by itself: that it is the newest (a witness, or whoever kept a later tree head, can).
+it opens, but for signatures that were checked before the log's own key signed a head over them. What no directory can show by itself: that it
+is the newest (a witness, or whoever kept a later tree head, can).
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -121,7 +122,7 @@ def replay(
     run, operator, size, root = rows[0]
     if run != signed.run:
         raise StorageError(f"{DATABASE} is of another run than the manifest beside it; {RESTORE}")
-    ledger, tree, nodes = Ledger(signed, course_of(signed.open())), Tree(), _StoredNodes(connection)
+    ledger, tree, nodes = Ledger(signed, course_of(signed.open())), Tree(), _StoredLevels(connection)
     if operator not in ledger.manifest.operators:
         raise StorageError(f"{DATABASE} is of an operator that the manifest does not name; {RESTORE}")
     num_held = held.size if held is not None and _has(connection, held) else 0
@@ -142,6 +143,7 @@ def replay(
         raise StorageError(f"the log holds {tree.size} entries, but not those of the size ({size}) and root stored with them; {RESTORE}")
     if connection.execute("SELECT COUNT(*) FROM nodes").fetchone() != (nodes.count,):
         raise StorageError(f"there are stored nodes that no tree of {tree.size} entries has; {RESTORE}")
+    nodes.close()
     if not ledger.is_between_rounds:
         raise StorageError(f"the log ends in the middle of a round; {RESTORE}")
     return Replay(operator, ledger, tree)
@@ -166,12 +168,12 @@ def _has(connection: sqlite3.Connection, head: TreeHead) -> bool:
     return frontier.size == head.size and frontier.root() == head.root
 
 
-class _StoredNodes:
+class _StoredLevels:
     """The stored nodes, compared with those that a tree should have: each level's from the left, and so read in one go."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
-        self._levels: list[Iterator[tuple[int, object]]] = []
+        self._levels: list[sqlite3.Cursor] = []
         self.count = 0  # compared so far
 
     def check(self, index: int, level: int, position: int, expected: bytes) -> None:
@@ -188,6 +190,11 @@ class _StoredNodes:
             what = "is not what its entries hash to" if stored is not None and stored[0] == position else "is not stored"
             raise StorageError(f"entry {index}: the tree node at level {level}, position {position}, {what}; {RESTORE}")
         self.count += 1
+
+    def close(self) -> None:
+        """Read no further: what is half read keeps the database from moving its WAL."""
+        for level in self._levels:
+            level.close()
 
 
 def check_tree_head(note: str, signed: SignedManifest, log: Replay) -> TreeHead:
