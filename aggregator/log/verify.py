@@ -1,8 +1,8 @@
 """Checks a log's directory from scratch: every entry, every stored node, the signed tree head; and what everybody has earned.
 
 Needs no private key and writes nothing; works beside a running aggregator and on a copy. ``aggregator.log.log`` runs the same checks when
-it opens, but for signatures that were checked before the log's own key signed a head over them. What no directory can show by itself: that it
-is the newest (a witness, or whoever kept a later tree head, can).
+it opens, but for signatures that were checked before the log's own key signed a head over them. What no directory can show by itself:
+that it is the newest (a witness, or whoever kept a later tree head, can).
 """
 
 import sqlite3
