@@ -11,17 +11,18 @@ from automl.spaces.cost import macs
 from automl.spaces.space import TINY, Architecture
 from automl.training.cohort_sizes import bound_macs
 from automl.training.light import covered_weights
-from exact.residuals import given, near_mean, vector_digest
+from exact.residuals import given, near_mean, residual_digest, vector_digest
 from peer.gateway import desk as gateway_desk
 from peer.gateway.seat import TOO_LARGE, GatewaySeat
 from peer.gateway.work import Lent
 from peer.rounds.residuals import Residual
 from peer.training.work import Learnt, Pile, claim_of
+from protocol.audits import AUDITED, Trust
 from protocol.encoding import pack, unpack
-from protocol.errors import RemoteFault, SignatureError
+from protocol.errors import RemoteFault, SignatureError, UserError
 from protocol.light import Fate, LightReturn, LotNote, StepNote, Welcome
 from protocol.records import Claim, SignedClaim
-from protocol.signing import Identity, sha256
+from protocol.signing import Identity, PublicKey, sha256
 from tests.memory_log import LOT, SMALL_EXCHANGE
 from tests.peer.gateways import GATEWAY, LEFT_MS, LIGHTS, Gateway, Light, play
 
@@ -294,6 +295,39 @@ def test_the_residual_that_the_log_left_to_all_is_named_by_those_it_was_left_to_
         assert vector_digest(given(learnt, left.values, 50)) == vector_digest(vectors[0])
 
     play(story, **MANY_STEPS)
+
+
+def test_what_came_back_is_kept_for_audits_before_it_is_taken() -> None:
+    async def story(gateway: Gateway) -> None:
+        kept: list[tuple[bytes, np.ndarray, np.ndarray | None]] = []  # type: ignore[type-arg]
+
+        async def keep(claim: SignedClaim, learnt: np.ndarray, residual: np.ndarray | None) -> None:  # type: ignore[type-arg]
+            assert PublicKey(claim.open().key) not in seat._gifts
+            kept.append((claim.digest, learnt, residual))
+
+        gateway.desk.keep_vectors = keep
+        left = Residual.of(np.full(gateway.state.parameters.numel(), 0.5, np.float32))
+        seat = await gateway.convene()
+        await Light(gateway, 0).contribute()
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        accepted = gateway.accepted(*gathered.claims)
+        await seat.tell(accepted)
+        seat = await gateway.convene(gateway.after(1), lent=Lent(left, accepted.contribution.digest))
+        kept.clear()
+        done = [await Light(gateway, number).contribute() for number in range(2)]
+        for light, (digest, learnt, residual) in zip(done, kept, strict=True):
+            opened = light.back.claim.open()
+            assert (digest, vector_digest(learnt)) == (light.back.claim.digest, opened.vector)
+            assert residual_digest(residual) == opened.residual
+
+    play(story, exchange=replace(SMALL_EXCHANGE, codec="topk-256-4"), trust=Trust(AUDITED))
+
+
+def test_where_several_local_steps_are_audited_there_is_no_gateway() -> None:
+    with pytest.raises(UserError, match="several local steps are audited"):
+        Gateway(trust=Trust(AUDITED), **MANY_STEPS)
 
 
 def test_there_is_nothing_for_light_contributors_where_lots_need_the_teacher_or_are_the_largest() -> None:
