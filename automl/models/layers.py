@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from automl.models import few_channels
 from automl.models.depthwise import convolve
 from automl.models.linked import Link, linked_batch_norm
 from automl.spaces.shapes import LayerShape
@@ -87,6 +88,8 @@ class ElasticBatchNorm(nn.Module):
         if self.link is not None:
             return linked_batch_norm(x_BCHW, weight, bias, self.link, BATCH_NORM_EPSILON)
         if self.training and self.momentum is None:
+            if few_channels.is_for(x_BCHW):
+                return few_channels.normalised(x_BCHW, weight, bias, BATCH_NORM_EPSILON)
             return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
         mean, variance = self.running_mean[:channels], self.running_variance[:channels]
         momentum = self.momentum or 0.0

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from automl.models.correlation import correlate
+from automl.models.gradients import of_length_one
 from automl.spaces.stereo_shapes import MatchShape
 
 _SHARPNESS = 10.0  # of the first weights: a disparity whose cosine is higher by a tenth has e times the weight
@@ -65,7 +66,7 @@ def correlate_groups(left_BCHW: Tensor, right_BCHW: Tensor, num_groups: int, num
     group = channels // num_groups
     grouped = (view_BCHW.reshape(-1, num_groups, group, height, width) for view_BCHW in (left_BCHW, right_BCHW))
     # The rows of the groups are rows of one picture, each as good as any other: the batch stays what it was, which the exports follow.
-    left, right = ((F.normalize(each, dim=2) * group**0.5).transpose(1, 2).flatten(2, 3) for each in grouped)
+    left, right = ((of_length_one(each, 2) * group**0.5).transpose(1, 2).flatten(2, 3) for each in grouped)
     volume = correlate(left, right, num_disparities).reshape(-1, num_disparities, num_groups, height, width)
     volume_NHWG = volume.permute(0, 1, 3, 4, 2).reshape(-1, height, width, num_groups)
     return volume_NHWG.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
@@ -73,25 +74,21 @@ def correlate_groups(left_BCHW: Tensor, right_BCHW: Tensor, num_groups: int, num
 
 def warped_likeness(left_BCHW: Tensor, right_BCHW: Tensor, disparity_B1HW: Tensor, offsets: tuple[int, ...]) -> Tensor:
     """Return (B, K, H, W): the cosine of each pixel of the left view with the one that the right view has at that disparity, and at that
-    many pixels more or less.
+    many pixels more or less, where each pixel of the views has the length 1.
 
-    No gradient flows to the disparity: what it makes of the likeness is learnt where it is read, and a gradient through a row of noise
-    leads nowhere.
+    Between two pixels of a row it is linear, and beyond the ends of one it is what is at the end. No gradient flows to the disparity: what
+    it makes of the likeness is learnt where it is read, and a gradient through a row of noise leads nowhere.
     """
-    columns_W = torch.arange(left_BCHW.shape[3], dtype=left_BCHW.dtype, device=left_BCHW.device)
-    column_B1HW = columns_W - disparity_B1HW.detach()
-    left_BCHW, right_BCHW = F.normalize(left_BCHW, dim=1), F.normalize(right_BCHW, dim=1)
-    warped = (sample_rows(right_BCHW, column_B1HW - offset) for offset in offsets)
-    return torch.cat([(left_BCHW * warped_BCHW).sum(1, keepdim=True) for warped_BCHW in warped], 1)
-
-
-def sample_rows(x_BCHW: Tensor, column_B1HW: Tensor) -> Tensor:
-    """Return ``x[b, c, y, column[b, 0, y, x]]``, linear in between two columns; beyond the ends of a row, what is at the end."""
-    last = x_BCHW.shape[3] - 1
-    column_B1HW = column_B1HW.clamp(0, last)
-    # Bounded as an integer: what is not a number becomes any integer at all, and stays what it is in the share alone.
-    index_B1HW = column_B1HW.floor().to(torch.int64).clamp(0, last - 1)
-    share_B1HW = column_B1HW - index_B1HW
-    index_BCHW = index_B1HW.expand(-1, x_BCHW.shape[1], -1, -1)
-    low_BCHW, high_BCHW = x_BCHW.gather(3, index_BCHW), x_BCHW.gather(3, index_BCHW + 1)
-    return low_BCHW + (high_BCHW - low_BCHW) * share_B1HW
+    last, reach = left_BCHW.shape[3] - 1, max(map(abs, offsets)) + 1
+    columns_W = torch.arange(last + 1, dtype=left_BCHW.dtype, device=left_BCHW.device)
+    column_B1HW = (columns_W - disparity_B1HW.detach()).clamp(-reach, last + reach)
+    low_B1HW = column_B1HW.floor()
+    share_B1HW = column_B1HW - low_B1HW
+    # Bounded as an integer too: what is not a number becomes any integer at all, and stays what it is in the share alone.
+    index_B1HW = low_B1HW.to(torch.int64).clamp(-reach, last + reach)
+    # The offsets are whole pixels, so that those in between which they are linear are next to each other: each is compared once.
+    alike: dict[int, Tensor] = {}
+    for step in sorted({step for offset in offsets for step in (-offset, 1 - offset)}):
+        seen_BCHW = right_BCHW.gather(3, (index_B1HW + step).clamp(0, last).expand_as(right_BCHW))
+        alike[step] = (left_BCHW * seen_BCHW).sum(1, keepdim=True)
+    return torch.cat([alike[-offset] + (alike[1 - offset] - alike[-offset]) * share_B1HW for offset in offsets], 1)

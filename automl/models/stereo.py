@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from automl.models.correlation import correlate
+from automl.models.gradients import joined, of_length_one, split
 from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticLayer, is_residual
 from automl.models.matching import FineMatch, warped_likeness
 from automl.models.supernet import Supernet, draw, plain_units
@@ -52,7 +53,7 @@ class Stage(nn.Module):
         the coarser prediction.
         """
         merged = [F.relu(self.up_norm(self.up(x_BCHW))), link_BCHW, coarser_B1HW, *evidence]
-        y_BCHW = self.merge(torch.cat(merged, 1).contiguous(memory_format=torch.channels_last))
+        y_BCHW = self.merge(joined(merged))
         y_BCHW = F.relu(self.merge_norm(y_BCHW))
         finer_BOHW = self.predict(y_BCHW)
         if not self.takes_match:
@@ -86,9 +87,9 @@ class FixedPart(nn.Module):
         """
         batch = x_BCHW.shape[0]
         views_BCHW = torch.cat(x_BCHW.chunk(_NUM_VIEWS, 1)).contiguous(memory_format=torch.channels_last)
-        features = self.features(views_BCHW, run_unit)
-        right = self.compared([each[batch:] for each in features])
-        return self.disparities([views_BCHW[:batch], *(each[:batch] for each in features)], right, run_unit)
+        halves = [split(each_BCHW, batch) for each_BCHW in self.features(views_BCHW, run_unit)]
+        right = self.compared([half_BCHW for _, half_BCHW in halves])
+        return self.disparities([views_BCHW[:batch], *(half_BCHW for half_BCHW, _ in halves)], right, run_unit)
 
     def features(self, views_BCHW: Tensor, run_unit: Callable[[int, Tensor], Tensor]) -> list[Tensor]:
         """Return what each of the shared units makes of the views, which are one batch."""
@@ -124,7 +125,7 @@ class FixedPart(nn.Module):
     def match(self, left_BCHW: Tensor, right_BCHW: Tensor) -> Tensor:
         """Return how alike the features of the two views are at each disparity: the cosine of their angle, normalised over the batch."""
         scale = left_BCHW.shape[1] ** 0.5  # the correlation is a mean over the channels, a cosine a sum
-        left_BCHW, right_BCHW = (scale * F.normalize(view_BCHW, dim=1) for view_BCHW in (left_BCHW, right_BCHW))
+        left_BCHW, right_BCHW = (scale * of_length_one(view_BCHW, 1) for view_BCHW in (left_BCHW, right_BCHW))
         correlation_BDHW: Tensor = self.correlation_norm(correlate(left_BCHW, right_BCHW, self.num_disparities))
         return correlation_BDHW
 
@@ -137,6 +138,8 @@ class FixedPart(nn.Module):
             right: the same of the right one.
         """
         (left_half_BCHW, left_quarter_BCHW, _), (right_half_BCHW, right_quarter_BCHW, _) = left, right
+        # In rows: so they are searched in twice, each time for several columns.
+        left_half_BCHW, right_half_BCHW = (of_length_one(each, 1).contiguous() for each in (left_half_BCHW, right_half_BCHW))
 
         def likeness(disparity_B1HW: Tensor) -> Tensor:
             return warped_likeness(left_half_BCHW, right_half_BCHW, disparity_B1HW * (self.unit_px / _HALF), WARP_OFFSETS)

@@ -3,7 +3,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from automl.models.matching import FineMatch, correlate_groups, sample_rows, warped_likeness
+from automl.models.gradients import of_length_one
+from automl.models.matching import FineMatch, correlate_groups, warped_likeness
 from automl.spaces.space import STEREO_TINY
 from automl.spaces.stereo_shapes import MatchShape, match_shape
 
@@ -68,31 +69,40 @@ def test_a_match_is_a_mean_of_disparities_and_learns_by_it() -> None:
     assert left.grad.any()
 
 
+def likeness_of(left: Tensor, right: Tensor, column_B1HW: Tensor, offsets: tuple[int, ...] = (0,)) -> Tensor:
+    """Return what is at these columns of the right view, compared with the left one."""
+    return warped_likeness(left, right, torch.arange(float(left.shape[3])) - column_B1HW, offsets)
+
+
 def test_rows_are_sampled_as_torch_does() -> None:
-    x_BCHW, _ = views(2, 3, 4, 9)
-    column_B1HW = 14.0 * torch.rand(2, 1, 4, 11, generator=torch.Generator().manual_seed(1)) - 3.0  # some beyond both ends
-    rows = torch.arange(4.0)[None, :, None].expand(2, 4, 11)
-    grid_BHW2 = torch.stack([column_B1HW.squeeze(1) / 4.0 - 1.0, rows / 1.5 - 1.0], 3)
-    expected = F.grid_sample(x_BCHW, grid_BHW2, padding_mode="border", align_corners=True)
-    torch.testing.assert_close(sample_rows(x_BCHW, column_B1HW), expected, rtol=1e-4, atol=1e-5)
+    left, right = views(2, 3, 4, 9)
+    column_B1HW = 14.0 * torch.rand(2, 1, 4, 9, generator=torch.Generator().manual_seed(1)) - 3.0  # some beyond both ends
+    rows = torch.arange(4.0)[None, :, None].expand(2, 4, 9)
+    offsets = (-2, -1, 0, 1, 3)
+    expected = []
+    for offset in offsets:
+        grid_BHW2 = torch.stack([(column_B1HW.squeeze(1) - offset) / 4.0 - 1.0, rows / 1.5 - 1.0], 3)
+        warped = F.grid_sample(right, grid_BHW2, padding_mode="border", align_corners=True)
+        expected.append((left * warped).sum(1, keepdim=True))
+    torch.testing.assert_close(likeness_of(left, right, column_B1HW, offsets), torch.cat(expected, 1), rtol=1e-4, atol=1e-5)
 
 
 def test_what_is_not_a_number_is_read_nowhere_and_stays_that() -> None:
     column_B1HW = torch.tensor([[[[1.5, float("nan"), float("inf"), float("-inf"), 1e30]]]])
-    sampled = sample_rows(torch.arange(5.0).expand(1, 2, 1, 5), column_B1HW)
-    torch.testing.assert_close(sampled, torch.tensor([1.5, float("nan"), 4.0, 0.0, 4.0]).expand(1, 2, 1, 5), equal_nan=True)
+    alike = likeness_of(torch.ones(1, 1, 1, 5), torch.arange(5.0).expand(1, 1, 1, 5), column_B1HW, (0, 1))
+    expected = torch.tensor([[1.5, float("nan"), 4.0, 0.0, 4.0], [0.5, float("nan"), 4.0, 0.0, 4.0]])
+    torch.testing.assert_close(alike[0, :, 0], expected, equal_nan=True)
 
 
 def test_its_gradients_are_those_of_finite_differences() -> None:
-    x_BCHW, _ = (view.double().requires_grad_() for view in views(1, 2, 2, 5))
+    left, right = (view.double().requires_grad_() for view in views(1, 2, 2, 5))
     column_B1HW = torch.tensor([[[[-1.0, 0.3, 1.7, 3.9, 6.0]] * 2]], dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x_BCHW: sample_rows(x_BCHW, column_B1HW), (x_BCHW,))
+    assert torch.autograd.gradcheck(lambda left, right: likeness_of(left, right, column_B1HW, (-1, 0, 1)), (left, right))
 
 
 def test_views_are_alike_at_the_disparity_that_they_have_and_less_beside_it() -> None:
     shift = 3
-    left, right = shifted(4, shift)
-    right = 2.0 * right  # a cosine
+    left, right = (of_length_one(each, 1) for each in shifted(4, shift))
     likeness_BKHW = warped_likeness(left, right, torch.full((2, 1, 6, 40 - shift), float(shift)), (-1, 0, 1))[..., shift + 1 : -1]
     torch.testing.assert_close(likeness_BKHW[:, 1], torch.ones_like(likeness_BKHW[:, 1]))
     assert likeness_BKHW[:, [0, 2]].mean() < 0.3
