@@ -14,6 +14,7 @@ from automl.commands.doors import AskedRun, Doors
 from automl.latency.table import LatencyTable
 from automl.search.evolution import MIN_SAMPLES
 from automl.spaces.space import SearchSpace
+from automl.threads import wait_asleep
 from protocol.errors import UserError
 
 OPTIONS = {"latency": "--latency-ms", "macs": "--macs", "weights": "--weights"}
@@ -94,6 +95,7 @@ def find(**options: Any) -> None:
     is, beside the smallest subnet and random ones within the limits. The folder gets best.json (for export), result.json, front.png and
     the journal search.jsonl.
     """
+    wait_asleep()
     with clear_errors():
         wishes = Wishes(**options)
         limits = _limits({"latency": wishes.latency_ms, "macs": wishes.macs, "weights": wishes.weights})

@@ -1,0 +1,42 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from automl.commands.find import find
+from automl.threads import wait_asleep
+
+CHOSEN = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "KMP_LIBRARY")
+
+
+@pytest.fixture(autouse=True)
+def nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in CHOSEN:
+        monkeypatch.setenv(name, "")  # is put back afterwards, whatever the tests do
+        monkeypatch.delenv(name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another OpenMP")
+def test_threads_of_torch_wait_asleep_where_it_is_said_before_torch_is_loaded() -> None:
+    def policy(program: str) -> str:
+        environment = {**os.environ, "OMP_DISPLAY_ENV": "true", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, check=True, env=environment, timeout=300)
+        return next(line for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line)
+
+    said = "from automl.threads import wait_asleep; wait_asleep(); import torch"
+    assert "PASSIVE" in policy(said)
+    assert "ACTIVE" in policy(f"import os; os.environ['OMP_WAIT_POLICY'] = 'ACTIVE'; {said}")
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+def test_what_a_person_has_chosen_holds(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "active")
+    wait_asleep()
+    assert {each: os.environ.get(each) for each in CHOSEN} == {**dict.fromkeys(CHOSEN), name: "active"}
+
+
+def test_a_search_says_so_before_anything_else() -> None:
+    assert CliRunner().invoke(find, []).exit_code == 2
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
