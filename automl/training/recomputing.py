@@ -32,6 +32,7 @@ from automl.training.auditing import (
 )
 from automl.training.following import check_own_steps, weights_of_steps
 from automl.training.given import NOTHING, Finding, Given, Vectors
+from automl.training.left_out import left_out
 from automl.training.lots import LotResult, Worker
 from automl.training.schedule import Plan
 from automl.training.update import State
@@ -63,9 +64,12 @@ class Recomputer:
         self._worker.teach(teacher)
 
     def lot(self, claim: Claim, records: Sequence[LotRecord], place: int) -> Finding:
-        """Compute one lot of a claim again, the one whose record stands at ``place``."""
+        """Compute one lot of a claim again, the one whose record stands at ``place``; and one that was left out, if some were picked."""
         if (mismatch := self._mismatch(claim, records)) is not None:
             return mismatch
+        missing = left_out(self._manifest, self._plan, claim, records, records[place].step)
+        if missing is not None and self._is_good(claim, missing):
+            return Finding(False, NOTHING, math.inf, f"it left out lots that pay less than others, as lot {missing.index}")
         result, apart = self._computed(claim, records[place])
         return Finding(self._holds(claim, records, place, apart), result.projection, apart.projection)
 
@@ -148,6 +152,10 @@ class Recomputer:
         except Mismatch as error:
             return Finding(False, NOTHING, math.inf, str(error))
         return None
+
+    def _is_good(self, claim: Claim, record: LotRecord) -> bool:
+        """Return whether the lot of a record comes to something finite here."""
+        return bool(self._worker.train(lot_of(self._manifest, self._plan, claim, record)).gradient.isfinite().all())
 
     def _computed(self, claim: Claim, record: LotRecord) -> tuple[LotResult, Deviation]:
         result = self._worker.train(lot_of(self._manifest, self._plan, claim, record))

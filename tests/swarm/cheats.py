@@ -8,6 +8,7 @@
 - again: the gradients of its first lots in every round
 - poison: honest lots, and a body of noise of the honest norm
 - dearest: every lot is of the largest architecture
+- picks: it does the lots of the largest architecture alone, and leaves all others out
 - yes: honest lots; of others' lots it computes nothing, and says that they hold (with --audit)
 - accuse: the same, and says that they differ
 """
@@ -26,8 +27,9 @@ from peer.audits.auditor import Auditor
 from peer.audits.messages import Ask, Found
 from peer.rounds import handing
 from peer.training import workbench
+from peer.training.shift import Task
 
-KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "dearest", "yes", "accuse")
+KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "dearest", "picks", "yes", "accuse")
 LIARS = ("yes", "accuse")  # those that need --audit
 _honest = Worker.train
 
@@ -74,6 +76,17 @@ def _again() -> Callable[[Worker, Lot], LotResult]:
     return train
 
 
+def _picking(step: int, most: int, lot_at: Callable[[int], tuple[Lot, int]]) -> Task:
+    """Return a task whose lots are those of the schedule that are of the first architecture, the largest, and no others."""
+
+    def picked(index: int) -> tuple[Lot, int]:
+        first = next(each for each in itertools.count() if lot_at(each)[1] == 0)
+        width = next(each for each in itertools.count(1) if lot_at(first + each)[1] == 0)
+        return lot_at(first + width * index)
+
+    return Task(step, most, picked)
+
+
 class _Liar:
     """Audits without a look."""
 
@@ -112,6 +125,8 @@ def cheat(kind: str) -> None:
         handing.made_of = poisoned
     elif kind == "dearest":
         workbench.place_of_lot = lambda count, base, key, index: 0
+    elif kind == "picks":
+        workbench.Task = _picking  # type: ignore[misc, assignment]
     elif kind in LIARS:
         _lie(kind == "yes")
     else:

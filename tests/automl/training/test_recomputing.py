@@ -10,9 +10,11 @@ import torch
 
 from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
+from automl.spaces.cost import cost_table
+from automl.spaces.space import space_named
 from automl.training.auditing import FP32, Deviation, Mismatch, lot_of
 from automl.training.given import Finding, Given
-from automl.training.lots import LotResult, Worker
+from automl.training.lots import Lot, LotResult, Worker
 from automl.training.recomputing import Recomputer
 from automl.training.schedule import Plan, place_of_lot
 from automl.training.update import State
@@ -22,10 +24,11 @@ from protocol.encoding import pack
 from protocol.evidence import Records
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, Contribution, LotRecord
+from protocol.rewards import architecture_cost
 from protocol.signing import Identity, sha256
 from tests.runs import manifest_of
 
-MANIFEST = manifest_of(Identity(b"\x0b" * 32))
+MANIFEST = manifest_of(Identity(b"\x0b" * 32), costs=cost_table(space_named("classifier-tiny")))
 PLAN = Plan.of(MANIFEST)
 BASE, FLOOR, LOTS = b"b" * 32, -32, 5
 STATE = State(0, torch.zeros(0), ())  # of one step nothing follows from it
@@ -40,14 +43,14 @@ class Work:
     mean: np.ndarray  # type: ignore[type-arg]
 
 
-def worked(worker: Worker, key: bytes, seed: int = MANIFEST.seed, lots: int = LOTS) -> Work:
-    """Train the lots of a key; of another ``seed`` than the run's they have other images."""
+def worked(worker: Worker, key: bytes, seed: int = MANIFEST.seed, lots: Sequence[int] = range(LOTS)) -> Work:
+    """Train the lots of a key that have these indices; of another ``seed`` than the run's they have other images."""
     asked = PLAN.architectures(1, "home")
-    counts, places = [0] * len(asked), [place_of_lot(len(asked), BASE, key, index) for index in range(lots)]
+    counts, places = [0] * len(asked), [place_of_lot(len(asked), BASE, key, index) for index in lots]
     for place in places:
         counts[place] += 1
     of = MANIFEST.lot_samples
-    blank = [LotRecord(0, index, asked[place].text, of, "1", bytes(32)) for index, place in enumerate(places)]
+    blank = [LotRecord(0, index, asked[place].text, of, "1", bytes(32)) for index, place in zip(lots, places, strict=True)]
     claim = Claim(bytes(32), 1, BASE, key, key, "home", 1, tuple(counts), bytes(32), b"", bytes(32), b"", 10)
     results = [worker.train(replace(lot_of(MANIFEST, PLAN, claim, record), run_seed=seed)) for record in blank]
     records = tuple(
@@ -127,6 +130,40 @@ def test_lots_of_other_images_or_of_another_key_are_found_by_any_one_of_them(rec
         assert not any(recomputer.lot(work.claim, work.records, place).holds for place in range(LOTS))
         assert recomputer.sum(given(work), work.claim).holds  # it is what its records say, and they are false
         assert not whole(recomputer, given(work), work).holds
+
+
+def of_place(wanted: str, key: bytes, lots: int) -> list[int]:
+    """Return which of a key's first lots are of its round's "dearest" architecture, or of its "cheapest"."""
+    asked = PLAN.architectures(1, "home")
+    costs = [architecture_cost(each.text, MANIFEST.cost_table()) for each in asked]
+    place = costs.index(max(costs) if wanted == "dearest" else min(costs))
+    return [index for index in range(lots) if place_of_lot(len(asked), BASE, key, index) == place]
+
+
+def test_who_does_the_dearest_lots_alone_is_found_and_who_misses_a_few_or_does_the_cheapest_is_not(
+    recomputer: Recomputer, worker: Worker
+) -> None:
+    key, some = b"k" * 32, 40
+    picked = worked(worker, key, lots=of_place("dearest", key, some))
+    found = recomputer.lot(picked.claim, picked.records, 1)
+    assert not found.holds
+    assert "left out lots that pay less" in found.reason
+    for honest in (of_place("cheapest", key, some), [0, 1, 2, 3, 5, 6, 10, 11], range(0, 24, 3)):
+        work = worked(worker, key, lots=honest)
+        assert recomputer.lot(work.claim, work.records, 1).holds
+
+
+def test_lots_that_come_to_nothing_finite_were_not_picked(recomputer: Recomputer, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = b"k" * 32
+    picked = worked(worker, key, lots=of_place("dearest", key, 40))
+    train = Worker.train
+
+    def overflowing(own: Worker, lot: Lot) -> LotResult:
+        result = train(own, lot)
+        return result if lot.index in (record.index for record in picked.records) else replace(result, gradient=result.gradient / 0.0)
+
+    monkeypatch.setattr(Worker, "train", overflowing)
+    assert recomputer.lot(picked.claim, picked.records, 1).holds
 
 
 def test_a_body_that_its_lots_do_not_lead_to_is_found_by_their_sum(recomputer: Recomputer, one: Work, other: Work) -> None:
