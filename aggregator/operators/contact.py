@@ -24,8 +24,8 @@ from swarm.distances import METHOD as PING
 from swarm.rpc import OwnNode
 from swarm.tasks import together
 
-SILENT_S = 8.0  # whom nothing was heard of for so long is not there
-_PING_S = 5.0  # what else goes over a line may take it for so long
+SILENT_S = 6.0  # whom nothing was heard of for so long is not there
+_PING_S = 4.0  # what else goes over a line may take it for so long
 _LOOK_S = 1.0
 _REMEMBERED = 8  # addresses of one operator
 _MAX_BYTES = 65_536
