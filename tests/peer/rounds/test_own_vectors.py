@@ -14,7 +14,7 @@ from peer.rounds.vectors import most_bytes, usual_bytes
 from protocol.audits import AUDITED, PATIENCE, Trust
 from protocol.errors import StorageError, Unreachable
 from protocol.evidence import Records
-from protocol.exchange import MAX_AGE
+from protocol.exchange import MAX_AGE, Exchange
 from protocol.records import SignedClaim
 from protocol.rounds import Phase
 from protocol.signing import Identity, PublicKey
@@ -24,6 +24,7 @@ from swarm.records import RecordsFolder
 from swarm.rpc import Refused
 from swarm.vectors import VectorsFolder, fetch_vector
 from tests.memory_log import LOT, SMALL_EXCHANGE, start_of, until
+from tests.peer.cohort.test_cohort_rounds import met, num_claims, until_together
 from tests.peer.scene import Member, Scene, play
 
 pytestmark = pytest.mark.usefixtures("quick_pauses")
@@ -119,6 +120,30 @@ def test_with_the_beacon_all_that_may_be_asked_for_is_there_and_nothing_else(tmp
             await asker.has_not(member, signed, digest)
 
     play(tmp_path, story, exchange=THIN, trust=TRUST)
+
+
+@pytest.mark.parametrize("exchange", [THIN, SMALL_EXCHANGE], ids=["several steps", "one step, dense"])
+def test_in_a_cohort_each_member_hands_out_its_own_vectors_and_the_means(tmp_path: Path, exchange: Exchange) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 10_000
+        members, asker = [scene.join(number, token=bytes(range(32))) for number in range(2)], Asker(scene, tmp_path)
+        await met(*members)
+        await until_together(scene, 2)
+        (header,) = (scene.log.handed[each][0] for each in scene.log.in_round())
+        for _ in range(2):
+            scene.log.commit()
+            await until(lambda: num_claims(scene) >= 2)
+        beacon = scene.log.ledger.last_commit
+        for signed in header.claims:
+            (member,) = (each for each in members if each.identity.public_key == signed.open().key)
+            records = records_of(scene, member, signed)
+            asked = vectors_asked(scene.log.manifest.trust, beacon, signed.digest, signed.open(), records)
+            assert signed.open().vector in asked
+            for digest in asked:
+                await asker.get(member, signed, digest)
+            assert all(step.mean != step.vector for step in records.steps)
+
+    play(tmp_path, story, exchange=exchange, trust=TRUST)
 
 
 def test_a_peer_that_was_killed_before_the_beacon_hands_out_all_of_it(tmp_path: Path) -> None:
