@@ -3,7 +3,7 @@
 DIR/identity.key      the operator's Ed25519 key, mode 0600
 DIR/log.sqlite...     the log (see ``aggregator.log.log``) and the signed manifest
 DIR/bodies/           contributions of the open round and of the newest ones (see ``aggregator.rounds.bodies``)
-DIR/extras.waiting    findings that the next round will have (see ``aggregator.rounds.extras``)
+DIR/extras.waiting    findings that the next round will have (see ``aggregator.rounds.waiting``)
 DIR/snapshots/        model and optimiser state of the newest rounds
 DIR/records/          in a run whose claims are audited: records of lots, of the newest rounds, as peers gave them
 DIR/monitor/          what is written down for the monitor; nothing depends on it
@@ -49,12 +49,14 @@ from aggregator.operators.turns import Turns
 from aggregator.rounds.bodies import Kept
 from aggregator.rounds.commits import Write
 from aggregator.rounds.evaluating import Evaluating
+from aggregator.rounds.extras import KeepExtras
 from aggregator.rounds.fronts import Fronts
 from aggregator.rounds.intake import Store
 from aggregator.rounds.measures import Measures, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.shards import lend_shards
+from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.rounds.writing import AuditSettings, Writing
 from aggregator.settings.config import RunConfig, load_run_file, template
@@ -213,6 +215,7 @@ class Operator:
                     await self._turns.close()
                 elif self._writing is not None:
                     await self._writing.close()
+                await self._waiting.close()
                 self._write_status()
             is_over = self._stopping.farewell is not None and self._stopping.farewell.is_over
             what_next = "the run is over" if is_over else "start again with the same run file and --dir to go on"
@@ -221,6 +224,7 @@ class Operator:
     async def _open_desks(self, node: Node, identity: Identity, shelf: Shelf) -> None:
         """Answer peers from now on; what they hand in is taken once the fence is lifted, by the operator whose turn it is to write."""
         log, look = self._log, self._onlookers
+        self._waiting = Waiting(self._directory, self._stop)
         self._weights = Weights(log, self._run.bodies, self._follower.num_weights)
         gate = await held_to_admission(node, lambda: log.ledger)
         watched = Watched(gate, look.tally)
@@ -264,6 +268,7 @@ class Operator:
             run.follower,
             run.bodies,
             shelf,
+            self._waiting,
             on_commit=self._committed,
             stop=self._stop,
         )
@@ -280,6 +285,7 @@ class Operator:
         endpoint: Endpoint,
         write: Write | None = None,
         store: Store | None = None,
+        keep_extras: KeepExtras | None = None,
     ) -> Writing:
         settings = self._config.follower
         writing = Writing(
@@ -295,8 +301,10 @@ class Operator:
             self._onlookers.timeline,
             self._committed,
             self._on_measure,
+            self._waiting,
             write=write,
             store=store,
+            keep_extras=keep_extras,
             audit=AuditSettings(settings.audit_share, self._data_root, self._say, round(settings.audit_disk_gb * 1e9)),
         )
         writing.intake.broken.add_done_callback(lambda broken: self._stop(broken.result()))

@@ -17,8 +17,8 @@ from aggregator.log.copying import check_backup, check_new, check_restore, part_
 from aggregator.log.fence import mark_restored
 from aggregator.log.storage import DATABASE, HANDED_OVER, MANIFEST, TREE_HEAD, is_at_rest, read_manifest, reading, sqlite_errors
 from aggregator.log.verify import Verification, verify_directory
-from aggregator.rounds.extras import WAITING
 from aggregator.rounds.replay import BODIES, SNAPSHOTS
+from aggregator.rounds.waiting import WAITING
 from protocol.errors import StorageError, UserError
 from swarm.disk import IDENTITY, disk_errors, make_directory, sync_directory, write_durably
 

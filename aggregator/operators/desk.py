@@ -12,6 +12,7 @@ from aggregator.operators.messages import (
     ACCEPT,
     BEAT,
     ENTRIES,
+    EXTRAS,
     KEEP,
     LENT,
     MAX_FORWARDED_BYTES,
@@ -108,6 +109,7 @@ class OperatorsDesk:
             ACCEPT: self._on_accept,
             SIGN: self._on_sign,
             KEEP: self._on_keep,
+            EXTRAS: self._on_extras,
             BEAT: self._on_beat,
             LENT: self._on_lent,
             ENTRIES: self._on_entries,
@@ -167,6 +169,11 @@ class OperatorsDesk:
             held = seat.contributions.held.get(one.contribution)
             kept.append((one, await seat.contributions.borrowed(caller, one.contribution) if held is None else held[1]))
         await seat.contributions.keep(kept)
+        return b""
+
+    async def _on_extras(self, caller: PublicKey, request: bytes) -> bytes:
+        heard = self.writer
+        await self._seat.extras.keep(request, heard.ballot if heard is not None and heard.key == caller else None)
         return b""
 
     async def _on_beat(self, caller: PublicKey, request: bytes) -> bytes:

@@ -9,9 +9,10 @@ from protocol.ballots import MAX_KEPT, Ballot, Certificate, Kept
 from protocol.fields import check_digest
 from protocol.merkle import MAX_SIZE
 from protocol.notes import MAX_NOTE_BYTES
+from protocol.records import MAX_ENTRY_BYTES
 
 PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
-LENT, ENTRIES, FORWARD = "operators-lent", "operators-entries", "operators-forward"
+EXTRAS, LENT, ENTRIES, FORWARD = "operators-extras", "operators-lent", "operators-entries", "operators-forward"
 
 PART_BYTES = 1024 * 1024
 MAX_PAGE_ENTRIES = 4096
@@ -19,6 +20,7 @@ MAX_SMALL_BYTES = 4096
 MAX_NOTED_BYTES = 8192
 MAX_PROMISED_BYTES = 256 * MAX_KEPT
 MAX_FORWARDED_BYTES = 2 * 1024 * 1024
+MAX_EXTRAS_AT_ONCE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,20 @@ class AskKeep:
     def __post_init__(self) -> None:
         if not 0 < len(self.kept) <= MAX_KEPT or len({each.ballot for each in self.kept}) > 1:
             raise ValueError("nothing to keep, or too much, or under several ballots")
+
+
+@dataclass(frozen=True, slots=True)
+class AskExtras:
+    """Asks to keep extras until the log has them; the answer, empty, comes once they are on the disk, or the log takes them no more."""
+
+    size: int  # of a log that they may follow: who has a shorter one can't say yet
+    entries: tuple[bytes, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size <= MAX_SIZE or not 0 < len(self.entries) <= MAX_EXTRAS_AT_ONCE:
+            raise ValueError("no extras, too many, or after no log")
+        if max(map(len, self.entries)) > MAX_ENTRY_BYTES:
+            raise ValueError(f"an entry has at most {MAX_ENTRY_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from aggregator.log.log import Log
 from aggregator.operators.contributions import Contributions
+from aggregator.operators.extras import KeptExtras
 from aggregator.operators.lending import borrow, entries_bytes, entries_from
 from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Lent, Offer, Page
 from aggregator.operators.replays import Replayed, Replays, folded
@@ -21,6 +22,7 @@ from aggregator.rounds import bodies
 from aggregator.rounds.follower import Follower
 from aggregator.rounds.opening import put_state
 from aggregator.rounds.states_of_peers import take_states
+from aggregator.rounds.waiting import Waiting
 from exact.coding import body_num_bytes
 from protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
 from protocol.encoding import pack, unpack
@@ -49,6 +51,7 @@ class Seat:
         follower: Follower,
         kept_bodies: bodies.Bodies,
         shelf: Shelf,
+        waiting: Waiting,
         *,
         on_commit: Callable[[], None],
         stop: Callable[[BaseException], None],
@@ -63,6 +66,7 @@ class Seat:
             follower: computes what tables lead to.
             kept_bodies: contributions on the disk.
             shelf: what peers get by digest.
+            waiting: extras on the disk.
             on_commit: is called after each round that others committed, or that was taken up from before.
             stop: is told of a disk that fails, after which this program cannot go on.
 
@@ -88,6 +92,7 @@ class Seat:
         self.replays = Replays(log, follower)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
+        self.extras = KeptExtras(endpoint, log, waiting)
         body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
         self.contributions = Contributions(endpoint, log, self.store, kept_bodies, self.on_disk, body_bytes)
 

@@ -12,8 +12,10 @@ from aggregator.operators.seat import Seat
 from aggregator.operators.writer import Deposed, Writer
 from aggregator.rounds.bodies import Kept
 from aggregator.rounds.commits import Write
+from aggregator.rounds.extras import KeepExtras
 from aggregator.rounds.intake import Store, now_ms
 from aggregator.rounds.writing import Writing
+from protocol.ballots import Ballot
 from protocol.errors import RemoteFault, Unreachable, UserError
 from protocol.signing import PublicKey, peer_name
 from swarm.rpc import Endpoint
@@ -33,7 +35,7 @@ class Turns:
         seat: Seat,
         lease: Lease,
         contact: Contact,
-        make: Callable[[Endpoint, Write, Store], Writing],
+        make: Callable[[Endpoint, Write, Store, KeepExtras], Writing],
         work: Callable[[Writing, Sequence[tuple[int, Kept]]], Awaitable[None]],
         changed: Callable[[], None],
         say: Callable[[str], None],
@@ -62,6 +64,7 @@ class Turns:
         self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key)
         self.writing: Writing | None = None
         self._last_writer = b""
+        self._another = asyncio.Event()  # writes
 
     def left_ms(self, now: int) -> int:
         """Return how long headers for the open round still have."""
@@ -97,7 +100,8 @@ class Turns:
         Raises:
             StorageError: the disk failed.
         """
-        await together(self._take_turns(), self._watch(), self._contact.keep())
+        handing_on = self._seat.extras.hand_on(self._another_writer, self._another)
+        await together(self._take_turns(), self._watch(), self._contact.keep(), handing_on)
 
     async def _watch(self) -> None:
         """Tell when this operator's standing is another: a writer that falls silent does not say so."""
@@ -166,7 +170,7 @@ class Turns:
                 await asyncio.sleep(_LOOK_S)
                 return
             self._writer = writer
-            self.writing = self._make(self.switch, writer.commit, writer.keep)
+            self.writing = self._make(self.switch, writer.commit, writer.keep, writer.keep_extras)
             self._last_writer = self._seat.key
             self.switch.another_writes()
             round_ = self._seat.log.ledger.round
@@ -184,10 +188,15 @@ class Turns:
         except Unreachable:
             return True
 
+    def _another_writer(self) -> Ballot | None:
+        heard = self.desk.writer
+        return None if self.writing is not None or heard is None else heard.ballot
+
     def _on_heard(self) -> None:
         writer = self.desk.writer
         if writer is not None and writer.ballot.writer != self._last_writer:
             self._last_writer = writer.ballot.writer
+            self._another.set()
             self.switch.another_writes()
             self._say(f"operator {peer_name(writer.key)} writes, term {writer.ballot.term}")
             self._changed()

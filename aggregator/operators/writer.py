@@ -11,6 +11,7 @@ from typing import Any
 from aggregator.operators.messages import (
     ACCEPT,
     BEAT,
+    EXTRAS,
     KEEP,
     MAX_PROMISED_BYTES,
     MAX_SMALL_BYTES,
@@ -25,6 +26,7 @@ from aggregator.operators.messages import (
 from aggregator.operators.seat import Seat
 from aggregator.rounds import bodies
 from aggregator.rounds.follower import Next
+from protocol.audits import SignedExtra
 from protocol.ballots import Accepted, Ballot, Batch, Certificate, Kept, Outdated, Promise, Takeover, Vote, Voting
 from protocol.closing import NotTaken
 from protocol.encoding import pack, unpack
@@ -159,6 +161,26 @@ class Writer:
 
         async def ask(key: PublicKey) -> None:
             await seat.endpoint.call(key, KEEP, request, timeout_s=waits.BODY_S)
+            done.add(key)
+
+        await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)
+
+    async def keep_extras(self, extras: Sequence[SignedExtra]) -> None:
+        """Return once extras, which are on this operator's disk and may follow its log, are on a quorum's.
+
+        Raises:
+            Deposed: the turn ended before that.
+            StorageError: the disk failed.
+        """
+        await self._while_it_lasts(self._keep_extras(extras))
+
+    async def _keep_extras(self, extras: Sequence[SignedExtra]) -> None:
+        seat = self._seat
+        done = {seat.key}
+        request = seat.extras.request(extras)
+
+        async def ask(key: PublicKey) -> None:
+            await seat.endpoint.call(key, EXTRAS, request, timeout_s=waits.CALL_S)
             done.add(key)
 
         await self._ask_all(ask, lambda: len(done) >= seat.operators.quorum)

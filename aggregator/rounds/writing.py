@@ -14,11 +14,12 @@ from aggregator.audits.trust_file import TrustFile
 from aggregator.rounds.admissions import AdmissionDesk
 from aggregator.rounds.bodies import Kept
 from aggregator.rounds.commits import Commits, Write
-from aggregator.rounds.extras import WAITING, Extras
+from aggregator.rounds.extras import Extras, KeepExtras
 from aggregator.rounds.intake import Intake, Store
 from aggregator.rounds.opening import OpenRun
 from aggregator.rounds.revocations import RevocationDesk
 from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from protocol.admission import INVITATION
 from protocol.closing import Closing
@@ -58,9 +59,11 @@ class Writing:
         timeline: Timeline,
         on_commit: Callable[[], None],
         on_measure: Handler,
+        waiting: Waiting,
         *,
         write: Write | None = None,
         store: Store | None = None,
+        keep_extras: KeepExtras | None = None,
         audit: AuditSettings,
     ) -> None:
         """Prepare; ``open`` and ``work`` answer from then on.
@@ -78,12 +81,11 @@ class Writing:
             timeline: is told what happens when.
             on_commit: is called after each committed round.
             on_measure: takes what peers say of how good the model is.
+            waiting: what waits for a round.
             write: see ``Commits``.
             store: see ``Intake``.
+            keep_extras: see ``Extras``.
             audit: for a run that has audits.
-
-        Raises:
-            StorageError: what waits for a round cannot be read.
         """
         self._log, self._bodies = opened.log, opened.bodies
         self._endpoint, self._on_measure = endpoint, on_measure
@@ -106,7 +108,7 @@ class Writing:
         )
         changed, num_weights = self.commits.changed, opened.follower.num_weights
         self.intake = Intake(endpoint, identity, lambda: log.ledger, self.closing, opened.bodies, num_weights, changed, address_of, store)
-        self.extras = Extras(endpoint, directory / WAITING, lambda: log.ledger, self.intake.faults, self.intake.stop)
+        self.extras = Extras(endpoint, waiting, lambda: log.ledger, self.intake.faults, keep_extras)
         self.admissions = AdmissionDesk(endpoint, identity, lambda: log.ledger, self.commits.append)
         self.revocations = RevocationDesk(endpoint, identity, lambda: log.ledger, self.commits.append)
         trust = log.ledger.manifest.trust

@@ -11,11 +11,12 @@ import pytest
 from aggregator.attendants.live import unix_ms
 from aggregator.log.storage import TREE_HEAD
 from aggregator.rounds.commits import Commits
-from aggregator.rounds.extras import WAITING, Extras
+from aggregator.rounds.extras import Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import filled_shelf
 from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
 from protocol.closing import Closing
@@ -60,7 +61,8 @@ class Aggregator:
         self.intake = Intake(
             endpoint, OPERATOR, lambda: self.ledger, self.closing, self.run.bodies, self.run.follower.num_weights, self._changed
         )
-        self.extras = Extras(endpoint, directory / WAITING, lambda: self.ledger, self.intake.faults, self.intake.stop)
+        self.waiting = Waiting(directory, self.intake.stop)
+        self.extras = Extras(endpoint, self.waiting, lambda: self.ledger, self.intake.faults)
         self.news = NewsDesk(endpoint, self.run.log, self.closing.left_ms, weights.of)
         self._endpoint = endpoint
         self._told = asyncio.Event()
@@ -84,6 +86,7 @@ class Aggregator:
         await self.commits.close()
         await self.intake.close()
         await self.extras.close()
+        await self.waiting.close()
         self.run.log.close()
 
     @property

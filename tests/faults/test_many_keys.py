@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 
 from aggregator.attendants.live import unix_ms
 from aggregator.rounds.commits import Commits
-from aggregator.rounds.extras import WAITING, Extras
+from aggregator.rounds.extras import Extras
 from aggregator.rounds.intake import Intake
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
 from aggregator.rounds.replay import replay_directory
 from aggregator.rounds.timeline import Timeline
+from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from aggregator.settings.config import RunConfig
 from aggregator.settings.sections import ExchangeSection, RoundSection, RunSection, TrustSection
@@ -88,7 +89,7 @@ def in_scene(directory: Path, story: Callable[[Scene], Awaitable[None]], config:
                 log, closing, lambda: intake, lambda: extras, run.follower, run.bodies, shelf, weights, news.committed, Timeline(unix_ms)
             )
             intake = Intake(endpoint, OPERATOR, lambda: log.ledger, closing, run.bodies, run.follower.num_weights, commits.changed)
-            extras = Extras(endpoint, directory / WAITING, lambda: log.ledger, intake.faults, intake.stop)
+            extras = Extras(endpoint, Waiting(directory, intake.stop), lambda: log.ledger, intake.faults)
             commits.begin()
             await intake.start()
             await news.start()

@@ -11,7 +11,9 @@ from aggregator.operators.seat import Seat
 from aggregator.operators.writer import Writer
 from aggregator.rounds.follower import Next
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.rounds.waiting import Waiting
 from aggregator.settings.sections import OperatorsSection
+from protocol.audits import SignedExtra
 from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey, peer_name
@@ -49,7 +51,9 @@ class Four:
         self.runs: dict[int, OpenRun] = {}
         self.seats: dict[int, Seat] = {}
         self.desks: dict[int, OperatorsDesk] = {}
+        self.waiting: dict[int, Waiting] = {}
         self.beating: dict[int, asyncio.Task[None]] = {}
+        self.handing_on: dict[int, asyncio.Task[None]] = {}
         self.stopped: list[BaseException] = []
 
     async def start(self, place: int) -> Seat:
@@ -63,6 +67,7 @@ class Four:
             snapshots.save(STATE)
         run = open_run(OF_FOUR, directory, identity, DATASET)
         endpoint, shelf = self.network.endpoint(identity.public_key), filled_shelf(run.log, run.follower)
+        waiting = Waiting(directory, self.stopped.append)
         seat = Seat(
             endpoint,
             identity,
@@ -71,6 +76,7 @@ class Four:
             run.follower,
             run.bodies,
             shelf,
+            waiting,
             on_commit=lambda: None,
             stop=self.stopped.append,
         )
@@ -78,20 +84,24 @@ class Four:
         await shelf.serve(endpoint)
         await desk.start()
         self.runs[place], self.seats[place], self.desks[place] = run, seat, desk
+        self.waiting[place] = waiting
+        handing_on = seat.extras.hand_on(lambda: None if desk.writer is None else desk.writer.ballot, asyncio.Event())
+        self.handing_on[place] = asyncio.create_task(handing_on)
         return seat
 
     async def kill(self, place: int) -> None:
         """End one of them; what it had in memory is gone."""
         self.network.endpoints.pop(FOUR[place].public_key, None)
         await self._end_beats(place)
+        await _end(self.handing_on.pop(place))
         await self.desks[place].follow_no_more()
         await self.seats[place].close()
+        await self.waiting[place].close()
         self.runs[place].log.close()
 
     async def _end_beats(self, place: int) -> None:
         if (beating := self.beating.pop(place, None)) is not None:
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
+            await _end(beating)
 
     async def write(self, place: int, term: int) -> tuple[Writer, list[bytes]]:
         """Let one of them take over; return what it found kept."""
@@ -110,11 +120,11 @@ class Four:
         entry = round_of(log.ledger, listed, **{**said_of(after), **lies})
         return [*entries_of([one.header for one in contributions]), entry_of(entry)], after
 
-    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made]) -> None:
-        """Have a round committed by the writer."""
+    async def commit(self, writer: Writer, place: int, contributions: Sequence[Made], extras: Sequence[SignedExtra] = ()) -> None:
+        """Have a round committed by the writer, after some extras."""
         entries, after = self.round_for(place, contributions)
         async with asyncio.timeout(60):
-            await writer.commit(entries, after)
+            await writer.commit([*map(entry_of, extras), *entries], after)
 
     async def until_all_have(self, round_: int, places: Sequence[int]) -> None:
         """Return once these have a round."""
@@ -126,6 +136,11 @@ class Four:
         """Return the different heads and states that these have."""
         runs = [self.runs[place] for place in places]
         return {(run.log.head.size, run.log.head.root, run.log.ledger.state) for run in runs}
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 Story = Callable[[Four], Coroutine[Any, Any, None]]

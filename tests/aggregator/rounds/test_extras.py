@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from aggregator.rounds import extras as extras_module
-from aggregator.rounds.extras import WAITING, Extras
+from aggregator.rounds import waiting as waiting_module
+from aggregator.rounds.extras import Extras
+from aggregator.rounds.waiting import WAITING, Waiting
 from protocol.audits import DIFFERS, HOLDS, Plant, SignedExtra, SignedPlant
 from protocol.closing import NotTaken
 from protocol.errors import LedgerError, SignatureError, StorageError
@@ -39,10 +41,17 @@ class Desk:
         self.stopped: list[BaseException] = []
         self.endpoint: MemoryEndpoint = self.network.endpoint(OPERATOR.public_key)
         self.extras: Extras
+        self.waiting: Waiting
 
     def begin(self) -> None:
         """Begin, as a start of the program does."""
-        self.extras = Extras(self.endpoint, self.path, lambda: self.ledger, Faults(lambda: 0.0), self.stopped.append)
+        self.waiting = Waiting(self.path.parent, self.stopped.append)
+        self.extras = Extras(self.endpoint, self.waiting, lambda: self.ledger, Faults(lambda: 0.0))
+
+    async def end(self) -> None:
+        """End, as a stop of the program does."""
+        await self.extras.close()
+        await self.waiting.close()
 
     async def call(self, signed: SignedExtra | bytes, by: Any = SECOND) -> bytes:
         """Return the answer to a call."""
@@ -52,7 +61,7 @@ class Desk:
 
     async def again(self) -> None:
         """Kill the program, and start it again on the same disk."""
-        await self.extras.close()
+        await self.end()
         self.begin()
 
     async def commit(self) -> list[SignedExtra]:
@@ -71,7 +80,7 @@ async def desk_in(directory: Path) -> AsyncIterator[Desk]:
     try:
         yield desk
     finally:
-        await desk.extras.close()
+        await desk.end()
 
 
 def test_what_was_taken_is_there_after_a_kill_and_in_the_next_round(tmp_path: Path) -> None:
@@ -204,7 +213,7 @@ async def waiting(desk: Desk) -> list[SignedExtra]:
     try:
         return await desk.extras.for_round()
     finally:
-        await desk.extras.close()
+        await desk.end()
 
 
 def test_what_a_crash_tore_off_is_cut_off_and_nothing_else(tmp_path: Path) -> None:
@@ -248,7 +257,7 @@ def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path,
 
 
 def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras_module, "_REWRITTEN_BYTES", 1)
+    monkeypatch.setattr(waiting_module, "_REWRITTEN_BYTES", 1)
     monkeypatch.setattr(extras_module, "MAX_EXTRAS", 10)
 
     async def story() -> None:
@@ -258,7 +267,7 @@ def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path
             for each in plants:
                 await desk.extras.hand_in(each)
             before = desk.path.stat().st_size
-            monkeypatch.setattr(extras_module, "MAX_ENTRY_BYTES", 100)
+            monkeypatch.setattr(waiting_module, "MAX_ENTRY_BYTES", 100)
             assert len(await desk.commit()) == 10
             assert desk.path.stat().st_size == before // 2
             monkeypatch.undo()

@@ -1,0 +1,220 @@
+"""Extras on an operator's disk until the log has them: findings, plants, reveals and delegations, which stand before a round's claims.
+
+DIR/extras.waiting   entries, one after the other, appended to and synced before anybody hears that one was taken
+
+An entry is stored as two numbers (8 bytes each, big-endian: how much of the file was synced before it, its length), its bytes, and the
+SHA-256 of all of these. What a crash tore off at the end, nobody was told of.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
+
+from protocol.audits import SignedExtra
+from protocol.closing import NotTaken
+from protocol.errors import EncodingError, RemoteFault, StorageError
+from protocol.ledger import Ledger
+from protocol.records import MAX_ENTRY_BYTES, entry_of, open_entry
+from protocol.signing import sha256
+from swarm.disk import disk_errors, sync_directory, write_durably
+
+WAITING = "extras.waiting"
+_NUMBER = 8
+_HEAD = 2 * _NUMBER
+_DIGEST = 32
+_REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there
+
+logger = logging.getLogger("manta.extras")
+
+
+class Waiting:
+    """One operator's, for as long as its program runs."""
+
+    def __init__(self, directory: Path, stop: Callable[[BaseException], None]) -> None:
+        """Take up what waits in a run's ``directory``.
+
+        Args:
+            directory: the run's.
+            stop: is told of a disk that fails, after which this program cannot go on.
+
+        Raises:
+            StorageError: the file cannot be read, or something in it is not what was written and synced.
+        """
+        self._path = path = directory / WAITING
+        self._stop = stop
+        self._stored: dict[bytes, SignedExtra] = {extra.digest: extra for extra in _read(path)}
+        self._size = path.stat().st_size if path.exists() else 0
+        self._next: dict[bytes, SignedExtra] = {}  # to be stored
+        self._now: dict[bytes, SignedExtra] = {}  # being stored
+        self._storing: asyncio.Task[None] | None = None
+        self._error: StorageError | None = None
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="extras")
+
+    @property
+    def stored(self) -> Mapping[bytes, SignedExtra]:
+        """What is on the disk and waits, by digest."""
+        return MappingProxyType(self._stored)
+
+    def __contains__(self, digest: object) -> bool:
+        """Whether an extra waits, or is about to."""
+        return digest in self._stored or digest in self._now or digest in self._next
+
+    def all(self) -> list[SignedExtra]:
+        """Return what waits, or is about to."""
+        return [*self._stored.values(), *self._now.values(), *self._next.values()]
+
+    async def add(self, extras: Sequence[SignedExtra]) -> None:
+        """Store extras, those that come meanwhile by the same sync; they are on the disk when this returns.
+
+        Raises:
+            NotTaken: the disk failed.
+        """
+        self._next |= {extra.digest: extra for extra in extras if extra.digest not in self}
+        wanted = {extra.digest for extra in extras}
+        while not wanted.isdisjoint(self._next.keys() | self._now.keys()):
+            self._check_disk()
+            if not self._is_busy:
+                self._storing = asyncio.create_task(self._store())
+            assert self._storing is not None
+            await asyncio.shield(self._storing)
+        self._check_disk()
+
+    def drop(self, digests: Iterable[bytes]) -> None:
+        """Forget what the log has, or refuses."""
+        for digest in digests:
+            self._stored.pop(digest, None)
+
+    async def drop_refused(self, ledger: Ledger) -> None:
+        """Forget what may not stand in the log any more, also because it stands there."""
+        waiting = list(self._stored.values())
+        refused = await asyncio.to_thread(_refused, ledger, waiting) if waiting else {}
+        for reason in refused.values():
+            logger.info("extra dropped reason=%s", reason)
+        self.drop(refused)
+
+    async def tidy(self) -> None:
+        """Write the file anew, without what was forgotten, where that is worth it."""
+        waiting = len(self._stored) * MAX_ENTRY_BYTES
+        if not self._is_busy and self._size and (not self._stored or self._size > max(_REWRITTEN_BYTES, 2 * waiting)):
+            self._storing = asyncio.create_task(self._rewrite())
+            await asyncio.shield(self._storing)
+
+    async def close(self) -> None:
+        """Finish what is being written."""
+        while self._is_busy:
+            assert self._storing is not None
+            await asyncio.wait((self._storing,))
+        self._disk.shutdown(wait=True)
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._storing is not None and not self._storing.done()
+
+    def _check_disk(self) -> None:
+        if self._error is not None:
+            raise NotTaken("the log could not store it and stops: hand it in again when it is back")
+
+    async def _store(self) -> None:
+        """Store all that is to be, by one sync."""
+        self._now, self._next = self._next, {}
+        is_done = await self._on_disk(self._append, list(self._now.values()))
+        if is_done:
+            self._stored |= self._now
+        self._now = {}
+
+    async def _rewrite(self) -> None:
+        await self._on_disk(self._write_anew, list(self._stored.values()))
+
+    async def _on_disk(self, work: Callable[[Sequence[SignedExtra]], None], extras: Sequence[SignedExtra]) -> bool:
+        try:
+            await asyncio.get_running_loop().run_in_executor(self._disk, work, extras)
+        except StorageError as error:
+            self._error = error
+            self._stop(error)
+            return False
+        return True
+
+    def _append(self, extras: Sequence[SignedExtra]) -> None:
+        is_new = not self._path.exists()
+        with disk_errors(self._path), self._path.open("ab") as file:
+            synced = file.tell()
+            for extra in extras:
+                file.write(_record(entry_of(extra), synced))
+            file.flush()
+            os.fsync(file.fileno())
+            self._size = file.tell()
+        if is_new:
+            sync_directory(self._path.parent)
+
+    def _write_anew(self, extras: Sequence[SignedExtra]) -> None:
+        data = b"".join(_record(entry_of(extra), 0) for extra in extras)
+        write_durably(self._path, data)
+        self._size = len(data)
+
+
+def _refused(ledger: Ledger, waiting: Sequence[SignedExtra]) -> dict[bytes, str]:
+    """Return by digest why some of these may not stand in the log any more."""
+    refused = dict[bytes, str]()
+    for extra in waiting:
+        try:
+            ledger.check_extra(extra)
+        except RemoteFault as error:
+            refused[extra.digest] = str(error)
+    return refused
+
+
+def _record(entry: bytes, synced: int) -> bytes:
+    data = b"".join((synced.to_bytes(_NUMBER, "big"), len(entry).to_bytes(_NUMBER, "big"), entry))
+    return data + sha256(data)
+
+
+def _read(path: Path) -> list[SignedExtra]:
+    """Return what waits in a file, without what a crash tore off, which is cut off the file.
+
+    Raises:
+        StorageError: it cannot be read, or something in it is not what was written and synced.
+    """
+    if not path.exists():
+        return []
+    found, end, torn = list[SignedExtra](), 0, False
+    with disk_errors(path), path.open("r+b") as file:
+        for synced, entry, after in _scan(file):
+            if torn and synced > end:
+                raise StorageError(f"{path} is damaged after its first {end} bytes; restore it from a backup")
+            if entry is None or torn:
+                torn = True
+                continue
+            try:
+                extra = open_entry(entry)
+            except EncodingError as error:
+                raise StorageError(f"{path} holds what this program did not write: {error}; use the version that wrote it") from error
+            if not isinstance(extra, SignedExtra):
+                raise StorageError(f"{path} holds an entry that never waits there; restore it from a backup")
+            found.append(extra)
+            end = after
+        if file.seek(0, os.SEEK_END) > end:
+            logger.warning("what a crash left unfinished is cut off path=%s", path)
+            file.truncate(end)
+            os.fsync(file.fileno())
+    return found
+
+
+def _scan(file: BinaryIO) -> Iterator[tuple[int, bytes | None, int]]:
+    """Yield of each record what was synced before it, its entry (None: not the bytes that were written), and where it ends."""
+    end = 0
+    while True:
+        head = file.read(_HEAD)
+        synced, size = (int.from_bytes(head[at : at + _NUMBER], "big") for at in (0, _NUMBER))
+        if len(head) < _HEAD or size > MAX_ENTRY_BYTES:
+            return
+        rest = file.read(size + _DIGEST)
+        if len(rest) < size + _DIGEST:
+            return
+        end += _HEAD + len(rest)
+        data, digest = rest[:-_DIGEST], rest[-_DIGEST:]
+        yield synced, data if sha256(head + data) == digest else None, end

@@ -1,0 +1,172 @@
+"""An extra that one operator of several acknowledged stands in the log, whoever dies: a quorum keeps it, and hands it on to who writes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from aggregator.operators.messages import EXTRAS, AskExtras
+from aggregator.operators.writer import Writer
+from aggregator.rounds.extras import Extras
+from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
+from protocol.encoding import pack
+from protocol.errors import Unreachable
+from protocol.ledger import Ledger
+from protocol.records import entry_of
+from protocol.signing import Identity, PublicKey
+from swarm.budget import Faults
+from swarm.rpc import Refused
+from tests.aggregator.operators.four import FOUR, Four, Story, until
+from tests.aggregator.operators.four import tell as told
+from tests.aggregator.real_run import PEERS, everybodys
+
+Tell = Callable[[Story], None]
+ACCOUNT = Identity(b"\x20" * 32)
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> Tell:
+    """Tell a story of four operators."""
+    return partial(told, tmp_path)
+
+
+def delegation_of(ledger: Ledger, peer: Identity = PEERS[0]) -> SignedDelegation:
+    """Return a peer's word that it belongs to an account."""
+    grant = SignedGrant.sign(Grant(ACCOUNT.public_key, peer.public_key, 1), ACCOUNT)
+    return SignedDelegation.sign(Delegation(ledger.run, peer.public_key, peer.public_key, 1, (grant,)), peer)
+
+
+def account_of(four: Four, place: int) -> bytes:
+    """Return whom the first peer belongs to, as the log of an operator says."""
+    return four.runs[place].log.ledger.standing.owners.of(PEERS[0].public_key).account
+
+
+@contextlib.asynccontextmanager
+async def writing(four: Four, place: int, term: int) -> AsyncIterator[tuple[Writer, Extras]]:
+    """Let an operator write, and take extras meanwhile."""
+    writer, _ = await four.write(place, term)
+    log, endpoint = four.runs[place].log, four.network.endpoints[FOUR[place].public_key]
+    extras = Extras(endpoint, four.waiting[place], lambda: log.ledger, Faults(lambda: 0.0), writer.keep_extras)
+    await extras.start()
+    try:
+        yield writer, extras
+    finally:
+        writer.end()
+        await extras.close()
+
+
+async def commit(four: Four, writer: Writer, place: int, extras: Extras) -> None:
+    """Have a round committed with what waits."""
+    found = await extras.for_round()
+    contributions = everybodys(four.runs[place].log.ledger)
+    await writer.keep([(four.runs[place].log.ledger.round + 1, one.kept) for one in contributions])
+    await four.commit(writer, place, contributions, found)
+    await extras.committed(found)
+
+
+async def hand_in(four: Four, place: int, signed: SignedDelegation) -> bytes:
+    """Return the answer of an operator to a peer that hands in an extra."""
+    peer = four.network.endpoint(PEERS[0].public_key)
+    return await peer.call(PublicKey(FOUR[place].public_key), "extra", entry_of(signed), timeout_s=60)
+
+
+def test_what_a_writer_acknowledged_right_before_it_died_for_good_stands_in_the_log(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, extras):
+            await commit(four, writer, 0, extras)
+            await four.until_all_have(1, range(4))
+            four.lost = lambda sender, receiver, _method: FOUR[3].public_key in (sender, receiver)
+            signed = delegation_of(four.runs[0].log.ledger)
+            assert await hand_in(four, 0, signed) == b""
+            assert all(signed.digest in four.waiting[place].stored for place in (1, 2))
+        await four.kill(0)
+        four.lost = lambda *_: False
+        for place in (1, 2):  # both who keep it were away meanwhile
+            await four.kill(place)
+            await four.start(place)
+        assert signed.digest not in four.waiting[3]
+        async with writing(four, 3, 2) as (writer, extras):
+            await until(lambda: signed.digest in four.waiting[3].stored)
+            await commit(four, writer, 3, extras)
+            await four.until_all_have(2, (1, 2, 3))
+            assert {account_of(four, place) for place in (1, 2, 3)} == {ACCOUNT.public_key}
+            await until(lambda: not any(four.waiting[place].stored for place in (1, 2, 3)))
+            await commit(four, writer, 3, extras)  # nobody brings it again
+
+    tell(story)
+
+
+def test_nothing_is_acknowledged_without_a_quorum_and_what_waited_is_told_to_be_brought_to_another(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, extras):
+            await commit(four, writer, 0, extras)
+            await four.until_all_have(1, range(4))
+            tried = list[PublicKey]()
+
+            def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
+                is_lost = method == EXTRAS and receiver != FOUR[1].public_key
+                tried.extend([receiver] if is_lost else [])
+                return is_lost
+
+            four.lost = lost
+            signed = delegation_of(four.runs[0].log.ledger)
+            handing_in = asyncio.create_task(hand_in(four, 0, signed))
+            await until(lambda: signed.digest in four.waiting[1].stored and len(tried) >= 4)
+            assert not handing_in.done()
+            writer.end()
+            with pytest.raises(Unreachable, match="busy"):
+                await handing_in
+        four.lost = lambda *_: False
+        async with writing(four, 2, 2) as (writer, extras):
+            assert await hand_in(four, 2, signed) == b""
+            await commit(four, writer, 2, extras)
+            await four.until_all_have(2, range(4))
+            assert account_of(four, 0) == ACCOUNT.public_key
+
+    tell(story)
+
+
+def test_of_two_delegations_of_one_key_that_two_writers_took_one_stands_in_a_round(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, extras):
+            await commit(four, writer, 0, extras)
+            first = delegation_of(four.runs[0].log.ledger)
+            grant = SignedGrant.sign(Grant(ACCOUNT.public_key, PEERS[0].public_key, 2), ACCOUNT)
+            key = PEERS[0].public_key
+            second = SignedDelegation.sign(Delegation(four.runs[0].log.ledger.run, key, key, 1, (grant,)), PEERS[0])
+            await four.waiting[0].add([first, second])
+            assert len(await extras.for_round()) == 1
+            await commit(four, writer, 0, extras)
+            assert await extras.for_round() == []
+            assert account_of(four, 0) == ACCOUNT.public_key
+
+    tell(story)
+
+
+def test_who_is_behind_keeps_nothing_yet_and_what_no_log_takes_is_not_kept(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        async with writing(four, 0, 1) as (writer, extras):
+            await commit(four, writer, 0, extras)
+            await four.until_all_have(1, range(4))
+            ledger, head = four.runs[0].log.ledger, four.runs[0].log.head
+            signed = delegation_of(ledger)
+            unknown = delegation_of(ledger, Identity(b"\x40" * 32))  # which has earned nothing
+            operator, fellow = four.network.endpoints[FOUR[0].public_key], PublicKey(FOUR[1].public_key)
+
+            async def ask(size: int, *entries: bytes) -> bytes:
+                return await operator.call(fellow, EXTRAS, pack(AskExtras(size, entries)), timeout_s=60)
+
+            with pytest.raises(Unreachable, match="busy"):
+                await ask(head.size + 1, entry_of(signed))
+            with pytest.raises(Refused, match="no extra"):
+                await ask(head.size, four.runs[0].log.entries(head.size - 1, 1)[0])
+            assert await ask(head.size, entry_of(unknown), entry_of(signed)) == b""
+            assert list(four.waiting[1].stored) == [signed.digest]
+            stranger = four.network.endpoint(PEERS[1].public_key)
+            with pytest.raises(Refused, match="operators"):
+                await stranger.call(fellow, EXTRAS, pack(AskExtras(1, (entry_of(signed),))), timeout_s=60)
+
+    tell(story)
