@@ -1,5 +1,8 @@
 """What a run's peers bring to any of its operators: the writer takes it, a fellow passes it on to the writer, naming who brought it.
 
+Where the writer dies meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for an operator
+while there is none, and what they bring is there when the next round of the new one is open.
+
 ``Switch`` is an endpoint for the desks of a writer: their handlers are asked while this operator writes, whoever was called.
 """
 
@@ -16,11 +19,12 @@ from protocol.signing import PublicKey
 from protocol.vectors import ASK as VECTORS
 from swarm import waits
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
-from swarm.tasks import unless
+from swarm.tasks import unless, within
 from swarm.through import Through
 
 FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, VECTORS, DUTIES)
 _LARGE = (RECORDS, VECTORS)  # whose answers are worth a way of their own
+PATIENCE_S = 10.0  # that a caller is held while nobody writes; its own patience is longer
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
@@ -45,6 +49,7 @@ class Switch(Through):
         if method not in FORWARDED:
             raise ValueError(f"{method} is not passed on to a writer")
         self._handlers[method] = handler
+        self.another_writes()
 
     def another_writes(self) -> None:
         """Wait no longer for the answers of who wrote before: it may stand still."""
@@ -57,25 +62,43 @@ class Switch(Through):
 
     def _answer(self, method: str) -> Handler:
         async def answer(caller: PublicKey, request: bytes) -> bytes:
-            if method in self._handlers:
-                return await self._handlers[method](caller, request)
-            writer = self._writer()
-            if writer is None or writer == self.key:
-                raise Busy("no operator writes just now: try again")
-            forwarded = pack(Forwarded(caller, method, request))
-            if len(forwarded) > MAX_MESSAGE_BYTES:
-                raise EncodingError("too long a request to be passed on")
-            timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
-            calling = self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method in _LARGE)
-            try:
-                answered = await unless(self._another, calling)
-            except Unreachable as error:
-                raise Busy("the operator that writes does not answer: try again") from error
-            if answered is None:
-                raise Busy("another operator writes now: try again")
-            return answered
+            now_s = asyncio.get_running_loop().time
+            until_s = now_s() + PATIENCE_S
+            while True:
+                another = self._another
+                try:
+                    answered = await self._answered(method, caller, request, another)
+                except Busy as error:  # all calls may be made again: whoever writes next is asked
+                    await within(another, until_s - now_s())
+                    if not another.is_set():
+                        raise Busy(f"{error}: try again") from error
+                else:
+                    if answered is not None:
+                        return answered
 
         return answer
+
+    async def _answered(self, method: str, caller: PublicKey, request: bytes, another: asyncio.Event) -> bytes | None:
+        """Return the answer of who writes; None: another does by now.
+
+        Raises:
+            Busy: nobody writes, or not any more.
+            RemoteFault: it refuses.
+        """
+        if method in self._handlers:
+            return await self._handlers[method](caller, request)
+        writer = self._writer()
+        if writer is None or writer == self.key:
+            raise Busy("no operator writes just now")
+        forwarded = pack(Forwarded(caller, method, request))
+        if len(forwarded) > MAX_MESSAGE_BYTES:
+            raise EncodingError("too long a request to be passed on")
+        timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
+        calling = self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method in _LARGE)
+        try:
+            return await unless(another, calling)
+        except Unreachable as error:
+            raise Busy("the operator that writes does not answer") from error
 
     async def _on_forward(self, _caller: PublicKey, request: bytes) -> bytes:
         forwarded = unpack(Forwarded, request, max_bytes=MAX_FORWARDED_BYTES + _HEAD_BYTES)

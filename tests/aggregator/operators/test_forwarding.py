@@ -1,4 +1,4 @@
-"""What a fellow passes on to the writer: answered by whoever writes, and not waited for where the writer is another by now."""
+"""What a fellow passes on to the writer: answered by whoever writes, also where that is another one by now."""
 
 import asyncio
 from pathlib import Path
@@ -6,71 +6,140 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.operators import forwarding
 from aggregator.operators.forwarding import Switch
 from exact.residuals import vector_digest
+from protocol.closing import NotTaken
 from protocol.errors import Unreachable
 from protocol.signing import PublicKey
 from swarm.memory import MemoryNetwork
-from swarm.rpc import Handler
+from swarm.rpc import Busy, Handler, Refused
 from swarm.vectors import VectorsFolder, fetch_vector, serve_vectors
 from tests.claimed import made
 from tests.contributions import PEERS
 
-FELLOW, WRITER, PEER = (each.public_key for each in PEERS[:3])
+FELLOW, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
 
 
 def among_operators(handler: Handler) -> Handler:
     return handler
 
 
-async def switch_of(network: MemoryNetwork, key: PublicKey) -> Switch:
-    """Return an operator's switch, which passes on to the writer."""
-    switch = Switch(network.endpoint(key), lambda: WRITER)
-    await switch.start(among_operators)
-    return switch
+class Scene:
+    """Three operators' switches, who all know who writes, and a peer that asks the fellow."""
+
+    def __init__(self) -> None:
+        self.writer: PublicKey | None = WRITER
+        self.network = MemoryNetwork()
+        self.peer = self.network.endpoint(PEER)
+
+    async def switch_of(self, key: PublicKey) -> Switch:
+        """Return an operator's switch, which passes on to the writer."""
+        switch = Switch(self.network.endpoint(key), lambda: self.writer)
+        await switch.start(among_operators)
+        return switch
+
+    def bring(self) -> "asyncio.Task[bytes]":
+        """Let the peer bring a header to the fellow."""
+        return asyncio.create_task(self.peer.call(FELLOW, "header", b"a header", timeout_s=60))
 
 
-def test_what_is_passed_on_to_a_writer_that_stands_still_is_let_go_once_another_writes() -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
-        fellow, writer, peer = await switch_of(network, FELLOW), await switch_of(network, WRITER), network.endpoint(PEER)
+async def answer(caller: PublicKey, request: bytes) -> bytes:
+    """Take it, as a writer does."""
+    assert (caller, request) == (PEER, b"a header")
+    return b"taken"
+
+
+def test_what_is_passed_on_to_a_writer_that_stands_still_goes_to_the_next_one_once_that_writes() -> None:
+    async def story() -> None:
+        scene = Scene()
+        fellow, writer, following = [await scene.switch_of(key) for key in (FELLOW, WRITER, NEXT)]
         has_come = asyncio.Event()
 
-        async def stand_still(caller: PublicKey, request: bytes) -> bytes:
-            assert (caller, request) == (PEER, b"a header")
+        async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
             has_come.set()
             await asyncio.Event().wait()
             raise AssertionError
 
-        async def answer(_caller: PublicKey, request: bytes) -> bytes:
-            return b"taken: " + request
-
         await writer.serve("header", stand_still)
-        call = asyncio.create_task(peer.call(FELLOW, "header", b"a header", timeout_s=60))
+        call = scene.bring()
         await has_come.wait()
+        await following.serve("header", answer)
+        scene.writer = NEXT
         fellow.another_writes()
-        with pytest.raises(Unreachable, match="busy"):
-            await call
-        await writer.serve("header", answer)
-        assert await peer.call(FELLOW, "header", b"a header", timeout_s=60) == b"taken: a header"
-        await fellow.serve("header", answer)  # it writes itself now
-        writer.forget()
-        assert await peer.call(FELLOW, "header", b"another", timeout_s=60) == b"taken: another"
+        assert await call == b"taken"
 
-    asyncio.run(scene())
+    asyncio.run(story())
+
+
+def test_while_nobody_writes_a_caller_is_held_until_this_operator_does_or_another() -> None:
+    async def story() -> None:
+        scene = Scene()
+        fellow = await scene.switch_of(FELLOW)
+        scene.network.lost = lambda _sender, receiver, _method: receiver == WRITER
+        call = scene.bring()  # to a writer that is dead
+        scene.writer = None
+        second = scene.bring()
+        await asyncio.sleep(0)
+        assert not call.done()
+        await fellow.serve("header", answer)  # it writes itself now
+        assert await call == await second == b"taken"
+
+        async def deposed(_caller: PublicKey, _request: bytes) -> bytes:
+            raise Busy("this operator does not write any more")
+
+        await fellow.serve("header", deposed)
+        third = scene.bring()
+        following = await scene.switch_of(NEXT)
+        await following.serve("header", answer)
+        fellow.forget()
+        scene.writer = NEXT
+        fellow.another_writes()
+        assert await third == b"taken"
+
+    asyncio.run(story())
+
+
+def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.05)
+
+    async def story() -> None:
+        scene = Scene()
+        scene.writer = None
+        await scene.switch_of(FELLOW)
+        with pytest.raises(Unreachable, match="busy"):
+            await scene.bring()
+
+    asyncio.run(story())
+
+
+def test_what_the_writer_refuses_is_refused_at_once() -> None:
+    async def story() -> None:
+        scene = Scene()
+        await scene.switch_of(FELLOW)
+        writer = await scene.switch_of(WRITER)
+
+        async def refuse(_caller: PublicKey, _request: bytes) -> bytes:
+            raise NotTaken("too many")
+
+        await writer.serve("header", refuse)
+        with pytest.raises(Refused, match="too many"):
+            await scene.bring()
+
+    asyncio.run(story())
 
 
 def test_vectors_that_the_writer_keeps_are_had_from_any_operator(tmp_path: Path) -> None:
-    async def scene() -> None:
-        network = MemoryNetwork()
-        await switch_of(network, FELLOW)
-        writer, peer = await switch_of(network, WRITER), network.endpoint(PEER)
+    async def story() -> None:
+        scene = Scene()
+        await scene.switch_of(FELLOW)
+        writer = await scene.switch_of(WRITER)
         kept, got = (VectorsFolder(tmp_path / name, kept_rounds=5, max_bytes=1 << 20) for name in ("kept", "got"))
         await serve_vectors(writer, kept)
         signed, values = made(2)[0], np.arange(100, dtype=np.float32)
         digest = vector_digest(values)
         kept.keep(3, signed.digest, digest, values)
-        await fetch_vector(peer, FELLOW, signed, digest, len(values), got)
+        await fetch_vector(scene.peer, FELLOW, signed, digest, len(values), got)
         assert got.has(signed.digest, digest)
 
-    asyncio.run(scene())
+    asyncio.run(story())
