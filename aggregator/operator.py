@@ -158,9 +158,9 @@ class Operator:
                     await node.close()
 
     async def _begin_with_others(self, identity: Identity, path: Path, dataset: Dataset, addresses: Sequence[str]) -> None:
-        """Get the run from another operator, unless this is the first one, which begins it."""
+        """Get the run from another operator; the first one begins it, unless it is told where others are."""
         settings = self._config.operators
-        if key_named(settings.keys[0]) != identity.public_key:
+        if addresses or key_named(settings.keys[0]) != identity.public_key:
             await join(self._config, self._directory, identity, path, dataset, addresses)
             self._say("got the run, its log and its newest state from another operator")
 

@@ -74,6 +74,10 @@ def _among_others(standing: dict[str, Any], *, is_running: bool) -> list[str]:
         return []
     if standing["role"] == "writer":
         role = f"writes, term {standing['term']}"
+    elif standing["role"] == "newcomer":
+        lacking = standing["waits_for"]
+        when = f"once {', '.join(lacking)} answered" if lacking else f"once round {standing['from_round']} is in"
+        role = f"begins anew, and takes part {when}"
     elif standing["writer"] is None:
         role = "does not write, and hears nobody who does"
     else:

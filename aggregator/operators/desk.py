@@ -23,6 +23,7 @@ from aggregator.operators.messages import (
     PART_BYTES,
     PROMISE,
     SIGN,
+    STANDING,
     AskEntries,
     AskKeep,
     AskPart,
@@ -37,6 +38,7 @@ from aggregator.operators.seat import Seat
 from protocol.ballots import Ballot, Outdated
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, Unreachable
+from protocol.newcomers import LATER
 from protocol.signing import PublicKey
 from swarm.rpc import Endpoint, Handler
 
@@ -113,6 +115,7 @@ class OperatorsDesk:
             BEAT: self._on_beat,
             LENT: self._on_lent,
             ENTRIES: self._on_entries,
+            STANDING: self._on_standing,
         }
         for method, handler in handlers.items():
             await self._endpoint.serve(method, self.among_operators(handler))
@@ -160,11 +163,12 @@ class OperatorsDesk:
     async def _on_keep(self, caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskKeep, request, max_bytes=MAX_FORWARDED_BYTES)
         seat = self._seat
+        seat.coming.check()
         _check_own(ask.kept[0].ballot, caller)
         seat.store.memory.listening_to(ask.kept[0].ballot)
         kept = []
         for one in ask.kept:
-            if not seat.log.ledger.round - 1 <= one.round <= seat.log.ledger.round + 3:
+            if not seat.log.ledger.round - 1 <= one.round <= seat.log.ledger.round + LATER:
                 raise EncodingError("a contribution for a round that is not open")
             held = seat.contributions.held.get(one.contribution)
             kept.append((one, await seat.contributions.borrowed(caller, one.contribution) if held is None else held[1]))
@@ -203,6 +207,9 @@ class OperatorsDesk:
         if data is None:
             raise Unreachable("nothing is lent under this digest")
         return part_of(data, ask.offset)
+
+    async def _on_standing(self, _caller: PublicKey, _request: bytes) -> bytes:
+        return pack(self._seat.coming.told())
 
     async def _on_entries(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskEntries, request, max_bytes=MAX_SMALL_BYTES)

@@ -1,6 +1,7 @@
 """How an operator that did not begin the run comes to it: the manifest, the log as far as it counts, and the newest state, from another.
 
-What it leaves in the folder is what any start of an operator finds there; a crash before that leaves nothing that counts as a run.
+What it leaves in the folder is what any start of an operator finds there; a crash before that leaves nothing that counts as a run. Whether
+its key was in the run before, on a disk that is lost, cannot be known here: it is a newcomer (``protocol.newcomers``).
 """
 
 import asyncio
@@ -9,6 +10,7 @@ from pathlib import Path
 
 from aggregator.log.log import Log
 from aggregator.operators.messages import ENTRIES, MAX_PAGE_ENTRIES, AskEntries, Page
+from aggregator.operators.store import Store
 from aggregator.rounds.states_of_peers import take_states
 from aggregator.settings.config import RunConfig
 from automl.data.dataset import Dataset
@@ -17,6 +19,7 @@ from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
+from protocol.newcomers import Newcomer
 from protocol.operators import Operators
 from protocol.signing import Identity, PublicKey
 from swarm import waits
@@ -87,15 +90,12 @@ async def join_from(
             "need the same run file, but for [follower], [limits], [monitor] and etcd"
         )
     note, entries = await _log_of(endpoint, signed, source)
-    if entries and identity.public_key in Operators.of_signed(signed).signers(note).keys:
-        raise UserError(
-            f"the key in {directory} has signed for this run already, and what it promised is in another folder: start with that one; "
-            "if it is lost, the others go on without this key (docs/operators.md, Several operators)"
-        )
     ledger = Ledger(signed, RunCourse(manifest))
     for entry in entries:
         ledger.append(entry)
     await take_states(endpoint, directory, ledger, [source])
+    if entries:
+        Store(directory).come(Newcomer())
     with Log.create(directory, signed, identity) as log:
         if entries:
             log.commit(entries, note)

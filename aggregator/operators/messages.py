@@ -13,6 +13,7 @@ from protocol.records import MAX_ENTRY_BYTES
 
 PROMISE, ACCEPT, SIGN, KEEP, BEAT = "operators-promise", "operators-accept", "operators-sign", "operators-keep", "operators-beat"
 EXTRAS, LENT, ENTRIES, FORWARD = "operators-extras", "operators-lent", "operators-entries", "operators-forward"
+STANDING = "operators-standing"  # of no content; the answer is a ``protocol.newcomers.Standing``
 
 PART_BYTES = 1024 * 1024
 MAX_PAGE_ENTRIES = 4096

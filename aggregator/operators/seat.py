@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from aggregator.log.log import Log
+from aggregator.operators.coming import Coming
 from aggregator.operators.contributions import Contributions
 from aggregator.operators.extras import KeptExtras
 from aggregator.operators.lending import borrow, entries_bytes, entries_from
@@ -92,6 +93,7 @@ class Seat:
         self.replays = Replays(log, follower)
         self._applying: set[asyncio.Task[None]] = set()
         self._batches: dict[bytes, bytes] = {}  # lent, by digest
+        self.coming = Coming(endpoint, log, self.store, self.others, self.on_disk)
         self.extras = KeptExtras(endpoint, log, waiting)
         body_bytes = body_num_bytes(log.ledger.manifest.exchange.codec, follower.num_weights)
         self.contributions = Contributions(endpoint, log, self.store, kept_bodies, self.on_disk, body_bytes)
@@ -119,8 +121,10 @@ class Seat:
 
         Raises:
             Outdated: a later one was promised.
+            Busy: it takes no part yet.
             StorageError: the disk failed.
         """
+        self.coming.check()
         return await self.on_disk(self._promise, ballot)
 
     def _promise(self, ballot: Ballot) -> tuple[str, Promise]:
@@ -172,8 +176,10 @@ class Seat:
         Raises:
             Outdated, NotNext: it may not be accepted now.
             RemoteFault: it is no good.
+            Busy: this operator takes no part yet.
             StorageError: the disk failed.
         """
+        self.coming.check()
         if batch.size > self.log.head.size:
             self.store.memory.accepting(ballot, batch, self.log.head.size)
             if source is not None:
@@ -196,8 +202,10 @@ class Seat:
 
         Raises:
             RemoteFault: it proves nothing, is about another batch, or another root was signed.
+            Busy: this operator takes no part yet.
             StorageError: the disk failed.
         """
+        self.coming.check()
         certificate.check(self.run, self.operators.keys, self.operators.quorum)
         await self.on_disk(self._remember_signing, certificate)
         return self._note(certificate.size, certificate.root)

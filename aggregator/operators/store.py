@@ -2,8 +2,9 @@
 
 DIR/operators/memory   a packed ``protocol.ballots.Memory``, replaced as a whole
 DIR/operators/kept     packed ``protocol.ballots.Kept`` of the rounds that the log does not have; the contributions are in DIR/bodies
+DIR/operators/newcomer a packed ``protocol.newcomers.Newcomer``, until this operator takes part
 
-Both are replaced before the answer leaves that they are about.
+They are replaced before the answer leaves that they are about.
 """
 
 from collections.abc import Iterable
@@ -14,12 +15,14 @@ from typing import TypeVar
 from protocol.ballots import MAX_KEPT, Kept, Memory
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, StorageError
-from swarm.disk import disk_errors, make_directory, write_durably
+from protocol.newcomers import Newcomer
+from swarm.disk import disk_errors, make_directory, sync_directory, write_durably
 
 FOLDER = "operators"
 MAX_BATCH_BYTES = 256 * 1024 * 1024  # of a round's entries: a thousand contributions of 32 claims each have 130 MB at most
-_MEMORY, _KEPT = "memory", "kept"
+_MEMORY, _KEPT, _NEWCOMER = "memory", "kept", "newcomer"
 _MAX_KEPT_BYTES = MAX_KEPT * 256
+_MAX_NEWCOMER_BYTES = 4096
 Record = TypeVar("Record")
 
 
@@ -45,6 +48,7 @@ class Store:
         self.memory = _read(self._directory / _MEMORY, Memory, MAX_BATCH_BYTES) or Memory()
         kept = _read(self._directory / _KEPT, _AllKept, _MAX_KEPT_BYTES) or _AllKept(())
         self._kept = {one.contribution: one for one in kept.kept}
+        self.newcomer = _read(self._directory / _NEWCOMER, Newcomer, _MAX_NEWCOMER_BYTES)
 
     @property
     def kept(self) -> tuple[Kept, ...]:
@@ -80,6 +84,31 @@ class Store:
         newer = {digest: one for digest, one in self._kept.items() if one.round > round_}
         if len(newer) < len(self._kept):
             self._write(newer)
+
+    def come(self, newcomer: Newcomer) -> None:
+        """Be a newcomer, who has heard this; durable when this returns.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        self._make_folder()
+        write_durably(self._directory / _NEWCOMER, pack(newcomer))
+        self.newcomer = newcomer
+
+    def take_part(self) -> None:
+        """Be a newcomer no more; durable when this returns.
+
+        Raises:
+            StorageError: the disk refuses.
+        """
+        if self.newcomer is None:
+            return
+        self.remember(self.memory.listening_to(self.newcomer.promised))
+        path = self._directory / _NEWCOMER
+        with disk_errors(path):
+            path.unlink()
+        sync_directory(path.parent)
+        self.newcomer = None
 
     def _write(self, kept: dict[bytes, Kept]) -> None:
         self._make_folder()

@@ -82,6 +82,10 @@ class Turns:
         if self.writing is not None and self._writer is not None:
             return {"role": "writer", "term": self._writer.ballot.term, "writer": peer_name(self._seat.key), "heard": names}
         writer = None if heard is None else peer_name(heard.key)
+        if not self._seat.coming.takes_part:
+            lacking, round_ = self._seat.coming.waits_for()
+            waits = {"waits_for": [peer_name(key) for key in lacking], "from_round": round_}
+            return {"role": "newcomer", "term": 0, "writer": writer, "heard": names, **waits}
         return {"role": "fellow", "term": 0 if heard is None else heard.ballot.term, "writer": writer, "heard": names}
 
     async def start(self) -> None:
@@ -103,6 +107,17 @@ class Turns:
         handing_on = self._seat.extras.hand_on(self._another_writer, self._another)
         await together(self._take_turns(), self._watch(), self._contact.keep(), handing_on)
 
+    async def _take_part(self) -> None:
+        """Return once this operator takes part: where it begins anew that takes a few rounds."""
+        if self._seat.coming.takes_part:
+            return
+        self._say(
+            "this operator begins anew: it follows the log, and takes part once every other one has answered and a few rounds more are in"
+        )
+        await self._seat.coming.take_part()
+        self._say(f"this operator takes part from round {self._seat.log.ledger.round} on")
+        self._changed()
+
     async def _watch(self) -> None:
         """Tell when this operator's standing is another: a writer that falls silent does not say so."""
         before = self.standing()
@@ -114,6 +129,7 @@ class Turns:
                 self._changed()
 
     async def _take_turns(self) -> None:
+        await self._take_part()
         while True:
             term = await self._lease.won(self._contact.is_quorum)
             try:

@@ -7,7 +7,7 @@ after each step that nothing of it is lost and that no two histories were signed
 
 import contextlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -29,6 +29,7 @@ from protocol.ballots import (
 from protocol.encoding import encode
 from protocol.errors import RemoteFault
 from protocol.merkle import leaf_hash, root
+from protocol.newcomers import Newcomer, Standing
 from protocol.signing import Identity, sha256
 
 RUN = sha256(b"run")
@@ -61,6 +62,7 @@ class Disk:
     kept: dict[bytes, Kept] = field(default_factory=dict)
     entries: tuple[bytes, ...] = ()
     table: dict[int, tuple[bytes, ...]] = field(default_factory=dict)  # by round, as the log has it
+    newcomer: Newcomer | None = None
 
 
 @dataclass
@@ -90,6 +92,7 @@ class Operator:
         self.disk = Disk()
         self.writing: Writing | None = None
         self.is_up = True
+        self.lives = 0  # disks that it had before
 
     @property
     def key(self) -> bytes:
@@ -126,6 +129,38 @@ class Operator:
         self.remember(self.disk.memory.signing(certificate, self.size))
         self.world.sign(self, (*self.disk.entries, *batch.entries))
 
+    # Beginning with an empty disk.
+
+    def lose_disk(self) -> None:
+        """Begin anew, with nothing but the key."""
+        self.crash()
+        self.disk, self.is_up = Disk(newcomer=Newcomer()), True
+        self.lives += 1
+
+    def come(self) -> None:
+        """Do what a newcomer can do now."""
+        newcomer = self.disk.newcomer
+        assert newcomer is not None
+        others = [key for key in self.world.keys if key != self.key]
+        if self.world.takes_part(newcomer, others, self.size, self.round):
+            self.remember(self.disk.memory.listening_to(newcomer.promised))
+            self.disk.newcomer = None
+            return
+        self.ask_all("ask_standing", self.lives)
+        self.ask_all("ask_entries", self.size)
+
+    def on_ask_standing(self, _sender: int, life: int) -> tuple[Any, ...] | None:
+        if self.disk.newcomer is not None:
+            return None
+        accepted = self.disk.memory.accepted_at(self.size)
+        size = self.size if accepted is None else accepted.batch.size
+        return "standing", life, Standing(self.disk.memory.promised, size, self.round)
+
+    def on_standing(self, sender: int, life: int, standing: Standing) -> None:
+        if self.disk.newcomer is not None and life == self.lives:  # an answer to what this life asked
+            self.world.may_crash(self)
+            self.disk.newcomer = self.disk.newcomer.hearing(self.world.keys[sender], standing)
+
     # A fellow's answers.
 
     def promise(self) -> Promise:
@@ -135,6 +170,8 @@ class Operator:
         return Promise(self.size, () if accepted is None else (accepted,), kept)
 
     def on(self, sender: int, kind: str, *content: Any) -> None:
+        if self.disk.newcomer is not None and kind in ("ask_promise", "ask_keep", "ask_accept", "decide"):
+            return
         answer = getattr(self, f"on_{kind}")(sender, *content)
         if answer is not None:
             self.world.send(self.place, sender, *answer)
@@ -191,7 +228,7 @@ class Operator:
     def begin(self, term: int) -> None:
         """Try to become the writer."""
         ballot = Ballot(term, self.key)
-        if ballot <= self.disk.memory.promised:
+        if self.disk.newcomer is not None or ballot <= self.disk.memory.promised:
             return
         self.writing = None
         self.remember(self.disk.memory.listening_to(ballot))
@@ -207,7 +244,10 @@ class Operator:
             self.world.send(self.place, place, *content)
 
     def step(self) -> None:
-        """Do what a writer can do now, and ask again for what it waits for."""
+        """Do what a writer can do now, or a newcomer, and ask again for what it waits for."""
+        if self.disk.newcomer is not None:
+            self.come()
+            return
         writing = self.writing
         if writing is None:
             return
@@ -416,7 +456,9 @@ class Liar(Operator):
 class World:
     """The operators, the messages between them, and what was promised to the outside."""
 
-    def __init__(self, seed: int, *, n: int, quorum: int, liars: int = 0, crash: float = 0.02, loss: float = 0.1) -> None:
+    def __init__(
+        self, seed: int, *, n: int, quorum: int, liars: int = 0, crash: float = 0.02, loss: float = 0.1, loses_disks: bool = False
+    ) -> None:
         self.rng = random.Random(seed)
         self.n, self.quorum = n, quorum
         self.operators = [Liar(self, place) if place < liars else Operator(self, place) for place in range(n)]
@@ -429,6 +471,9 @@ class World:
         self.signed: dict[int, dict[bytes, set[int]]] = {}  # size -> root -> who signed it
         self.last_signed: dict[int, tuple[bytes, ...]] = {}
         self.has_liar = liars > 0
+        self.loses_disks = loses_disks
+        self.lost_disks = 0
+        self.takes_part: Callable[[Newcomer, Collection[bytes], int, int], bool] = Newcomer.is_over
         self.term = 0
         self.version = 0
         self.cut: set[tuple[int, int]] = set()
@@ -525,6 +570,9 @@ class World:
                 self.cut = {(a, b) for a in range(self.n) for b in range(self.n) if rng.random() < 0.2} if rng.random() < 0.5 else set()
             elif isinstance(operator, Liar):
                 operator.lie()
+            elif self.loses_disks and all(each.disk.newcomer is None for each in self.operators) and operator.size:
+                operator.lose_disk()
+                self.lost_disks += 1
         except Crash:
             operator.crash()
         except (Outdated, NotNext):
@@ -570,14 +618,16 @@ class World:
             operator.is_up = operator.place in up
         self.messages.clear()
         self.term += 1
-        writer = self.operators[self.rng.choice(list(up))]
+        writer = self.operators[self.rng.choice([place for place in up if self.operators[place].disk.newcomer is None])]
         writer.begin(max(self.term, writer.disk.memory.promised.term + 1, *(one.disk.memory.promised.term + 1 for one in self.operators)))
         goal = len(self.tables(self.published)) + rounds
         for step in range(most_steps):
             if self.messages:
                 self.deliver()
             if step % 10 == 0:
-                writer.step()
+                for operator in self.operators:
+                    if operator.is_up:
+                        operator.step()
                 writer.hand_in(self.rng.randrange(4), self.version + step)
                 writer.close_round()
             self.check()
@@ -586,9 +636,10 @@ class World:
         raise AssertionError(f"no {rounds} rounds more within {most_steps} steps: {writer.writing}")
 
 
-def run(seed: int, *, n: int, quorum: int, steps: int = 2500, liars: int = 0) -> World:
+def run(seed: int, *, n: int, quorum: int, steps: int = 2500, liars: int = 0, loses_disks: bool = False) -> World:
     """Return a world after so many things happened in it."""
-    world = World(seed, n=n, quorum=quorum, liars=liars, crash=(0.0, 0.002, 0.02)[seed % 3], loss=(0.02, 0.2)[seed % 2])
+    rates = {"crash": (0.0, 0.002, 0.02)[seed % 3], "loss": (0.02, 0.2)[seed % 2]}
+    world = World(seed, n=n, quorum=quorum, liars=liars, **rates, loses_disks=loses_disks)
     for _ in range(steps):
         world.act()
     return world

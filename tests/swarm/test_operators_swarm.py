@@ -1,10 +1,12 @@
 """Four real operators of one run, with a real etcd: the writer is killed, a second one too, and both come back."""
 
+import shutil
 import signal
 from pathlib import Path
 
 import pytest
 
+from swarm.disk import IDENTITY
 from tests.etcds import etcd_in, needs_etcd
 from tests.swarm.operators import OperatorPrograms, log_of, name_of
 from tests.swarm.processes import small_run
@@ -57,3 +59,36 @@ def test_rounds_go_on_without_the_writer_stop_without_a_quorum_and_nothing_promi
         logs = [log_of(tmp_path / name_of(place)) for place in range(4)]
         longest = max(logs, key=lambda lines: int(lines[0].split()[1]))
         assert sum(lines == longest for lines in logs) >= 3  # which makes a head count; one may not have heard of it before it ended
+
+
+@pytest.mark.timeout(900)
+def test_an_operator_whose_disk_is_lost_begins_anew_under_its_key_and_is_needed_again(tmp_path: Path) -> None:
+    config = small_run(rounds=10_000, first_open_s=1.5, min_open_s=1.0, max_open_s=3.0)
+    with etcd_in(tmp_path / "etcd") as etcd, OperatorPrograms(tmp_path, config, [etcd.url]) as programs:
+        programs.start_operators()
+        for name in ("peer-a", "peer-b"):
+            programs.start_peer_of(name, 1)
+        programs.wait_until(lambda: programs.round([0, 1, 2, 3]) >= 2, "two rounds are committed")
+
+        lost = programs.wait_for_writer()
+        programs.kill(name_of(lost))
+        folder = tmp_path / name_of(lost)
+        key = (folder / IDENTITY).read_bytes()
+        shutil.rmtree(folder)
+        folder.mkdir(mode=0o700)
+        (folder / IDENTITY).write_bytes(key)
+        (folder / IDENTITY).chmod(0o600)
+        others = [place for place in range(4) if place != lost]
+        before = programs.round(others)
+        programs.wait_until(lambda: programs.round(others) > before, "rounds go on without it")
+        programs.start_operator(lost)
+        programs.wait_until(lambda: programs.standing(lost).get("role") == "newcomer", "it begins anew")
+        programs.wait_until(lambda: programs.standing(lost).get("role") in ("fellow", "writer"), "it takes part")
+        assert "this operator takes part from round" in programs.log(name_of(lost))
+
+        gone = next(place for place in others if programs.standing(place).get("role") != "writer")
+        programs.kill(name_of(gone))
+        before = programs.round(others)
+        programs.wait_until(lambda: programs.round(others) >= before + 2, "rounds go on with its vote")
+        for name in ("peer-a", "peer-b"):
+            assert (programs.status(name)["promises_broken"], programs.status(name)["samples_lost"]) == (0, 0), name

@@ -1,6 +1,7 @@
 """Four operators with real logs, states and disks on a network in memory."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from aggregator.log.log import Log
 from aggregator.operators.desk import OperatorsDesk
 from aggregator.operators.seat import Seat
+from aggregator.operators.store import Store
 from aggregator.operators.writer import Writer
 from aggregator.rounds.follower import Next
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
@@ -15,6 +17,7 @@ from aggregator.rounds.waiting import Waiting
 from aggregator.settings.sections import OperatorsSection
 from protocol.audits import SignedExtra
 from protocol.listed import entries_of
+from protocol.newcomers import Newcomer
 from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm.memory import MemoryNetwork
@@ -88,6 +91,19 @@ class Four:
         handing_on = seat.extras.hand_on(lambda: None if desk.writer is None else desk.writer.ballot, asyncio.Event())
         self.handing_on[place] = asyncio.create_task(handing_on)
         return seat
+
+    async def lose(self, place: int) -> None:
+        """End one of them, and let all be gone that its disk had but the key; it begins anew with what another one's log has."""
+        await self.kill(place)
+        shutil.rmtree(self.directory / str(place))
+        source = next(each for each in (1, 2) if each != place)  # a fellow: this world's writers save no states
+        log = self.runs[source].log
+        (self.directory / str(place)).mkdir()
+        Store(self.directory / str(place)).come(Newcomer())
+        with Log.create(self.directory / str(place), self.runs[source].signed, FOUR[place]) as own:
+            own.commit(log.entries(0, log.head.size), log.tree_head)
+        shutil.copytree(self.directory / str(source) / "snapshots", self.directory / str(place) / "snapshots")
+        await self.start(place)
 
     async def kill(self, place: int) -> None:
         """End one of them; what it had in memory is gone."""
