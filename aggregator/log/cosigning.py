@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from aggregator.log.lacking import lacking
 from aggregator.log.log import Log
 from aggregator.log.witnessed import Witnessed, keep_witnessed, read_witnessed
 from protocol.cosignatures import MAX_COSIGNATURES
@@ -84,7 +85,7 @@ class CosigningDesk:
         ask = unpack(AskEntries, request, max_bytes=MAX_ASK_ENTRIES_BYTES)
         found = await asyncio.to_thread(self._log.entries, Tile(None, ask.index, ask.width).first, ask.width)
         if len(found) < ask.width:
-            raise Unreachable("this log has not so many entries")
+            raise lacking(self._log.ledger, "this log has not so many entries")
         return pack_bundle(found)
 
     async def _on_consistency(self, _caller: PublicKey, request: bytes) -> bytes:
@@ -92,7 +93,7 @@ class CosigningDesk:
         try:
             return pack(Consistency(self._log.consistency(ask.old, ask.new)))
         except ValueError as error:
-            raise Unreachable(str(error)) from error
+            raise lacking(self._log.ledger, str(error)) from error
 
     async def _on_cosigned(self, caller: PublicKey, request: bytes) -> bytes:
         brought = unpack(Cosigned, request, max_bytes=MAX_COSIGNED_BYTES)

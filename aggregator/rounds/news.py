@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
+from aggregator.log.lacking import lacking
 from aggregator.log.log import Log
 from aggregator.rounds.intake import now_ms
 from protocol.admission import SignedAdmission
@@ -196,8 +197,10 @@ class NewsDesk:
         Raises:
             Unreachable: it is not kept here.
         """
+        if round_ > self._round:
+            raise lacking(self._log.ledger, "that table is not kept here any more, or not made yet")
         listed, index = self._log.ledger.table_at(round_), self._log.ledger.index_at(round_)
-        if listed is None or index is None or round_ > self._round:
+        if listed is None or index is None:
             raise Unreachable("that table is not kept here any more, or not made yet")
         if round_ not in self._tables:
             self._tables[round_] = _ProvenTable(self._log, index, listed)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 
+from aggregator.log.lacking import lacking
 from aggregator.log.log import Log
 from aggregator.rounds.bodies import Bodies
 from aggregator.rounds.replay import parsed_bodies
@@ -39,7 +40,7 @@ class Weights:
         """Return those of a round's table, in its order.
 
         Raises:
-            Unreachable: that table, or a body of it, is not kept here.
+            Unreachable, AskAnother: that table, or a body of it, is not kept here.
         """
         async with self._computing:
             if round_ not in self._known:
@@ -47,7 +48,7 @@ class Weights:
                     self._known[round_] = await asyncio.to_thread(self._computed, self._log.ledger, round_)
                 except StorageError as error:  # it stops nothing: no promise depends on it
                     logger.error("weights not computed round=%d reason=%s", round_, error)
-                    raise Unreachable("that table's weights cannot be computed here any more") from error
+                    raise lacking(self._log.ledger, "that table's weights cannot be computed here any more") from error
             return self._known[round_]
 
     def _computed(self, ledger: Ledger, round_: int) -> tuple[int, ...]:
