@@ -89,7 +89,7 @@ class KeptExtras:
             changed.clear()
             if self._log.ledger.round > self._round:
                 self._round = self._log.ledger.round
-                await self._waiting.drop_refused(self._log.ledger)
+                await self._waiting.drop_refused(lambda: self._log.ledger)
                 await self._waiting.tidy()
             ballot = writer()
             if ballot is not None:

@@ -83,8 +83,8 @@ class Extras:
 
     async def for_round(self) -> list[SignedExtra]:
         """Return what stands before the next round's claims, in the log's order; what the ledger refuses by now is forgotten."""
+        await self._waiting.drop_refused(self._ledger)
         ledger = self._ledger()
-        await self._waiting.drop_refused(ledger)
         chosen, changing = list[SignedExtra](), set[bytes]()
         for _, signed in sorted(self._waiting.stored.items()):
             extra = ledger.verified.extra(signed)

@@ -27,6 +27,7 @@ WAITING = "extras.waiting"
 _NUMBER = 8
 _HEAD = 2 * _NUMBER
 _DIGEST = 32
+_PAGE = 64  # that are looked at, one after the other, against one ledger
 _REWRITTEN_BYTES = 1 << 20  # a file of more is written anew, without what the log has, once most of it is there
 
 logger = logging.getLogger("manta.extras")
@@ -89,13 +90,14 @@ class Waiting:
         for digest in digests:
             self._stored.pop(digest, None)
 
-    async def drop_refused(self, ledger: Ledger) -> None:
+    async def drop_refused(self, ledger: Callable[[], Ledger]) -> None:
         """Forget what may not stand in the log any more, also because it stands there."""
         waiting = list(self._stored.values())
-        refused = await asyncio.to_thread(_refused, ledger, waiting) if waiting else {}
-        for reason in refused.values():
-            logger.info("extra dropped reason=%s", reason)
-        self.drop(refused)
+        for start in range(0, len(waiting), _PAGE):  # a ledger is another one two commits later, before which a page is long done
+            refused = await asyncio.to_thread(_refused, ledger(), waiting[start : start + _PAGE])
+            for reason in refused.values():
+                logger.info("extra dropped reason=%s", reason)
+            self.drop(refused)
 
     async def tidy(self) -> None:
         """Write the file anew, without what was forgotten, where that is worth it."""
