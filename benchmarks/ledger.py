@@ -8,8 +8,8 @@ default a temporary folder, until it has ``--entries``. Nothing of making them i
 - *one by one*: rounds of one claim, each with a sync of its own before anybody would be told;
 - *in batches*: rounds of all keys, read and their signatures checked before, as the intake does it beside the one writing path;
 - *claims end to end*: the same, each claim and contribution opened and its signature checked by the very log that takes it;
-- *proofs*: receipts of random entries (the entry from the disk, its path to the root), in microseconds of the clock, and of the CPU alone:
-  what of the clock is more, on a busy machine, is waiting for a turn;
+- *proofs*: receipts of random entries (the entry from the disk, its path to the root): by the clock, by the CPU's time, and by the clock
+  those during which no other program was given the core, which on a busy machine says more;
 - *restart*: ``Log.open`` in a new process, that is every entry, every rule and every stored node checked again, and the entries' hashes
   against the head that the log has signed; and that process' memory;
 - *full verification*: what ``manta-aggregator ledger verify`` does, in a new process: that, and every signature.
@@ -17,6 +17,7 @@ default a temporary folder, until it has ``--entries``. Nothing of making them i
 
 import argparse
 import random
+import resource
 import secrets
 import statistics
 import subprocess
@@ -174,18 +175,27 @@ def verify(ledger: Ledger, entries: Sequence[bytes]) -> None:
 def prove(log: Log) -> None:
     """Print how long receipts of random entries take."""
     draw, taken, computed = random.Random(0), list[float](), list[float]()
+    undisturbed: list[float] = []
     for _ in range(PROOFS):
-        index = draw.randrange(log.head.size)
+        index, switches = draw.randrange(log.head.size), _times_taken_away()
         began, cpu = time.perf_counter(), time.thread_time()
         log.receipt(index)
         computed.append((time.thread_time() - cpu) * 1e6)
         taken.append((time.perf_counter() - began) * 1e6)
-    cuts, of_cpu = statistics.quantiles(taken, n=1000), statistics.quantiles(computed, n=1000)
-    print(
-        f"proofs              {cuts[499]:.0f} us in the middle, {cuts[989]:.0f} us p99, {cuts[998]:.0f} us p99.9; of the CPU "
-        f"{of_cpu[499]:.0f}, {of_cpu[989]:.0f}, {of_cpu[998]:.0f} us; {PROOFS:,} among {log.head.size:,} entries",
-        flush=True,
-    )
+        if _times_taken_away() == switches:
+            undisturbed.append(taken[-1])
+    print(f"proofs              {_line_of(taken)}, of {PROOFS:,} among {log.head.size:,} entries")
+    print(f"  by the CPU's time {_line_of(computed)}; while the core was ours {_line_of(undisturbed)}, of {len(undisturbed):,}", flush=True)
+
+
+def _times_taken_away() -> int:
+    """Return how often this thread had to leave its core to others."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+
+
+def _line_of(taken: Sequence[float]) -> str:
+    cuts = statistics.quantiles(taken, n=1000)
+    return f"{cuts[499]:.0f} us in the middle, {cuts[989]:.0f} us p99, {cuts[998]:.0f} us p99.9"
 
 
 def reopen(directory: Path) -> None:
