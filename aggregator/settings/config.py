@@ -36,9 +36,9 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import fitted_name, space_named
 from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
-from protocol.audits import OPEN, Trust
+from protocol.audits import OPEN
 from protocol.errors import UserError
-from protocol.exchange import Exchange, codec_named
+from protocol.exchange import Exchange
 from protocol.light import NO_AUDITED_STEPS
 from protocol.manifest import Manifest, Optimizer
 from protocol.private import NO_LEASES, PRIVATE, PrivateData
@@ -217,25 +217,10 @@ class RunConfig(Section):
                 recipe=plan.recipe,
                 shards=shards,
                 admission=self.admission.rule(),
-                trust=self._trust(),
+                trust=self.trust.trust(),
             )
         except ValueError as error:
             raise UserError(f"the run file does not make a run: {error}") from error
-
-    def _trust(self) -> Trust:
-        """Return the manifest's part about audits.
-
-        Raises:
-            ValueError: values that do not go together.
-            UserError: a run that nobody can audit yet.
-        """
-        trust = self.trust.trust()
-        if trust.is_audited and (self.exchange.local_steps > 1 or codec_named(self.exchange.codec).is_sparse):
-            raise UserError(
-                '[trust]: mode = "audited" is for runs of one local step with a dense codec so far: write local_steps = 1 and '
-                'codec = "int16" in [exchange] (manta-aggregator init --dense does), or mode = "open"'
-            )
-        return trust
 
     def check_gateway(self) -> None:
         """Refuse a gateway in a run that has nothing for light contributors.

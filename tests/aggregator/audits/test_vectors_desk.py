@@ -1,0 +1,218 @@
+"""What a log finds of claims whose vectors it has to be shown: it gets them of their keys, and each lie is its own key's."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.audits.jobs import VECTORS
+from aggregator.audits.repeating import repeat
+from aggregator.audits.shown import REFUSALS
+from aggregator.audits.wanted import Asked, wanted
+from protocol.audits import CHECKS, DIFFERS, HOLDS, LOT, SUM, WHOLE, WITHHELD, SignedFinding, Trust
+from protocol.evidence import pages
+from protocol.records import entry_of
+from protocol.signing import Identity, PublicKey, sha256
+from protocol.trust import is_whole, lots_audited
+from protocol.vectors import step_asked, vectors_asked
+from swarm.vectors import VectorsFolder, serve_vectors
+from tests.aggregator import real_run
+from tests.aggregator.audits.real_lots import AUDITED, ONE, OTHER, THIRD, Scene
+from tests.aggregator.audits.vector_lots import Share, Together, noise, worked
+from tests.aggregator.real_run import OPERATOR
+
+STEPPED = AUDITED.model_copy(
+    update={
+        "exchange": AUDITED.exchange.model_copy(update={"local_steps": 2, "codec": "topk-512-4"}),
+        "round": AUDITED.round.model_copy(update={"max_claim_samples": 32 * 64}),
+    }
+)
+WHOLES = STEPPED.model_copy(update={"trust": STEPPED.trust.model_copy(update={"whole_percent": 100})})
+
+
+class VectorScene(Scene):
+    """A log with audits, and peers that hand their vectors out."""
+
+    def work(self, *peers: Identity, **changes: object) -> Together:
+        assert self.run.follower.state is not None
+        return worked(self.run.log.ledger, peers, self.run.follower.state, **changes)  # type: ignore[arg-type]
+
+    def commit_all(self, *works: Together) -> None:
+        real_run.commit(self.run, sorted((work.made for work in works), key=lambda made: made.peer.public_key))
+        self.audits.committed()
+
+    def go_on(self, *peers: Identity) -> None:
+        """Commit a round of these without any training; nobody has records of it."""
+        made = [real_run.made(self.run.log.ledger, peer, cohort="here") for peer in sorted(peers, key=lambda peer: peer.public_key)]
+        real_run.commit(self.run, made)
+        self.audits.committed()
+
+    def give_all(self, *works: Together) -> None:
+        for share in self.shares(*works):
+            for page in pages(share.claim, share.records):
+                self.folder.keep(page)
+
+    @staticmethod
+    def shares(*works: Together) -> list[Share]:
+        return [share for work in works for share in work.shares]
+
+    async def show(self, directory: Path, *works: Together, without: Sequence[Identity] = ()) -> None:
+        """Let all of them hand out their vectors, but for some, who have none."""
+        for share in self.shares(*works):
+            assert share.claim is not None
+            own = VectorsFolder(directory / share.peer.public_key.hex(), kept_rounds=8, max_bytes=1 << 30)
+            for digest, vector in () if share.peer in without else share.vectors.items():
+                own.keep(share.claim.open().round, share.claim.digest, digest, vector)
+            await serve_vectors(self.network.endpoint(PublicKey(share.peer.public_key)), own)
+
+    def against(self) -> dict[bytes, set[tuple[str, str]]]:
+        """Return what was found against whom."""
+        found = {peer.public_key: {each for each in self.found(peer) if each[1] != HOLDS} for peer in (ONE, OTHER, THIRD)}
+        return {key: each for key, each in found.items() if each}
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is open any more."""
+        return self.audits.rounds_asked > 0 and not self.audits._open
+
+
+def scene_of(directory: Path, config: object) -> Iterator[VectorScene]:
+    scene = VectorScene(directory, config)  # type: ignore[arg-type]
+    with scene.run.log:
+        yield scene
+
+
+@pytest.fixture
+def stepped(tmp_path: Path) -> Iterator[VectorScene]:
+    yield from scene_of(tmp_path / "run", STEPPED)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[VectorScene]:
+    yield from scene_of(tmp_path / "run", WHOLES)
+
+
+@pytest.fixture
+def dense(tmp_path: Path) -> Iterator[VectorScene]:
+    yield from scene_of(tmp_path / "run", AUDITED)
+
+
+def after(scene: VectorScene, tmp_path: Path, *works: Together) -> None:
+    """Have these in a table, and then the next round committed, and audits go on until nothing is open."""
+    scene.give_all(*works)
+    scene.commit_all(*works)
+    scene.go_on(ONE)
+
+    async def scenario() -> None:
+        await scene.show(tmp_path / "peers", *works)
+        await scene.until(scene.is_quiet)
+
+    asyncio.run(scenario())
+
+
+def test_of_local_steps_honest_claims_hold_and_false_means_and_bodies_are_found(stepped: VectorScene, tmp_path: Path) -> None:
+    works = [stepped.work(ONE), stepped.work(OTHER, of_mean=noise), stepped.work(THIRD, of_body=noise)]
+    after(stepped, tmp_path, *works)
+    assert stepped.found(ONE) == {(LOT, HOLDS): 1}
+    assert stepped.found(OTHER) == {(LOT, HOLDS): 1, (SUM, DIFFERS): 1}
+    assert stepped.found(THIRD) == {(LOT, HOLDS): 1, (SUM, DIFFERS): 1}
+    assert stepped.audits.totals.missed == 0
+    ledger = stepped.run.log.ledger
+    for share in stepped.shares(*works):  # nothing was asked for that its key need not have kept
+        got = {digest for digest in share.vectors if stepped.vectors.has(share.claim.digest, digest)}
+        beacon = ledger.standing.asked[1].beacon
+        kept = vectors_asked(ledger.manifest.trust, beacon, share.claim.digest, share.claim.open(), share.records)
+        assert got <= set(kept)
+        assert got or share.peer is OTHER  # whose records say enough
+
+
+def test_whole_claims_of_local_steps_are_computed_on_the_weights_of_each_step(whole: VectorScene, tmp_path: Path) -> None:
+    after(whole, tmp_path, whole.work(ONE), whole.work(OTHER, of_mean=noise))
+    assert whole.found(ONE) == {(LOT, HOLDS): 1, (WHOLE, HOLDS): 1}
+    assert whole.against() == {OTHER.public_key: {(SUM, DIFFERS), (WHOLE, DIFFERS)}}
+
+
+def test_whoever_has_none_of_its_vectors_withholds_them(stepped: VectorScene, tmp_path: Path) -> None:
+    works = [stepped.work(ONE), stepped.work(OTHER)]
+    stepped.give_all(*works)
+    stepped.commit_all(*works)
+
+    async def scenario() -> None:
+        await stepped.show(tmp_path / "peers", *works, without=[OTHER])
+        for _ in range(REFUSALS):
+            stepped.go_on(THIRD)
+            asked = stepped.audits.rounds_asked
+            await stepped.until(lambda asked=asked: stepped.audits.rounds_asked > asked)
+        await stepped.until(stepped.against)
+
+    asyncio.run(scenario())
+    (found,) = stepped.against().items()
+    assert found[0] == OTHER.public_key
+    assert {outcome for _, outcome in found[1]} == {WITHHELD}
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_who_left_before_it_was_asked_for_vectors_is_not_blamed(stepped: VectorScene, stays: bool) -> None:
+    away = stepped.work(OTHER)  # nobody answers for it
+    stepped.give_all(away)
+    stepped.commit_all(away)
+
+    async def scenario() -> None:
+        ledger = stepped.run.log.ledger
+        for _ in range(ledger.manifest.trust.kept_rounds - 1):
+            stepped.go_on(ONE, *([OTHER] if stays else []))
+            asked = stepped.audits.rounds_asked
+            await stepped.until(lambda asked=asked: stepped.audits.rounds_asked > asked)
+
+    asyncio.run(scenario())
+    outcomes = {key: {outcome for _, outcome in found} for key, found in stepped.against().items()}
+    assert outcomes == ({OTHER.public_key: {WITHHELD}} if stays else {})
+    assert (stepped.audits.totals.missed > 0) is not stays
+
+
+def test_members_that_lie_of_their_lots_frame_no_founder_and_a_founders_false_body_is_its_own(dense: VectorScene, tmp_path: Path) -> None:
+    def triple(share: Share) -> None:
+        share.lots = [replace(lot, projection=(3 * np.frombuffer(lot.projection, "<f4")).tobytes()) for lot in share.lots]
+
+    works = [dense.work(ONE, OTHER, of_lots=triple), dense.work(THIRD)]
+    after(dense, tmp_path, *works)
+    assert {OTHER.public_key: {(SUM, DIFFERS)}}.items() <= dense.against().items()
+    assert ONE.public_key not in dense.against()
+    assert not any(dense.vectors.has(share.claim.digest, share.claim.open().vector) for share in works[1].shares)  # nothing was in doubt
+
+
+def test_a_false_body_of_a_cohort_is_its_founders_and_the_verdict_can_be_repeated(dense: VectorScene, tmp_path: Path) -> None:
+    after(dense, tmp_path, dense.work(ONE, OTHER, of_body=noise))
+    assert dense.against() == {ONE.public_key: {(SUM, DIFFERS)}}
+    signed = sorted((SignedFinding.sign(found, OPERATOR) for found in dense.findings), key=lambda each: each.digest)
+    real_run.commit(dense.run, [real_run.made(dense.run.log.ledger, THIRD)], extras=[entry_of(each) for each in signed])
+    dense.run.log.close()
+    found = list(repeat(tmp_path / "run", None, all_of_them=True))
+    assert all(one.agrees for one in found)
+    assert [one.outcome for one in found if one.finding.check == SUM] == [DIFFERS]
+    for path in (tmp_path / "run" / VECTORS).rglob("*"):
+        if path.is_file():
+            path.unlink()
+    assert [one.agrees for one in repeat(tmp_path / "run", None)] == [None]
+
+
+@pytest.mark.parametrize("config", [AUDITED, STEPPED], ids=["dense", "stepped"])
+@pytest.mark.parametrize("peers", [(ONE,), (ONE, OTHER)], ids=["alone", "two"])
+def test_a_key_keeps_whatever_any_question_needs(tmp_path: Path, config: object, peers: Sequence[Identity]) -> None:
+    for scene in scene_of(tmp_path / "run", config):
+        work, is_sparse = scene.work(*peers), "topk" in scene.run.log.ledger.manifest.exchange.codec
+        claims = [(share.claim, share.claim.open()) for share in work.shares if share.claim is not None]
+        for number in range(40):
+            beacon, trust = sha256(bytes([number])), Trust("audited", whole_percent=50)
+            for share in work.shares:
+                assert share.claim is not None
+                digest, claim = share.claim.digest, share.claim.open()
+                kept = vectors_asked(trust, beacon, digest, claim, share.records)
+                step, lots = step_asked(beacon, digest, claim.local_steps), lots_audited(trust, beacon, digest, claim.lots)
+                for check in CHECKS if is_whole(trust, beacon, digest) else (LOT, SUM):
+                    for lot in lots if check == LOT else (0,):
+                        asked = Asked(check, lot, step, True)
+                        needs = wanted(asked, share.claim, claims, ONE.public_key, share.records, is_sparse=is_sparse)
+                        assert {vector for each, vector in needs if each == share.claim} <= set(kept)
