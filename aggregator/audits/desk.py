@@ -236,7 +236,7 @@ class Audits:
 
     async def _get_shown(self) -> None:
         """Ask for what was not given, once a round and claim."""
-        round_, open_ = self._got_in, [one for one in self._open.values() if not one.jobs]
+        round_, open_ = self._got_in, list(self._open.values())
         lacking = await asyncio.to_thread(lambda: [one for one in open_ if self._shown.lacks(one)])
         for start in range(0, len(lacking), _AT_ONCE):
             await together(*(self._get_shown_of(one, round_) for one in lacking[start : start + _AT_ONCE]))
@@ -244,7 +244,7 @@ class Audits:
 
     async def _get_shown_of(self, one: OpenClaim, round_: int) -> None:
         lost = await self._shown.get(one, round_, self._was_there(one))
-        if lost is None:
+        if lost is None or one.jobs:  # what can be found of it without that is found first
             return
         if lost.withheld is not None:
             self.totals.withheld += 1

@@ -100,6 +100,9 @@ class Delivery:
         """Hand the sealed contribution in until it has a ticket, is in a table, or can never be; False: the person leaves without it."""
         if await self._with_cohort():
             return True
+        if not self._handing.may_go_alone:
+            await self._lose("its cohort fell apart", "the cohort that they were learnt with did not hand them in")
+            return True
         pause_s, refused = waits.HAND_IN_AGAIN_S[0], 0
         while (sealed := self._machine.sealed) is not None and self._machine.phase is Phase.SEALED:
             self._changed.clear()
@@ -164,11 +167,14 @@ class Delivery:
             self._pace.header_took(now_ms() - self._sealing_ms)
 
     async def _drop(self, reason: str) -> None:
+        await self._lose("refused by the log", f"the log refuses them ({reason})")
+        self._on_refused()
+
+    async def _lose(self, kind: str, why: str) -> None:
         # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
         if codec_named(self._manifest.exchange.codec).is_sparse:
             await self._residuals.forget()
-        lost = self._machine.refused("refused by the log")
+        lost = self._machine.refused(kind)
         self._board.status.samples_lost += lost
         self._board.update(dropped=dict(self._machine.dropped))
-        self._board.say(f"{lost} samples do not count: the log refuses them ({reason})")
-        self._on_refused()
+        self._board.say(f"{lost} samples do not count: {why}")

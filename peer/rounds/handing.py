@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from peer.rounds.vectors import OwnVectors
 from peer.store import PeerStore
 from peer.training.work import ComputeThread, Learnt, Made, Vector, claim_of, made_of, now_ms
 from protocol.errors import MantaError
+from protocol.evidence import Records
 from protocol.exchange import codec_named
 from protocol.manifest import Manifest
 from protocol.records import Header, SignedClaim, SignedContribution
@@ -51,6 +52,7 @@ class InHand:
     claim: SignedClaim | None = None
     given: Vector | None = None  # (N,): what was learnt and the part of the residual, before coding
     seat: Seat | None = None  # while the cohort may hand it in
+    is_common: bool = False  # audits compute its steps again, and in some of them others had a part
 
 
 class Handing:
@@ -106,7 +108,9 @@ class Handing:
         if blob.root != kept.header.contribution.open().body:
             return
         self._machine.restore(kept.header)
-        self._hold(InHand(kept.header, blob, parse(self._codec.name, kept.body, num_weights)))
+        records = None if self._records is None else self._records.folder.records(kept.header.claims[0])
+        is_common = records is not None and _is_common(records)
+        self._hold(InHand(kept.header, blob, parse(self._codec.name, kept.body, num_weights), is_common=is_common))
 
     def _hold(self, in_hand: InHand) -> None:
         self._in_hand = in_hand
@@ -132,7 +136,8 @@ class Handing:
         made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms)
         if made is None or not self._machine.seal(made.header):
             return False
-        self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if is_alone else seat))
+        is_common = self._records is not None and _is_common(learnt.pile.records)
+        self._hold(InHand(made.header, made.blob, made.body, learnt, claim, whole, None if is_alone else seat, is_common))
         if self._codec.is_sparse:
             await self._residuals.sealed(made.header.contribution.digest, made.left)
         if self._vectors is not None:
@@ -186,7 +191,7 @@ class Handing:
         if in_hand is None or in_hand.seat is None:
             return None
         seat = in_hand.seat
-        self._in_hand = InHand(in_hand.header, in_hand.blob, in_hand.body, in_hand.learnt, in_hand.claim, in_hand.given)
+        self._in_hand = replace(in_hand, seat=None)
         assert in_hand.claim is not None
         assert in_hand.given is not None
         assert in_hand.learnt is not None
@@ -267,6 +272,14 @@ class Handing:
 
     # Alone.
 
+    @property
+    def may_go_alone(self) -> bool:
+        """Whether what is sealed may be handed in alone.
+
+        Where audits compute local steps again nobody can show what others gave in a step: it takes the cohort to hand that in.
+        """
+        return self._in_hand is None or not self._in_hand.is_common
+
     async def alone(self, header_in: Callable[[], None]) -> HandedIn:
         """Hand in what is sealed, alone.
 
@@ -282,3 +295,8 @@ class Handing:
         if answer.signed is not None:
             self._brought(in_hand.header.contribution, answer, in_hand.blob)
         return answer
+
+
+def _is_common(records: Records) -> bool:
+    """Return whether others had a part in one of these steps."""
+    return any(step.mean != step.vector for step in records.steps)
