@@ -1,13 +1,15 @@
 """How soon an audited swarm of real programs finds peers that cheat, what they and the honest have then, and what audits cost.
 
     .venv/bin/python benchmarks/cheats.py [--cheats noise,images,half,poison] [--honest 4] [--volunteers 0] [--rounds 12] [--lots 8]
+        [--local-steps 1] [--codec int16]
 
 Starts an aggregator, --honest peers, of which --volunteers audit, and one peer for each cheat (``tests.swarm.cheats`` says what each does),
 each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many lots of 16
-digits each peer trains in a round. Then it verifies the log, and prints for each cheat after how many rounds of its own it was found
-guilty, and what it has; whether anybody honest was accused, and what audits paid; and the CPU's time of the process that computes
-lots again beside that of the honest peers. ``decoy`` among the cheats is a decoy of the operator's (``manta-aggregator decoy``); auditors
-that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, after --proven-samples, and only then the others begin.
+digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the log, and prints for
+each cheat after how many rounds of its own it was found guilty, and what it has; whether anybody honest was accused, and what audits paid;
+and the CPU's time of the process that computes lots again beside that of the honest peers. ``decoy`` among the cheats is a decoy of the
+operator's (``manta-aggregator decoy``); auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, after
+--proven-samples, and only then the others begin.
 """
 
 import argparse
@@ -22,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.decoying import make_decoy
-from aggregator.settings.sections import TrustSection
+from aggregator.settings.sections import ExchangeSection, TrustSection
+from automl.training.settings import first_floor
 from protocol.ledger import Ledger
 from tests.swarm.cheats import KINDS, LIARS
 from tests.swarm.processes import Programs, small_run
@@ -89,13 +92,17 @@ def main() -> None:
     parser.add_argument("--volunteers", type=int, default=0, metavar="N", help="of these, that audit")
     parser.add_argument("--proven-samples", type=int, default=65_536, metavar="N", help="that make a peer proven")
     parser.add_argument("--rounds", type=int, default=12, metavar="N")
+    parser.add_argument("--local-steps", type=int, default=1, metavar="H")
+    parser.add_argument("--codec", default="int16", help="as in [exchange] of a run file")
     parser.add_argument("--lots", type=int, default=8, metavar="N", help="about, of a peer in a round")
     arguments = parser.parse_args()
     cheats = [name for name in arguments.cheats.split(",") if name]
     honest = [f"honest-{number}" for number in range(arguments.honest)]
     batch = _SAMPLES * arguments.lots * (len(cheats) + len(honest))
     config = small_run(rounds=10_000, first_open_s=10, max_open_s=60, target_batch=batch, weight_cap=batch // 2, max_claim_samples=batch)
-    config = config.model_copy(update={"trust": TrustSection(mode="audited", proven_samples=arguments.proven_samples)})
+    exchange = ExchangeSection(local_steps=arguments.local_steps, codec=arguments.codec, first_floor=first_floor(arguments.codec))
+    trust = TrustSection(mode="audited", proven_samples=arguments.proven_samples)
+    config = config.model_copy(update={"trust": trust, "exchange": exchange})
     with tempfile.TemporaryDirectory() as folder, Programs(Path(folder), config) as programs:
         programs.start_aggregator()
         for number, name in enumerate(honest):

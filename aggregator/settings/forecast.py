@@ -12,7 +12,7 @@ from automl.data.dataset import Dataset
 from automl.models.networks import build
 from automl.training.update import num_moments
 from exact.coding import body_num_bytes
-from protocol.exchange import MAX_COHORT
+from protocol.exchange import MAX_COHORT, codec_named
 from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, entry_of
 from protocol.signing import Identity
 
@@ -113,6 +113,15 @@ def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) 
     )
 
 
+def vectors_asked(config: RunConfig) -> float:
+    """Return about how many vectors an audit asks of a claim: for its lots, of its steps up to the one looked at, and of the body."""
+    steps, is_sparse = config.exchange.local_steps, codec_named(config.exchange.codec).is_sparse
+    if not config.trust.trust().is_audited or (steps == 1 and not is_sparse):
+        return 0.0
+    of_steps = config.trust.audit_lots * (steps - 1) / steps + (steps + 1) / 2 if steps > 1 else 0.0
+    return of_steps + 1 + is_sparse
+
+
 def lines(config: RunConfig, sizes: Sizes, samples_per_s: float) -> list[str]:
     """Return the forecast for people."""
     exchange, round_ = config.exchange, config.round
@@ -125,11 +134,22 @@ def lines(config: RunConfig, sizes: Sizes, samples_per_s: float) -> list[str]:
         f"for contributions {in_words(held)} at most (computed)",
         f"disk for states: {in_words(states * sizes.state)} (computed)",
         f"a round aims at {round_.target_batch} samples and is open for {round_.min_open_s:g} to {round_.max_open_s:g} s",
+        *_of_audits(config, sizes),
         f"estimates for peers that hand in alone, each training {samples_per_s:g} samples a second (--samples-per-s):",
     ]
     for count in PEERS:
         said += _said(config, forecast(config, sizes, count, samples_per_s))
     return said
+
+
+def _of_audits(config: RunConfig, sizes: Sizes) -> list[str]:
+    asked = vectors_asked(config) * sizes.mean
+    if not asked:
+        return []
+    return [
+        f"audits: of a claim that is audited its peer sends about {in_words(asked)} to the aggregator (computed), of a proven one one in "
+        f"{100 / config.trust.audit_percent:.0f} at the least; they take {config.follower.audit_disk_gb:g} GB of disk at most"
+    ]
 
 
 def _said(config: RunConfig, one: Forecast) -> list[str]:

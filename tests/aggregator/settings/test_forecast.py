@@ -8,9 +8,9 @@ from click.testing import CliRunner, Result
 import aggregator.commands.settings
 from aggregator.cli import main
 from aggregator.settings.config import RunConfig, load_run_file, template
-from aggregator.settings.forecast import Sizes, forecast, lines, sizes_of
+from aggregator.settings.forecast import Sizes, forecast, lines, sizes_of, vectors_asked
 from aggregator.settings.lines import line_of
-from aggregator.settings.sections import ExchangeSection
+from aggregator.settings.sections import ExchangeSection, TrustSection
 from automl.data.catalog import load_dataset
 from automl.training.update import initial_state, state_digest, state_pieces
 from exact.coding import body_groups
@@ -151,3 +151,16 @@ def test_init_asks_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     config = load_run_file(tmp_path / "run.toml")
     assert (config.run.name, config.run.rounds, config.data.dataset) == ("our-rocks", 12, RunConfig.usual("stereo").data.dataset)
     assert config.exchange == RunConfig.usual("stereo").exchange
+
+
+def test_what_audits_ask_of_a_claim_is_said_where_they_ask_for_vectors() -> None:
+    thin = RunConfig.thin("classification")
+    audited = thin.model_copy(update={"trust": TrustSection(mode="audited")})
+    sizes = sizes_of(audited, load_dataset("digits"))
+    said = [line for line in lines(audited, sizes, 50.0) if line.startswith("audits: ")]
+    assert len(said) == 1
+    steps = audited.exchange.local_steps
+    assert vectors_asked(audited) == pytest.approx((steps - 1) / steps + (steps + 1) / 2 + 2)
+    dense = RunConfig.usual("classification").model_copy(update={"trust": TrustSection(mode="audited")})
+    for config in (thin, dense):
+        assert not any(line.startswith("audits: ") for line in lines(config, sizes_of(config, load_dataset("digits")), 50.0))
