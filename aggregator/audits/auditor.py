@@ -57,6 +57,7 @@ class Auditor:
         self._num_weights = self._recomputers.num_weights
         self._records = RecordsFolder(directory / RECORDS, kept_rounds=MAX_KEPT_ROUNDS, max_bytes=0)
         self._bodies = Bodies(directory / BODIES, body_bytes=body_num_bytes(self._codec, self._num_weights), keep=1)
+        self._last: tuple[bytes, State] | None = None  # the state that was read last, by its digest
         self._kept: tuple[int, dict[bytes, Kept]] = (0, {})  # the contributions of the round that was read last
 
     def answer(self, job: Job) -> Found:
@@ -136,6 +137,8 @@ class Auditor:
         Raises:
             Gone: there is none, or another one.
         """
+        if self._last is not None and self._last[0] == digest:
+            return self._last[1]
         path = self._directory / SNAPSHOTS / f"round-{round_:08d}.safetensors"
         try:
             state, _ = load_snapshot(path)
@@ -143,6 +146,7 @@ class Auditor:
             raise Gone(f"the state of round {round_} is not here any more") from error
         if state_digest(state) != digest:
             raise Gone(f"{path.name} is another state than the log has")
+        self._last = digest, state
         return state
 
     def _listed(self, job: Job) -> Kept:

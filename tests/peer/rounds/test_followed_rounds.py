@@ -68,7 +68,8 @@ class Audit:
         floor = log.ledger.floor_at(claims[0].round - 1)
         data = log.handed[header.contribution.digest][1].join()
         body = parse(log.manifest.exchange.codec, data, log.num_weights)
-        return Given(header.contribution.open(), data, body, floor, claims, tuple(map(self.records_of, header.claims)))
+        coverage = log.course.coverage(claims[0].round, claims[0].cohort)
+        return Given(header.contribution.open(), data, body, floor, claims, tuple(map(self.records_of, header.claims)), coverage)
 
     def look(self, header: Header, table: int) -> None:
         """Have all of a contribution's claims hold, each by the vectors that the beacon asks for and by no others."""
@@ -89,8 +90,12 @@ class Audit:
             assert found.holds, found.reason
 
 
-@pytest.mark.parametrize("exchange", [SMALL_EXCHANGE, SPARSE, THIN], ids=["dense", "sparse", "thin"])
-def test_whatever_an_audit_asks_of_honest_peers_is_there_and_holds(tmp_path: Path, exchange: Exchange) -> None:
+@pytest.mark.parametrize(
+    ("exchange", "algorithm"),
+    [(SMALL_EXCHANGE, "data-parallel"), (SPARSE, "data-parallel"), (THIN, "data-parallel"), (THIN, "model-parallel")],
+    ids=["dense", "sparse", "thin", "parts"],
+)
+def test_whatever_an_audit_asks_of_honest_peers_is_there_and_holds(tmp_path: Path, exchange: Exchange, algorithm: str) -> None:
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 10_000
         mates = [scene.join(number, token=TOKEN, prepare=projected) for number in range(2)]
@@ -119,4 +124,4 @@ def test_whatever_an_audit_asks_of_honest_peers_is_there_and_holds(tmp_path: Pat
         assert looked > 0
 
     torch.manual_seed(0)
-    play(tmp_path, story, exchange=exchange, trust=Trust(AUDITED, whole_percent=0))
+    play(tmp_path, story, exchange=exchange, algorithm=algorithm, trust=Trust(AUDITED, whole_percent=0))
