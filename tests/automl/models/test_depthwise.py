@@ -31,10 +31,26 @@ def test_gradients_are_torchs(kernel: int, height: int, width: int) -> None:
     found = convolve(x_BCHW, weight, 1, 32)
     assert torch.equal(found, expected)
     assert found.grad_fn is not None
-    assert found.grad_fn.name() == "_DepthwiseBackward"
+    assert found.grad_fn.name() == ("ConvolutionBackward0" if kernel // 2 >= min(height, width) else "_DepthwiseBackward")
     pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
     for ours, theirs in zip(*(torch.autograd.grad(each, (x_BCHW, weight), pull) for each in (found, expected)), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5, 7])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 2), (2, 2), (2, 4), (3, 3), (4, 2)])
+def test_what_never_lies_on_a_map_is_left_out_and_makes_no_difference(kernel: int, stride: int, height: int, width: int) -> None:
+    """Not to a bit of what comes out, and the weights that were left out have the gradient that they have: none."""
+    x_BCHW, weight = drawn(24, height, width, kernel)
+    expected = F.conv2d(x_BCHW, weight, stride=stride, padding=kernel // 2, groups=24)
+    found = convolve(x_BCHW, weight, stride, 24)
+    assert torch.equal(found, expected)
+    pull = torch.randn(found.shape, generator=torch.Generator().manual_seed(1))
+    for ours, theirs in zip(*(torch.autograd.grad(each, (x_BCHW, weight), pull) for each in (found, expected)), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        assert torch.equal(ours == 0.0, theirs == 0.0)
+    assert depthwise._seen(weight, x_BCHW).shape[2] == min(kernel, 2 * height - 1)
 
 
 def test_gradients_are_those_of_differences() -> None:
