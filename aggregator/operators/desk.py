@@ -92,6 +92,7 @@ class OperatorsDesk:
         self._clock = clock
         self._heard: Heard | None = None
         self._catching_up: asyncio.Task[None] | None = None
+        self._source: PublicKey | None = None  # whom that asks
 
     @property
     def writer(self) -> Heard | None:
@@ -187,8 +188,10 @@ class OperatorsDesk:
         self._heard = Heard(beat.ballot, self._clock(), beat.left_ms)
         head = self._seat.operators.open(beat.note)
         is_new = head.size > self._seat.log.head.size or (self._seat.log.tree_head != beat.note and not head.size)
-        if is_new and (self._catching_up is None or self._catching_up.done()):
-            self._catching_up = asyncio.create_task(self._catch_up(beat.note, caller))
+        if is_new and (self._catching_up is None or self._catching_up.done() or self._source != caller):
+            if self._catching_up is not None:  # who wrote before may stand still
+                self._catching_up.cancel()
+            self._catching_up, self._source = asyncio.create_task(self._catch_up(beat.note, caller)), caller
         self._on_heard()
         return b""
 

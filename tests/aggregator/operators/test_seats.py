@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.messages import KEEP, LENT, PROMISE, SIGN, AskPromise
+from aggregator.operators.messages import ENTRIES, KEEP, LENT, PROMISE, SIGN, AskPromise
 from aggregator.operators.writer import Deposed, Writer
 from protocol.ballots import Ballot, Batch, NotNext, check_vote
 from protocol.closing import NotTaken
 from protocol.encoding import pack
 from protocol.errors import Unreachable
+from protocol.signing import PublicKey
 from swarm.rpc import Refused
 from tests.aggregator.operators.four import FOUR, Four, Story, until
 from tests.aggregator.operators.four import tell as told
@@ -98,6 +99,36 @@ def test_who_is_behind_gets_what_it_lacks_during_the_takeover_that_needs_its_vot
         await four.write(1, 2)  # which needs the votes of all that are left for what had been accepted
         await four.until_all_have(4, (1, 2, 3))
         assert four.runs[3].log.entries(0, 1000)[-len(entries) :] == entries
+
+    tell(story)
+
+
+def test_who_is_behind_asks_the_next_writer_where_the_one_it_asked_stands_still(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        await four.kill(3)
+        first, _ = await four.write(0, 1)
+        contributions = everybodys(four.runs[0].log.ledger)
+        await first.keep([(1, one.kept) for one in contributions])
+        await four.commit(first, 0, contributions)
+        await four.until_all_have(1, (0, 1, 2))
+        still, asked = FOUR[0].public_key, asyncio.Event()
+
+        def delay_s(_caller: PublicKey, receiver: PublicKey, method: str) -> float:
+            if (receiver, method) != (still, ENTRIES):
+                return 0.0
+            asked.set()
+            return 3600.0
+
+        four.network.delay_s = delay_s
+        await four.start(3)
+        await asked.wait()
+        four.lost = lambda sender, receiver, _method: still in (sender, receiver)
+        second, _ = await four.write(1, 2)
+        await four.until_all_have(1, (1, 2, 3))
+        more = everybodys(four.runs[1].log.ledger)
+        await second.keep([(2, one.kept) for one in more])
+        await four.commit(second, 1, more)  # which takes all three
+        await four.until_all_have(2, (1, 2, 3))
 
     tell(story)
 
