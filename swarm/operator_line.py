@@ -162,8 +162,10 @@ class OperatorLine:
         Raises:
             Unreachable: it does not answer.
         """
+        look_s = waits.OPERATOR_LOOK_S
+        await asyncio.sleep(look_s / 2)  # most calls are answered by then; those that wait for a commit are not asked about more often
         while True:
-            await asyncio.sleep(waits.OPERATOR_LOOK_S)
             with contextlib.suppress(RemoteFault):  # it is there, at least
                 away_s = waits.OPERATOR_BUSY_S if self._uploads else waits.OPERATOR_AWAY_S
                 await self._endpoint.call(key, PING, b"", timeout_s=away_s)
+            await asyncio.sleep(look_s)

@@ -1,7 +1,7 @@
 """What a run's peers bring to any of its operators: the writer takes it, a fellow passes it on to the writer, naming who brought it.
 
 Where the writer dies meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for an operator
-while there is none, and what they bring is there when the next round of the new one is open.
+while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others says so.
 
 ``Switch`` is an endpoint for the desks of a writer: their handlers are asked while this operator writes, whoever was called.
 """
@@ -18,6 +18,7 @@ from protocol.evidence import GIVE
 from protocol.signing import PublicKey
 from protocol.vectors import ASK as VECTORS
 from swarm import waits
+from swarm.operator_line import AskAnother
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
 from swarm.tasks import unless, within
 from swarm.through import Through
@@ -25,16 +26,24 @@ from swarm.through import Through
 FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, VECTORS, DUTIES)
 _LARGE = (RECORDS, VECTORS)  # whose answers are worth a way of their own
 PATIENCE_S = 10.0  # that a caller is held while nobody writes; its own patience is longer
+_LOOK_S = 0.5  # whether it can hear of one at all
 _HEAD_BYTES = 1024  # of a call that is passed on: whose and of which method
 
 
 class Switch(Through):
-    """Implements ``swarm.rpc.Endpoint``. ``writer`` says who writes; None: nobody that is known."""
+    """Implements ``swarm.rpc.Endpoint``."""
 
-    def __init__(self, endpoint: Endpoint, writer: Callable[[], PublicKey | None]) -> None:
-        """Prepare; ``start`` answers from then on."""
+    def __init__(self, endpoint: Endpoint, writer: Callable[[], PublicKey | None], is_cut_off: Callable[[], bool]) -> None:
+        """Prepare; ``start`` answers from then on.
+
+        Args:
+            endpoint: where peers and the other operators call.
+            writer: says who writes; None: nobody that is known.
+            is_cut_off: says whether this operator hears too few of the others for one of them to write that it would know.
+        """
         super().__init__(endpoint)
         self._writer = writer
+        self._is_cut_off = is_cut_off
         self._handlers: dict[str, Handler] = {}
         self._another = asyncio.Event()  # writes: set once, and then another event
 
@@ -69,9 +78,10 @@ class Switch(Through):
                 try:
                     answered = await self._answered(method, caller, request, another)
                 except Busy as error:  # all calls may be made again: whoever writes next is asked
-                    await within(another, until_s - now_s())
+                    while not another.is_set() and now_s() < until_s and not self._is_cut_off():
+                        await within(another, _LOOK_S)
                     if not another.is_set():
-                        raise Busy(f"{error}: try again") from error
+                        raise AskAnother(str(error)) if self._is_cut_off() else Busy(f"{error}: try again") from error
                 else:
                     if answered is not None:
                         return answered

@@ -61,7 +61,7 @@ class Turns:
         self._say = say
         self._writer: Writer | None = None
         self.desk = OperatorsDesk(endpoint, seat, self._holds_lease, self._on_heard)
-        self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key)
+        self.switch = Switch(endpoint, lambda: None if self.desk.writer is None else self.desk.writer.key, lambda: not contact.is_quorum())
         self.writing: Writing | None = None
         self._last_writer = b""
         self._another = asyncio.Event()  # writes

@@ -30,12 +30,13 @@ class Scene:
 
     def __init__(self) -> None:
         self.writer: PublicKey | None = WRITER
+        self.is_cut_off = False
         self.network = MemoryNetwork()
         self.peer = self.network.endpoint(PEER)
 
     async def switch_of(self, key: PublicKey) -> Switch:
         """Return an operator's switch, which passes on to the writer."""
-        switch = Switch(self.network.endpoint(key), lambda: self.writer)
+        switch = Switch(self.network.endpoint(key), lambda: self.writer, lambda: self.is_cut_off)
         await switch.start(among_operators)
         return switch
 
@@ -109,6 +110,21 @@ def test_nobody_is_held_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         await scene.switch_of(FELLOW)
         with pytest.raises(Unreachable, match="busy"):
             await scene.bring()
+
+    asyncio.run(story())
+
+
+def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
+    async def story() -> None:
+        scene = Scene()
+        scene.writer = None
+        await scene.switch_of(FELLOW)
+        call = scene.bring()
+        await asyncio.sleep(0)
+        assert not call.done()
+        scene.is_cut_off = True
+        with pytest.raises(Refused, match=r"^ask another operator: no operator"):
+            await call
 
     asyncio.run(story())
 
