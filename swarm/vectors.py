@@ -152,6 +152,8 @@ class VectorsFolder:
                         self._folders.count(round_, -size)
                 if not digests:
                     shutil.rmtree(folder, ignore_errors=True)
+                    with contextlib.suppress(OSError):  # there are others of the round
+                        folder.parent.rmdir()
                     del self._rounds[claim]
 
     def prune(self, newest: int) -> None:

@@ -74,6 +74,8 @@ def test_only_what_is_asked_for_stays(tmp_path: Path) -> None:
     assert folder.claims == {}
     assert not folder.has(CLAIM, second)
     folder.keep_only(CLAIM, (second,))  # of what is not here nothing is kept
+    assert list((tmp_path / "vectors").iterdir()) == []
+    folder.prune(100)
 
 
 def test_over_the_budget_the_oldest_rounds_go_and_never_newer_ones(tmp_path: Path) -> None:
