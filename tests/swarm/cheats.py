@@ -7,6 +7,7 @@
 - half, tenth: of so many lots nothing is computed; the lot before stands for them
 - again: the gradients of its first lots in every round
 - poison: honest lots, and a body of noise of the honest norm
+- step: honest lots, and noise in the place of what the second of several local steps came to
 - dearest: every lot is of the largest architecture
 - picks: it does the lots of the largest architecture alone, and leaves all others out
 - yes: honest lots; of others' lots it computes nothing, and says that they hold (with --audit)
@@ -25,11 +26,13 @@ import torch
 from automl.training.lots import Lot, LotResult, Worker, project
 from peer.audits.auditor import Auditor
 from peer.audits.messages import Ask, Found
+from peer.cohort.founder import FounderSeat
+from peer.cohort.seat import Seat
 from peer.rounds import handing
 from peer.training import workbench
 from peer.training.shift import Task
 
-KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "dearest", "picks", "yes", "accuse")
+KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "step", "dearest", "picks", "yes", "accuse")
 LIARS = ("yes", "accuse")  # those that need --audit
 _honest = Worker.train
 
@@ -123,6 +126,13 @@ def cheat(kind: str) -> None:
             return made_of(claims, _noise_like(torch.from_numpy(given)).numpy(), *others)
 
         handing.made_of = poisoned
+    elif kind == "step":
+
+        async def averaged(_seat: Seat, step: int, vector: Any, _samples: int) -> Any:
+            return _noise_like(torch.from_numpy(vector)).numpy() if step == 1 else vector
+
+        for kind_of_seat in (Seat, FounderSeat):  # it is alone in either
+            kind_of_seat.average = averaged  # type: ignore[method-assign]
     elif kind == "dearest":
         workbench.place_of_lot = lambda count, base, key, index: 0
     elif kind == "picks":

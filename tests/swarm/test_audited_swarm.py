@@ -1,18 +1,22 @@
-"""An audited run of real programs: one peer hands in noise and is found guilty, nobody honest is accused, and the log is verified."""
+"""Audited runs of real programs: who hands in noise is found guilty, nobody honest is accused, and the log is verified."""
 
 from pathlib import Path
 
 import pytest
 
 from aggregator.log.verify import verify_directory
-from aggregator.settings.sections import TrustSection
+from aggregator.settings.config import RunConfig
+from aggregator.settings.sections import ExchangeSection, TrustSection
+from automl.training.settings import first_floor
 from peer.commands.earnings import runs_of
+from protocol.audits import DIFFERS
 from protocol.ledger import Ledger
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
 HONEST = ("one", "two", "three")
+CODEC = "topk-256-4"
 
 
 def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp_path: Path) -> None:
@@ -50,3 +54,47 @@ def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp
         assert earned.problems == []
         assert {(one.key, one.by) for one in earned.rounds} == {(key, "claims")}
     assert earned.total("void") == sum(one.paid or 0 for one in earned.rounds) > 0
+
+
+def stepped_run() -> RunConfig:
+    """Return a run of several local steps and a sparse codec, whose rounds take some seconds, with audits."""
+    settings = {"first_open_s": 6, "min_open_s": 6, "max_open_s": 12, "target_batch": 512, "weight_cap": 256, "max_claim_samples": 512}
+    exchange = ExchangeSection(local_steps=4, codec=CODEC, first_floor=first_floor(CODEC))
+    return small_run(rounds=10_000, **settings).model_copy(update={"trust": TrustSection(mode="audited"), "exchange": exchange})
+
+
+def test_of_local_steps_false_lots_and_a_false_mean_are_found_and_a_cohort_that_is_honest_is_not_accused(tmp_path: Path) -> None:
+    with Programs(tmp_path, stepped_run()) as programs:
+        programs.start_aggregator()
+        for name in ("one", "two"):
+            programs.start_peer(name, "home", environment={"MANTA_COHORT_TOKEN": "7a" * 32})
+        for kind in ("noise", "step"):
+            programs.start_cheat(kind, kind)
+            programs.expect_end(kind)
+        for kind in ("noise", "step"):
+            assert programs.wait_for_end(kind) == 4
+            assert "audits found this peer guilty with round" in programs.status(kind)["verdict"]
+        round_ = int(programs.status("aggregator")["round"])
+        programs.wait_for_round(round_ + 3)  # what was found of the others, until then
+        for name in ("one", "two", "aggregator"):
+            programs.interrupt(name)
+            programs.wait_for_end(name)
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in ("one", "two", "noise", "step")}
+    last: list[Ledger] = []
+    cohorts: list[int] = []
+
+    def look(ledger: Ledger) -> None:
+        last[:] = [ledger]
+        cohorts.extend(len(listed.keys) for listed in ledger.table_at(ledger.round) or ())
+
+    verify_directory(tmp_path / "aggregator", on_round=look)
+    standing = last[0].standing
+    assert set(standing.guilty) == {keys["noise"], keys["step"]}
+    assert {fault.reason for fault in standing.guilty.values()} == {DIFFERS}
+    for name in ("noise", "step"):
+        assert standing.account(keys[name]).credit == 0
+    for name in ("one", "two"):
+        assert standing.account(keys[name]).credit > 0
+        assert not standing.account(keys[name]).void
+        assert standing.samples[keys[name]] > 0
+    assert max(cohorts) == 2
