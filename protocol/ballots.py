@@ -318,6 +318,11 @@ class Voting:
         self._votes[vote.key] = vote
 
     @property
+    def voters(self) -> frozenset[bytes]:
+        """Who has voted."""
+        return frozenset(self._votes)
+
+    @property
     def certificate(self) -> Certificate | None:
         """The certificate, once a quorum has voted."""
         if len(self._votes) < self._quorum:

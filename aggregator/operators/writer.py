@@ -242,18 +242,26 @@ class Writer:
         await self._ask_all(ask_vote, lambda: voting.certificate is not None)
         certificate = voting.certificate
         assert certificate is not None
-        await seat.apply(batch.first, batch.entries, await self._signed(certificate), is_own=source is None)
+
+        async def have_accept(key: PublicKey) -> None:
+            # Who voted may be gone before it signs: another one that is there has to accept the batch, since it signs nothing else.
+            if key not in voting.voters:
+                await ask_vote(key)
+
+        note = await self._signed(certificate, have_accept)
+        await seat.apply(batch.first, batch.entries, note, is_own=source is None)
         if seat.log.head.size != batch.size:  # which a later writer's beats brought about meanwhile
             raise Deposed(seat.store.memory.promised.term)
         self.tell()
 
-    async def _signed(self, certificate: Certificate) -> str:
-        """Return the note of a decided head, with a quorum's signatures."""
+    async def _signed(self, certificate: Certificate, have_accept: Callable[[PublicKey], Awaitable[None]]) -> str:
+        """Return the note of a decided head, with a quorum's signatures; ``have_accept`` lets one accept the batch that has not."""
         seat = self._seat
         notes = {seat.key: await seat.sign(certificate)}
         request = pack(AskSign(certificate))
 
         async def ask(key: PublicKey) -> None:
+            await have_accept(key)
             note = (await seat.endpoint.call(key, SIGN, request, timeout_s=waits.CALL_S)).decode()
             found = seat.operators.signers(note)
             if (found.head.size, found.head.root, found.keys) != (certificate.size, certificate.root, frozenset({key})):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.operators.messages import ENTRIES, KEEP, LENT, PROMISE, SIGN, AskPromise
+from aggregator.operators.messages import ACCEPT, ENTRIES, KEEP, LENT, PROMISE, SIGN, AskPromise
 from aggregator.operators.writer import Deposed, Writer
 from protocol.ballots import Ballot, Batch, NotNext, check_vote
 from protocol.closing import NotTaken
@@ -99,6 +99,26 @@ def test_who_is_behind_gets_what_it_lacks_during_the_takeover_that_needs_its_vot
         await four.write(1, 2)  # which needs the votes of all that are left for what had been accepted
         await four.until_all_have(4, (1, 2, 3))
         assert four.runs[3].log.entries(0, 1000)[-len(entries) :] == entries
+
+    tell(story)
+
+
+def test_where_one_that_voted_does_not_sign_another_that_had_no_vote_does(tell: Tell) -> None:
+    async def story(four: Four) -> None:
+        writer, _ = await four.write(0, 1)
+        contributions = everybodys(four.runs[0].log.ledger)
+        await writer.keep([(1, one.kept) for one in contributions])
+        decided = asyncio.Event()
+
+        def lost(_sender: PublicKey, receiver: PublicKey, method: str) -> bool:
+            if method == SIGN:
+                decided.set()
+            late, gone = FOUR[3].public_key, FOUR[1].public_key
+            return (receiver, method) == (gone, SIGN) or ((receiver, method) == (late, ACCEPT) and not decided.is_set())
+
+        four.lost = lost
+        await four.commit(writer, 0, contributions)
+        await four.until_all_have(1, (0, 2, 3))
 
     tell(story)
 
