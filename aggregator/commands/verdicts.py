@@ -37,7 +37,8 @@ def verdicts(directory: Path, data_root: Path | None, all_of_them: bool) -> None
                 click.echo(f"{said}; not repeated: {one.reason}")
             else:
                 agreeing, contradicted = agreeing + one.agrees, contradicted + (not one.agrees)
-                click.echo(f"{said}; {'so it is here' if one.agrees else f'HERE IT {one.outcome.upper()}'}: {one.reason}")
+                why = f": {one.reason}" if one.reason else ""
+                click.echo(f"{said}; {'so it is here' if one.agrees else f'HERE IT {one.outcome.upper()}'}{why}")
         click.echo(f"{agreeing} findings repeated, {contradicted} contradicted, {unknown} that cannot be repeated here")
         if contradicted:
             sys.exit(1)
