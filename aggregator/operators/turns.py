@@ -168,6 +168,8 @@ class Turns:
             self._writer = None
             for task in tasks:
                 task.cancel()
+            if not self._contact.is_quorum():  # who hears one need not wait until all is finished here
+                await self._lease.give_up()
             await asyncio.gather(*tasks, return_exceptions=True)
             writing, self.writing = self.writing, None
             if writing is not None:
