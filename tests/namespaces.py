@@ -6,11 +6,14 @@ Namespaces are known by a prefix. One network of a prefix at a time; whoever com
 import errno
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Self
@@ -113,6 +116,23 @@ class Network(ABC):
     @abstractmethod
     def _build(self) -> None:
         """Make its hosts."""
+
+
+def why_not(rule: Sequence[str], what: str) -> str | None:
+    """Return why this computer cannot have namespaces in which iptables takes ``rule``, in one line; None: it can. ``what`` that does."""
+    if sys.platform != "linux" or shutil.which("ip") is None or shutil.which("iptables") is None:
+        return "needs Linux with ip and iptables (Debian: iproute2, iptables)"
+    if os.geteuid() != 0:
+        return "makes network namespaces, which only root can"
+    probe = f"manta-probe-{os.getpid()}"
+    tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
+    if tried.returncode:
+        return f"cannot make a network namespace: {tried.stderr.strip()}"
+    try:
+        tried = subprocess.run(on_host(probe, "iptables", "-w", *rule), capture_output=True, text=True)
+        return f"cannot {what}: {tried.stderr.strip().splitlines()[0]}" if tried.returncode else None
+    finally:
+        run("ip", "netns", "del", probe)
 
 
 def make(namespace: str) -> None:

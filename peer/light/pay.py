@@ -6,12 +6,12 @@ Both come by way of its gateway. What can be proven is, before it is kept; the w
 import logging
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from automl.training.asked import AskedCourse
 from peer.light.client import GatewayClient, NotKnown
 from peer.light.status import LightBoard
-from peer.rounds.credit_file import REMEMBERED, Kept, credit_bytes, read_credit
+from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
 from peer.store import PeerStore
@@ -97,12 +97,9 @@ class Pay:
         slip = Slip(pay.receipt, pay.row, pay.contribution, owed.claim, pay.claims, paid)
         prove(slip, self._manifest, self._run, self._course)
         self._slips.keep(entry.round, slip)
-        kept = self._kept
-        if not kept.word or pay.word.round >= kept.word[0].round:
-            kept = replace(kept, word=(pay.word,))
-        if pay.claims and entry.round not in kept.newest:
-            newest = (*kept.newest, entry.round)[-REMEMBERED:]
-            kept = replace(kept, checked=kept.checked + paid[0], num_checked=kept.num_checked + 1, newest=newest)
+        kept = self._kept.told(pay.word)
+        if pay.claims:
+            kept = kept.computed(entry.round, paid[0])
         self._kept = kept
         self._store.credit.save(self._run, credit_bytes(kept))
         status = self._board.status

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from peer.faults import is_guilty
 from peer.rounds.check import SHARE
-from peer.rounds.credit_file import REMEMBERED, Kept, credit_bytes, read_credit
+from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
@@ -165,12 +165,9 @@ class Credit:
         return self._rng.random() * SHARE * entry.rows * _CLAIM_BYTES < self._mean_bytes
 
     def _take(self, round_: int, word: CreditWord, found: int | None) -> None:
-        kept = self._kept
-        if not kept.word or word.round >= kept.word[0].round:
-            kept = replace(kept, word=(word,))
-        if found is not None and round_ not in kept.newest:
-            newest = (*kept.newest, round_)[-REMEMBERED:]
-            kept = replace(kept, checked=kept.checked + found, num_checked=kept.num_checked + 1, newest=newest)
+        kept = self._kept.told(word)
+        if found is not None:
+            kept = kept.computed(round_, found)
         self._kept = kept
         self._save()
         for each in word.faults:

@@ -12,10 +12,6 @@ Each translated host has a router and a LAN of its own; ``behind`` puts another 
 """
 
 import json
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 
 from tests import namespaces
@@ -49,20 +45,7 @@ class Host:
 
 def why_not() -> str | None:
     """Return why this computer cannot have such a network, in one line; None: it can."""
-    if sys.platform != "linux" or shutil.which("ip") is None or shutil.which("iptables") is None:
-        return "needs Linux with ip and iptables (Debian: iproute2, iptables)"
-    if os.geteuid() != 0:
-        return "makes network namespaces, which only root can"
-    probe = f"manta-probe-{os.getpid()}"
-    tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if tried.returncode:
-        return f"cannot make a network namespace: {tried.stderr.strip()}"
-    try:
-        masquerade = ("iptables", "-w", "-t", "nat", "-A", "POSTROUTING", "-o", "lo", "-j", "MASQUERADE")
-        tried = subprocess.run(["ip", "netns", "exec", probe, *masquerade], capture_output=True, text=True)
-        return f"cannot translate addresses: {tried.stderr.strip().splitlines()[0]}" if tried.returncode else None
-    finally:
-        run("ip", "netns", "del", probe)
+    return namespaces.why_not(("-t", "nat", "-A", "POSTROUTING", "-o", "lo", "-j", "MASQUERADE"), "translate addresses")
 
 
 class Internet(namespaces.Network):

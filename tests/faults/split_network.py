@@ -4,10 +4,6 @@ A cut is silent, as that of a cable far away: what is sent is gone, nothing is r
 public, so that programs take them for such; nothing is connected to this computer's own network.
 """
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -39,20 +35,7 @@ class Host:
 
 def why_not() -> str | None:
     """Return why this computer cannot have such a network, in one line; None: it can."""
-    if sys.platform != "linux" or shutil.which("ip") is None or shutil.which("iptables") is None:
-        return "needs Linux with ip and iptables (Debian: iproute2, iptables)"
-    if os.geteuid() != 0:
-        return "makes network namespaces, which only root can"
-    probe = f"manta-probe-{os.getpid()}"
-    tried = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if tried.returncode:
-        return f"cannot make a network namespace: {tried.stderr.strip()}"
-    try:
-        drop = on_host(probe, "iptables", "-w", "-A", "INPUT", "-s", f"{_NET}.1", "-j", "DROP")
-        tried = subprocess.run(drop, capture_output=True, text=True)
-        return f"cannot drop packets: {tried.stderr.strip().splitlines()[0]}" if tried.returncode else None
-    finally:
-        run("ip", "netns", "del", probe)
+    return namespaces.why_not(("-A", "INPUT", "-s", f"{_NET}.1", "-j", "DROP"), "drop packets")
 
 
 class SplitNetwork(namespaces.Network):
