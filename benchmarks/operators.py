@@ -9,8 +9,9 @@ operator, etcd and peer is on a host of its own, and a line may be cut silently 
 to everybody; of the operator and its etcd together; to the other operators only, while it reaches etcd and the peers; or to etcd only.
 
 Counted: tickets that were not kept, as the peers themselves find them out; operators' logs that are no prefix of each other; and the
-time from each fault to the next commit that the others know: where the writer failed, the first under another one's turn. Everything
-runs on this computer, so the times are those of a busy one.
+time from each fault to the next commit that the others know: where the writer failed, the first under another one's turn. The next
+fault comes once all hear each other again: two at a time are more than four operators can bear. Everything runs on this computer, so the
+times are those of a busy one.
 """
 
 import argparse
@@ -57,7 +58,7 @@ class Seen:
     what: str
     taken_s: float  # from its begin until one of the others wrote
     commit_s: float  # from its begin to the next commit that the others know
-    back_s: float  # from its end until the operator had what it missed
+    back_s: float  # from its end until the operator had what it missed, and all heard each other
 
 
 def entries_of(directory: Path) -> list[bytes]:
@@ -104,6 +105,7 @@ def fail(programs: OperatorPrograms, faults: Sequence[Fault], rng: random.Random
     newest, ended = programs.round(others), time.monotonic()
     fault.end(place)
     programs.wait_until(lambda: programs.round([place]) >= newest, "it has what it missed")
+    programs.wait_until(programs.hear_each_other, "all operators hear each other")
     return Seen(f"{'writer' if place == writer else 'fellow'} {fault.name}", taken_s, commit_s, time.monotonic() - ended)
 
 
@@ -152,6 +154,7 @@ def main() -> int:
         for place, peer in enumerate(peers):
             programs.start_peer_of(peer, place % 4)
         programs.wait_until(lambda: programs.round(range(4)) >= 3, "rounds are committed")
+        programs.wait_until(programs.hear_each_other, "all operators hear each other")
         rng, faults, seen = random.Random(arguments.seed), faults_of(programs), list[Seen]()
         end_s = time.monotonic() + 60 * arguments.minutes
         while len(seen) < arguments.times and time.monotonic() < end_s:

@@ -72,6 +72,10 @@ class OperatorPrograms(Programs):
         found: Status = self.status(name_of(place)).get("operators", {})
         return found
 
+    def hear_each_other(self) -> bool:
+        """Return whether each operator says that it hears all the others."""
+        return all(len(self.standing(place).get("heard", ())) == self.count - 1 for place in range(self.count))
+
     def writer(self, among: Sequence[int] | None = None) -> int | None:
         """Return the operator at work, or one of some, that says that it writes; None: none does."""
         places = self.at_work() if among is None else among
