@@ -7,14 +7,19 @@ from aggregator.monitor.door import address_to_show
 from aggregator.settings.sizes import held_bytes, in_words
 from aggregator.status import OperatorStatus
 from exact.coding import body_num_bytes
+from protocol.admission import INVITATION, LIST
 from protocol.ledger import Ledger
+from protocol.manifest import Manifest
 
 
 def join_lines(ledger: Ledger, addresses: tuple[str, ...]) -> tuple[str, ...]:
     """Return what volunteers type to come to the run at ``addresses``, the line that most can use first."""
     own_data = " --private-data DIR" if ledger.manifest.is_private else ""
+    invited = " --invitation FILE" if ledger.manifest.admission.how == INVITATION else ""
     run = ledger.run.hex()
-    return tuple(f"manta-peer join --gpus all --initial-peers {address} --run {run}{own_data}" for address in best_first(addresses))
+    return tuple(
+        f"manta-peer join --gpus all --initial-peers {address} --run {run}{own_data}{invited}" for address in best_first(addresses)
+    )
 
 
 def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_bodies: int, join: Sequence[str]) -> Iterator[str]:
@@ -26,7 +31,20 @@ def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_
     yield f"round {ledger.round} of {status.num_rounds}, {ledger.size} entries in the log"
     yield f"bodies of the newest {keep_bodies} rounds stay on the disk: {kept}"
     yield f"bodies of the open round and the next are in memory: {in_words(held)} at most"
+    yield _on_trust(ledger.manifest)
     yield "volunteers join with:"
     yield from (f"  {line}" for line in join)
+    if ledger.manifest.admission.how == INVITATION:
+        yield "each needs an invitation, which manta-aggregator invite makes"
+    elif ledger.manifest.admission.how == LIST:
+        yield f"if they are among the {len(ledger.manifest.admission.keys)} that the run file lists"
     if status.monitor is not None:
         yield f"monitor: {address_to_show(status.monitor, status.run)}"
+
+
+def _on_trust(manifest: Manifest) -> str:
+    if manifest.trust.is_audited:
+        return f"lots are computed again: credit is pending for {manifest.trust.pending_rounds} rounds, and void if it was not earned"
+    if manifest.is_private:
+        return "nobody can compute private data's lots again: credit is for what peers say that they trained"
+    return 'a run of friends: credit is for what peers say that they trained ([trust] mode = "audited" has lots computed again)'

@@ -202,6 +202,7 @@ MISTAKES = [
     (("peer.cli", "init", "--dir", "settings"), "there already"),
     (("peer.cli", "specialise", "--latency-ms", "5", "--snapshot", "garbage"), "garbage is no snapshot"),
     (("peer.cli", "specialise", "--latency-ms", "5", "--out", "garbage"), "is no folder"),
+    (("peer.cli", "identity", "new", "--dir", "garbled"), "is there already"),
     (("peer.cli", "identity", "restore", "garbage", "--dir", "new"), "no copy of a key"),
     ((*PEER[:-1], "garbled"), "is no identity"),
     ((*PEER[:-1], "readable"), "chmod 600"),

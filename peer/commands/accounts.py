@@ -118,7 +118,9 @@ def _account_in(path: Path) -> Identity:
 def _identity_of(directory: Path) -> Identity:
     path = directory / IDENTITY
     if not path.exists():
-        raise UserError(f"there is no key in {directory}: name its folder with --dir; the first manta-peer join makes one")
+        raise UserError(
+            f"there is no key in {directory}: name its folder with --dir; manta-peer identity new makes one, as the first join does"
+        )
     return load_identity(path)
 
 

@@ -25,6 +25,22 @@ def own_identity(store: PeerStore, say: Callable[[str], None]) -> Identity:
     return identity
 
 
+def make(directory: Path) -> str:
+    """Make the key of a directory that has none; return what to tell.
+
+    Raises:
+        UserError: it has one, good or not, or a peer runs there.
+        StorageError: the disk refuses.
+    """
+    make_directory(directory)
+    with only_process(directory):
+        path = directory / IDENTITY
+        if path.exists() or path.is_symlink():
+            raise UserError(f"{path} is there already: manta-peer identity shows it; for another key give another --dir")
+        name = peer_name(load_identity(path).public_key)
+    return f"{name} ({path}); keep a copy: manta-peer identity backup FILE"
+
+
 def shown(directory: Path) -> str:
     """Return which identity a directory has, and where.
 
@@ -80,7 +96,9 @@ def restore(directory: Path, copy: Path) -> str:
 def _path_of(directory: Path) -> Path:
     path = directory / IDENTITY
     if not path.exists():
-        raise UserError(f"there is no key in {directory}: name its folder with --dir; the first manta-peer join makes one")
+        raise UserError(
+            f"there is no key in {directory}: name its folder with --dir; manta-peer identity new makes one, as the first join does"
+        )
     return path
 
 

@@ -43,12 +43,22 @@ def init_command(**options: Any) -> None:
 @click.group(name="identity", invoke_without_command=True)
 @DIR
 def identity_group(**options: Any) -> None:
-    """Say under which key this peer takes part; back the key up, and restore it."""
+    """Say under which key this peer takes part; make one before the first join, back it up, and restore it."""
     if click.get_current_context().invoked_subcommand is None:
         with clear_errors():
             from peer.commands.keys import shown
 
             click.echo(shown(directory_in(options)))
+
+
+@identity_group.command(name="new")
+@DIR
+def new_command(**options: Any) -> None:
+    """Make a key before the first join, for an operator who lists or invites it by its name. What is there stays."""
+    with clear_errors():
+        from peer.commands.keys import make
+
+        click.echo(make(directory_in(_nearest(options))))
 
 
 @identity_group.command(name="backup")

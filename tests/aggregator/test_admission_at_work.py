@@ -53,6 +53,8 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
     told: list[str] = []
 
     async def story(program: Program) -> None:
+        assert any(line.startswith("  manta-peer join") and line.endswith(" --invitation FILE") for line in program.lines)
+        await program.says("each needs an invitation, which manta-aggregator invite makes")
         told.append(invitation(directory, None, None, keys=1, until_round=None, holder=None).text)
         alice = await entered(program, ALICE, told[0])
         assert await handed_in(program, alice, ALICE) is HandIn.HAVE_TICKET

@@ -154,6 +154,7 @@ def test_it_serves_a_run_says_how_that_goes_and_ends_by_hand(directory: Path, mo
         assert signed == program.operator._run.signed
         assert program.lines[0] == f"run real id {signed.run.hex()}"
         assert f"  manta-peer join --gpus all --initial-peers {ADDRESS} --run {signed.run.hex()}" in program.lines
+        assert any(line.startswith("a run of friends: credit is for what peers say") for line in program.lines)
         assert (program.status["round"], program.status["addresses"]) == (0, [ADDRESS])
         for _ in range(2):
             contributions = await program.a_round()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.commands.keys import backup, own_identity, restore, shown
+from peer.commands.keys import backup, make, own_identity, restore, shown
 from peer.commands.settings_file import settings_text, write_settings
 from peer.config import PeerConfig, load_config
 from peer.store import PeerStore
@@ -23,6 +23,18 @@ def test_a_new_key_is_told_once_with_its_place(tmp_path: Path) -> None:
     assert len(lines) == 1
     assert str(tmp_path / "peer" / "identity.key") in lines[0]
     assert shown(tmp_path / "peer").startswith(peer_name(first.public_key))
+
+
+def test_a_key_can_be_made_before_the_first_join_and_is_not_made_twice(tmp_path: Path) -> None:
+    told = make(tmp_path / "peer")
+    assert stat.S_IMODE((tmp_path / "peer" / "identity.key").stat().st_mode) == 0o600
+    lines: list[str] = []
+    assert told.startswith(f"{peer_name(own_identity(PeerStore(tmp_path / 'peer'), lines.append).public_key)} (")
+    assert lines == []  # it is not new any more
+    before = (tmp_path / "peer" / "identity.key").read_bytes()
+    with pytest.raises(UserError, match="is there already: manta-peer identity shows it"):
+        make(tmp_path / "peer")
+    assert (tmp_path / "peer" / "identity.key").read_bytes() == before
 
 
 def test_a_key_comes_back_from_its_copy(tmp_path: Path) -> None:
