@@ -123,7 +123,7 @@ def ours(*, largest: bool) -> Costs:
     of_units = unit_macs(end, BASE)
     counts = dict(zip(_STRIDES, zip(of_units, unit_num_weights(end, BASE), strict=True), strict=True))
     linear = (BASE.head_width * BASE.num_classes, (BASE.head_width + 1) * BASE.num_classes)
-    fixed = (macs(end, BASE) - sum(of_units) - linear[0], fixed_num_weights(BASE) - linear[1])
+    fixed = (macs(end, BASE) - sum(of_units) - linear[0], fixed_num_weights(end, BASE) - linear[1])
     counts[_STRIDES[-1]] = (counts[_STRIDES[-1]][0] + fixed[0], counts[_STRIDES[-1]][1] + fixed[1])
     return {**counts, 0: linear}
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from automl.data.catalog import load_dataset
 from automl.models.networks import build
+from automl.spaces.cost import cost_table
 from automl.spaces.space import SearchSpace, space_named
 from automl.training.cohort_sizes import bound_macs
 from automl.training.lots import project
@@ -53,7 +54,7 @@ from protocol.records import (
     entry_of,
 )
 from protocol.revocation import Revocation, SignedRevocation
-from protocol.rewards import share_out
+from protocol.rewards import architecture_cost, share_out
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
@@ -307,6 +308,9 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "projection of the gradient (0, 1, 2, 3)", f"`{project(torch.arange(4.0)).hex()}`"
     yield '`random.Random("0:1:2")`, first 32 bits', str(random.Random("0:1:2").getrandbits(32))
     yield "data-parallel, seed 0, round 1, third architecture", f"`{PLAN.architectures(1, 'any')[2].text}`"
+    base = replace(PLAN, supernet="classifier-base")
+    wide = base.architectures(1, "any")[2]
+    yield "the same of `classifier-base`; its cost", f"`{wide.text}`; {architecture_cost(wide.text, dict(cost_table(base.space)))}"
     mine = Plan("classifier-tiny", "sandwich", "model-parallel", OPTIMIZER, 200, 0)
     yield (
         "model-parallel, seed 0, cohort `cohort-0`, round 1: role; architecture",
@@ -377,11 +381,12 @@ def near_rows() -> Iterator[tuple[str, str]]:
 
 def search_space_row(space: SearchSpace) -> str:
     """Return a space as its table has it."""
-    lists = (space.resolutions, space.widths, (space.stem_width,))
+    resolutions, stem = (", ".join(map(str, values)) for values in (space.resolutions, (space.stem_width,)))
+    widths = " / ".join(", ".join(map(str, unit.widths)) for unit in space.units if unit.widths) or ", ".join(map(str, space.widths))
     choices = [[", ".join(map(str, getattr(unit, what))) for unit in space.units] for what in ("depths", "kernels", "expansions")]
     each = [texts[0] if len(set(texts)) == 1 else " / ".join(texts) for texts in choices]
     channels, classes, disparities = space.image_channels, space.num_classes or "-", space.num_disparities or "-"
-    cells = [f"`{space.name}`", space.task, *(", ".join(map(str, values)) for values in lists), *each, channels, classes, disparities]
+    cells = [f"`{space.name}`", space.task, resolutions, widths, stem, *each, channels, classes, disparities]
     return f"| {' | '.join(map(str, cells))} |"
 
 

@@ -20,7 +20,7 @@ def space(supernet: str) -> None:
     rows = [("resolutions", ", ".join(f"{height} x {height * chosen.aspect}" for height in chosen.resolutions))]
     for number, unit in enumerate(chosen.units, 1):
         choices = f"depths {_listed(unit.depths)}; kernels {_listed(unit.kernels)}; expansions {_listed(unit.expansions)}"
-        rows.append((f"unit {number}", f"{unit.width} channels; {choices}"))
+        rows.append((f"unit {number}", f"{_listed(unit.widths or (unit.width,))} channels; {choices}"))
     for name, architecture in (("largest", chosen.largest()), ("smallest", chosen.smallest())):
         size = f"{macs(architecture, chosen) / 1e6:,.2f} M MACs, {num_weights(architecture, chosen):,} weights"
         rows.append((name, f"{size}: {architecture.text}"))
@@ -36,7 +36,7 @@ def _echo_units(space: SearchSpace) -> None:
     costs = [zip(unit_macs(end, space), unit_num_weights(end, space), strict=True) for end in ends]
     for number, pairs in enumerate(zip(*costs, strict=True), 1):
         click.echo(f"  {f'unit {number}':<12} {_ranged(pairs)}")
-    fixed = [(macs(end, space) - sum(unit_macs(end, space)), fixed_num_weights(space)) for end in ends]
+    fixed = [(macs(end, space) - sum(unit_macs(end, space)), fixed_num_weights(end, space)) for end in ends]
     click.echo(f"  {'the rest':<12} {_ranged(fixed)}")
     click.echo(f"  {'all':<12} {_ranged([(macs(end, space), num_weights(end, space)) for end in ends])}")
 

@@ -25,8 +25,9 @@ from automl.latency.table import ONNXRUNTIME, TORCH, Conditions, LatencyTable
 from automl.latency.visits import BESIDE, THOROUGH, Effort, Run, Stopwatch, Told
 from automl.models.plain import plain_network
 from automl.models.searchable import Plain, plain_layer
-from automl.spaces.shapes import LayerShape, layer_shapes, unit_sides
-from automl.spaces.space import Architecture, SearchSpace, layer_gene
+from automl.spaces.prices import layer_keys, rest_keys
+from automl.spaces.shapes import LayerShape, unit_sides
+from automl.spaces.space import Architecture, SearchSpace, noted_widths
 from automl.spaces.units import Layer
 from protocol.errors import UserError
 
@@ -45,9 +46,10 @@ class LayerPart:
 
 @dataclass(frozen=True, slots=True)
 class FixedPart:
-    """All that every network of a resolution has besides its layers."""
+    """All that every network of a resolution has besides its layers, where the last of them hand on so many channels."""
 
     resolution: int
+    channels: int
 
 
 Part = LayerPart | FixedPart
@@ -57,13 +59,11 @@ def table_parts(space: SearchSpace) -> dict[str, Part]:
     """Return what the price of each key of a table is measured on; many keys have the same part."""
     parts: dict[str, Part] = {}
     for resolution in space.resolutions:
-        parts[f"r{resolution}"] = FixedPart(resolution)
+        parts |= {key: FixedPart(resolution, channels) for key, channels in rest_keys(space, resolution)}
         sides = [(resolution, resolution * space.aspect), *unit_sides(space, resolution)]
-        for shape in layer_shapes(space):
+        for key, shape, layer in layer_keys(space, resolution):
             height, width = sides[shape.unit if shape.index == 0 else shape.unit + 1]
-            for layer in space.units[shape.unit].layers():
-                key = f"r{resolution} {layer_gene(shape.unit, shape.index, layer)}"
-                parts[key] = LayerPart(replace(shape, unit=0, index=0), height, width, layer)
+            parts[key] = LayerPart(replace(shape, unit=0, index=0), height, width, layer)
     return parts
 
 
@@ -111,7 +111,9 @@ def profile(
 
 def fixed_of(space: SearchSpace, part: FixedPart) -> Architecture:
     """Return the network whose layers are left out where the rest is measured."""
-    return replace(space.smallest(), resolution=part.resolution)
+    smallest = space.smallest()
+    widths = noted_widths((*smallest.widths[:-1], part.channels if space.units[-1].widths else None))
+    return replace(smallest, resolution=part.resolution, widths=widths)
 
 
 def core_ms(space: SearchSpace, architectures: Sequence[Architecture], effort: Effort = BESIDE) -> list[float]:

@@ -58,7 +58,7 @@ class Models:
     def __init__(self, space: SearchSpace, batch: int) -> None:
         self._space = space
         self._batch = batch
-        self._rests: dict[int, Rest] = {}  # by resolution
+        self._rests: dict[FixedPart, Rest] = {}
         self.generator = torch.Generator().manual_seed(0)
 
     @torch.no_grad()
@@ -69,19 +69,20 @@ class Models:
             draw(layer, self.generator)
             of_one = (shape.channels_in, subject.height, subject.width)
             return layer_model(layer, of_one), [(self._batch * shape.views, *of_one)]
-        rest = self._rest(subject.resolution)
         if isinstance(subject, FixedPart):
+            rest = self._rest(subject)
             return rest.alone(), rest.image_shapes + rest.unit_shapes
+        rest = self._rest(FixedPart(subject.resolution, self._space.widths_of(subject)[-1]))
         network = plain_network(self._space, subject)
         draw(network, self.generator)
         return rest.with_units(list(network.units)), rest.image_shapes  # type: ignore[arg-type]
 
-    def _rest(self, resolution: int) -> Rest:
-        if resolution not in self._rests:
-            network = plain_network(self._space, fixed_of(self._space, FixedPart(resolution)))
+    def _rest(self, part: FixedPart) -> Rest:
+        if part not in self._rests:
+            network = plain_network(self._space, fixed_of(self._space, part))
             draw(network, self.generator)
-            self._rests[resolution] = rest_of(self._space, network, resolution, self._batch)
-        return self._rests[resolution]
+            self._rests[part] = rest_of(self._space, network, part.resolution, self._batch)
+        return self._rests[part]
 
 
 def _run(model: Any, inputs: Sequence[npt.NDArray[np.float32]]) -> Run:

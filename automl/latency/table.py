@@ -14,7 +14,8 @@ from typing import cast
 
 from automl.files import read_bounded, write_whole
 from automl.spaces.cost import cost_table
-from automl.spaces.space import Architecture, SearchSpace, layer_gene, space_named
+from automl.spaces.prices import layer_keys, price_keys, rest_keys
+from automl.spaces.space import Architecture, SearchSpace, space_named
 from protocol.errors import EncodingError, UserError
 
 FORMAT = "manta/latency/v1"
@@ -62,23 +63,31 @@ class LatencyTable:
 
     def latency_ms(self, architecture: Architecture) -> float:
         """Return the estimated milliseconds of one batch; the architecture's genes are all in the table."""
-        resolution, *genes = architecture.genes
-        return self._corrected(math.fsum([self.entries[resolution], *(self.entries[f"{resolution} {gene}"] for gene in genes)]))
+        return self._corrected(math.fsum(self.entries[key] for key in price_keys(architecture)))
 
     def minimum_ms(self, space: SearchSpace) -> float:
         """Return the least milliseconds that any architecture of ``space`` takes; it may be a restricted part of the supernet's."""
         return self._corrected(min(self._cheapest_sum(space, resolution) for resolution in space.resolutions))
 
     def _cheapest_sum(self, space: SearchSpace, resolution: int) -> float:
-        """Layers add up, and do not touch one another: the cheapest choice of each, and of each unit the cheapest depth."""
-        total = self.entries[f"r{resolution}"]
+        """Layers add up, and do not touch one another but by their widths: for each width of a unit the cheapest way to it.
+
+        Of each layer the cheapest choice, and of each unit the cheapest depth.
+        """
+        cheapest: dict[tuple[int, int, int, int], float] = {}  # by unit, index, channels in and out
+        for key, shape, _ in layer_keys(space, resolution):
+            place = (shape.unit, shape.index, shape.channels_in, shape.width)
+            cheapest[place] = min(cheapest.get(place, math.inf), self.entries[key])
+        sums = {0: 0.0}  # by what the unit before hands on; where there is but one, it may be joined to something, as in stereo
         for number, unit in enumerate(space.units):
-            cheapest = [
-                min(self.entries[f"r{resolution} {layer_gene(number, index, layer)}"] for layer in unit.layers())
-                for index in range(unit.depths[-1])
-            ]
-            total += min(math.fsum(cheapest[:depth]) for depth in unit.depths)
-        return total
+            ways: dict[int, list[float]] = {}
+            for (_, _, channels_in, width), price in [item for item in cheapest.items() if item[0][:2] == (number, 0)]:
+                before = sums[channels_in] if len(sums) > 1 else min(sums.values())
+                others = [cheapest[number, index, width, width] for index in range(1, unit.depths[-1])]
+                layers = min(math.fsum([price, *others[: depth - 1]]) for depth in unit.depths)
+                ways.setdefault(width, []).append(before + layers)
+            sums = {width: min(each) for width, each in ways.items()}
+        return min(self.entries[key] + sums[channels] for key, channels in rest_keys(space, resolution))
 
     def _corrected(self, total_ms: float) -> float:
         return self.offset + self.factor * total_ms

@@ -1,6 +1,7 @@
 """Elastic bottlenecks: layers whose spatial convolution works on the expanded channels, with squeeze and excitation where their shape says.
 
-As in ``automl.models.layers``, ``*_for`` methods return the weights of one choice, and there is no other way to them.
+As in ``automl.models.layers``, ``*_for`` methods return the weights of one choice, and there is no other way to them. Of a unit's first
+layer, where each channel in has filters of its own, fewer channels in are fewer blocks of what is expanded.
 
 Shapes: B batch, C channels in, E expanded channels, S squeezed channels, O channels out, H and W height and width, K side of a kernel.
 """
@@ -11,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from automl.models.depthwise import convolve
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticSpatial, first_of_blocks, is_residual
+from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticSpatial, first, first_of_blocks, is_residual
 from automl.spaces.shapes import BottleneckShape
 from automl.spaces.units import Activation, Layer
 
@@ -27,15 +28,17 @@ class ElasticGate(nn.Module):
         self.excite = nn.Parameter(torch.empty(channels, squeezed, 1, 1))
         self.excite_bias = nn.Parameter(torch.empty(channels))
 
-    def weights_for(self, channels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return squeezing weights and biases, and exciting ones, of the active channels."""
-        squeeze = first_of_blocks(self.squeeze, channels, self.blocks, dim=1)
-        excite, bias = (first_of_blocks(each, channels, self.blocks) for each in (self.excite, self.excite_bias))
-        return squeeze, self.squeeze_bias, excite, bias
+    def weights_for(self, shape: BottleneckShape, channels: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return squeezing weights and biases, and exciting ones, of so many expanded channels."""
+        active, squeezed = shape.blocks, shape.squeezed
+        squeeze = first_of_blocks(first(self.squeeze, squeezed), channels, self.blocks, dim=1, active=active)
+        excite = first(first_of_blocks(self.excite, channels, self.blocks, active=active), squeezed, dim=1)
+        excite_bias = first_of_blocks(self.excite_bias, channels, self.blocks, active=active)
+        return squeeze, first(self.squeeze_bias, squeezed), excite, excite_bias
 
-    def forward(self, x_BEHW: Tensor) -> Tensor:
-        """Return the channels of ``x_BEHW`` weighed."""
-        squeeze, squeeze_bias, excite, excite_bias = self.weights_for(x_BEHW.shape[1])
+    def forward(self, x_BEHW: Tensor, shape: BottleneckShape) -> Tensor:
+        """Return the expanded channels of a layer of this shape weighed."""
+        squeeze, squeeze_bias, excite, excite_bias = self.weights_for(shape, x_BEHW.shape[1])
         y_BS11 = F.relu(F.conv2d(x_BEHW.mean((2, 3), keepdim=True), squeeze, squeeze_bias))
         return x_BEHW * F.hardsigmoid(F.conv2d(y_BS11, excite, excite_bias))
 
@@ -68,24 +71,25 @@ class ElasticBottleneck(nn.Module):
             self.expand = nn.Parameter(torch.empty(widest, shape.channels_in, 1, 1))
             self.expand_norm = ElasticBatchNorm(widest)
         spatial_in = widest if shape.expands_apart else shape.channels_in
-        self.spatial = ElasticSpatial(spatial_in, widest, kernels, shape.stride, shape.groups(widest))
+        self.spatial = ElasticSpatial(widest, spatial_in // shape.groups(widest), kernels)
         self.spatial_norm = ElasticBatchNorm(widest, shape.blocks)
         self.gate = ElasticGate(widest, shape.squeezed, shape.blocks) if shape.squeezed else None
         self.project = nn.Parameter(torch.empty(shape.width, widest, 1, 1))
         self.project_norm = ElasticBatchNorm(shape.width)
 
-    def expand_for(self, expansion: int) -> Tensor:
-        """Return the first ``expansion`` parts of the expanding weights; only of a layer that expands apart."""
-        return self.expand[: self.shape.hidden(expansion)]
+    def expand_for(self, shape: BottleneckShape, expansion: int) -> Tensor:
+        """Return the expanding weights of the first expanded channels; only of a layer that expands apart."""
+        return first(first(self.expand, shape.hidden(expansion)), shape.channels_in, dim=1)
 
-    def spatial_for(self, layer: Layer) -> Tensor:
+    def spatial_for(self, shape: BottleneckShape, layer: Layer) -> Tensor:
         """Return the spatial weights of the expanded channels."""
-        filters = first_of_blocks(self.spatial.weight, self.shape.hidden(layer.expansion), self.shape.blocks)
-        return self.spatial.weight_for(layer.kernel, filters)
+        hidden = shape.hidden(layer.expansion)
+        return self.spatial.weight_for(layer.kernel, first_of_blocks(self.spatial.weight, hidden, self.shape.blocks, active=shape.blocks))
 
-    def project_for(self, expansion: int) -> Tensor:
+    def project_for(self, shape: BottleneckShape, expansion: int) -> Tensor:
         """Return the projecting weights of the expanded channels."""
-        return first_of_blocks(self.project, self.shape.hidden(expansion), self.shape.blocks, dim=1)
+        rows = first(self.project, shape.width)
+        return first_of_blocks(rows, shape.hidden(expansion), self.shape.blocks, dim=1, active=shape.blocks)
 
     def expanded_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the parameters that have a row for each expanded channel, and of those that have a column."""
@@ -98,45 +102,49 @@ class ElasticBottleneck(nn.Module):
             columns += ("gate.squeeze",)
         return rows, columns
 
-    def weights_for(self, layer: Layer) -> tuple[Tensor, ...]:
-        """Return all weights that the layer has with this kernel and expansion, its normalisations' among them."""
-        hidden = self.shape.hidden(layer.expansion)
-        weights = [self.spatial_for(layer), self.project_for(layer.expansion)]
-        weights += [*self.spatial_norm.affine_for(hidden), *self.project_norm.affine_for(self.shape.width)]
-        if self.shape.expands_apart:
-            weights += [self.expand_for(layer.expansion), *self.expand_norm.affine_for(hidden)]
+    def reading_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """See ``ElasticLayer``; where each channel has filters of its own, there are several rows or columns for each, side by side."""
+        return ((), ("expand",)) if self.shape.expands_apart else self.expanded_parts()
+
+    def weights_for(self, shape: BottleneckShape, layer: Layer) -> tuple[Tensor, ...]:
+        """Return all weights that the layer has with this shape, kernel and expansion, its normalisations' among them."""
+        hidden = shape.hidden(layer.expansion)
+        weights = [self.spatial_for(shape, layer), self.project_for(shape, layer.expansion)]
+        weights += [*self.spatial_norm.affine_for(hidden, shape.blocks), *self.project_norm.affine_for(shape.width)]
+        if shape.expands_apart:
+            weights += [self.expand_for(shape, layer.expansion), *self.expand_norm.affine_for(hidden)]
         if self.gate is not None:
-            weights += self.gate.weights_for(hidden)
+            weights += self.gate.weights_for(shape, hidden)
         return tuple(weights)
 
-    def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
-        """Return the layer's output with the active kernel and expansion."""
-        shape, y_BEHW = self.shape, x_BCHW
+    def forward(self, x_BCHW: Tensor, shape: BottleneckShape, layer: Layer) -> Tensor:
+        """Return the layer's output with the active shape, kernel and expansion."""
+        y_BEHW = x_BCHW
         if shape.expands_apart:
-            y_BEHW = activated(self.expand_norm(F.conv2d(x_BCHW, self.expand_for(layer.expansion))), shape.activation)
+            y_BEHW = activated(self.expand_norm(F.conv2d(x_BCHW, self.expand_for(shape, layer.expansion))), shape.activation)
         groups = shape.groups(shape.hidden(layer.expansion))
-        y_BEHW = convolve(y_BEHW, self.spatial_for(layer), shape.stride, groups)
-        y_BEHW = activated(self.spatial_norm(y_BEHW.contiguous(memory_format=torch.channels_last)), shape.activation)
+        y_BEHW = convolve(y_BEHW, self.spatial_for(shape, layer), shape.stride, groups).contiguous(memory_format=torch.channels_last)
+        y_BEHW = activated(self.spatial_norm(y_BEHW, shape.blocks), shape.activation)
         if self.gate is not None:
-            y_BEHW = self.gate(y_BEHW)
-        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(layer.expansion)))
+            y_BEHW = self.gate(y_BEHW, shape)
+        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(shape, layer.expansion)))
         return x_BCHW + y_BOHW if is_residual(shape) else y_BOHW
 
     @torch.no_grad()
-    def extract(self, layer: Layer) -> "PlainBottleneck":
-        """Return the layer with the active kernel and expansion as a plain one that computes the same bits in evaluation mode."""
-        plain = PlainBottleneck(self.shape, layer).to(self.project.device)
-        if self.shape.expands_apart:
-            plain.expand.weight.copy_(self.expand_for(layer.expansion))
+    def extract(self, shape: BottleneckShape, layer: Layer) -> "PlainBottleneck":
+        """Return the layer with the active shape, kernel and expansion as a plain one that computes the same bits in evaluation mode."""
+        plain = PlainBottleneck(shape, layer).to(self.project.device)
+        if shape.expands_apart:
+            plain.expand.weight.copy_(self.expand_for(shape, layer.expansion))
             self.expand_norm.copy_to(plain.expand_norm)
-        plain.spatial.weight.copy_(self.spatial_for(layer))
-        self.spatial_norm.copy_to(plain.spatial_norm)
+        plain.spatial.weight.copy_(self.spatial_for(shape, layer))
+        self.spatial_norm.copy_to(plain.spatial_norm, shape.blocks)
         if self.gate is not None:
             assert plain.gate is not None
             parameters = (plain.gate.squeeze.weight, plain.gate.squeeze.bias, plain.gate.excite.weight, plain.gate.excite.bias)
-            for parameter, weight in zip(parameters, self.gate.weights_for(self.shape.hidden(layer.expansion)), strict=True):
+            for parameter, weight in zip(parameters, self.gate.weights_for(shape, shape.hidden(layer.expansion)), strict=True):
                 parameter.copy_(weight)
-        plain.project.weight.copy_(self.project_for(layer.expansion))
+        plain.project.weight.copy_(self.project_for(shape, layer.expansion))
         self.project_norm.copy_to(plain.project_norm)
         return plain.eval()
 

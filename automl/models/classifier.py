@@ -13,30 +13,45 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from automl.models.bottleneck import activated
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
+from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, first
 from automl.models.supernet import Supernet, draw, plain_units
 from automl.spaces.head import num_features
 from automl.spaces.space import Architecture, SearchSpace
 
 
-class Widening(nn.Module):
+class PlainWidening(nn.Module):
     """The 1 x 1 convolution, normalisation and activation that every architecture of a space with a wide head has."""
 
-    def __init__(self, space: SearchSpace, norm: Callable[[int], nn.Module]) -> None:
+    def __init__(self, space: SearchSpace, channels: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
         self.activation = space.units[-1].activation
         # Without torch's own first weights, which would come from the global generator.
-        self.widen = skip_init(nn.Conv2d, space.widths[-1], space.head_width, 1, bias=False)
+        self.widen = skip_init(nn.Conv2d, channels, space.head_width, 1, bias=False)
         self.norm = norm(space.head_width)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the map with the head's width."""
         return activated(self.norm(self.widen(x_BCHW)), self.activation)
 
+
+class ElasticWidening(PlainWidening):
+    """The same of as many channels as the last unit hands on."""
+
+    def __init__(self, space: SearchSpace) -> None:
+        super().__init__(space, space.widths[-1], ElasticBatchNorm)
+
+    def widen_for(self, channels: int) -> Tensor:
+        """Return the weights of the first channels in."""
+        return first(self.widen.weight, channels, dim=1)
+
+    def forward(self, x_BCHW: Tensor) -> Tensor:
+        """Return the map with the head's width."""
+        return activated(self.norm(F.conv2d(x_BCHW, self.widen_for(x_BCHW.shape[1]))), self.activation)
+
     @torch.no_grad()
-    def copy_to(self, plain: "Widening") -> None:
+    def copy_to(self, plain: PlainWidening) -> None:
         """Give a plain one the weights and running statistics."""
-        plain.widen.weight.copy_(self.widen.weight)
+        plain.widen.weight.copy_(self.widen_for(plain.widen.in_channels))
         assert isinstance(self.norm, ElasticBatchNorm)
         assert isinstance(plain.norm, nn.BatchNorm2d)
         self.norm.copy_to(plain.norm)
@@ -47,9 +62,9 @@ class Classifier(Supernet):
 
     def __init__(self, space: SearchSpace, device: torch.device | str = "cpu") -> None:
         super().__init__(space)
-        self.head_weight = nn.Parameter(torch.empty(space.num_classes, num_features(space)))
+        self.head_weight = nn.Parameter(torch.empty(space.num_classes, num_features(space, space.widths[-1])))
         self.head_bias = nn.Parameter(torch.empty(space.num_classes))
-        self.widening = Widening(space, ElasticBatchNorm) if space.head_width else None
+        self.widening = ElasticWidening(space) if space.head_width else None
         self._flatten(device)
 
     def _initialise_fixed(self, generator: torch.Generator) -> None:
@@ -64,7 +79,20 @@ class Classifier(Supernet):
             x_BCHW = self.run_unit(unit, x_BCHW, architecture)
         if self.widening is not None:
             x_BCHW = self.widening(x_BCHW)
-        return F.linear(x_BCHW.mean((2, 3)), self.head_weight, self.head_bias)
+        return F.linear(x_BCHW.mean((2, 3)), self.head_for(x_BCHW.shape[1]), self.head_bias)
+
+    def head_for(self, features: int) -> Tensor:
+        """Return the linear layer's weights of the first features."""
+        return first(self.head_weight, features, dim=1)
+
+    def _head_columns(self) -> tuple[str, ...]:
+        return ("head_weight",) if self.widening is None else ("widening.widen.weight",)
+
+    def searchable_weights_for(self, architecture: Architecture) -> tuple[Tensor, ...]:
+        """See ``Supernet``: what reads the last unit may have fewer columns, too."""
+        channels = self.space.widths_of(architecture)[-1]
+        reads = self.head_for(channels) if self.widening is None else self.widening.widen_for(channels)
+        return (*super().searchable_weights_for(architecture), reads)
 
     @torch.no_grad()
     def extract(self, architecture: Architecture) -> "PlainClassifier":
@@ -74,7 +102,7 @@ class Classifier(Supernet):
         if self.widening is not None:
             assert plain.widening is not None
             self.widening.copy_to(plain.widening)
-        plain.head.weight.copy_(self.head_weight)
+        plain.head.weight.copy_(self.head_for(plain.head.in_features))
         plain.head.bias.copy_(self.head_bias)
         return plain.eval()
 
@@ -85,8 +113,9 @@ class PlainClassifier(nn.Module):
     def __init__(self, space: SearchSpace, architecture: Architecture) -> None:
         super().__init__()
         self.units = plain_units(space, architecture)
-        self.widening = Widening(space, lambda channels: nn.BatchNorm2d(channels, eps=BATCH_NORM_EPSILON)) if space.head_width else None
-        self.head = skip_init(nn.Linear, num_features(space), space.num_classes)
+        channels = space.widths_of(architecture)[-1]
+        self.widening = PlainWidening(space, channels, _plain_norm) if space.head_width else None
+        self.head = skip_init(nn.Linear, num_features(space, channels), space.num_classes)
 
     def forward(self, x_BCHW: Tensor) -> Tensor:
         """Return the logits (B, classes)."""
@@ -96,3 +125,7 @@ class PlainClassifier(nn.Module):
             x_BCHW = self.widening(x_BCHW)
         logits: Tensor = self.head(x_BCHW.mean((2, 3)))
         return logits
+
+
+def _plain_norm(channels: int) -> nn.BatchNorm2d:
+    return nn.BatchNorm2d(channels, eps=BATCH_NORM_EPSILON)

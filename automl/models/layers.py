@@ -1,7 +1,8 @@
 """Elastic layers: weights for the largest choice, and the slices and transforms that cut a smaller one out of them.
 
 ``*_for`` methods return the weights of one choice; the forward pass and ``extract`` have no other way to them. Nothing here knows
-which choice is made when.
+which choice is made when. What they are given of it: a shape, which says how many channels come in and go on (``LayerShape.narrowed``;
+a layer's own shape is the widest), and a ``Layer``.
 
 Shapes: B batch, C channels in, E expanded channels, O channels out, H and W height and width, K side of a kernel.
 """
@@ -23,15 +24,13 @@ BATCH_NORM_EPSILON = 1e-5
 
 
 class ElasticSpatial(nn.Module):
-    """The K x K convolution of a layer: depthwise, or dense where it makes its channels of an image."""
+    """The weights of a layer's K x K convolution: depthwise, or dense where it makes its channels of an image."""
 
-    def __init__(self, channels_in: int, channels_out: int, kernels: tuple[int, ...], stride: int, groups: int | None = None) -> None:
-        """Build it; ``groups``: None for as many as there are channels, if none are added, else one."""
+    def __init__(self, channels: int, fan_in: int, kernels: tuple[int, ...]) -> None:
+        """Build it for so many channels, each made of ``fan_in`` of those that come in."""
         super().__init__()
-        self.groups = groups or (channels_in if channels_in == channels_out else 1)
-        self.stride = stride
         self.kernels = kernels[::-1]
-        self.weight = nn.Parameter(torch.empty(channels_out, channels_in // self.groups, kernels[-1], kernels[-1]))
+        self.weight = nn.Parameter(torch.empty(channels, fan_in, kernels[-1], kernels[-1]))
         # One matrix a step down, shared by all channels: from the centre of the next larger kernel (arXiv:1908.09791, section 3.3).
         self.transforms = nn.ParameterList(torch.empty(small**2, small**2) for small in self.kernels[1:])
 
@@ -49,11 +48,6 @@ class ElasticSpatial(nn.Module):
             weight = F.linear(centre.flatten(2), transform).view_as(centre)
         return weight
 
-    def forward(self, x_BCHW: Tensor, kernel: int) -> Tensor:
-        """Return the convolution with the active kernel, padded to keep the size (before the stride)."""
-        y_BCHW = convolve(x_BCHW, self.weight_for(kernel), self.stride, self.groups)
-        return y_BCHW.contiguous(memory_format=torch.channels_last)  # an image of one channel has no layout to hand on
-
 
 class ElasticBatchNorm(nn.Module):
     """BatchNorm of the first channels: by the batch in training, by the running statistics in evaluation.
@@ -61,7 +55,8 @@ class ElasticBatchNorm(nn.Module):
     The running statistics belong to one architecture at a time and never to the shared state: only a calibration, which sets ``momentum``,
     writes them (``automl.evaluation.calibration``). With a ``link`` the batch is one of two halves, the other of which is at its end.
 
-    The channels consist of ``blocks`` of equal length, and the first ones are those of each block.
+    The channels consist of ``blocks`` of equal length, and the first ones are those of each block, of the first of these blocks if not of
+    all.
     """
 
     running_mean: Tensor
@@ -77,14 +72,15 @@ class ElasticBatchNorm(nn.Module):
         self.momentum: float | None = None
         self.link: Link | None = None
 
-    def affine_for(self, channels: int) -> tuple[Tensor, Tensor]:
-        """Return weight and bias of the first channels."""
-        return first_of_blocks(self.weight, channels, self.blocks), first_of_blocks(self.bias, channels, self.blocks)
+    def affine_for(self, channels: int, active: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return weight and bias of the first channels; ``active``: of how many blocks they are, if not of all."""
+        weight, bias = (first_of_blocks(each, channels, self.blocks, active=active) for each in (self.weight, self.bias))
+        return weight, bias
 
-    def forward(self, x_BCHW: Tensor) -> Tensor:
-        """Return the channels of ``x_BCHW`` normalised."""
+    def forward(self, x_BCHW: Tensor, active: int | None = None) -> Tensor:
+        """Return the channels of ``x_BCHW`` normalised; ``active``: see ``affine_for``."""
         channels = x_BCHW.shape[1]
-        weight, bias = self.affine_for(channels)
+        weight, bias = self.affine_for(channels, active)
         if self.link is not None:
             return linked_batch_norm(x_BCHW, weight, bias, self.link, BATCH_NORM_EPSILON)
         if self.training and self.momentum is None:
@@ -96,12 +92,12 @@ class ElasticBatchNorm(nn.Module):
         return F.batch_norm(x_BCHW, mean, variance, weight, bias, training=self.training, momentum=momentum, eps=BATCH_NORM_EPSILON)
 
     @torch.no_grad()
-    def copy_to(self, norm: nn.BatchNorm2d) -> None:
-        """Give a plain BatchNorm the first channels, as many as it has, with their running statistics."""
+    def copy_to(self, norm: nn.BatchNorm2d, active: int | None = None) -> None:
+        """Give a plain BatchNorm the first channels, as many as it has, with their running statistics; ``active``: see ``affine_for``."""
         channels = norm.num_features
         assert norm.running_mean is not None
         assert norm.running_var is not None
-        weight, bias = self.affine_for(channels)
+        weight, bias = self.affine_for(channels, active)
         norm.weight.copy_(weight)
         norm.bias.copy_(bias)
         norm.running_mean.copy_(self.running_mean[:channels])
@@ -119,45 +115,58 @@ class ElasticLayer(nn.Module):
         super().__init__()
         self.shape = shape
         widest = shape.spatial * expansions[-1]
-        self.spatial = ElasticSpatial(shape.channels_in, shape.spatial, kernels, shape.stride)
+        self.spatial = ElasticSpatial(shape.spatial, 1 if shape.is_depthwise else shape.channels_in, kernels)
         self.expand = nn.Parameter(torch.empty(widest, shape.spatial, 1, 1))
         self.expand_norm = ElasticBatchNorm(widest)
         self.project = nn.Parameter(torch.empty(shape.width, widest, 1, 1))
         self.project_norm = ElasticBatchNorm(shape.width)
 
-    def expand_for(self, expansion: int) -> Tensor:
-        """Return the first ``expansion`` parts of the expanding weights."""
-        return self.expand[: self.shape.spatial * expansion]
+    def spatial_for(self, shape: LayerShape, kernel: int) -> Tensor:
+        """Return the spatial weights of the channels that are made of those that come in."""
+        return self.spatial.weight_for(kernel, first(self.spatial.weight, shape.spatial))
 
-    def project_for(self, expansion: int) -> Tensor:
+    def expand_for(self, shape: LayerShape, expansion: int) -> Tensor:
+        """Return the first ``expansion`` parts of the expanding weights."""
+        return first(first(self.expand, shape.hidden(expansion)), shape.spatial, dim=1)
+
+    def project_for(self, shape: LayerShape, expansion: int) -> Tensor:
         """Return the projecting weights of the channels that ``expand_for`` makes."""
-        return self.project[:, : self.shape.spatial * expansion]
+        return first(first(self.project, shape.width), shape.hidden(expansion), dim=1)
 
     def expanded_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the names of the parameters that have a row for each expanded channel, and of those that have a column."""
         return ("expand", "expand_norm.weight", "expand_norm.bias"), ("project",)
 
-    def weights_for(self, layer: Layer) -> tuple[Tensor, ...]:
-        """Return all weights that the layer has with this kernel and expansion, its normalisations' among them."""
-        expand, project = self.expand_for(layer.expansion), self.project_for(layer.expansion)
-        norms = (*self.expand_norm.affine_for(len(expand)), *self.project_norm.affine_for(len(project)))
-        return (self.spatial.weight_for(layer.kernel), expand, project, *norms)
+    def reading_parts(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the names of the parameters that have a row for each channel that comes in, and of those that have a column.
 
-    def forward(self, x_BCHW: Tensor, layer: Layer) -> Tensor:
-        """Return the layer's output with the active kernel and expansion."""
-        y_BCHW = self.spatial(x_BCHW, layer.kernel)
+        Only of a layer that reads a unit's channels: its spatial convolution is depthwise.
+        """
+        return ("spatial.weight",), ("expand",)
+
+    def weights_for(self, shape: LayerShape, layer: Layer) -> tuple[Tensor, ...]:
+        """Return all weights that the layer has with this shape, kernel and expansion, its normalisations' among them."""
+        expand, project = self.expand_for(shape, layer.expansion), self.project_for(shape, layer.expansion)
+        norms = (*self.expand_norm.affine_for(len(expand)), *self.project_norm.affine_for(len(project)))
+        return (self.spatial_for(shape, layer.kernel), expand, project, *norms)
+
+    def forward(self, x_BCHW: Tensor, shape: LayerShape, layer: Layer) -> Tensor:
+        """Return the layer's output with the active shape, kernel and expansion."""
+        groups = shape.channels_in if shape.is_depthwise else 1
+        y_BCHW = convolve(x_BCHW, self.spatial_for(shape, layer.kernel), shape.stride, groups)
+        y_BCHW = y_BCHW.contiguous(memory_format=torch.channels_last)  # an image of one channel has no layout to hand on
         # In place, here and below: no normalisation needs what it made once more, and memory is what these steps wait for.
-        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(layer.expansion))), inplace=True)
-        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(layer.expansion)))
-        return y_BOHW.add_(x_BCHW) if is_residual(self.shape) else y_BOHW
+        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(shape, layer.expansion))), inplace=True)
+        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(shape, layer.expansion)))
+        return y_BOHW.add_(x_BCHW) if is_residual(shape) else y_BOHW
 
     @torch.no_grad()
-    def extract(self, layer: Layer) -> "PlainLayer":
-        """Return the layer with the active kernel and expansion as a plain one that computes the same bits in evaluation mode."""
-        plain = PlainLayer(self.shape, layer).to(self.expand.device)
-        plain.spatial.weight.copy_(self.spatial.weight_for(layer.kernel))
-        plain.expand.weight.copy_(self.expand_for(layer.expansion))
-        plain.project.weight.copy_(self.project_for(layer.expansion))
+    def extract(self, shape: LayerShape, layer: Layer) -> "PlainLayer":
+        """Return the layer with the active shape, kernel and expansion as a plain one that computes the same bits in evaluation mode."""
+        plain = PlainLayer(shape, layer).to(self.expand.device)
+        plain.spatial.weight.copy_(self.spatial_for(shape, layer.kernel))
+        plain.expand.weight.copy_(self.expand_for(shape, layer.expansion))
+        plain.project.weight.copy_(self.project_for(shape, layer.expansion))
         self.expand_norm.copy_to(plain.expand_norm)
         self.project_norm.copy_to(plain.project_norm)
         return plain.eval()
@@ -188,12 +197,21 @@ class PlainLayer(nn.Module):
         return x_BCHW + y_BOHW if self.is_residual else y_BOHW
 
 
-def first_of_blocks(weight: Tensor, count: int, blocks: int, dim: int = 0) -> Tensor:
-    """Return ``count`` slices of a weight along ``dim``: the first ones of each of its blocks, equally many of each."""
-    if blocks == 1:
-        return weight.narrow(dim, 0, count)
-    in_blocks: Tensor = weight.unflatten(dim, (blocks, -1))
-    return in_blocks.narrow(dim + 1, 0, count // blocks).flatten(dim, dim + 1)
+def first(weight: Tensor, count: int, dim: int = 0) -> Tensor:
+    """Return the first ``count`` slices of a weight along ``dim``; where it has no more, itself, whose gradient need not be filled up."""
+    return weight if count == weight.shape[dim] else weight.narrow(dim, 0, count)
+
+
+def first_of_blocks(weight: Tensor, count: int, blocks: int, dim: int = 0, active: int | None = None) -> Tensor:
+    """Return ``count`` slices of a weight along ``dim``: the first ones of each of its blocks, equally many of each.
+
+    ``active``: of how many of the blocks, the first ones, if not of all.
+    """
+    if blocks == 1 or count == weight.shape[dim]:
+        return first(weight, count, dim)
+    active = active or blocks
+    in_blocks: Tensor = first(weight.unflatten(dim, (blocks, -1)), active, dim)
+    return first(in_blocks, count // active, dim + 1).flatten(dim, dim + 1)
 
 
 def is_residual(shape: LayerShape) -> bool:

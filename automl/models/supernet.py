@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from automl.models.bottleneck import ElasticBottleneck, ElasticGate
 from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial, is_residual
 from automl.models.searchable import Elastic, Plain, elastic_layer, plain_layer
-from automl.spaces.shapes import layer_shapes
+from automl.spaces.shapes import active_shapes, layer_shapes, unit_read
 from automl.spaces.space import Architecture, SearchSpace
 
 _ALIGNED = 16  # weights: 64 bytes
+SCALE_OF_UNIT = ".project_norm.weight"  # how the name of what scales a layer's output ends
 
 Outputs = Tensor | tuple[Tensor, ...]
 
@@ -133,17 +134,52 @@ class Supernet(nn.Module, ABC):
 
     def run_unit(self, unit: int, x_BCHW: Tensor, architecture: Architecture) -> Tensor:
         """Return what the active layers of a unit make of ``x_BCHW``."""
+        width = architecture.width(unit)
         for index, layer in enumerate(architecture.units[unit]):
-            x_BCHW = self._layer(unit, index)(x_BCHW, layer)
+            module = self._layer(unit, index)
+            x_BCHW = module(x_BCHW, module.shape.narrowed(x_BCHW.shape[1], width or module.shape.width), layer)
         return x_BCHW
 
     def extract_unit(self, unit: int, architecture: Architecture) -> nn.Sequential:
         """Return the active layers of a unit as plain ones."""
-        return nn.Sequential(*(self._layer(unit, index).extract(layer) for index, layer in enumerate(architecture.units[unit])))
+        return nn.Sequential(
+            *(
+                self._layer(unit, shape.index).extract(shape, layer)  # type: ignore[arg-type]  # the kind of shape that it has itself
+                for shape, layer in active_shapes(architecture, self.space)
+                if shape.unit == unit
+            )
+        )
+
+    def handed_parts(self, unit: int) -> tuple[list[str], list[str]]:
+        """Return the names of the parameters that have a row, or several, for each channel that a unit hands on, and of those with columns.
+
+        They are of its own layers, and of the layer or the head that reads what it hands on.
+        """
+        rows, columns = [], list(self._head_columns()) if unit == len(self.units) - 1 else []
+        for name, layer in self.named_modules():
+            if isinstance(layer, Elastic):
+                if layer.shape.unit == unit:
+                    rows += [f"{name}.project", f"{name}{SCALE_OF_UNIT}", f"{name}.project_norm.bias"]
+                if unit_read(layer.shape) == unit:
+                    reading = layer.reading_parts()
+                    rows += [f"{name}.{part}" for part in reading[0]]
+                    columns += [f"{name}.{part}" for part in reading[1]]
+        return rows, columns
+
+    def _head_columns(self) -> tuple[str, ...]:
+        """Return the names of the parameters after the units that have a column for each channel of the last one; only of a classifier."""
+        return ()
 
     def searchable_weights_for(self, architecture: Architecture) -> tuple[Tensor, ...]:
-        """Return all weights of the active layers as the subnet uses them: slices, and kernels through their transforms."""
-        return tuple(weight for unit, index, layer in architecture.layers() for weight in self._layer(unit, index).weights_for(layer))
+        """Return all weights of the active layers as the subnet uses them: slices, and kernels through their transforms.
+
+        And of what follows them the slices, where its weights are not the same in all architectures.
+        """
+        return tuple(
+            weight
+            for shape, layer in active_shapes(architecture, self.space)
+            for weight in self._layer(shape.unit, shape.index).weights_for(shape, layer)  # type: ignore[arg-type]
+        )
 
     def _layer(self, unit: int, index: int) -> Elastic:
         layers = self.units[unit]
@@ -161,8 +197,6 @@ def draw(weight: Tensor, generator: torch.Generator) -> None:
 def plain_units(space: SearchSpace, architecture: Architecture) -> nn.ModuleList:
     """Return the active layers of every unit as plain ones, with memory for their weights and nothing in it yet."""
     units: list[list[Plain]] = [[] for _ in architecture.units]
-    for shape in layer_shapes(space):
-        active = architecture.units[shape.unit]
-        if shape.index < len(active):
-            units[shape.unit].append(plain_layer(shape, active[shape.index]))
+    for shape, layer in active_shapes(architecture, space):
+        units[shape.unit].append(plain_layer(shape, layer))
     return nn.ModuleList(nn.Sequential(*layers) for layers in units)

@@ -1,7 +1,8 @@
 """What an architecture may cost, and the part of a space that keeps to it: checked, sampled from, and returned to. Pure.
 
-A cost is a sum: of a price of the resolution, and of one price for each layer at that resolution, whatever the other layers are. MACs,
-weights and a measured latency table are. That is why the cheapest architecture can be computed.
+A cost is a sum (``automl.spaces.prices``): of a price of the resolution, and of one price for each layer at that resolution, which depends
+on how many channels come in and go on, and on nothing else of the other layers. MACs, weights and a measured latency table are. That is
+why the cheapest architecture can be computed.
 """
 
 import random
@@ -136,16 +137,25 @@ def cheapest(space: SearchSpace, cost: Cost) -> Architecture:
 
 
 def _cheapest_at(resolution: int, space: SearchSpace, cost: Cost) -> Architecture:
-    architecture = replace(space.smallest(), resolution=resolution)
+    # For each width of the unit that was decided last, the cheapest units up to it: what follows depends on nothing else of them.
+    best = [replace(space.smallest(), resolution=resolution)]
     for number, unit in enumerate(space.units):
-        of_depth = []
-        for depth in unit.depths:
-            candidate = _with_unit(architecture, number, (unit.smallest_layer,) * depth)
-            for index in range(depth):
-                candidate = min(_with_other_layers(candidate, number, index, space), key=cost.of)
-            of_depth.append(candidate)
-        architecture = min(of_depth, key=cost.of)
-    return architecture
+        best = [
+            min((_cheapest_unit(_with_width(start, number, width), number, space, cost) for start in best), key=cost.of)
+            for width in unit.chosen_widths()
+        ]
+    return min(best, key=cost.of)
+
+
+def _cheapest_unit(architecture: Architecture, number: int, space: SearchSpace, cost: Cost) -> Architecture:
+    """Return the architecture with the cheapest layers in one unit."""
+    unit, of_depth = space.units[number], []
+    for depth in unit.depths:
+        candidate = _with_unit(architecture, number, (unit.smallest_layer,) * depth)
+        for index in range(depth):
+            candidate = min(_with_other_layers(candidate, number, index, space), key=cost.of)
+        of_depth.append(candidate)
+    return min(of_depth, key=cost.of)
 
 
 def distinct(draw: Callable[[], Architecture], count: int, known: Collection[Architecture]) -> list[Architecture]:
@@ -163,10 +173,12 @@ def distinct(draw: Callable[[], Architecture], count: int, known: Collection[Arc
 
 
 def _neighbours(architecture: Architecture, space: SearchSpace, rng: random.Random | None = None) -> Iterator[Architecture]:
-    """Yield every architecture with another resolution, with one unit less deep, or with one layer replaced; shuffled by ``rng``."""
-    sites = [(-1, -1)]  # the resolution; unit and -1: a depth
+    """Yield every architecture with another resolution, with one unit less deep or of another width, or with one layer replaced; shuffled
+    by ``rng``.
+    """
+    sites = [(-1, -1)]  # the resolution; unit and -1: a depth; unit and -2: a width
     for unit, layers in enumerate(architecture.units):
-        sites += [(unit, index) for index in range(-1, len(layers))]
+        sites += [(unit, index) for index in range(-2 if space.units[unit].widths else -1, len(layers))]
     if rng is not None:
         rng.shuffle(sites)
     for unit, index in sites:
@@ -179,6 +191,9 @@ def _neighbours(architecture: Architecture, space: SearchSpace, rng: random.Rand
 def _others(architecture: Architecture, unit: int, index: int, space: SearchSpace) -> Iterator[Architecture]:
     if unit < 0:
         yield from (replace(architecture, resolution=other) for other in space.resolutions if other != architecture.resolution)
+    elif index < -1:
+        widths = space.units[unit].widths
+        yield from (_with_width(architecture, unit, width) for width in widths if width != architecture.width(unit))
     elif index < 0:
         layers = architecture.units[unit]
         yield from (_with_unit(architecture, unit, layers[:depth]) for depth in space.units[unit].depths if depth < len(layers))
@@ -190,6 +205,12 @@ def _with_other_layers(architecture: Architecture, unit: int, index: int, space:
     layers = architecture.units[unit]
     for layer in space.units[unit].layers():
         yield _with_unit(architecture, unit, (*layers[:index], layer, *layers[index + 1 :]))
+
+
+def _with_width(architecture: Architecture, unit: int, width: int | None) -> Architecture:
+    """Return the architecture with another width of a unit; itself where that is no choice."""
+    widths = architecture.widths
+    return architecture if width is None else replace(architecture, widths=(*widths[:unit], width, *widths[unit + 1 :]))
 
 
 def _with_unit(architecture: Architecture, unit: int, layers: tuple[Layer, ...]) -> Architecture:

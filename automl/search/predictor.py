@@ -85,12 +85,14 @@ class Predictor:
 
 
 def one_hot(architecture: Architecture, space: SearchSpace) -> list[bool]:
-    """Return one flag for every resolution, and at every position of a layer one for every kernel and every expansion.
+    """Return one flag for every resolution and every width of a unit, and at every position of a layer one for every kernel and every
+    expansion.
 
     A layer that is absent has none of them.
     """
     flags = [architecture.resolution == resolution for resolution in space.resolutions]
-    for layers, unit in zip(architecture.units, space.units, strict=True):
+    for number, (layers, unit) in enumerate(zip(architecture.units, space.units, strict=True)):
+        flags += [architecture.width(number) == width for width in unit.widths]
         for index in range(unit.depths[-1]):
             layer = layers[index] if index < len(layers) else None
             flags += [layer is not None and layer.kernel == kernel for kernel in unit.kernels]

@@ -2,18 +2,26 @@
 
 import random
 
-from automl.spaces.space import Architecture, SearchSpace
+from automl.spaces.space import Architecture, SearchSpace, noted_widths
 from automl.spaces.units import Layer, UnitSpace
 
 
 def mutated(architecture: Architecture, space: SearchSpace, rng: random.Random, probability: float) -> Architecture:
-    """Return the architecture with each choice drawn anew with ``probability``: resolution, depths, kernels, expansions.
+    """Return the architecture with each choice drawn anew with ``probability``: resolution, widths, depths, kernels, expansions.
 
     A unit that becomes deeper gets random layers, one that becomes shallower loses its last ones. May return what it was given.
     """
     resolution = rng.choice(space.resolutions) if rng.random() < probability else architecture.resolution
-    units = (_mutated_unit(layers, unit, rng, probability) for layers, unit in zip(architecture.units, space.units, strict=True))
-    return Architecture(resolution, tuple(units))
+    units, widths = [], []
+    for number, (layers, unit) in enumerate(zip(architecture.units, space.units, strict=True)):
+        widths.append(_mutated_width(architecture.width(number), unit, rng, probability))
+        units.append(_mutated_unit(layers, unit, rng, probability))
+    return Architecture(resolution, tuple(units), noted_widths(widths))
+
+
+def _mutated_width(width: int | None, unit: UnitSpace, rng: random.Random, probability: float) -> int | None:
+    """Return another width, or the same; where there is no choice nothing is drawn."""
+    return rng.choice(unit.widths) if unit.widths and rng.random() < probability else width
 
 
 def _mutated_unit(layers: tuple[Layer, ...], unit: UnitSpace, rng: random.Random, probability: float) -> tuple[Layer, ...]:
@@ -27,11 +35,13 @@ def _mutated_unit(layers: tuple[Layer, ...], unit: UnitSpace, rng: random.Random
 
 
 def crossed(one: Architecture, other: Architecture, rng: random.Random) -> Architecture:
-    """Return a child: the resolution and each unit's depth from either parent, each layer from either parent that has it."""
+    """Return a child: the resolution and each unit's width and depth from either parent, each layer from either parent that has it."""
     resolution = rng.choice((one.resolution, other.resolution))
-    units = []
-    for mine, theirs in zip(one.units, other.units, strict=True):
+    units, widths = [], []
+    for number, (mine, theirs) in enumerate(zip(one.units, other.units, strict=True)):
+        width, their_width = one.width(number), other.width(number)
+        widths.append(width if width is None else rng.choice((width, their_width)))
         depth = len(rng.choice((mine, theirs)))
         layers = [rng.choice([unit[index] for unit in (mine, theirs) if index < len(unit)]) for index in range(depth)]
         units.append(tuple(layers))
-    return Architecture(resolution, tuple(units))
+    return Architecture(resolution, tuple(units), noted_widths(widths))

@@ -7,17 +7,17 @@ from automl.spaces.shapes import unit_sides
 from automl.spaces.space import SearchSpace
 
 
-def num_features(space: SearchSpace) -> int:
-    """Return how many channels the linear layer reads."""
-    return space.head_width or space.widths[-1]
+def num_features(space: SearchSpace, channels: int) -> int:
+    """Return how many channels the linear layer reads, where the last unit hands on ``channels``."""
+    return space.head_width or channels
 
 
-def head_macs(space: SearchSpace, resolution: int) -> int:
-    """Return the multiply-accumulates of one image in all but the searchable layers."""
+def head_macs(space: SearchSpace, resolution: int, channels: int) -> int:
+    """Return the multiply-accumulates of one image in all but the searchable layers, of which the last one hands on ``channels``."""
     height, width = unit_sides(space, resolution)[-1]
-    return height * width * space.widths[-1] * space.head_width + num_features(space) * space.num_classes
+    return height * width * channels * space.head_width + num_features(space, channels) * space.num_classes
 
 
-def head_num_weights(space: SearchSpace) -> int:
+def head_num_weights(space: SearchSpace, channels: int) -> int:
     """Return how many weights all but the searchable layers has, those of the normalisation among them."""
-    return (space.widths[-1] + 2) * space.head_width + (num_features(space) + 1) * space.num_classes
+    return (channels + 2) * space.head_width + (num_features(space, channels) + 1) * space.num_classes

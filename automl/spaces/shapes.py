@@ -1,13 +1,17 @@
 """The shape of every searchable layer of a supernet: one list, which the networks, their cost and their latency all follow.
 
+The list has each layer at its widest. Where units have a choice of widths, an architecture's layer is that layer ``narrowed``: fewer
+channels come in, or go on.
+
 No torch.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
-from automl.spaces.space import SearchSpace
-from automl.spaces.units import Activation, Layer, UnitSpace
+from automl.spaces.space import Architecture, SearchSpace
+from automl.spaces.units import Activation, Layer
 
 NUM_SHARED_UNITS = 3  # of stereo: they see both views
 _REDUCTION = 2  # of each unit's first layer
@@ -41,6 +45,12 @@ class LayerShape:
         """Return how many channels it expands to."""
         return self.spatial * expansion
 
+    def narrowed(self, channels_in: int, width: int) -> Self:
+        """Return the layer where so many channels come in, and so many go on: no more than here."""
+        if (channels_in, width) == (self.channels_in, self.width):
+            return self
+        return replace(self, channels_in=channels_in, spatial=channels_in if self.is_depthwise else self.spatial, width=width)
+
     def macs(self, layer: Layer, pixels: int) -> int:
         """Return the multiply-accumulates of one sample at ``pixels`` pixels of its output."""
         hidden = self.hidden(layer.expansion)
@@ -63,8 +73,13 @@ class BottleneckShape(LayerShape):
     filters before. Elsewhere a 1 x 1 convolution expands.
     """
 
-    squeezed: int  # channels that squeeze and excitation goes through; 0: there is none
+    squeezes: bool  # whether squeeze and excitation weighs its expanded channels
     activation: Activation
+
+    @property
+    def squeezed(self) -> int:
+        """Channels that squeeze and excitation goes through: a fourth of those that come in, in whole steps; 0: there is none."""
+        return -(-self.spatial // (_SQUEEZE * _SQUEEZE_STEP)) * _SQUEEZE_STEP if self.squeezes else 0
 
     @property
     def expands_apart(self) -> bool:
@@ -111,17 +126,35 @@ def layer_shapes(space: SearchSpace) -> Iterator[LayerShape]:
         for index in range(choices.depths[-1]):
             stride = _REDUCTION if index == 0 else 1
             if choices.is_bottleneck:
-                squeezed = _squeezed(spatial, choices)
                 yield BottleneckShape(
-                    unit, index, channels_in, spatial, choices.width, stride, views, squeezed=squeezed, activation=choices.activation
+                    unit,
+                    index,
+                    channels_in,
+                    spatial,
+                    choices.width,
+                    stride,
+                    views,
+                    squeezes=choices.squeezes,
+                    activation=choices.activation,
                 )
             else:
                 yield LayerShape(unit, index, channels_in, spatial, choices.width, stride, views)
             channels_in = spatial = choices.width
 
 
-def _squeezed(channels: int, choices: UnitSpace) -> int:
-    return -(-channels // (_SQUEEZE * _SQUEEZE_STEP)) * _SQUEEZE_STEP if choices.squeezes else 0
+def active_shapes(architecture: Architecture, space: SearchSpace) -> Iterator[tuple[LayerShape, Layer]]:
+    """Yield the shape of every layer of an architecture, in order, with its kernel and expansion."""
+    for shape in layer_shapes(space):
+        layers = architecture.units[shape.unit]
+        if shape.index < len(layers):
+            reads, makes = unit_read(shape), shape.unit
+            channels_in = (architecture.width(reads) if reads >= 0 else None) or shape.channels_in
+            yield shape.narrowed(channels_in, architecture.width(makes) or shape.width), layers[shape.index]
+
+
+def unit_read(shape: LayerShape) -> int:
+    """Return of which unit a layer's input comes: its own, for all layers but the first, or the one before; -1: it reads the image."""
+    return shape.unit if shape.index else shape.unit - 1
 
 
 def joined_channels(space: SearchSpace) -> int:

@@ -1,8 +1,9 @@
 """The search space of a supernet and the architectures in it: pure data, no torch.
 
-A gene is the text of one choice: ``r32`` (the resolution, and with it everything that every architecture has) or ``u2.1:k5e3``
-(unit 2, layer 1: kernel 5, expansion 3). An architecture is its active genes in order, so one network has one text; a unit's
-depth is the number of its layers that are named. The resolution is the height of what the network is fed.
+A gene is the text of one choice: ``r32`` (the resolution, and with it everything that every architecture has), ``u2:w24`` (unit 2 hands
+on 24 channels: named where a unit has a choice of widths, before its layers) or ``u2.1:k5e3`` (unit 2, layer 1: kernel 5, expansion 3).
+An architecture is its active genes in order, so one network has one text; a unit's depth is the number of its layers that are named. The
+resolution is the height of what the network is fed.
 """
 
 import hashlib
@@ -10,11 +11,11 @@ import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
-from automl.spaces.units import Layer, UnitSpace, units_alike
+from automl.spaces.units import Layer, UnitSpace, bottlenecks, units_alike
 from protocol.errors import UserError
 
 MAX_TEXT = 400  # a claim names architectures by their text (protocol.records.Claim)
@@ -23,6 +24,7 @@ MAX_CLASSES = 100_000
 _MAX_TRIES = 10_000  # of a sampling under a condition
 _RESOLUTION_GENE = re.compile(r"r([1-9][0-9]{0,3})")
 _FITTED = re.compile(r"([a-z]+-[a-z]+)-([13])x([1-9][0-9]{0,5})")
+_WIDTH_GENE = re.compile(r"u([1-9]):w([1-9][0-9]{0,3})")
 _LAYER_GENE = re.compile(r"u([1-9])\.([0-9]):k([1-9][0-9]?)e([1-9])")
 
 
@@ -32,11 +34,18 @@ class Architecture:
 
     resolution: int
     units: tuple[tuple[Layer, ...], ...]
+    widths: tuple[int | None, ...] = ()  # what each unit hands on, None where that is no choice; empty where it is one nowhere
 
     @property
     def genes(self) -> tuple[str, ...]:
         """Its active genes, in order."""
-        return (_resolution_gene(self.resolution), *(layer_gene(unit, index, layer) for unit, index, layer in self.layers()))
+        genes = [resolution_gene(self.resolution)]
+        for unit, layers in enumerate(self.units):
+            width = self.width(unit)
+            if width is not None:
+                genes.append(width_gene(unit, width))
+            genes += [layer_gene(unit, index, layer) for index, layer in enumerate(layers)]
+        return tuple(genes)
 
     @property
     def text(self) -> str:
@@ -48,6 +57,10 @@ class Architecture:
         """SHA-256 of the canonical form, in hex."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    def width(self, unit: int) -> int | None:
+        """Return the width that it chooses for a unit; None: that is no choice."""
+        return self.widths[unit] if self.widths else None
+
     def layers(self) -> Iterator[tuple[int, int, Layer]]:
         """Yield (unit, layer index, layer) for every active layer; units and layers count from 0."""
         for unit, layers in enumerate(self.units):
@@ -55,9 +68,10 @@ class Architecture:
                 yield unit, index, layer
 
     def to_json(self) -> str:
-        """Return it as JSON: resolution, and per unit the kernel and expansion of each layer."""
+        """Return it as JSON: resolution, and per unit the kernel and expansion of each layer, and its width if that is a choice."""
         units = [[{"kernel": layer.kernel, "expansion": layer.expansion} for layer in unit] for unit in self.units]
-        return json.dumps({"resolution": self.resolution, "units": units})
+        widths = {"widths": self.widths} if self.widths else {}
+        return json.dumps({"resolution": self.resolution, "units": units, **widths})
 
     @classmethod
     def from_json(cls, text: str, space: "SearchSpace") -> "Architecture":
@@ -69,7 +83,8 @@ class Architecture:
         try:
             value = json.loads(text)
             units = tuple(tuple(Layer(int(layer["kernel"]), int(layer["expansion"])) for layer in unit) for unit in value["units"])
-            architecture = cls(int(value["resolution"]), units)
+            widths = tuple(None if width is None else int(width) for width in value.get("widths", ()))
+            architecture = cls(int(value["resolution"]), units, widths)
         except (TypeError, KeyError, OverflowError, RecursionError) as error:
             raise ValueError(f"not an architecture: {error!r}") from error
         space.check(architecture)
@@ -87,16 +102,20 @@ class Architecture:
         if len(text) > MAX_TEXT:
             raise ValueError(f"an architecture's text has at most {MAX_TEXT} characters")
         units: list[list[Layer]] = [[] for _ in space.units]
+        widths: list[int | None] = [None for _ in space.units]
         first, *others = text.split(" ")
         resolution = _RESOLUTION_GENE.fullmatch(first)
         if resolution is None:
             raise ValueError(f"an architecture begins with its resolution, as in r{space.resolutions[-1]}, not with {first!r}")
         for gene in others:
-            match = _LAYER_GENE.fullmatch(gene)
+            match = _LAYER_GENE.fullmatch(gene) or _WIDTH_GENE.fullmatch(gene)
             if match is None or int(match[1]) > len(units):
                 raise ValueError(f"unknown gene {gene!r}")
-            units[int(match[1]) - 1].append(Layer(int(match[3]), int(match[4])))
-        architecture = cls(int(resolution[1]), tuple(map(tuple, units)))
+            if match.re is _WIDTH_GENE:
+                widths[int(match[1]) - 1] = int(match[2])
+            else:
+                units[int(match[1]) - 1].append(Layer(int(match[3]), int(match[4])))
+        architecture = cls(int(resolution[1]), tuple(map(tuple, units)), noted_widths(widths))
         space.check(architecture)
         if architecture.text != text:
             raise ValueError("not the canonical text of an architecture")
@@ -118,10 +137,18 @@ class SearchSpace:
     units: tuple[UnitSpace, ...]
     head_width: int = 0  # channels that a 1 x 1 convolution makes of the last unit's, before the mean; 0: there is none
 
+    def __post_init__(self) -> None:
+        if self.task == "stereo" and any(unit.widths for unit in self.units):
+            raise ValueError("what stereo has besides its units is made for one width of each")
+
     @property
     def widths(self) -> tuple[int, ...]:
-        """What each unit hands on."""
+        """What each unit hands on at most."""
         return tuple(unit.width for unit in self.units)
+
+    def widths_of(self, architecture: Architecture) -> tuple[int, ...]:
+        """Return what each unit of an architecture hands on."""
+        return tuple(architecture.width(number) or unit.width for number, unit in enumerate(self.units))
 
     def check(self, architecture: Architecture) -> None:
         """Refuse an architecture from outside.
@@ -133,6 +160,7 @@ class SearchSpace:
             raise ValueError(f"{self.name} has a resolution of {_choices(self.resolutions)}, not {architecture.resolution}")
         if len(architecture.units) != len(self.units):
             raise ValueError(f"{self.name} has {len(self.units)} units, not {len(architecture.units)}")
+        self._check_widths(architecture)
         for number, (unit, layers) in enumerate(zip(self.units, architecture.units, strict=True), 1):
             if len(layers) not in unit.depths:
                 raise ValueError(f"unit {number} of {self.name} has a depth of {_choices(unit.depths)}")
@@ -141,6 +169,18 @@ class SearchSpace:
                     f"a layer of unit {number} of {self.name} has a kernel of {_choices(unit.kernels)} "
                     f"and an expansion of {_choices(unit.expansions)}"
                 )
+
+    def _check_widths(self, architecture: Architecture) -> None:
+        if len(architecture.widths) not in (0, len(self.units)):
+            raise ValueError(f"{self.name} has {len(self.units)} units, and not {len(architecture.widths)} widths")
+        for number, unit in enumerate(self.units):
+            width = architecture.width(number)
+            if width not in unit.chosen_widths():
+                said = "which an architecture has to name" if width is None else f"not {width}"
+                choices = f"hands on {_choices(unit.widths)} channels, {said}" if unit.widths else "has no choice of widths"
+                raise ValueError(f"unit {number + 1} of {self.name} {choices}")
+        if architecture.widths != noted_widths(architecture.widths):
+            raise ValueError(f"{self.name} has no choice of widths")
 
     def restricted(
         self,
@@ -160,18 +200,20 @@ class SearchSpace:
         )
         return replace(self, resolutions=resolutions or self.resolutions, units=tuple(units))
 
-    def with_largest(self, *, kernels: int, depths: int, expansions: int) -> "SearchSpace":
+    def with_largest(self, *, kernels: int, depths: int, expansions: int, widths: int) -> "SearchSpace":
         """Return the part in which each unit has so many of its largest choices, or all where it has no more."""
-        units = (unit.with_largest(kernels=kernels, depths=depths, expansions=expansions) for unit in self.units)
+        units = (unit.with_largest(kernels=kernels, depths=depths, expansions=expansions, widths=widths) for unit in self.units)
         return replace(self, units=tuple(units))
 
     def largest(self) -> Architecture:
         """Return the architecture with every choice at its maximum."""
-        return Architecture(self.resolutions[-1], tuple((unit.largest_layer,) * unit.depths[-1] for unit in self.units))
+        widths = noted_widths(unit.chosen_widths()[-1] for unit in self.units)
+        return Architecture(self.resolutions[-1], tuple((unit.largest_layer,) * unit.depths[-1] for unit in self.units), widths)
 
     def smallest(self) -> Architecture:
         """Return the architecture with every choice at its minimum."""
-        return Architecture(self.resolutions[0], tuple((unit.smallest_layer,) * unit.depths[0] for unit in self.units))
+        widths = noted_widths(unit.chosen_widths()[0] for unit in self.units)
+        return Architecture(self.resolutions[0], tuple((unit.smallest_layer,) * unit.depths[0] for unit in self.units), widths)
 
     def sample(self, rng: random.Random, accept: Callable[[Architecture], bool] = lambda _: True) -> Architecture:
         """Return an architecture with every choice uniform; the same generator state gives the same one everywhere.
@@ -183,20 +225,19 @@ class SearchSpace:
         """
         for _ in range(_MAX_TRIES):
             resolution = rng.choice(self.resolutions)
-            architecture = Architecture(resolution, tuple(unit.sample(rng) for unit in self.units))
+            drawn = [(unit.sample_width(rng), unit.sample(rng)) for unit in self.units]
+            architecture = Architecture(resolution, tuple(layers for _, layers in drawn), noted_widths(width for width, _ in drawn))
             if accept(architecture):
                 return architecture
         raise ValueError(f"none of {_MAX_TRIES} random architectures of {self.name} was acceptable")
 
     def genes(self) -> tuple[str, ...]:
         """Return every gene there is."""
-        layers = (
-            layer_gene(number, index, layer)
-            for number, unit in enumerate(self.units)
-            for index in range(unit.depths[-1])
-            for layer in unit.layers()
-        )
-        return (*(_resolution_gene(resolution) for resolution in self.resolutions), *layers)
+        genes = [resolution_gene(resolution) for resolution in self.resolutions]
+        for number, unit in enumerate(self.units):
+            genes += [width_gene(number, width) for width in unit.widths]
+            genes += [layer_gene(number, index, layer) for index in range(unit.depths[-1]) for layer in unit.layers()]
+        return tuple(genes)
 
     def size(self) -> int:
         """Return how many architectures there are."""
@@ -205,19 +246,37 @@ class SearchSpace:
     def __iter__(self) -> Iterator[Architecture]:
         """Yield every architecture, each once; for spaces that are small enough."""
         units = [
-            [layers for depth in unit.depths for layers in itertools.product(list(unit.layers()), repeat=depth)] for unit in self.units
+            [
+                (width, layers)
+                for width in unit.chosen_widths()
+                for depth in unit.depths
+                for layers in itertools.product(list(unit.layers()), repeat=depth)
+            ]
+            for unit in self.units
         ]
         for resolution in self.resolutions:
             for chosen in itertools.product(*units):
-                yield Architecture(resolution, chosen)
+                yield Architecture(resolution, tuple(layers for _, layers in chosen), noted_widths(width for width, _ in chosen))
 
 
 def _choices(values: tuple[int, ...]) -> str:
     return " or ".join(map(str, values))
 
 
-def _resolution_gene(resolution: int) -> str:
+def noted_widths(chosen: Iterable[int | None]) -> tuple[int | None, ...]:
+    """Return the widths of an architecture's units as it has them: none where no unit has a choice."""
+    widths = tuple(chosen)
+    return widths if any(widths) else ()
+
+
+def resolution_gene(resolution: int) -> str:
+    """Return the gene of a resolution."""
     return f"r{resolution}"
+
+
+def width_gene(unit: int, width: int) -> str:
+    """Return the gene of a unit's width; units count from 0."""
+    return f"u{unit + 1}:w{width}"
 
 
 def layer_gene(unit: int, index: int, layer: Layer) -> str:
@@ -247,11 +306,11 @@ BASE = SearchSpace(
     num_disparities=0,
     stem_width=16,
     units=(  # the finer the map, the fewer choices: a layer costs most there, and gives least
-        UnitSpace(16, (1, 2), (3, 5), (1, 2), is_bottleneck=True),
-        UnitSpace(24, (1, 2, 3), (3, 5, 7), (3, 4, 6), is_bottleneck=True),
-        UnitSpace(40, (2, 3, 4), (3, 5, 7), (3, 4, 6), is_bottleneck=True, squeezes=True),
-        UnitSpace(104, (3, 4, 5, 6), (3, 5, 7), (3, 4, 6), is_bottleneck=True, squeezes=True, activation="hard-swish"),
-        UnitSpace(160, (2, 3, 4), (3, 5, 7), (3, 4, 6), is_bottleneck=True, squeezes=True, activation="hard-swish"),
+        bottlenecks((8, 16), (1, 2), kernels=(3, 5), expansions=(1, 2)),
+        bottlenecks((16, 24), (1, 2, 3)),
+        bottlenecks((32, 40), (2, 3, 4), squeezes=True),
+        bottlenecks((80, 96, 112), (3, 4, 5, 6), squeezes=True, activation="hard-swish"),
+        bottlenecks((128, 144, 160), (2, 3, 4), squeezes=True, activation="hard-swish"),
     ),
     head_width=960,
 )

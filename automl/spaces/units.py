@@ -20,13 +20,14 @@ class Layer:
 class UnitSpace:
     """The choices of one unit, each ascending, and what is fixed."""
 
-    width: int  # channels that it hands on
+    width: int  # channels that it hands on; the most, where it has a choice of ``widths``
     depths: tuple[int, ...]
     kernels: tuple[int, ...]
     expansions: tuple[int, ...]
     is_bottleneck: bool = False  # whether its layers' spatial convolutions work on the expanded channels; see ``automl.spaces.shapes``
     squeezes: bool = False  # whether its bottlenecks weigh their expanded channels by squeeze and excitation
     activation: Activation = "relu"
+    widths: tuple[int, ...] = ()  # what there is to choose from; none: it hands on ``width``, and no architecture says so
 
     @property
     def smallest_layer(self) -> Layer:
@@ -38,6 +39,10 @@ class UnitSpace:
         """The layer with every choice at its maximum."""
         return Layer(self.kernels[-1], self.expansions[-1])
 
+    def chosen_widths(self) -> tuple[int | None, ...]:
+        """Return every choice of a width as architectures have it: None alone where there is none."""
+        return self.widths or (None,)
+
     def layers(self) -> Iterator[Layer]:
         """Yield every choice of a layer."""
         for kernel in self.kernels:
@@ -47,19 +52,30 @@ class UnitSpace:
     def size(self) -> int:
         """Return how many choices of the whole unit there are."""
         choices = len(self.kernels) * len(self.expansions)
-        return sum(choices**depth for depth in self.depths)
+        of_layers: int = sum(choices**depth for depth in self.depths)
+        return len(self.chosen_widths()) * of_layers
+
+    def sample_width(self, rng: random.Random) -> int | None:
+        """Return a random width; None, and nothing drawn, where there is no choice."""
+        return rng.choice(self.widths) if self.widths else None
 
     def sample(self, rng: random.Random) -> tuple[Layer, ...]:
-        """Return the layers of a random choice: first the depth, then one layer after the other."""
+        """Return the layers of a random choice, whatever its width: first the depth, then one layer after the other."""
         return tuple(self.sample_layer(rng) for _ in range(rng.choice(self.depths)))
 
     def sample_layer(self, rng: random.Random) -> Layer:
         """Return a random choice of a layer: first the kernel, then the expansion."""
         return Layer(rng.choice(self.kernels), rng.choice(self.expansions))
 
-    def with_largest(self, *, kernels: int, depths: int, expansions: int) -> "UnitSpace":
-        """Return the unit with so many of its largest kernels, depths and expansions, or with all where it has no more."""
-        return replace(self, depths=self.depths[-depths:], kernels=self.kernels[-kernels:], expansions=self.expansions[-expansions:])
+    def with_largest(self, *, kernels: int, depths: int, expansions: int, widths: int) -> "UnitSpace":
+        """Return the unit with so many of its largest kernels, depths, expansions and widths, or with all where it has no more."""
+        return replace(
+            self,
+            depths=self.depths[-depths:],
+            kernels=self.kernels[-kernels:],
+            expansions=self.expansions[-expansions:],
+            widths=self.widths[-widths:],
+        )
 
 
 def units_alike(
@@ -67,3 +83,16 @@ def units_alike(
 ) -> tuple[UnitSpace, ...]:
     """Return units of these widths that all have the same choices."""
     return tuple(UnitSpace(width, depths, kernels, expansions) for width in widths)
+
+
+def bottlenecks(
+    widths: tuple[int, ...],
+    depths: tuple[int, ...],
+    *,
+    kernels: tuple[int, ...] = (3, 5, 7),
+    expansions: tuple[int, ...] = (3, 4, 6),
+    squeezes: bool = False,
+    activation: Activation = "relu",
+) -> UnitSpace:
+    """Return a unit of bottlenecks with a choice of these widths."""
+    return UnitSpace(widths[-1], depths, kernels, expansions, is_bottleneck=True, squeezes=squeezes, activation=activation, widths=widths)

@@ -5,8 +5,10 @@ Without torch: whoever only reads a log, and computes credits, needs no more. ``
 
 from functools import lru_cache
 
+from automl.spaces.prices import price_keys
 from automl.spaces.space import space_named
 from automl.training.schedule import Plan
+from protocol.errors import UserError
 from protocol.manifest import Manifest
 from protocol.rewards import architecture_cost
 
@@ -21,11 +23,17 @@ class AskedCourse:
 
         Raises:
             ValueError: a schedule that this version does not know.
-            UserError: a supernet that it does not know.
+            UserError: a supernet that it does not know, or knows with other choices.
         """
-        space_named(manifest.supernet)  # refuse an unknown one here, not at the first header
+        space = space_named(manifest.supernet)  # refuse an unknown one here, not at the first header
         self.plan = Plan.of(manifest)
         self._prices = manifest.cost_table()
+        has_widths = any(unit.widths for unit in space.units)
+        if has_widths and not all(key in self._prices for key in price_keys(space.largest())):
+            raise UserError(
+                f"the run trains a {manifest.supernet} whose choices are others than those that this version knows: "
+                "its units had no widths to choose from before; use the version that began the run"
+            )
         self._asked = lru_cache(_REMEMBERED)(self._costs)
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:

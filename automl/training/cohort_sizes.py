@@ -60,6 +60,9 @@ def _reducible(space: SearchSpace, architecture: Architecture) -> Iterator[_Choi
         yield -1, -1, "resolution"
     for unit, layers in enumerate(architecture.units):
         least = space.units[unit]
+        width = architecture.width(unit)
+        if width is not None and width > least.widths[0]:
+            yield unit, -1, "width"
         if len(layers) > least.depths[0]:
             yield unit, -1, "depth"
         for index, layer in enumerate(layers):
@@ -75,6 +78,10 @@ def _reduced(space: SearchSpace, architecture: Architecture, choice: _Choice) ->
     if what == "resolution":
         return replace(architecture, resolution=_before(space.resolutions, architecture.resolution))
     layers, choices = list(architecture.units[unit]), space.units[unit]
+    width = architecture.width(unit)
+    if what == "width" and width is not None:
+        widths = (*architecture.widths[:unit], _before(choices.widths, width), *architecture.widths[unit + 1 :])
+        return replace(architecture, widths=widths)
     if what == "depth":
         layers = layers[: _before(choices.depths, len(layers))]
     elif what == "kernel":

@@ -1,7 +1,7 @@
 """Which of the flat weights an architecture's subnet is made of: what a cohort that trains it has something to say about.
 
 Found by differentiating what the one slicing function returns (``automl.models.layers``), with every weight 1: the sum of all that the
-subnet uses grows with a weight if and only if the subnet uses it. What is not a searchable layer belongs to every architecture.
+subnet uses grows with a weight if and only if the subnet uses it. What is not among these weights belongs to every architecture.
 
 Shapes: N all weights of the supernet.
 """
@@ -58,18 +58,20 @@ def coverage_of(plan: Plan, round: int, cohort: str) -> NDArray[np.bool_] | None
 def _packed(supernet_name: str, architecture: Architecture) -> tuple[NDArray[np.uint8], int]:
     """Return the coverage, eight weights a byte, and N."""
     supernet = _of_ones(supernet_name)
-    searchable = {name: weight for name, weight in supernet.named_parameters() if name.startswith("units.")}
+    weights = dict(supernet.named_parameters())
     total = torch.zeros(())
     with torch.enable_grad():
         for used in supernet.searchable_weights_for(architecture):
             total = total + used.sum()
         # Not ``backward``: it would write into the supernet, which other threads may be using.
-        slopes = dict(zip(searchable, torch.autograd.grad(total, list(searchable.values()), allow_unused=True), strict=True))
+        slopes = dict(zip(weights, torch.autograd.grad(total, list(weights.values()), allow_unused=True), strict=True))
     covered_N = np.ones(supernet.num_weights, np.bool_)
     for name, (start, stop) in supernet.slices().items():
-        if name in slopes:
-            slope = slopes[name]
-            covered_N[start:stop] = False if slope is None else slope.flatten().numpy() != 0.0
+        slope = slopes[name]
+        if slope is not None:
+            covered_N[start:stop] = slope.flatten().numpy() != 0.0
+        elif name.startswith("units."):
+            covered_N[start:stop] = False
     return np.packbits(covered_N), covered_N.size
 
 

@@ -6,7 +6,8 @@ Two schedules:
 - *shrinking*, progressive shrinking (arXiv:1908.09791, section 3.2): first the full network alone, at every resolution; then smaller
   kernels join, then smaller depths, then smaller widths, a choice at a time. Each of these phases has the sandwich of the part of the
   space that it has reached, learns from the state that ended the full phase too (the teacher), and has a rate that rises and falls of
-  its own. Before the widths shrink, channels are sorted by importance (``automl.training.sorting``).
+  its own. Widths are those inside a layer, expansions, and those that units hand on, where they have a choice. Before they shrink, channels
+  are sorted by importance (``automl.training.sorting``).
 
 Data-parallel trains four architectures each round; with several local steps four for each of them, up to eight times, so that there are as
 many random ones. Model-parallel trains one per cohort and round, so a cohort goes through the four roles in four rounds. A cohort whose
@@ -150,13 +151,15 @@ class Plan:
 
 def _shrinking(space: SearchSpace, num_rounds: int) -> list[Phase]:
     """Return the phases of progressive shrinking; each has a round at least, as long as there are rounds."""
-    kernels, depths, expansions = (
-        max(len(choices) for choices in each) for each in zip(*((u.kernels, u.depths, u.expansions) for u in space.units), strict=True)
+    kernels, depths, widths = (
+        max(map(len, each))
+        for each in zip(*((u.kernels, u.depths, max(u.expansions, u.widths, key=len)) for u in space.units), strict=True)
     )
-    parts = [("full", space.with_largest(kernels=1, depths=1, expansions=1))]
-    parts.append(("kernel", space.with_largest(kernels=kernels, depths=1, expansions=1)))
-    parts += [("depth", space.with_largest(kernels=kernels, depths=count, expansions=1)) for count in range(2, depths + 1)]
-    parts += [("width", space.with_largest(kernels=kernels, depths=depths, expansions=count)) for count in range(2, expansions + 1)]
+    parts = [("full", space.with_largest(kernels=1, depths=1, expansions=1, widths=1))]
+    parts.append(("kernel", space.with_largest(kernels=kernels, depths=1, expansions=1, widths=1)))
+    parts += [("depth", space.with_largest(kernels=kernels, depths=count, expansions=1, widths=1)) for count in range(2, depths + 1)]
+    for count in range(2, widths + 1):
+        parts.append(("width", space.with_largest(kernels=kernels, depths=depths, expansions=count, widths=count)))
     steps = [name for name, _ in parts]
     phases: list[Phase] = []
     last, percent = 0, 0.0

@@ -185,8 +185,10 @@ class Trainer:
             memory: what the exchange had left then; None: nothing is coded, or this is the first state.
 
         Raises:
-            ValueError: the teacher is another one, or the memory is of other cohorts.
+            ValueError: the state is of another network, the teacher another one, or the memory of other cohorts.
         """
+        if state.parameters.numel() != self._worker.num_weights:
+            raise ValueError(f"the state has {state.parameters.numel()} weights, and {self.plan.supernet} has {self._worker.num_weights}")
         if state.teacher and (teacher is None or state_digest(teacher) != state.teacher):
             raise ValueError("the state learns from another teacher than the one given")
         if memory is not None:

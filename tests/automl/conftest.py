@@ -12,6 +12,7 @@ from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.space import STEREO_TINY, TINY, space_named
+from tests.automl.narrow import FIXED, NARROW, WIDENED, register
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -47,6 +48,33 @@ def supernet() -> Classifier:
 def base() -> Classifier:
     """The base classifier of 10 classes in general position."""
     classifier = Classifier(space_named("classifier-base-3x10"))
+    in_general_position(classifier)
+    return classifier
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> Classifier:
+    """A small classifier whose units have widths to choose from, in general position."""
+    register(monkeypatch)
+    classifier = Classifier(NARROW)
+    in_general_position(classifier)
+    return classifier
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> Classifier:
+    """The same where each unit has the largest of these widths, and no choice."""
+    register(monkeypatch)
+    classifier = Classifier(FIXED)
+    in_general_position(classifier)
+    return classifier
+
+
+@pytest.fixture
+def widened(monkeypatch: pytest.MonkeyPatch) -> Classifier:
+    """The same with a wide head."""
+    register(monkeypatch)
+    classifier = Classifier(WIDENED)
     in_general_position(classifier)
     return classifier
 

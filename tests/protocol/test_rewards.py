@@ -36,6 +36,42 @@ def test_a_gene_that_is_only_priced_after_a_first_one_has_no_price_alone_or_afte
         architecture_cost("r32 u0.0:k3e2 u0.0:k3e2", costs)
 
 
+WIDTHS = {
+    "r32": 1,
+    "r32 u2:w8": 2,
+    "r32 u1:w8 u1.0:k3": 4,
+    "r32 u1:w8 u2:w8 u2.0:k3": 8,
+    "r32 u2:w8 u2.1:k3": 16,
+    "r32 u2:w8 u3.0:k3": 32,
+    "r32 u3.1:k3": 64,
+    "u4.0:k3": 128,
+}
+
+
+def test_what_a_gene_costs_may_depend_on_the_last_two_widths() -> None:
+    assert architecture_cost("r32 u1:w8 u1.0:k3 u2:w8 u2.0:k3 u2.1:k3 u3.0:k3 u3.1:k3 u4.0:k3", WIDTHS) == 2 + 4 + 8 + 16 + 32 + 64 + 128
+    assert architecture_cost("r32 u2:w8 u2.1:k3", WIDTHS) == 2 + 16
+    assert architecture_cost("r32 u1:w8 u1.0:k3", WIDTHS) == 1 + 4  # the last width prices nothing with the resolution
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("r32 u1:w16 u1.0:k3", "no price"),
+        ("r32 u1.0:k3", "no price"),
+        ("r32 u1.0:k3 u1:w8", "no price"),  # a width counts for what stands after it
+        ("r32 u1:w8 u2:w16 u2.0:k3", "no price"),
+        ("r32 u1:w8 u1:w8 u1.0:k3", "two genes"),
+        ("r32 u1:w8 u1.0:k3 u3:w8 u3.1:k3", "'u3:w8', which prices nothing"),
+        ("r32 u9:w1", "'u9:w1', which prices nothing"),
+        ("u1:w8", "no price"),
+    ],
+)
+def test_a_width_that_prices_nothing_and_a_gene_without_its_width_are_refused(text: str, said: str) -> None:
+    with pytest.raises(LedgerError, match=said):
+        architecture_cost(text, WIDTHS)
+
+
 @given(st.data())
 def test_a_table_with_a_price_for_each_first_gene_adds_up_like_any_other(data: st.DataObject) -> None:
     firsts, places, kinds = ("r32", "r48"), ("u0.0", "u0.1", "u1.0"), ("k3e2", "k5e3")

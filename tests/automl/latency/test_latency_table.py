@@ -13,27 +13,33 @@ from hypothesis import strategies as st
 
 from automl.commands.profile import profile as profile_command
 from automl.latency.correction import fitted_table
-from automl.latency.profiler import FixedPart, profile, table_parts
+from automl.latency.profiler import FixedPart, LayerPart, profile, table_parts
 from automl.latency.table import MAX_BYTES, ONNXRUNTIME, Accuracy, Conditions, LatencyTable
 from automl.latency.visits import Effort
 from automl.spaces.cost import cost_table
 from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
 from protocol.errors import EncodingError, UserError
+from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED, register
 
 ONCE = Effort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
 CONDITIONS = Conditions("cpu", "some processor", 1, "fp32", 1, "2.15.0")
 ACCURACY = Accuracy(4, 4, 0.05, 0.1, 0.9)
 
 
-def made_up(space: SearchSpace, offset: float = 0.25, factor: float = 1.5) -> LatencyTable:
+def made_up(space: SearchSpace, offset: float = 0.25, factor: float = 1.5, seed: int = 1) -> LatencyTable:
     """Return a table with a random price for every gene."""
-    rng = random.Random(1)
+    rng = random.Random(seed)
     entries = {key: rng.uniform(0.1, 2.0) for key, _ in cost_table(space)}
     return LatencyTable(space.name, CONDITIONS, entries, offset, factor, ACCURACY)
 
 
 def small(space: SearchSpace) -> SearchSpace:
     return space.restricted(resolutions=space.resolutions[:1], kernels=(3,), depths=(1,), expansions=space.units[0].expansions[:2])
+
+
+@pytest.fixture(autouse=True)
+def _narrow_spaces_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
 
 
 def test_the_latency_of_an_architecture_is_the_corrected_sum_over_its_genes() -> None:
@@ -53,13 +59,19 @@ def test_the_minimum_is_that_of_all_architectures(depths: tuple[int, ...]) -> No
     assert table.minimum_ms(space) == pytest.approx(min(table.latency_ms(architecture) for architecture in space), rel=1e-12)
 
 
+def test_the_minimum_of_several_widths_is_that_of_all_architectures() -> None:
+    for seed in range(20):
+        table = made_up(SMALL_NARROW, seed=seed)
+        assert table.minimum_ms(SMALL_NARROW) == pytest.approx(min(map(table.latency_ms, SMALL_NARROW)), rel=1e-12)
+
+
 def test_the_minimum_of_the_whole_space_is_below_every_sample() -> None:
     table = made_up(BASE)
     least = table.minimum_ms(BASE)
     assert all(table.latency_ms(BASE.sample(random.Random(index))) >= least for index in range(200))
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW], ids=lambda space: space.name)
 def test_a_table_survives_its_bytes_and_its_file(space: SearchSpace, tmp_path: Path) -> None:
     table = made_up(space)
     assert LatencyTable.from_bytes(table.to_bytes()) == table
@@ -160,12 +172,12 @@ def test_a_file_that_is_no_table_is_the_users_error(tmp_path: Path) -> None:
         made_up(TINY).save(tmp_path / "no" / "table.json")
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, STEREO_TINY], ids=lambda space: space.name)
 def test_every_key_has_a_part_and_equal_layers_have_one_in_common(space: SearchSpace) -> None:
     parts = table_parts(space)
     assert list(parts) == [key for key, _ in cost_table(space)]
     for resolution in space.resolutions:
-        assert parts[f"r{resolution}"] == FixedPart(resolution)
+        assert parts[f"r{resolution}"] == FixedPart(resolution, space.widths[-1])
         unit = space.units[0]
         genes = [layer_gene(0, index, unit.smallest_layer) for index in range(unit.depths[-1])]
         layers = [parts[f"r{resolution} {gene}"] for gene in genes]
@@ -173,7 +185,27 @@ def test_every_key_has_a_part_and_equal_layers_have_one_in_common(space: SearchS
         assert len(set(layers[1:])) == 1
 
 
-@pytest.mark.parametrize("space", [small(TINY), small(STEREO_TINY)], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [BASE, NARROW], ids=lambda space: space.name)
+def test_layers_between_the_same_widths_have_one_part_in_common_and_others_do_not(space: SearchSpace) -> None:
+    parts = table_parts(space)
+    assert list(parts) == [key for key, _ in cost_table(space)]
+    first = f"r{space.resolutions[0]}"
+    narrow, wide = space.units[-1].widths[0], space.units[-1].widths[-1]
+    assert parts[f"{first} u5:w{narrow}"] == FixedPart(space.resolutions[0], narrow) != parts[f"{first} u5:w{wide}"]
+    layer = layer_gene(0, 0, space.units[4].smallest_layer).partition(":")[2]
+    of_width = {
+        width: [parts[f"{first} u5:w{width} u5.{index}:{layer}"] for index in range(1, space.units[4].depths[-1])]
+        for width in (narrow, wide)
+    }
+    assert all(len(set(each)) == 1 for each in of_width.values())
+    assert of_width[narrow][0] != of_width[wide][0]
+    shapes = [part.shape for part in (of_width[narrow][0], of_width[wide][0]) if isinstance(part, LayerPart)]
+    assert [(shape.channels_in, shape.width) for shape in shapes] == [(narrow, narrow), (wide, wide)]
+    entering = {parts[f"{first} u4:w{a} u5:w{b} u5.0:{layer}"] for a in space.units[3].widths for b in space.units[4].widths}
+    assert len(entering) == len(space.units[3].widths) * len(space.units[4].widths)
+
+
+@pytest.mark.parametrize("space", [small(TINY), small(STEREO_TINY), small(WIDENED)], ids=lambda space: space.name)
 def test_a_profile_prices_every_gene(space: SearchSpace) -> None:
     before = torch.random.get_rng_state()
     heard: list[tuple[int, int]] = []

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from automl.models.bottleneck import ElasticBottleneck, ElasticGate
 from automl.models.classifier import Classifier
-from automl.models.layers import ElasticBatchNorm, first_of_blocks
+from automl.models.layers import ElasticBatchNorm, first, first_of_blocks
 from automl.spaces.space import Architecture, space_named
 from tests.automl.models.test_supernet import Strides, gradient
 
@@ -52,7 +52,7 @@ def reference_logits(supernet: Classifier, x: Tensor, architecture: Architecture
                 flat = kernels[:, :, 1:-1, 1:-1].reshape(hidden, -1, size * size)
                 kernels = torch.einsum("oif,gf->oig", flat, transform).reshape(hidden, -1, size, size)
         if index == 0 and unit > 0:  # each channel in has filters of its own, of which the first ones are used
-            of_each = hidden // channels
+            of_each = hidden // layer.shape.channels_in
             used = torch.tensor([channel * of_each + number for channel in range(channels) for number in range(chosen.expansion)])
             y = torch.cat([spatial(x[:, [use // of_each]], kernels[use : use + 1], stride=2) for use in used.tolist()], 1)
         elif index == 0:
@@ -60,20 +60,22 @@ def reference_logits(supernet: Classifier, x: Tensor, architecture: Architecture
             y = spatial(x, kernels[used], stride=2)
         else:
             used = torch.arange(channels * chosen.expansion)
-            y = act(normalised(F.conv2d(x, layer.expand[used]), layer.expand_norm, used))
+            y = act(normalised(F.conv2d(x, layer.expand[used][:, :channels]), layer.expand_norm, used))
             y = spatial(y, kernels[used], groups=len(used))
         y = act(normalised(y, layer.spatial_norm, used))
         assert (layer.gate is not None) == (unit >= 2)
         if layer.gate is not None:
-            squeezed = torch.relu(y.mean((2, 3)) @ layer.gate.squeeze[:, used, 0, 0].T + layer.gate.squeeze_bias)
-            excited = squeezed @ layer.gate.excite[used, :, 0, 0].T + layer.gate.excite_bias[used]
+            count = {32: 8, 40: 16, 24: 8, 16: 8, 80: 24, 96: 24, 112: 32, 128: 32, 144: 40, 160: 40}[channels]  # a fourth, in steps of 8
+            squeezed = torch.relu(y.mean((2, 3)) @ layer.gate.squeeze[:count, used, 0, 0].T + layer.gate.squeeze_bias[:count])
+            excited = squeezed @ layer.gate.excite[used, :count, 0, 0].T + layer.gate.excite_bias[used]
             y = y * ((excited + 3).clamp(0, 6) / 6)[:, :, None, None]
-        y = normalised(F.conv2d(y, layer.project[:, used]), layer.project_norm, torch.arange(layer.shape.width))
+        width = SPACE.widths_of(architecture)[unit]
+        y = normalised(F.conv2d(y, layer.project[:width, used]), layer.project_norm, torch.arange(width))
         x = x + y if index else y
     assert supernet.widening is not None
     norm = supernet.widening.norm
     assert isinstance(norm, ElasticBatchNorm)
-    x = hard_swish(normalised(F.conv2d(x, supernet.widening.widen.weight), norm, torch.arange(SPACE.head_width)))
+    x = hard_swish(normalised(F.conv2d(x, supernet.widening.widen.weight[:, : x.shape[1]]), norm, torch.arange(SPACE.head_width)))
     return F.linear(x.mean((2, 3)), supernet.head_weight, supernet.head_bias)
 
 
@@ -99,8 +101,12 @@ def test_gradients_of_bottlenecks_are_zero_outside_the_active_slices_and_only_th
                 assert all(not gradient(parameter).any() for parameter in layer.parameters())
                 continue
             widest = layer.project.shape[1]
+            width = SPACE.widths_of(architecture)[unit if index else unit - 1] if unit + index else 16
             is_used = torch.zeros(layer.shape.blocks, widest // layer.shape.blocks, dtype=torch.bool)
-            is_used[:, : layer.shape.hidden(active[unit, index].expansion) // layer.shape.blocks] = True
+            if layer.shape.blocks > 1:
+                is_used[:width, : active[unit, index].expansion] = True
+            else:
+                is_used[:, : width * active[unit, index].expansion] = True
             is_used = is_used.flatten()
             for names, dim in zip(layer.expanded_parts(), (0, 1), strict=True):
                 for name in names:
@@ -128,12 +134,26 @@ def test_a_smaller_part_has_the_first_ones_of_each_block() -> None:
     assert first_of_blocks(weight.view(2, 6), 4, 2, dim=1).tolist() == [[0, 1, 3, 4], [6, 7, 9, 10]]
 
 
+def test_a_smaller_part_of_the_first_blocks_leaves_the_last_blocks_out() -> None:
+    weight = torch.arange(12)
+    assert first_of_blocks(weight, 4, 3, active=2).tolist() == [0, 1, 4, 5]
+    assert first_of_blocks(weight, 8, 3, active=2).tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert first_of_blocks(weight.view(2, 6), 2, 2, dim=1, active=1).tolist() == [[0, 1], [6, 7]]
+
+
+def test_the_first_weights_are_taken_where_they_lie() -> None:
+    weight = torch.arange(12)
+    for part in (first(weight, 8), first(weight, 12), first_of_blocks(weight, 8, 3, active=2), first_of_blocks(weight, 12, 3)):
+        assert part.data_ptr() == weight.data_ptr()
+
+
 def test_at_the_start_a_gate_weighs_all_channels_alike() -> None:
     supernet = Classifier(SPACE)
     supernet.initialise(torch.Generator().manual_seed(3))
     gates = [module for module in supernet.modules() if isinstance(module, ElasticGate)]
     assert len(gates) == 4 + 6 + 4
     x_BEHW = torch.rand(2, gates[0].excite.shape[0], 3, 3)
+    first_squeezing = layer_of(supernet, 2, 0).shape
     with torch.no_grad():
-        assert torch.equal(gates[0](x_BEHW), x_BEHW / 2)
+        assert torch.equal(gates[0](x_BEHW, first_squeezing), x_BEHW / 2)
         assert gates[0].squeeze.any()

@@ -14,15 +14,19 @@ from automl.models.layers import ElasticBatchNorm
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.cost import macs, num_weights
-from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
+from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace, noted_widths
 from automl.spaces.units import Layer
+from tests.automl.narrow import NARROW, WIDENED
 
 
 def extremes(space: SearchSpace) -> Iterable[Architecture]:
     """Every combination of the smallest and the largest choices."""
-    for resolution, depth, kernel, expansion in dict.fromkeys(product((0, -1), repeat=4)):
+    found = []
+    for resolution, depth, kernel, expansion, width in product((0, -1), repeat=5):
         layers = ((Layer(unit.kernels[kernel], unit.expansions[expansion]),) * unit.depths[depth] for unit in space.units)
-        yield Architecture(space.resolutions[resolution], tuple(layers))
+        widths = noted_widths(unit.chosen_widths()[width] for unit in space.units)
+        found.append(Architecture(space.resolutions[resolution], tuple(layers), widths))
+    return dict.fromkeys(found)
 
 
 def some(space: SearchSpace, count: int) -> list[Architecture]:
@@ -63,7 +67,29 @@ def test_the_extracted_base_classifier_computes_the_same_bits_as_the_supernet(ba
         assert_equal_bits(base, architecture)
 
 
-@pytest.mark.parametrize("which", ["supernet", "base", "stereo"])
+@pytest.mark.parametrize("which", ["narrow", "widened"])
+def test_the_extracted_classifier_of_any_widths_computes_the_same_bits_as_the_supernet(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    for architecture in some(supernet.space, 30):
+        assert_equal_bits(supernet, architecture)
+
+
+@torch.no_grad()
+def test_at_the_largest_widths_it_is_the_network_of_a_space_without_a_choice_whose_weights_lie_in_the_same_order(
+    narrow: Classifier, fixed: Classifier
+) -> None:
+    assert narrow.slices() == fixed.slices()
+    fixed.load(narrow.flat_weights_N)
+    for architecture in few(fixed.space):
+        x_BCHW = inputs(fixed.space, architecture, 3)
+        widest = replace(architecture, widths=narrow.space.largest().widths)
+        narrow.space.check(widest)
+        assert torch.equal(narrow(x_BCHW, widest), fixed(x_BCHW, architecture))
+        assert macs(widest, narrow.space) == macs(architecture, fixed.space)
+        assert num_weights(widest, narrow.space) == num_weights(architecture, fixed.space)
+
+
+@pytest.mark.parametrize("which", ["supernet", "base", "stereo", "narrow", "widened"])
 def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Supernet = request.getfixturevalue(which)
     space = supernet.space
@@ -75,7 +101,7 @@ def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request
         assert sum(parameter.numel() for parameter in plain.parameters()) == num_weights(architecture, space)
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW, WIDENED], ids=lambda space: space.name)
 def test_macs_grow_with_every_gene(space: SearchSpace) -> None:
     rng = random.Random("monotone")
     for _ in range(30):
@@ -89,6 +115,11 @@ def larger_by_one_choice(architecture: Architecture, space: SearchSpace) -> Iter
     for resolution in space.resolutions:
         if resolution > architecture.resolution:
             yield replace(architecture, resolution=resolution)
+    for unit, choices in enumerate(space.units):
+        width = architecture.width(unit)
+        for wider in choices.widths:
+            if width is not None and wider > width:
+                yield replace(architecture, widths=(*architecture.widths[:unit], wider, *architecture.widths[unit + 1 :]))
     for unit, index, layer in architecture.layers():
         choices = space.units[unit]
         others = [Layer(kernel, layer.expansion) for kernel in choices.kernels if kernel > layer.kernel]
@@ -120,7 +151,7 @@ def test_an_extracted_network_has_weights_and_statistics_of_its_own(supernet: Cl
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("which", ["supernet", "base"])
+@pytest.mark.parametrize("which", ["supernet", "base", "narrow", "widened"])
 def test_the_largest_architecture_uses_every_weight_but_the_kernels_transforms(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Classifier = request.getfixturevalue(which)
     whole = supernet.extract(supernet.space.largest())

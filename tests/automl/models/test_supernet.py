@@ -13,6 +13,7 @@ from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial,
 from automl.models.networks import build
 from automl.spaces.shapes import layer_shapes
 from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
+from tests.automl.narrow import NARROW
 
 FULL_SIZE = TINY.restricted(resolutions=(32,))
 ARCHITECTURES = [FULL_SIZE.largest(), FULL_SIZE.smallest(), *(FULL_SIZE.sample(random.Random(index)) for index in range(3))]
@@ -167,7 +168,7 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generat
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW], ids=lambda space: space.name)
 def test_at_the_start_a_residual_layer_hands_on_what_it_reads_so_depth_makes_no_difference(space: SearchSpace) -> None:
     supernet = build(space)
     supernet.initialise(torch.Generator().manual_seed(3))

@@ -39,8 +39,13 @@ class UnevenTable:
 
     def latency_ms(self, architecture: Architecture) -> float:
         r = architecture.resolution
-        layers = [(r, unit, index, layer.kernel, layer.expansion) for unit, index, layer in architecture.layers()]
-        return sum(map(self._price, layers), self._price((r,)))
+        layers = []
+        for unit, index, layer in architecture.layers():
+            channels_in = architecture.width(unit if index or not unit else unit - 1)
+            widths = () if not architecture.widths else (channels_in or 0, architecture.width(unit) or 0)
+            layers.append((r, unit, index, layer.kernel, layer.expansion, *widths))
+        last = architecture.width(len(architecture.units) - 1)
+        return sum(map(self._price, layers), self._price((r,) if last is None else (r, last)))
 
     def _price(self, key: Key) -> float:
         if key not in self._prices:

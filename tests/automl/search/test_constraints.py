@@ -1,5 +1,6 @@
 import random
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from automl.search.constraints import Constraint, Cost, Region, cheapest
 from automl.spaces.space import TINY, Architecture
 from protocol.errors import UserError
+from tests.automl.narrow import SMALL_NARROW
 from tests.automl.search.synthetic import SMALL, latency_of, macs_of, weights_of
 
 WHOLE = list(SMALL)
@@ -22,6 +24,30 @@ def feasible(constraints: list[Constraint]) -> list[Architecture]:
 @pytest.mark.parametrize("cost", [MACS, WEIGHTS, *map(latency_of, range(20))])
 def test_the_cheapest_architecture_is_what_brute_force_finds(cost: Cost) -> None:
     assert cost.of(cheapest(SMALL, cost)) == pytest.approx(min(map(cost.of, WHOLE)), rel=1e-12)
+
+
+@pytest.mark.parametrize("cost", [macs_of(SMALL_NARROW), weights_of(SMALL_NARROW), *map(latency_of, range(20))])
+def test_the_cheapest_architecture_of_several_widths_is_what_brute_force_finds(cost: Cost) -> None:
+    assert cost.of(cheapest(SMALL_NARROW, cost)) == pytest.approx(min(map(cost.of, SMALL_NARROW)), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_region_of_several_widths_is_sampled_and_returned_to(seed: int) -> None:
+    cost, rng = latency_of(seed), random.Random(seed)
+    costs = sorted(map(cost.of, SMALL_NARROW))
+    region = Region(SMALL_NARROW, [Constraint(cost, costs[len(costs) // 50])])
+    found = [*region.sample_new(10, rng), *(region.repaired(SMALL_NARROW.sample(rng), rng) for _ in range(20))]
+    assert all(each in region for each in found)
+    assert len({each.widths for each in found}) > 1
+
+
+def test_a_repair_may_change_a_width_alone() -> None:
+    cost = macs_of(SMALL_NARROW)
+    narrowest = replace(SMALL_NARROW.largest(), widths=SMALL_NARROW.smallest().widths)
+    part = SMALL_NARROW.restricted(resolutions=(32,)).with_largest(kernels=1, depths=1, expansions=1, widths=3)
+    repaired = Region(part, [Constraint(cost, cost.of(narrowest))]).repaired(part.largest(), random.Random(0))
+    assert repaired.widths != part.largest().widths
+    assert cost.of(repaired) <= cost.of(narrowest)
 
 
 def test_the_smallest_architecture_has_the_fewest_macs_and_weights() -> None:

@@ -7,6 +7,7 @@ from automl.ranks import rank_correlation
 from automl.search.evolution import MIN_SAMPLES
 from automl.search.predictor import Predictor, one_hot
 from automl.spaces.space import BASE, TINY
+from tests.automl.narrow import SMALL_NARROW
 from tests.automl.search.synthetic import score_of
 
 
@@ -48,3 +49,9 @@ def test_different_architectures_have_different_flags() -> None:
     flags = {tuple(one_hot(architecture, TINY)) for architecture in architectures}
     assert len(flags) == len(architectures)
     assert sum(one_hot(TINY.smallest(), TINY)) == 1 + 2 * len(TINY.widths)
+
+
+def test_widths_have_flags_where_there_is_a_choice() -> None:
+    flags = {tuple(one_hot(architecture, SMALL_NARROW)) for architecture in SMALL_NARROW}
+    assert len(flags) == SMALL_NARROW.size()
+    assert {len(each) for each in flags} == {2 + 2 + 2 * (1 + 2) + 2 * (1 + 1) + 3 + (2 + 1)}

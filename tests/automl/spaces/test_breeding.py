@@ -6,16 +6,24 @@ import pytest
 from automl.spaces.breeding import crossed, mutated
 from automl.spaces.space import BASE, STEREO_BASE, STEREO_TINY, TINY, SearchSpace
 from automl.spaces.units import units_alike
+from tests.automl.narrow import NARROW, SMALL_NARROW
 
 SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
-SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE]
+SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE, NARROW]
 
 
-def test_a_mutation_changes_nothing_at_probability_zero_and_reaches_everything_at_one() -> None:
-    start = SMALL.largest()
-    assert mutated(start, SMALL, random.Random(0), 0.0) == start
-    reached = {mutated(start, SMALL, random.Random(index), 1.0).text for index in range(2000)}
-    assert reached == {architecture.text for architecture in SMALL}
+@pytest.mark.parametrize("space", [SMALL, SMALL_NARROW], ids=["one width", "several"])
+def test_a_mutation_changes_nothing_at_probability_zero_and_reaches_everything_at_one(space: SearchSpace) -> None:
+    start = space.largest()
+    assert mutated(start, space, random.Random(0), 0.0) == start
+    reached = {mutated(start, space, random.Random(index), 1.0).text for index in range(4000)}
+    assert reached == {architecture.text for architecture in space}
+
+
+def test_a_child_has_widths_of_both_parents() -> None:
+    one, other = NARROW.largest(), NARROW.smallest()
+    children = {crossed(one, other, random.Random(index)).widths for index in range(200)}
+    assert children == {(a, None, b, c, d) for a in (8, 16) for b in (8, 24) for c in (8, 16) for d in (24, 40)}
 
 
 def test_a_small_probability_changes_a_small_part() -> None:

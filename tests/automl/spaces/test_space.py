@@ -1,5 +1,6 @@
 import hashlib
 import itertools
+import json
 import random
 import subprocess
 import sys
@@ -10,10 +11,11 @@ import pytest
 from automl.spaces.space import BASE, MAX_TEXT, STEREO_BASE, STEREO_TINY, TINY, Architecture, SearchSpace, fitted_name, space_named
 from automl.spaces.units import Layer, UnitSpace, units_alike
 from protocol.errors import UserError
+from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
 
 JSON = TINY.largest().to_json()
 SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
-SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE]
+SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE, NARROW, WIDENED]
 
 
 def sampled(count: int, space: SearchSpace = TINY) -> list[Architecture]:
@@ -39,6 +41,56 @@ def test_every_text_fits_a_claim_and_has_only_known_genes(space: SearchSpace) ->
     for architecture in [space.largest(), space.smallest(), *sampled(50, space)]:
         assert set(architecture.genes) <= known
         assert Architecture.parse(architecture.text, space) == architecture
+        assert Architecture.from_json(architecture.to_json(), space) == architecture
+
+
+def test_a_width_is_named_before_its_units_layers_where_there_is_a_choice() -> None:
+    smallest = "r32 u1:w8 u1.0:k3e1 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2"
+    assert NARROW.smallest().text == smallest
+    assert json.loads(NARROW.smallest().to_json())["widths"] == [8, None, 8, 8, 24]
+    assert NARROW.widths_of(NARROW.smallest()) == (8, 16, 8, 8, 24)
+    assert NARROW.widths_of(NARROW.largest()) == NARROW.widths == (16, 16, 24, 16, 40)
+    assert "widths" not in json.loads(JSON)
+
+
+@pytest.mark.parametrize(
+    ("genes", "said"),
+    [
+        ("u1.0:k3e1 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "8 or 16 channels, which an architecture has to name"),
+        ("u1:w24 u1.0:k3e1 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "8 or 16 channels, not 24"),
+        ("u1:w8 u1.0:k3e1 u2:w16 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "unit 2 .* no choice of widths"),
+        ("u1.0:k3e1 u1:w8 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "not the canonical"),
+        ("u1:w8 u1:w8 u1.0:k3e1 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "not the canonical"),
+        ("u1:w08 u1.0:k3e1 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "unknown gene"),
+        ("u6:w8 u1:w8 u1.0:k3e1 u2.0:k3e2 u3:w8 u3.0:k3e2 u4:w8 u4.0:k3e1 u5:w24 u5.0:k3e2", "unknown gene"),
+        ("u1.0:k3e1 u2.0:k3e2 u3.0:k3e2 u4.0:k3e1 u5.0:k3e2", "has to name"),
+    ],
+)
+def test_a_text_that_does_not_say_the_widths_as_they_are_is_refused(genes: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Architecture.parse(f"r32 {genes}", NARROW)
+
+
+@pytest.mark.parametrize(
+    "widths", [[None] * 5, [16, 16, 24, 16, 40], [16, None, 24, 16], [16, None, 24, 16, 40, 8], [16, None, 24, 16, 7], 3, [[]]]
+)
+def test_json_that_does_not_say_the_widths_as_they_are_is_refused(widths: object) -> None:
+    value = {**json.loads(NARROW.largest().to_json()), "widths": widths}
+    with pytest.raises(ValueError, match=r"width|unit|architecture"):
+        Architecture.from_json(json.dumps(value), NARROW)
+
+
+def test_an_architecture_of_units_without_a_choice_says_nothing_of_widths() -> None:
+    for widths in ([None] * 5, [16, 24, 40, 64, 96]):
+        with pytest.raises(ValueError, match="no choice of widths"):
+            Architecture.from_json(json.dumps({**json.loads(JSON), "widths": widths}), TINY)
+    with pytest.raises(ValueError, match="no choice of widths"):
+        Architecture.parse(f"r32 u1:w16 {TINY.largest().text.partition(' ')[2]}", TINY)
+
+
+def test_stereo_has_one_width_a_unit() -> None:
+    with pytest.raises(ValueError, match="one width"):
+        replace(STEREO_TINY, units=(replace(STEREO_TINY.units[0], widths=(8, 16)), *STEREO_TINY.units[1:]))
 
 
 def test_architectures_that_differ_only_below_the_depth_are_one() -> None:
@@ -106,6 +158,11 @@ def test_the_size_is_what_counting_gives() -> None:
     assert len(list(SMALL)) == SMALL.size()
 
 
+def test_widths_multiply_the_size_and_are_all_drawn() -> None:
+    assert SMALL_NARROW.size() == len(set(SMALL_NARROW)) == 2 * (2 * (2 + 4)) * (1 + 1) * (3 * 2)
+    assert {architecture.text for architecture in sampled(4000, SMALL_NARROW)} == {architecture.text for architecture in SMALL_NARROW}
+
+
 def test_the_large_spaces_are_as_large_as_they_have_to_be() -> None:
     assert BASE.size() >= 10**18
     assert STEREO_BASE.size() >= 10**18
@@ -129,9 +186,20 @@ def test_a_part_of_a_space_has_only_the_choices_that_are_left() -> None:
 
 def test_a_part_with_few_of_the_largest_choices_keeps_those_of_each_unit() -> None:
     few = SearchSpace.with_largest(
-        replace(TINY, units=(*TINY.units[:1], UnitSpace(8, (1, 3, 4), (3, 5), (1,)))), kernels=1, depths=2, expansions=2
+        replace(TINY, units=(*TINY.units[:1], UnitSpace(8, (1, 3, 4), (3, 5), (1,)))), kernels=1, depths=2, expansions=2, widths=1
     )
     assert [(unit.depths, unit.kernels, unit.expansions) for unit in few.units] == [((1, 2), (7,), (3, 4)), ((3, 4), (5,), (1,))]
+
+
+def test_the_architectures_of_a_part_with_one_width_name_it_all_the_same() -> None:
+    part = NARROW.with_largest(kernels=1, depths=1, expansions=1, widths=1)
+    assert part.size() == 2
+    for architecture in sampled(10, part):
+        NARROW.check(architecture)
+        assert architecture.widths == NARROW.largest().widths
+    two = NARROW.with_largest(kernels=1, depths=1, expansions=1, widths=2)
+    assert [unit.widths for unit in two.units] == [(8, 16), (), (16, 24), (8, 16), (24, 40)]
+    assert two.widths == NARROW.widths
 
 
 def test_a_classifier_has_the_channels_and_classes_of_its_data_in_its_name() -> None:

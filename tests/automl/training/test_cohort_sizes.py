@@ -14,6 +14,7 @@ from automl.training.cohort_sizes import bound_macs, drawn
 from automl.training.schedule import Plan
 from protocol.manifest import ALGORITHMS, SCHEDULES, Optimizer
 from protocol.sizes import ALL, NUM_SIZES, size_of, sized_name
+from tests.automl.narrow import NARROW
 
 ADAMW = Optimizer("adamw", "0.02", "0.9", "0.99", "0.00000001", "0.01", 20, "0.9", "0.5")
 SUPERNETS = (*FAMILIES, "classifier-tiny-3x100")
@@ -81,6 +82,19 @@ def test_a_cohort_of_a_lesser_size_has_the_smallest_once_in_four_rounds_and_rand
         trained.update(plan.architectures(4 * block + place, cohort)[0] for place in (1, 2, 3, 4))
     assert trained[TINY.smallest()] >= ROUNDS // 4
     assert len(trained) > ROUNDS // 2  # most of the others differ
+
+
+def test_widths_become_smaller_where_a_draw_is_too_dear() -> None:
+    part = NARROW.with_largest(kernels=1, depths=1, expansions=1, widths=3).restricted(resolutions=(48,))  # nothing but widths to lower
+    seen = set()
+    for seed in range(60):
+        rng = random.Random(f"{seed}")
+        first, bound, found = part.sample(rng), bound_macs(NARROW, 1), drawn(part, NARROW, 1, f"{seed}")
+        part.check(found)
+        assert macs(found, NARROW) <= max(bound, macs(part.smallest(), NARROW))
+        assert all(mine is None or mine <= theirs for mine, theirs in zip(found.widths, first.widths, strict=True))
+        seen.add(found.widths != first.widths)
+    assert seen == {True, False}
 
 
 @pytest.mark.parametrize("supernet", SUPERNETS)

@@ -1,6 +1,7 @@
 """Which weights an architecture uses, against where the gradients of its training are zero."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,16 @@ from automl.models.supernet import Supernet
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.coverage import coverage
 from tests.automl.conftest import in_general_position
+from tests.automl.narrow import register
 
 SUPERNETS = ("classifier-tiny", "stereo-tiny", "classifier-tiny-3x100", "classifier-base-3x10")
-every_supernet = pytest.mark.parametrize("name", SUPERNETS)
+NARROW_ONES = ("classifier-narrow", "classifier-narrow-widened")
+every_supernet = pytest.mark.parametrize("name", [*SUPERNETS, *NARROW_ONES])
+
+
+@pytest.fixture(autouse=True)
+def _narrow_spaces_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch)
 
 
 def architectures(space: SearchSpace, count: int) -> list[Architecture]:
@@ -65,8 +73,9 @@ def test_a_smaller_choice_covers_less_and_all_cover_what_every_architecture_has(
     space = space_named(name)
     slices = build(space).slices()
     largest, smallest, *others = (coverage(space, one) for one in architectures(space, 4))
+    last_columns = {"head_weight" if space.head_width == 0 else "widening.widen.weight"} if space.units[-1].widths else set()
     for covered_N in others:
-        for span in (slice(*span) for part, span in slices.items() if not part.startswith("units.")):
+        for span in (slice(*span) for part, span in slices.items() if not part.startswith("units.") and part not in last_columns):
             assert covered_N[span].all()
         assert smallest.sum() < covered_N.sum() < len(covered_N)
     # The largest has every weight but the transforms of the kernels that it does not shrink to.
@@ -97,6 +106,32 @@ def test_the_coverage_of_a_layer_made_by_hand_is_what_its_slices_say() -> None:
     middle = [row * 5 + column for row in (1, 2, 3) for column in (1, 2, 3)]
     assert np.array_equal(of("spatial.transforms.0", 25, 25), np.isin(np.arange(25), middle)[:, None].repeat(25, 1))
     assert of("spatial.transforms.1", 9, 9).all()
+
+
+def test_the_coverage_of_a_narrow_bottleneck_made_by_hand_is_what_its_slices_say() -> None:
+    space = space_named("classifier-narrow")
+    slices = build(space).slices()
+    wide = replace(space.largest(), widths=(8, None, 16, 16, 24))
+    covered_N = coverage(space, wide)
+
+    def of(part: str, *shape: int) -> np.ndarray:
+        start, stop = slices[part]
+        return covered_N[start:stop].reshape(shape)
+
+    # Unit 2 reads 8 of 16 channels, each of which has 3 filters: rows and columns in blocks of 3. A fourth of 8, or of 16, is 8.
+    first = np.arange(48) < 24
+    assert np.array_equal(of("units.1.0.spatial.weight", 48, 49), np.broadcast_to(first[:, None], (48, 49)))
+    assert np.array_equal(of("units.1.0.project", 16, 48), np.broadcast_to(first, (16, 48)))
+    assert np.array_equal(of("units.1.0.gate.squeeze", 8, 48), np.broadcast_to(first, (8, 48)))
+    assert np.array_equal(of("units.1.0.gate.excite", 48, 8), np.broadcast_to(first[:, None], (48, 8)))
+    # Unit 3 hands 16 of 24 channels on, in both layers, and reads as many in the second.
+    assert np.array_equal(of("units.2.1.expand", 72, 24), (np.arange(72) < 48)[:, None] & (np.arange(24) < 16))
+    assert np.array_equal(of("units.2.0.project_norm.weight", 24), np.arange(24) < 16)
+    # Unit 5: 24 of 40 channels, a fourth of which is 8 of 16; 3 times as many are expanded.
+    assert np.array_equal(of("units.4.1.gate.squeeze", 16, 120), (np.arange(16) < 8)[:, None] & (np.arange(120) < 72))
+    assert np.array_equal(of("units.4.1.expand", 120, 40), (np.arange(120) < 72)[:, None] & (np.arange(40) < 24))
+    assert np.array_equal(of("head_weight", 10, 40), np.broadcast_to(np.arange(40) < 24, (10, 40)))
+    assert of("head_bias", 10).all()
 
 
 def test_a_coverage_is_one_array_for_all_who_have_it_and_nobody_can_write_to_it() -> None:

@@ -134,6 +134,8 @@ def test_a_larger_space_shrinks_in_more_steps_and_each_unit_by_its_own_choices()
     assert [unit.expansions[0] for unit in fourth] == [6, 6, 6, 6, 6, 4, 3]
     assert [unit.expansions[0] for unit in first] == [2, 2, 2, 2, 2, 1, 1]
     assert [unit.kernels[0] for unit in first] == [5, 3, 3, 3, 3, 3, 3]
+    assert [unit.widths for unit in fourth] == [(112,)] * 5 + [(96, 112), (80, 96, 112)]  # what units hand on narrows with what is inside
+    assert [unit.widths for unit in first] == [(16,)] * 5 + [(8, 16)] * 2
     assert phases[-1].space == BASE
 
 

@@ -2,6 +2,7 @@ import hashlib
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def test_the_largest_network_of_bottlenecks_computes_what_it_did_before_and_the_
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("which", ["supernet", "base"])
+@pytest.mark.parametrize("which", ["supernet", "fixed"])
 def test_a_smaller_width_keeps_the_channels_whose_projecting_weights_are_largest(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Classifier = request.getfixturevalue(which)
     for layer, after in zip(layers(supernet), layers(sorted_copy(supernet)), strict=True):
@@ -66,6 +67,54 @@ def test_a_smaller_width_keeps_the_channels_whose_projecting_weights_are_largest
             assert np.array_equal(after.get_parameter(name).numpy(), layer.get_parameter(name).numpy()[:, order])
         for parts, dim in ((rows, 0), (columns, 1)):
             assert all(layer.get_parameter(name).shape[dim] == importance.size for name in parts)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("which", ["narrow", "widened"])
+def test_where_units_choose_their_width_the_largest_network_computes_what_it_did_before(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    x_BCHW = torch.rand(4, 1, 48, 48, generator=torch.Generator().manual_seed(3)).double()
+    after = sorted_copy(supernet).double()
+    supernet.double()
+    space = supernet.space
+    torch.testing.assert_close(after(x_BCHW, space.largest()), supernet(x_BCHW, space.largest()), rtol=1e-6, atol=1e-6)
+    narrowed = replace(space.largest(), widths=space.smallest().widths)
+    assert not torch.allclose(after(x_BCHW, narrowed), supernet(x_BCHW, narrowed), rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("which", ["narrow", "base"])
+def test_a_narrower_unit_keeps_the_channels_that_its_normalisations_scale_most(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    after = sorted_copy(supernet)
+    for unit, choices in enumerate(supernet.space.units):
+        before_L, after_L = ([layer for layer in layers(each) if layer.shape.unit == unit] for each in (supernet, after))
+        importance = sum(np.abs(layer.project_norm.weight.numpy().astype(np.float64)) for layer in before_L)
+        order = np.argsort(-importance, kind="stable") if choices.widths else np.arange(choices.width)
+        assert (order != np.arange(choices.width)).any() == bool(choices.widths)
+        for one, other in zip(before_L, after_L, strict=True):
+            assert np.array_equal(other.project_norm.weight.numpy(), one.project_norm.weight.numpy()[order])
+            assert np.array_equal(other.project_norm.bias.numpy(), one.project_norm.bias.numpy()[order])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("which", ["narrow", "widened"])
+def test_moments_move_along_with_channels_that_units_hand_on(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    places_N = torch.arange(supernet.num_weights, dtype=torch.float32)
+    weights_N, (moved_N,) = sort_channels(supernet.flat_weights_N, (places_N,), supernet.space.name)
+    assert torch.equal(weights_N, supernet.flat_weights_N[moved_N.long()])
+    assert torch.equal(moved_N.sort().values, places_N)
+    fixed = ("head_bias", "widening.norm.weight", "widening.norm.bias", *(("head_weight",) if supernet.widening else ()))
+    stays = [span for name, span in supernet.slices().items() if name in fixed or "transforms" in name]
+    assert all(torch.equal(moved_N[start:stop], places_N[start:stop]) for start, stop in stays)
+    moves = [
+        "units.0.0.project",
+        "units.1.0.spatial.weight",
+        "units.2.1.expand",
+        "widening.widen.weight" if supernet.widening else "head_weight",
+    ]
+    assert all(not torch.equal(moved_N[slice(*supernet.slices()[name])], places_N[slice(*supernet.slices()[name])]) for name in moves)
 
 
 @torch.no_grad()

@@ -13,8 +13,9 @@ from automl.data.splitting import part_of
 from automl.training.lots import Lot, LotResult, Worker
 from automl.training.schedule import Plan
 from automl.training.settings import usual
+from automl.training.snapshot import save_snapshot
 from automl.training.trainer import Step, Trainer, TrainingDirectory
-from automl.training.update import state_digest
+from automl.training.update import State, state_digest
 from protocol.errors import UserError
 
 PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
@@ -150,6 +151,15 @@ def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, few: ImageDatas
     kept(tmp_path, few)
     (tmp_path / "round-00000000.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match="round-00000000"):
+        kept(tmp_path, few)
+
+
+def test_a_folder_with_the_state_of_another_network_says_so(tmp_path: Path, few: ImageDataset) -> None:
+    training, _ = kept(tmp_path, few)
+    state = training.state
+    shorter = State(state.round, state.parameters[1:], tuple(moment[1:] for moment in state.moments), state.teacher)
+    save_snapshot(tmp_path / "round-00000000.safetensors", shorter, {})
+    with pytest.raises(UserError, match="the state has 226093 weights, and classifier-tiny has 226094; remove the folder to begin anew"):
         kept(tmp_path, few)
 
 

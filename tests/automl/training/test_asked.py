@@ -1,0 +1,28 @@
+"""What a run asks for, and that a run whose choices this version does not know is refused."""
+
+from dataclasses import replace
+
+import pytest
+
+from automl.spaces.cost import cost_table, macs
+from automl.spaces.space import BASE, TINY, SearchSpace
+from automl.training.asked import AskedCourse
+from protocol.errors import UserError
+from protocol.signing import Identity
+from tests.runs import manifest_of
+
+OPERATOR = Identity(b"\x0a" * 32)
+
+
+@pytest.mark.parametrize("space", [TINY, BASE], ids=lambda space: space.name)
+def test_a_round_costs_what_its_architectures_do(space: SearchSpace) -> None:
+    course = AskedCourse(manifest_of(OPERATOR, supernet=space.name, costs=cost_table(space)))
+    asked = course.plan.architectures(1, "home")
+    assert len(asked) == 4
+    assert course.costs(1, "home") == tuple(macs(each, space) for each in asked)
+
+
+def test_a_run_of_a_space_that_had_no_widths_yet_is_refused_with_what_to_do() -> None:
+    before = replace(BASE, units=tuple(replace(unit, widths=()) for unit in BASE.units))
+    with pytest.raises(UserError, match="units had no widths to choose from before; use the version that began the run"):
+        AskedCourse(manifest_of(OPERATOR, supernet="classifier-base", costs=cost_table(before)))
