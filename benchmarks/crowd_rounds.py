@@ -130,7 +130,7 @@ class Log:
         if round_ - opened.round > MAX_AGE:
             return "too old"
         try:
-            self.closing.header(opened.founder, frozenset({opened.founder}), opened.round, header.contribution.digest, self.now)
+            self.closing.header(opened.founder, {opened.founder: opened.claims[0]}, opened.round, header.contribution.digest, self.now)
         except NotTaken:
             return "again"
         finally:

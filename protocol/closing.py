@@ -8,9 +8,9 @@ The caller says what happened (a header was checked, the last byte of a body cam
 means. Times are milliseconds of any clock that does not go back. What a header or body must be to count at all is not decided here
 (``protocol.ledger``, ``exact.coding``), nor are bytes kept.
 
-A key may stand in its cohort's contribution and, in case that one's body never comes, in one of its own alone, in the same round and for
-the same base. Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but they are not in the
-table; whoever has a ticket for one is served by the cohort's row, which lists the same claim. A key stands in no other two contributions.
+A claim may stand in its cohort's contribution and, in case that one's body never comes, in one of its key's alone, in the same round.
+Once the cohort's is good, the lone ones of its members are *superseded*: nothing is wrong with them, but they are not in the table; whoever
+has a ticket for one is served by the cohort's row, which lists the same claim. A key stands in no other two contributions.
 
 What holds at every moment: a key stands once in what ``tick`` closed with; all of that was good, came in time, and is never taken back;
 what was good and is not in it was superseded; a header whose body misses the close is out, and counts when it is handed in again. Nobody is
@@ -19,6 +19,7 @@ contribution: so the work of whatever is good is in the table of the round that 
 """
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -64,6 +65,7 @@ _SHOWN = {_Body.MISSING: "header", _Body.ARRIVED: "body", _Body.GOOD: "good"}
 class _Handed:
     founder: bytes
     keys: frozenset[bytes]  # of its claims
+    claims: frozenset[bytes]  # their digests
     base_round: int  # the round after its base
     contribution: bytes
     round: int  # that it counts in
@@ -78,10 +80,10 @@ class _Handed:
         return len(self.keys) == 1
 
     def goes_with(self, other: "_Handed") -> bool:
-        """May both be in, though they have keys in common: a cohort's that may yet fail, and one of a member alone."""
-        of_cohort = other if self.is_alone else self
-        is_same = (self.round, self.base_round) == (other.round, other.base_round)
-        return is_same and self.is_alone != other.is_alone and of_cohort.body is not _Body.GOOD
+        """May both be in, though they have keys in common: a cohort's that may yet fail, and the same claim of a member alone."""
+        lone, of_cohort = (self, other) if self.is_alone else (other, self)
+        is_same = lone.is_alone and lone.claims < of_cohort.claims and self.round == other.round
+        return is_same and of_cohort.body is not _Body.GOOD
 
     def gives_way_to(self, other: "_Handed") -> bool:
         """Is it out for ``other``: of the same founder, who brought no body. What it signed for its cohort stays beside its own work."""
@@ -198,9 +200,11 @@ class Closing:
         if now is not None:
             self._start(now)
 
-    def restore(self, founder: bytes, keys: frozenset[bytes], base_round: int, contribution: bytes, round: int, now: int) -> None:
-        """Take a contribution that has a ticket for ``round``, this one or the next, from before a crash."""
-        handed = _Handed(founder, keys, base_round, contribution, round, now, founder, body=_Body.GOOD)
+    def restore(self, founder: bytes, claims: Mapping[bytes, bytes], base_round: int, contribution: bytes, round: int, now: int) -> None:
+        """Take a contribution that has a ticket for ``round``, this one or the next, from before a crash; see ``header``."""
+        handed = _Handed(
+            founder, frozenset(claims), frozenset(claims.values()), base_round, contribution, round, now, founder, body=_Body.GOOD
+        )
         self._put(handed)
         self._supersede(handed)
         if self._stage is Stage.IDLE:
@@ -209,7 +213,7 @@ class Closing:
     def header(
         self,
         founder: bytes,
-        keys: frozenset[bytes],
+        claims: Mapping[bytes, bytes],
         base_round: int,
         contribution: bytes,
         now: int,
@@ -219,8 +223,8 @@ class Closing:
         """Take a checked header; return the round that it counts in. The same one again is welcome.
 
         Args:
-            founder: the contribution's; one of ``keys``.
-            keys: of its claims.
+            founder: the contribution's; one of the keys.
+            claims: by key, their digests.
             base_round: the round after its base.
             contribution: its digest.
             now: the time.
@@ -238,7 +242,9 @@ class Closing:
             return known.round
         if len(self._asking) < _MAX_ADDRESSES or address in self._asking:
             self._asking[address] = self._round
-        new = _Handed(founder, keys, base_round, contribution, self._round_for_headers(now), now, bringer or founder, address=address)
+        keys, round_ = frozenset(claims), self._round_for_headers(now)
+        digests = frozenset(claims.values())
+        new = _Handed(founder, keys, digests, base_round, contribution, round_, now, bringer or founder, address=address)
         outdone = self._outdone_by(new)
         self._make_place(new, outdone, now)
         for one in outdone:

@@ -1,6 +1,6 @@
 """What may stand in a table, and what stands in the log after the newest round's entry: the values that ``protocol.ledger`` goes by."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protocol.audits import Extra
@@ -35,6 +35,11 @@ class Listed:
     lots_ms: tuple[int, ...]  # one a claim
     lots: tuple[Lots, ...]  # one a claim
     rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
+
+    @property
+    def by_key(self) -> Mapping[bytes, bytes]:
+        """The digests of its claims, by their keys."""
+        return dict(zip(self.keys, self.claims, strict=True))
 
     @property
     def cohort(self) -> str:

@@ -14,7 +14,7 @@ cohort does with it: the ticket of either is a promise that the claim is in a ta
 
 What holds at every moment, whatever is lost, late, doubled or false: ``held`` is a commit of the log (or the run's start); a sealed
 contribution stays the same bytes until its claim is in the log or too old; no second one is made on its base, unless the log refused it for
-good.
+good, or it may not be handed in alone and its cohort fell apart: if both come to the log, one of them counts.
 
 Two things remain the caller's duty. A sealed contribution and its body are stored durably *before* its header or its claim is first sent,
 and come back through ``restore``. And a ``Round`` given to ``committed`` has been checked against the log (receipt).

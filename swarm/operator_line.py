@@ -2,12 +2,14 @@
 
 Any operator answers what is asked of the log, and hands on what is handed in (docs/protocol.md, section 29). A program stays with the one
 that answered last. A killed operator's connections break at once; one that nothing comes from any more, as behind a cut cable, is found out
-by calls that say nothing, beside the one that waits. A lone operator is waited for as long as a call may take: there is nobody else.
+by calls that say nothing, beside the one that waits. What this program sends itself may hold these up, on their way to all operators alike:
+so while it does, one that is silent is done without once another has answered. The next one is whoever answers first. A lone operator is
+waited for as long as a call may take: there is nobody else.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 
 from protocol.errors import MantaError, RemoteFault, Unreachable
@@ -77,7 +79,9 @@ class OperatorLine:
         if self.operators.is_alone:
             return await work(self.operator)
         faults: list[MantaError] = []
-        for key in self.in_turn:
+        waiting = list(self.in_turn)
+        while waiting:
+            key = waiting.pop(0)
             try:
                 result = await self._while_there(key, work)
             except Refused as error:
@@ -85,8 +89,12 @@ class OperatorLine:
                     self._stay_with(key, faults)
                     raise
                 faults.append(error)
-            except (RemoteFault, Unreachable) as error:
+            except RemoteFault as error:
                 faults.append(error)
+            except Unreachable as error:
+                faults.append(error)
+                if len(waiting) > 1 and (there := await self._first_to_answer(waiting)) is not None:
+                    waiting.sort(key=lambda key: key != there)  # the others stay in turn: some may be as silent as this one
             else:
                 self._stay_with(key, faults)
                 return result
@@ -165,7 +173,51 @@ class OperatorLine:
         look_s = waits.OPERATOR_LOOK_S
         await asyncio.sleep(look_s / 2)  # most calls are answered by then; those that wait for a commit are not asked about more often
         while True:
-            with contextlib.suppress(RemoteFault):  # it is there, at least
-                away_s = waits.OPERATOR_BUSY_S if self._uploads else waits.OPERATOR_AWAY_S
-                await self._endpoint.call(key, PING, b"", timeout_s=away_s)
+            if self._uploads:
+                await self._see_while_uploading(key)
+            else:
+                await self._ping(key, waits.OPERATOR_AWAY_S)
             await asyncio.sleep(look_s)
+
+    async def _see_while_uploading(self, key: PublicKey) -> None:
+        """Return once an operator is seen to be there, though what is sent now may fill the line.
+
+        Raises:
+            Unreachable: another one, called later, answered before it; or none did for long.
+        """
+        calling = asyncio.create_task(self._ping(key, waits.OPERATOR_BUSY_S))
+        asking: asyncio.Task[PublicKey | None] | None = None
+        try:
+            await asyncio.wait((calling,), timeout=waits.OPERATOR_AWAY_S)
+            if not calling.done():
+                asking = asyncio.create_task(self._first_to_answer([other for other in self.in_turn if other != key]))
+                await asyncio.wait((calling, asking), return_when=asyncio.FIRST_COMPLETED)
+                if not calling.done() and asking.result() is not None:
+                    raise Unreachable(f"{short(key)} is silent, and {short(asking.result() or b'')} is not")
+            await calling
+        finally:
+            for task in (calling, asking):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(*(task for task in (calling, asking) if task is not None), return_exceptions=True)
+
+    async def _ping(self, key: PublicKey, timeout_s: float) -> None:
+        with contextlib.suppress(RemoteFault):  # it is there, at least
+            await self._endpoint.call(key, PING, b"", timeout_s=timeout_s)
+
+    async def _first_to_answer(self, keys: Sequence[PublicKey]) -> PublicKey | None:
+        """Return which of these operators answers first; None: none does."""
+        timeout_s = waits.OPERATOR_BUSY_S if self._uploads else waits.OPERATOR_AWAY_S
+        calling = {asyncio.create_task(self._ping(key, timeout_s)): key for key in keys}
+        waiting = set(calling)
+        try:
+            while waiting:
+                done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for task in calling:  # in turn, where several answered
+                    if task in done and task.exception() is None:
+                        return calling[task]
+            return None
+        finally:
+            for task in calling:
+                task.cancel()
+            await asyncio.gather(*calling, return_exceptions=True)

@@ -27,7 +27,7 @@ from aggregator.rounds.waiting import Waiting
 from exact.coding import body_num_bytes
 from protocol.ballots import Ballot, Batch, Certificate, Promise, Vote, accept
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, LedgerError, StorageError
+from protocol.errors import EncodingError, LedgerError, StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.notes import TreeHead, sign_tree_head, split_note
 from protocol.operators import Operators
@@ -239,8 +239,8 @@ class Seat:
 
     # The log.
 
-    async def go_on_to(self, note: str, source: PublicKey) -> None:
-        """Take the log up to a head that counts, whose entries the operator ``source`` has.
+    async def go_on_to(self, note: str, source: PublicKey, others: Sequence[PublicKey] = ()) -> None:
+        """Take the log up to a head that counts, whose entries the operator ``source`` has; ``others`` are there too, and may have states.
 
         Raises:
             RemoteFault: the note does not count, or ``source`` has other entries.
@@ -263,7 +263,7 @@ class Seat:
             if self.log.root_with(entries) != head.root:
                 raise EncodingError("other entries than those that were signed for")
             if not self.replays.leads_to(head.root):
-                await self._get_states(entries, source)
+                await self._get_states(entries, [source, *others])
             await self.apply(first, entries, note)
 
     async def _entries(self, start: int, end: int, source: PublicKey) -> list[bytes]:
@@ -277,12 +277,16 @@ class Seat:
             entries += page
         return entries[: end - start]
 
-    async def _get_states(self, entries: Sequence[bytes], source: PublicKey) -> None:
+    async def _get_states(self, entries: Sequence[bytes], sources: Sequence[PublicKey]) -> None:
         """Have the state after these entries in the folder, before the log is."""
         base = self.log.ledger
         ledger = await self.replays.computed(folded, base, entries)
         if ledger.round > base.round:
-            await take_states(self.endpoint, self._directory, ledger, [source, *(key for key in self.others if key != source)])
+            try:  # who wrote before may stand still, and some pieces would wait for it if all were asked
+                await take_states(self.endpoint, self._directory, ledger, sources)
+            except UserError as error:
+                logger.info("a state is looked for everywhere reason=%s", error)
+                await take_states(self.endpoint, self._directory, ledger, self.others)
 
     async def apply(self, first: int, entries: Sequence[bytes], note: str, *, is_own: bool = False) -> None:
         """Commit entries that count, and take the run's state to where they lead; once begun it is not left half done.

@@ -106,7 +106,8 @@ class Writer:
         await self._ask_all(ask, lambda: takeover.is_ready)
         source, longest = takeover.longest()
         if longest.size > seat.log.head.size:
-            await seat.go_on_to(notes[PublicKey(source)], PublicKey(source))
+            others = [key for key in promises if key != source]
+            await seat.go_on_to(notes[PublicKey(source)], PublicKey(source), others)
         elif not longest.size:
             empty = [note for note in notes.values() if seat.operators.signers(note).head.size == 0]
             await seat.on_disk(seat.log.count, seat.counted(empty))

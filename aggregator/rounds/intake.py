@@ -166,7 +166,7 @@ class Intake:
             self._handed[digest] = self._checked(one.header, listed.row.body, one.body)
             self._uploads.restore(digest, one.header, listed)
             self._synced[digest] = over
-            self._closing.restore(listed.row.founder, frozenset(listed.keys), listed.round, digest, round, now_ms())
+            self._closing.restore(listed.row.founder, listed.by_key, listed.round, digest, round, now_ms())
         self._let_go_superseded()
 
     def handed(self, contribution: bytes) -> Handed:
@@ -269,12 +269,11 @@ class Intake:
         self._check_body_is_new(listed, digest)
         if not self._is_going_on():
             raise NotTaken("the log is about to stop")
-        keys = frozenset(listed.keys)
         bringer = self._uploads.bringer(digest, founder, caller, now, grace_ms(ledger.open_ms))
-        taken_for = self._closing.header(founder, keys, listed.round, digest, now, bringer, self._address_of(caller))
+        taken_for = self._closing.header(founder, listed.by_key, listed.round, digest, now, bringer, self._address_of(caller))
         assert taken_for == round_  # for which it was checked
         if not self._is_whole(digest):
-            is_awaited = not keys.isdisjoint(ledger.last_keys)
+            is_awaited = not frozenset(listed.keys).isdisjoint(ledger.last_keys)
             self._uploads.place(digest, header, listed, bringer=bringer, is_awaited=is_awaited, now=now)
 
     def _answer(
@@ -431,8 +430,9 @@ class Intake:
 
 
 def go_beside(one: Listed, other: Listed) -> bool:
-    """Return whether two contributions of one round that have a key in common may both be in: a cohort's, and one of a member alone."""
-    return one.round == other.round and (len(one.keys) == 1) != (len(other.keys) == 1)
+    """Return whether two contributions of one round that have a key in common may both be in: a cohort's, and a member's same claim alone."""
+    lone, of_cohort = sorted((set(one.claims), set(other.claims)), key=len)
+    return len(lone) == 1 and lone < of_cohort
 
 
 def _listed_in(ledger: Ledger, contribution: bytes, claims: Sequence[Claim]) -> int | None:

@@ -51,7 +51,7 @@ class Commits:
         self._lap = lap
         self._on_news = on_news
         self._on_counted = on_counted
-        self.promises = Promises(log.row, self._kept, self._broken)
+        self.promises = Promises(log.row, self._kept, self._broken, self._after_all, self._instead)
         self.listed_in = 0  # the newest round whose table is known to have this peer
         self._listed: tuple[bytes, int] | None = None  # contribution and round, until the residual is the one that it leaves
         self._newest: dict[int, Commitment] = {}  # by round
@@ -117,6 +117,7 @@ class Commits:
             self.promises.see(entry.round, told.row)
         if not commit.is_news:
             return
+        self.promises.committed(entry.round)
         self._newest[entry.round] = commitment
         self._newest = {round_: each for round_, each in self._newest.items() if round_ > entry.round - _KEPT}
         self._floors[entry.round] = entry.floor
@@ -157,9 +158,9 @@ class Commits:
 
     def _kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
         """A table has this peer's claim; ``row`` None: as its ticket says, for the log does not show the table any more."""
-        self.listed_in = max(self.listed_in, round_)
-        promised = sealed.accepted or sealed.header.contribution
-        self._listed = (promised.digest if row is None else row.row.contribution, round_)
+        if round_ >= self.listed_in:  # else a later one has left its residual already
+            promised = sealed.accepted or sealed.header.contribution
+            self.listed_in, self._listed = round_, (promised.digest if row is None else row.row.contribution, round_)
         self._board.counted(round_, sealed.samples)
         self._on_counted(round_, sealed.header.claims[0], row)
 
@@ -167,3 +168,12 @@ class Commits:
         self._residuals.dropped()
         self._board.status.promises_broken += 1
         self._board.say(f"the log gave a ticket for round {round_} and did not keep it: {sealed.samples} samples are not in its table")
+
+    def _after_all(self, round_: int, sealed: Sealed, row: OwnRow) -> None:
+        self._board.status.samples_lost -= sealed.samples
+        self._board.say(f"{sealed.samples} samples do count after all: the cohort handed them in, for round {round_}")
+        self._kept(round_, sealed, row)
+
+    def _instead(self, sealed: Sealed) -> None:
+        self._board.status.samples_lost += sealed.samples
+        self._board.say(f"{sealed.samples} samples do not count: other work of this peer on the same state does, which its cohort handed in")

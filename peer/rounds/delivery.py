@@ -148,7 +148,7 @@ class Delivery:
         self._handing.handed_in()
         if answer.status is HandIn.LISTED:
             self._machine.listed()
-            self._commits.promises.expect(answer.round, sealed)
+            self._commits.promises.expect(answer.round, sealed, is_promised=False)
             self._commits.promises.look()
             return
         ticket = answer.ticket
@@ -174,6 +174,9 @@ class Delivery:
         # The log may have this peer's claim in the cohort's contribution, and then another residual holds than the one known here.
         if codec_named(self._manifest.exchange.codec).is_sparse:
             await self._residuals.forget()
+        sealed = self._machine.sealed
+        if sealed is not None:
+            self._commits.promises.give_up(sealed, self._machine.newest.round)
         lost = self._machine.refused(kind)
         self._board.status.samples_lost += lost
         self._board.update(dropped=dict(self._machine.dropped))

@@ -1,4 +1,7 @@
-"""What the log promised: a contribution with a ticket is looked for in the table of its round, until its row is proven to be there."""
+"""What the log promised: a contribution with a ticket is looked for in the table of its round, until its row is proven to be there.
+
+So is what this peer gave up, but gave to a founder before, who may hand it in later.
+"""
 
 import asyncio
 import logging
@@ -6,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 
 from protocol.errors import RemoteFault, Unreachable
+from protocol.exchange import MAX_AGE
 from protocol.rounds import Sealed
 from swarm import waits
 from swarm.log_client import OwnRow
@@ -24,6 +28,8 @@ class Promises:
         row: Callable[[int], Awaitable[OwnRow | None]],
         on_kept: Callable[[int, Sealed, OwnRow | None], None],
         on_broken: Callable[[int, Sealed], None],
+        on_after_all: Callable[[int, Sealed, OwnRow], None],
+        on_instead: Callable[[Sealed], None],
     ) -> None:
         """Expect nothing yet.
 
@@ -32,18 +38,40 @@ class Promises:
             on_kept: is told of each contribution that is in its table, or whose claim is there in the cohort's; with that row, or None
                 where the log shows no table any more and its ticket is believed.
             on_broken: is told of each that is not.
+            on_after_all: is told of what was given up and is in a table.
+            on_instead: is told of what has no ticket and is in no table, since other work of this peer on the same base is.
         """
         self._row = row
         self._on_kept = on_kept
         self._on_broken = on_broken
+        self._on_after_all = on_after_all
+        self._on_instead = on_instead
         self._expected: dict[int, Sealed] = {}
+        self._unpromised: set[bytes] = set()  # claims of these that have no ticket: the log says that their key's work is listed
+        self._given_up: dict[bytes, Sealed] = {}  # by claim
+        self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
         self._found: deque[bytes] = deque(maxlen=_REMEMBERED)  # claims that were in their tables
 
-    def expect(self, round_: int, sealed: Sealed) -> None:
-        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a row and a late ticket."""
+    def expect(self, round_: int, sealed: Sealed, *, is_promised: bool = True) -> None:
+        """The round is committed, and the log said that ``sealed`` is in its table: perhaps twice, by a row and a late ticket.
+
+        Not ``is_promised``: that some work of this peer on that base is.
+        """
         if sealed.claim not in self._found:
             self._expected[round_] = sealed
+            (self._unpromised.discard if is_promised else self._unpromised.add)(sealed.claim)
+
+    def give_up(self, sealed: Sealed, newest: int) -> None:
+        """This peer hands it in no more; others may have it, so it is looked for as long as it may count. ``newest``: the newest round."""
+        self._given_up[sealed.claim] = sealed
+        self._wondered.update(range(sealed.opened.round, min(newest, sealed.opened.round + MAX_AGE) + 1))
+
+    def committed(self, round_: int) -> None:
+        """The log has a new round."""
+        self._given_up = {claim: one for claim, one in self._given_up.items() if round_ <= one.opened.round + MAX_AGE + _REMEMBERED}
+        if any(one.opened.round <= round_ <= one.opened.round + MAX_AGE for one in self._given_up.values()):
+            self._wondered.add(round_)
 
     @property
     def is_waiting(self) -> bool:
@@ -55,15 +83,26 @@ class Promises:
         sealed = self._expected.get(round_)
         if sealed is not None and sealed.claim in row.contribution.claims:
             self._keep(round_, row)
+        for claim in self._given_up.keys() & set(row.contribution.claims):
+            self._found.append(claim)
+            self._on_after_all(round_, self._given_up.pop(claim), row)
 
     def _keep(self, round_: int, row: OwnRow | None) -> None:
         sealed = self._expected.pop(round_)
         self._found.append(sealed.claim)
         self._on_kept(round_, sealed, row)
 
+    def _miss(self, round_: int, sealed: Sealed, *, has_row: bool) -> None:
+        if has_row and sealed.claim in self._unpromised:
+            self._on_instead(sealed)
+        else:
+            self._on_broken(round_, sealed)
+
     def look(self) -> None:
         """Ask the log for the rows that its news did not bring."""
-        for round_ in self._expected.keys() - self._looking.keys():
+        if not self._given_up:
+            self._wondered.clear()
+        for round_ in (self._expected.keys() | self._wondered) - self._looking.keys():
             self._looking[round_] = task = asyncio.create_task(self._look_for(round_))
             task.add_done_callback(lambda _, round_=round_: self._looking.pop(round_))  # type: ignore[misc]
 
@@ -82,7 +121,7 @@ class Promises:
 
     async def _look_for(self, round_: int) -> None:
         faults, pause_s = 0, waits.LOG_AGAIN_S[0]
-        while round_ in self._expected:
+        while round_ in self._expected or round_ in self._wondered:
             try:
                 row = await self._row(round_)
             except Unreachable as error:
@@ -91,13 +130,16 @@ class Promises:
                 logger.info("row not shown round=%d reason=%s", round_, error)
                 faults += 1
                 if faults >= _ASKED_BEFORE_BELIEVED:
-                    self._keep(round_, None)
+                    self._wondered.discard(round_)
+                    if round_ in self._expected:
+                        self._keep(round_, None)
                     return
             else:
+                self._wondered.discard(round_)
                 if row is not None:
                     self.see(round_, row)
                 if round_ in self._expected:
-                    self._on_broken(round_, self._expected.pop(round_))
+                    self._miss(round_, self._expected.pop(round_), has_row=row is not None)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])

@@ -21,14 +21,19 @@ def opened(*expected: bytes, round: int = 7, open_ms: int = OPEN_MS, max_rows: i
     return closing
 
 
+def claims(*keys: bytes, base: int = 7, number: int = 0) -> dict[bytes, bytes]:
+    """Each key's claim on a base; who trained twice on it has another one, told apart by a number."""
+    return {key: sha256(key + bytes([base, number])) for key in keys}
+
+
 def header(closing: Closing, founder: bytes, contribution: bytes, now: int, base: int = 7) -> int:
     """The header of a peer alone."""
-    return closing.header(founder, frozenset({founder}), base, contribution, now)
+    return closing.header(founder, claims(founder, base=base), base, contribution, now)
 
 
 def restore(closing: Closing, founder: bytes, contribution: bytes, round: int, now: int) -> None:
     """What a peer alone handed in before a crash."""
-    closing.restore(founder, frozenset({founder}), 7, contribution, round, now)
+    closing.restore(founder, claims(founder), 7, contribution, round, now)
 
 
 def hand_in(closing: Closing, founder: bytes, now: int = START, number: int = 1) -> int:
@@ -46,7 +51,7 @@ def table(*founders: bytes) -> tuple[bytes, ...]:
 def cohort(closing: Closing, founder: bytes, *members: bytes, now: int = START, base: int = 7, number: int = 9) -> bytes:
     """The header of a founder with members; return the contribution."""
     contribution = work(founder, number)
-    closing.header(founder, frozenset({founder, *members}), base, contribution, now)
+    closing.header(founder, claims(founder, *members, base=base), base, contribution, now)
     return contribution
 
 

@@ -121,7 +121,7 @@ class Log:
             if kept.round > self.ledger.round:
                 digest, listed = kept.header.contribution.digest, self.ledger.listed(kept.header, kept.round)
                 self.handed[digest] = kept
-                self.closing.restore(listed.row.founder, frozenset(listed.keys), listed.round, digest, kept.round, self.now)
+                self.closing.restore(listed.row.founder, listed.by_key, listed.round, digest, kept.round, self.now)
 
     def crash(self) -> None:
         self.alive = False
@@ -144,7 +144,7 @@ class Log:
         except LedgerError as error:
             return Answer(digest, refused=str(error))
         try:
-            taken_for = self.closing.header(listed.row.founder, frozenset(listed.keys), listed.round, digest, self.now, sender)
+            taken_for = self.closing.header(listed.row.founder, listed.by_key, listed.round, digest, self.now, sender)
             assert taken_for == round_  # for which it was checked
         except NotTaken as error:
             return Answer(digest, without=() if sender in error.keys else error.keys)

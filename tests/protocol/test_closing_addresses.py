@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from protocol.closing import Closing, NotTaken
 from protocol.signing import sha256
-from tests.protocol.closings import OPEN_MS, START, work
+from tests.protocol.closings import OPEN_MS, START, claims, work
 
 HERE, THERE = "192.0.2.1", "2001:db8::/64"
 ROWS = 16
@@ -20,7 +20,7 @@ def asks(closing: Closing, number: int, address: str) -> bool:
     """Hand in header and body of a key at an address; return whether it has a place."""
     founder = key(number, address)
     try:
-        closing.header(founder, frozenset({founder}), closing.round, work(founder), START, address=address)
+        closing.header(founder, claims(founder), closing.round, work(founder), START, address=address)
     except NotTaken:
         return False
     closing.arrived(work(founder), START)
@@ -102,4 +102,4 @@ def test_shares_are_of_the_places_for_newcomers_too() -> None:
     assert [asks(closing, number, HERE) for number in range(8)].count(True) == 6
     assert asks(closing, 8, THERE)
     with pytest.raises(NotTaken, match="its address has its share"):
-        closing.header(key(9, HERE), frozenset({key(9, HERE)}), 8, work(key(9, HERE)), START, address=HERE)
+        closing.header(key(9, HERE), claims(key(9, HERE)), 8, work(key(9, HERE)), START, address=HERE)

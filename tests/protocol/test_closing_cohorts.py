@@ -5,7 +5,26 @@ import pytest
 from protocol.closing import Closing, NotTaken, Stage
 from protocol.exchange import grace_ms
 from protocol.signing import sha256
-from tests.protocol.closings import DEADLINE, GRACE, OPEN_MS, START, A, B, C, D, E, F, bring, cohort, hand_in, header, opened, restore, work
+from tests.protocol.closings import (
+    DEADLINE,
+    GRACE,
+    OPEN_MS,
+    START,
+    A,
+    B,
+    C,
+    D,
+    E,
+    F,
+    bring,
+    claims,
+    cohort,
+    hand_in,
+    header,
+    opened,
+    restore,
+    work,
+)
 
 # A cohort's contribution, and those of its members alone.
 
@@ -90,7 +109,7 @@ def test_a_member_whose_cohort_s_is_good_need_not_hand_in_and_hears_later_that_i
 def test_any_member_may_bring_what_the_founder_signed_and_who_brings_nothing_is_named() -> None:
     closing = opened()
     hand_in(closing, D)
-    closing.header(A, frozenset({A, B}), 7, work(A, 9), START, B)
+    closing.header(A, claims(A, B), 7, work(A, 9), START, B)
     assert closing.tick(DEADLINE) == (work(D),)
     assert closing.take_gone() == [(B, "no body by the deadline")]
 
@@ -119,6 +138,32 @@ def test_work_on_two_bases_is_not_in_one_round() -> None:
             cohort(closing, A, B, base=second)
         assert raised.value.keys == (B,)
         assert cohort(closing, A, C, base=second)
+
+
+@pytest.mark.parametrize("is_good", [False, True])
+def test_a_ticket_for_another_claim_on_the_same_base_keeps_the_cohorts_out(is_good: bool) -> None:
+    """The cohort's row would not keep it: that has the claim of other work."""
+    closing = opened()
+    closing.header(B, claims(B, number=1), 7, work(B), START)
+    if is_good:
+        bring(closing, work(B))
+    with pytest.raises(NotTaken) as raised:
+        cohort(closing, A, B, C)
+    assert raised.value.keys == (B,)
+    together = bring(closing, cohort(closing, A, C))
+    bring(closing, work(B))
+    assert closing.tick(DEADLINE) == tuple(sorted((together, work(B)), key=lambda one: A if one == together else B))
+
+
+def test_who_is_in_with_the_cohort_may_not_hand_in_other_work_on_that_base_alone_before_it_came_to_nothing() -> None:
+    closing = opened(A, B)
+    together = cohort(closing, A, B)
+    with pytest.raises(NotTaken) as raised:
+        closing.header(B, claims(B, number=1), 7, work(B), START)
+    assert raised.value.keys == (B,)
+    closing.arrived(together, START)
+    closing.bad(together)
+    assert closing.header(B, claims(B, number=1), 7, work(B), START) == 7
 
 
 def test_a_key_in_the_round_being_closed_is_not_in_the_next_one() -> None:
@@ -267,7 +312,7 @@ def test_a_cohort_of_newcomers_is_one_newcomer() -> None:
     with pytest.raises(NotTaken, match="newcomers"):
         header(closing, sha256(b"another"), work(sha256(b"another")), START)
     another = sha256(b"another")
-    assert closing.header(another, frozenset({another, A}), 7, work(another), START) == 7  # with one who was in the last table
+    assert closing.header(another, claims(another, A), 7, work(another), START) == 7  # with one who was in the last table
 
 
 def test_what_takes_the_place_of_something_else_needs_no_other_one() -> None:
@@ -288,7 +333,7 @@ def test_after_a_crash_what_is_superseded_still_is(order: str) -> None:
     together = work(A, 9)
     if order == "alone first":
         restore(closing, B, work(B), 7, START)
-    closing.restore(A, frozenset({A, B}), 7, together, 7, START)
+    closing.restore(A, claims(A, B), 7, together, 7, START)
     if order == "cohort first":
         restore(closing, B, work(B), 7, START)
     assert closing.is_superseded(work(B))

@@ -31,6 +31,11 @@ class Work:
         return sha256(repr((self.founder, sorted(self.keys), self.base, self.number)).encode())
 
     @property
+    def claims(self) -> dict[bytes, bytes]:
+        """Who trained twice on a base has two claims on it, told apart by the number."""
+        return {key: sha256(repr((key, self.base, self.number)).encode()) for key in self.keys}
+
+    @property
     def is_alone(self) -> bool:
         return len(self.keys) == 1
 
@@ -173,7 +178,7 @@ class Rounds(RuleBasedStateMachine):
         idle = self.idle(target) if self.is_crowded(one, target, outdone) else None
         keys: tuple[bytes, ...] | None = None
         try:
-            answer = self.closing.header(one.founder, one.keys, one.base, one.digest, self.now, bringer)
+            answer = self.closing.header(one.founder, one.claims, one.base, one.digest, self.now, bringer)
         except NotTaken as error:
             keys = error.keys
         if keys is not None:
@@ -195,8 +200,9 @@ class Rounds(RuleBasedStateMachine):
         self.promised[one], self.since[one], self.bringer[one] = answer, self.now, bringer
 
     def may_stand_beside(self, other: Work, one: Work, target: int) -> bool:
-        """A cohort's that may fail, and a member's alone, for the same base and round."""
-        if other.is_alone == one.is_alone or other.base != one.base or self.promised[other] != target:
+        """A cohort's that may fail, and a member's same claim alone, for the same round."""
+        is_same = (other.base, other.number) == (one.base, one.number)
+        if other.is_alone == one.is_alone or not is_same or self.promised[other] != target:
             return False
         return other.is_alone or other not in self.good
 
@@ -320,7 +326,7 @@ class Rounds(RuleBasedStateMachine):
         self.deadline = None if round_ == 1 and not self.promised else self.now + OPEN_MS
         self.closing.open(round_, OPEN_MS, self.expected, None if round_ == 1 else self.now)
         for one in data.draw(st.permutations(sorted(self.good, key=lambda each: each.digest))):
-            self.closing.restore(one.founder, one.keys, one.base, one.digest, self.promised[one], self.now)
+            self.closing.restore(one.founder, one.claims, one.base, one.digest, self.promised[one], self.now)
 
     # What always holds.
 

@@ -96,6 +96,67 @@ def test_one_that_nothing_comes_from_any_more_is_found_out_while_a_call_waits() 
 
 
 @pytest.mark.usefixtures("impatient")
+def test_after_a_silent_one_that_is_asked_next_which_answers_first() -> None:
+    async def story(town: Town) -> None:
+        first, second, third = town.line.in_turn
+        town.silent |= {first, second}
+        tried = []
+
+        async def work(key: PublicKey) -> bytes:
+            tried.append(key)
+            return await town.node.call(key, METHOD, b"", timeout_s=DEADLINE_S)
+
+        assert await town.line.ask(work) == third
+        assert tried == [first, third]
+        assert town.line.in_turn == (third, first, second)
+
+    in_town(story)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_one_that_falls_silent_during_an_upload_is_left_once_another_answers() -> None:
+    async def story(town: Town) -> None:
+        first, second, _ = town.line.in_turn
+        town.silent.add(first)
+        with town.line.uploading():
+            async with asyncio.timeout(waits.OPERATOR_BUSY_S / 2):
+                assert await town.ask() == second
+
+    in_town(story)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_while_an_upload_fills_the_line_to_all_operators_none_is_left() -> None:
+    async def story(town: Town) -> None:
+        first, *_ = town.line.in_turn
+        asked, is_free = asyncio.Event(), asyncio.Event()
+
+        async def on_ping(caller: PublicKey, request: bytes) -> bytes:
+            del caller, request
+            asked.set()
+            await is_free.wait()
+            return b""
+
+        async def on_call(_caller: PublicKey, _request: bytes) -> bytes:
+            await is_free.wait()
+            return b"all of it"
+
+        for key, endpoint in town.endpoints.items():
+            await endpoint.serve("ping", on_ping)
+            if key == first:
+                await endpoint.serve(METHOD, on_call)
+        with town.line.uploading():
+            asking = asyncio.create_task(town.ask())
+            await asked.wait()
+            await asyncio.wait((asking,), timeout=10 * waits.OPERATOR_AWAY_S)
+            is_free.set()
+            assert await asking == b"all of it"
+        assert town.changes == []
+
+    in_town(story)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_one_that_is_slow_to_answer_and_there_is_waited_for() -> None:
     async def story(town: Town) -> None:
         first, *_ = town.line.in_turn

@@ -87,7 +87,7 @@ def test_the_open_round_is_written_down_with_who_has_handed_in(tmp_path: Path) -
     look.timeline.opened(7)
     first, second = b"\x0a" * 32, b"\x0b" * 32
     for founder, contribution in ((KEYS[0], first), (KEYS[1], second)):
-        rounds.header(founder, frozenset({founder}), 7, contribution, now_ms())
+        rounds.header(founder, {founder: founder}, 7, contribution, now_ms())
     rounds.arrived(first, now_ms())
     rounds.good(first)
     live = Live.model_validate_json(look.now().model_dump_json())

@@ -111,7 +111,7 @@ def test_rounds_follow_each_other_to_the_runs_end_and_then_nothing_is_taken(play
 def test_a_cohorts_contribution_stands_in_the_log_and_not_what_its_member_handed_in_beside_it(play: Play) -> None:
     async def story(world: World) -> None:
         log = await world.start()
-        whole, alone, other = made_together(log.ledger, [B, A]), made(log.ledger, A), made(log.ledger, C)
+        whole, alone, other = made_together(log.ledger, [B, A]), made(log.ledger, A, founder=B.public_key), made(log.ledger, C)
         for one in (alone, whole, other):
             await log.ticket(one)
         await log.finish_round()

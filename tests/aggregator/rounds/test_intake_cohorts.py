@@ -165,7 +165,7 @@ def test_a_key_that_is_in_elsewhere_is_named_unless_it_is_the_founder(play: Play
 
 def test_with_both_in_the_cohorts_stands_and_nobody_is_blamed(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        alone, other = desk.made(B), desk.made(D)
+        alone, other = desk.made(B, of=A), desk.made(D)
         whole = desk.made_together(A, B, C)
         await desk.hand_in(alone)
         await desk.hand_in(other)
@@ -182,7 +182,7 @@ def test_with_both_in_the_cohorts_stands_and_nobody_is_blamed(play: Play) -> Non
 
 def test_a_member_that_comes_after_its_cohort_hears_that_its_work_is_listed(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        whole, alone = desk.made_together(A, B), desk.made(B)
+        whole, alone = desk.made_together(A, B), desk.made(B, of=A)
         await desk.hand_in(whole)
         assert (await desk.header(alone)).status == HandIn.LATER
         desk.commit()
@@ -194,9 +194,22 @@ def test_a_member_that_comes_after_its_cohort_hears_that_its_work_is_listed(play
     play(story)
 
 
+def test_a_ticket_for_work_that_a_member_did_alone_is_kept_though_its_cohort_has_other_work_of_it(play: Play) -> None:
+    async def story(desk: Desk) -> None:
+        alone, whole = desk.made(B), desk.made_together(A, B, C)
+        await desk.hand_in(alone)
+        assert await blamed(desk, whole) == {B.public_key}
+        rest = desk.made_together(A, C)
+        await desk.hand_in(rest)
+        assert set(desk.commit()) == {alone.digest, rest.digest}
+        assert desk.intake.faults.by_reason == {}
+
+    play(story)
+
+
 def test_members_who_came_alone_count_where_the_cohorts_body_never_comes_and_are_named_to_it(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        whole, alone = desk.made_together(A, B, C), desk.made(B)
+        whole, alone = desk.made_together(A, B, C), desk.made(B, of=A)
         await desk.header(whole)
         await desk.part(whole, 0)
         await desk.hand_in(alone)
@@ -304,7 +317,7 @@ def test_a_member_that_hands_in_its_cohorts_body_as_its_own_keeps_nobody_out(pla
     async def story(desk: Desk) -> None:
         whole = desk.made_together(A, B)
         root = whole.header.contribution.open().body
-        stolen = Made(B, header_of(desk.ledger, B, body=root), whole.body, NUM_WEIGHTS)
+        stolen = Made(B, header_of(desk.ledger, B, body=root, founder=A.public_key), whole.body, NUM_WEIGHTS)
         await desk.hand_in(stolen)  # before the cohort's came nobody can tell
         await desk.hand_in(whole)
         assert desk.commit() == (whole.digest,)
@@ -353,7 +366,7 @@ def test_who_did_much_wrong_costs_its_cohort_nothing(play: Play) -> None:
 
 def test_after_a_restart_with_both_in_the_cohorts_stands(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        alone, whole, other = desk.made(B), desk.made_together(A, B), desk.made(C)
+        alone, whole, other = desk.made(B, of=A), desk.made_together(A, B), desk.made(C)
         for one in (alone, other, whole):
             await desk.hand_in(one)
         await desk.restart()
@@ -371,7 +384,7 @@ def test_after_a_restart_with_both_in_the_cohorts_stands(play: Play) -> None:
 
 def test_after_a_restart_without_the_cohorts_body_the_members_own_counts(play: Play) -> None:
     async def story(desk: Desk) -> None:
-        alone, whole = desk.made(B), desk.made_together(A, B)
+        alone, whole = desk.made(B, of=A), desk.made_together(A, B)
         await desk.hand_in(alone)
         await desk.header(whole)
         await desk.part(whole, 0)

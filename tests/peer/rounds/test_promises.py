@@ -9,6 +9,7 @@ import pytest
 
 from peer.rounds.promises import Promises
 from protocol.errors import EncodingError, Unreachable
+from protocol.exchange import MAX_AGE
 from protocol.ledger import Ledger
 from protocol.manifest import SignedManifest
 from protocol.rounds import Sealed
@@ -41,7 +42,15 @@ class Seen:
         self.kept: list[tuple[int, Sealed]] = []
         self.rows: list[OwnRow | None] = []  # of what was kept
         self.broken: list[tuple[int, Sealed]] = []
-        self.promises = Promises(self.row, self._on_kept, lambda *broken: self.broken.append(broken))
+        self.after_all: list[tuple[int, Sealed, OwnRow]] = []
+        self.instead: list[Sealed] = []
+        self.promises = Promises(
+            self.row,
+            self._on_kept,
+            lambda *broken: self.broken.append(broken),
+            lambda *found: self.after_all.append(found),
+            self.instead.append,
+        )
 
     def _on_kept(self, round_: int, sealed: Sealed, row: OwnRow | None) -> None:
         self.kept.append((round_, sealed))
@@ -160,3 +169,56 @@ def test_what_comes_with_the_news_meanwhile_ends_the_asking() -> None:
 
     found = seen(story, Unreachable("away"))
     assert (found.kept, len(found.asked)) == ([(1, SEALED)], 1)
+
+
+def test_what_was_given_up_is_looked_for_in_the_tables_that_may_have_it_and_found_once() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.give_up(SEALED, 1)
+        found.promises.look()
+        await found.promises.settle()
+        found.promises.committed(2)
+        found.promises.look()
+        await found.promises.settle()
+        for round_ in (2, 3):
+            found.promises.committed(round_)
+            found.promises.see(round_, COHORT_ROW)
+        found.promises.look()
+        await found.promises.settle()
+
+    found = seen(story, None, COHORT_ROW)
+    assert [round_ for round_, _ in found.asked] == [1, 2]
+    assert (found.after_all, found.kept, found.broken, found.instead) == ([(2, SEALED, COHORT_ROW)], [], [], [])
+
+
+def test_what_was_given_up_is_not_looked_for_once_it_is_too_old() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.give_up(SEALED, 0)
+        for round_ in range(1, 9):
+            found.promises.committed(round_)
+            found.promises.look()
+            await found.promises.settle()
+
+    found = seen(story, *[None] * (MAX_AGE + 1))
+    assert [round_ for round_, _ in found.asked] == [*range(1, 2 + MAX_AGE)]
+    assert (found.after_all, found.broken) == ([], [])
+
+
+def test_work_without_a_ticket_that_gave_way_to_other_work_of_its_peer_is_no_broken_promise() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED, is_promised=False)
+        found.promises.look()
+        await found.promises.settle()
+
+    found = seen(story, OTHER_ROW)
+    assert (found.kept, found.broken, found.instead) == ([], [], [SEALED])
+    assert seen(story, None).broken == [(1, SEALED)]  # the log said that its table has some
+
+
+def test_a_ticket_makes_it_one() -> None:
+    async def story(found: Seen) -> None:
+        found.promises.expect(1, SEALED, is_promised=False)
+        found.promises.expect(1, SEALED)
+        found.promises.look()
+        await found.promises.settle()
+
+    assert seen(story, OTHER_ROW).broken == [(1, SEALED)]
