@@ -430,7 +430,7 @@ class Intake:
 
 
 def go_beside(one: Listed, other: Listed) -> bool:
-    """Return whether two contributions of one round that have a key in common may both be in: a cohort's, and a member's same claim alone."""
+    """Return whether two contributions of one round with a key in common may both be in: a cohort's, and a member's same claim alone."""
     lone, of_cohort = sorted((set(one.claims), set(other.claims)), key=len)
     return len(lone) == 1 and lone < of_cohort
 

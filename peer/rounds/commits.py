@@ -176,4 +176,6 @@ class Commits:
 
     def _instead(self, sealed: Sealed) -> None:
         self._board.status.samples_lost += sealed.samples
-        self._board.say(f"{sealed.samples} samples do not count: other work of this peer on the same state does, which its cohort handed in")
+        self._board.say(
+            f"{sealed.samples} samples do not count: other work of this peer on the same state does, which its cohort handed in"
+        )

@@ -90,7 +90,7 @@ class Desk:
         return values_of(NUM_WEIGHTS, 1_000 * seed + self.ledger.round + int.from_bytes(peer.public_key[:4], "big"))
 
     def made(self, peer: Identity, *, seed: int = 0, of: Identity | None = None) -> Made:
-        """Return what a peer hands in alone for the next round; another seed makes it another body, its claim may be one ``of`` a founder."""
+        """Return what a peer hands in alone for the next round; another seed makes another body, the claim may be ``of`` a founder."""
         return made_of(self.ledger, peer, self.vector(peer, seed), founder=(of or peer).public_key)
 
     def made_together(self, *members: Identity, seed: int = 0, **changes: Any) -> Made:
