@@ -6,6 +6,7 @@ Elsewhere than on a CPU, and where nothing is to be learnt, they are torch's own
 Shapes: B batch, C channels, H and W height and width.
 """
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -14,11 +15,16 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 _LEAST_LENGTH = 1e-12  # as torch has it
+_LEAST_DOUBLED = 1 << 12  # values of a batch for which more, but faster, calls pay
 
 
 def is_ours(x: Tensor) -> bool:
-    """Return whether the gradient of ``x`` is wanted, and taken by a CPU: what autocast rounds it hands to torch's own operations alone."""
-    return x.requires_grad and torch.is_grad_enabled() and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    """Return whether the gradient of ``x`` is wanted, and taken by a CPU: what autocast rounds it hands to torch's own operations alone.
+
+    What is traced, to be exported, is of torch's own operations, too.
+    """
+    is_wanted = x.requires_grad and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return is_wanted and x.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
 
 
 def split(x_BCHW: Tensor, first: int) -> tuple[Tensor, Tensor]:
@@ -64,6 +70,36 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, gradient_BCHW: Tensor) -> tuple[Tensor | None, ...]:
         parts_BCHW = zip(gradient_BCHW.split(ctx.widths, 1), ctx.needs_input_grad, strict=True)
         return tuple(part.contiguous(memory_format=torch.channels_last) if needed else None for part, needed in parts_BCHW)
+
+
+def doubled(x_BCHW: Tensor) -> Tensor:
+    """Return a map at twice its height and width, linear between the middles of its pixels."""
+    if is_ours(x_BCHW) and x_BCHW.shape[1] == 1 and x_BCHW.numel() >= _LEAST_DOUBLED:
+        y_BCHW: Tensor = _Doubled.apply(x_BCHW)
+        return y_BCHW
+    return F.interpolate(x_BCHW, scale_factor=2.0, mode="bilinear", align_corners=False)
+
+
+class _Doubled(torch.autograd.Function):
+    """The gradient of a map of one channel goes back by two products with what doubles a line."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BCHW: Tensor) -> Tensor:
+        ctx.sides = x_BCHW.shape[2:]
+        return F.interpolate(x_BCHW, scale_factor=2.0, mode="bilinear", align_corners=False)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_BCHW: Tensor) -> Tensor:
+        down, across = (_doubling(side, gradient_BCHW.dtype) for side in ctx.sides)
+        return torch.matmul(down.t(), torch.matmul(gradient_BCHW.contiguous(), across))
+
+
+@cache
+def _doubling(side: int, dtype: torch.dtype) -> Tensor:
+    """Return the matrix (2 * side, side) that makes of a line one of twice its length."""
+    lines: Tensor = F.interpolate(torch.eye(side, dtype=dtype)[None], scale_factor=2.0, mode="linear", align_corners=False)[0]
+    return lines.t().contiguous()
 
 
 def of_length_one(x: Tensor, dim: int) -> Tensor:

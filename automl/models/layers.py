@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
-from automl.models import few_channels
+from automl.models import expansion, few_channels
 from automl.models.depthwise import convolve
 from automl.models.linked import Link, linked_batch_norm
 from automl.spaces.shapes import LayerShape
@@ -77,13 +77,18 @@ class ElasticBatchNorm(nn.Module):
         weight, bias = (first_of_blocks(each, channels, self.blocks, active=active) for each in (self.weight, self.bias))
         return weight, bias
 
+    @property
+    def is_of_batch(self) -> bool:
+        """Whether it normalises by what one batch here is, and keeps no statistics of it."""
+        return self.training and self.momentum is None and self.link is None
+
     def forward(self, x_BCHW: Tensor, active: int | None = None) -> Tensor:
         """Return the channels of ``x_BCHW`` normalised; ``active``: see ``affine_for``."""
         channels = x_BCHW.shape[1]
         weight, bias = self.affine_for(channels, active)
         if self.link is not None:
             return linked_batch_norm(x_BCHW, weight, bias, self.link, BATCH_NORM_EPSILON)
-        if self.training and self.momentum is None:
+        if self.is_of_batch:
             if few_channels.is_for(x_BCHW):
                 return few_channels.normalised(x_BCHW, weight, bias, BATCH_NORM_EPSILON)
             return F.batch_norm(x_BCHW, None, None, weight, bias, training=True, eps=BATCH_NORM_EPSILON)
@@ -155,10 +160,16 @@ class ElasticLayer(nn.Module):
         groups = shape.channels_in if shape.is_depthwise else 1
         y_BCHW = convolve(x_BCHW, self.spatial_for(shape, layer.kernel), shape.stride, groups)
         y_BCHW = y_BCHW.contiguous(memory_format=torch.channels_last)  # an image of one channel has no layout to hand on
+        weights = self.expand_for(shape, layer.expansion), self.project_for(shape, layer.expansion)
+        y_BOHW: Tensor = self.project_norm(self._expanded(y_BCHW, *weights))
         # In place, here and below: no normalisation needs what it made once more, and memory is what these steps wait for.
-        y_BEHW = F.relu(self.expand_norm(F.conv2d(y_BCHW, self.expand_for(shape, layer.expansion))), inplace=True)
-        y_BOHW: Tensor = self.project_norm(F.conv2d(y_BEHW, self.project_for(shape, layer.expansion)))
         return y_BOHW.add_(x_BCHW) if is_residual(shape) else y_BOHW
+
+    def _expanded(self, x_BCHW: Tensor, expand: Tensor, project: Tensor) -> Tensor:
+        """Return what is projected, before its normalisation."""
+        if self.expand_norm.is_of_batch and expansion.is_for(x_BCHW, len(expand)):
+            return expansion.projected(x_BCHW, expand, *self.expand_norm.affine_for(len(expand)), project, BATCH_NORM_EPSILON)
+        return F.conv2d(F.relu(self.expand_norm(F.conv2d(x_BCHW, expand)), inplace=True), project)
 
     @torch.no_grad()
     def extract(self, shape: LayerShape, layer: Layer) -> "PlainLayer":

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
+from automl.models import narrow
 from automl.models.correlation import correlate
 from automl.models.gradients import of_length_one
 from automl.spaces.stereo_shapes import MatchShape
@@ -51,7 +52,7 @@ class FineMatch(nn.Module):
         """Return the disparities (B, 1, H, W) in pixels of this scale, and how certain they are: 1 where one alone has all the weight."""
         volume_NGHW = correlate_groups(left_BCHW, right_BCHW, self.shape.groups, self.shape.num_disparities)
         hidden_NEHW = F.relu(self.weigh_norm(self.weigh(volume_NGHW)))
-        scores_N1HW = self.likeness(volume_NGHW) + self.score(hidden_NEHW)
+        scores_N1HW = self.likeness(volume_NGHW) + narrow.convolved(hidden_NEHW, self.score)
         scores_BDHW = scores_N1HW.view(-1, self.shape.num_disparities, *left_BCHW.shape[2:])
         weights_BDHW = scores_BDHW.softmax(1)
         disparities_D11 = torch.arange(self.shape.num_disparities, dtype=weights_BDHW.dtype, device=weights_BDHW.device)[:, None, None]

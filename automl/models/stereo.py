@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from torch.nn.utils import skip_init
 
 from automl.models.correlation import correlate
-from automl.models.gradients import joined, of_length_one, split
+from automl.models.gradients import doubled, joined, of_length_one, split
 from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticLayer, is_residual
 from automl.models.matching import FineMatch, warped_likeness
 from automl.models.supernet import Supernet, draw, plain_units
@@ -150,14 +150,14 @@ class FixedPart(nn.Module):
         prediction_B1HW = F.avg_pool2d(match_B1HW, match_B1HW.shape[2] // y_BCHW.shape[2])
         predictions = [self.unit_px * match_B1HW]  # it has to learn before the steps up do
         for step, (stage, link_BCHW) in enumerate(zip(self.stages, reversed(links), strict=True)):
-            coarser_B1HW = _doubled(prediction_B1HW)
+            coarser_B1HW = doubled(prediction_B1HW)
             evidence: list[Tensor] = []
             if step == MATCH_STEP:
                 evidence = [match_B1HW - coarser_B1HW, certainty_B1HW]
             elif step == WARP_STEP:
                 evidence = [likeness(coarser_B1HW)]
             elif step == FULL_STEP:  # half of the resolution is the finest at which views are compared
-                evidence = [_doubled(likeness(prediction_B1HW))]
+                evidence = [doubled(likeness(prediction_B1HW))]
             y_BCHW, prediction_B1HW = stage(y_BCHW, link_BCHW, coarser_B1HW, evidence)
             predictions.append(self.unit_px * prediction_B1HW)
         return tuple(predictions)
@@ -236,11 +236,6 @@ class PlainStereo(nn.Module):
         """Return the disparities of all scales, as ``Stereo`` does: what training needs."""
         predictions = self.fixed(x_BCHW, lambda unit, x_BCHW: self.units[unit](x_BCHW))
         return tuple(prediction.squeeze(1) for prediction in predictions)
-
-
-def _doubled(x_BCHW: Tensor) -> Tensor:
-    """Return it at twice its height and width."""
-    return F.interpolate(x_BCHW, scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
 def _window(size: int) -> Tensor:

@@ -41,9 +41,12 @@ def stereo_loss(predictions: Sequence[Tensor], disparity_BHW: Tensor, teacher_pr
     """
     weights = [MATCH_WEIGHT, *(SCALE_DECAY**step for step in reversed(range(len(predictions) - 1)))]
     loss = torch.zeros((), dtype=disparity_BHW.dtype, device=disparity_BHW.device)
+    shrunk: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # two predictions have the size of the match
     for weight, prediction in zip(weights, predictions, strict=True):
         height, width = prediction.shape[-2:]
-        target_Bhw, is_valid_Bhw = shrink_disparity(disparity_BHW, height, width)
+        if (height, width) not in shrunk:
+            shrunk[height, width] = shrink_disparity(disparity_BHW, height, width)
+        target_Bhw, is_valid_Bhw = shrunk[height, width]
         distance_Bhw = F.smooth_l1_loss(prediction.reshape(target_Bhw.shape), target_Bhw, reduction="none", beta=HUBER_PX)
         valid_loss = (distance_Bhw * is_valid_Bhw).sum() / is_valid_Bhw.sum().clamp(min=1)
         loss = loss + weight / sum(weights) * valid_loss

@@ -3,7 +3,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from automl.models.gradients import joined, of_length_one, split
+from automl.models import gradients
+from automl.models.gradients import doubled, joined, of_length_one, split
 
 LAST = torch.channels_last
 
@@ -65,3 +66,16 @@ def test_where_nothing_is_learnt_and_under_autocast_all_is_torchs_own() -> None:
     with torch.no_grad():
         assert split(x, 2)[0].grad_fn is None
     assert torch.equal(joined([x.detach(), x.detach()]), torch.cat([x, x], 1))
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 8), (3, 1, 5, 2), (2, 1, 1, 1)])
+def test_a_map_is_doubled_as_by_torch_and_its_gradient_is_that_of_finite_differences(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradients, "_LEAST_DOUBLED", 1)
+    x = random(*shape)
+    assert "Doubled" in type(doubled(x).grad_fn).__name__
+    expected = F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
+    assert torch.equal(doubled(x), expected)
+    assert torch.equal(doubled(x.detach()), expected)
+    assert torch.autograd.gradcheck(doubled, x.detach().double().requires_grad_())
