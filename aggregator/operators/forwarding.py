@@ -1,7 +1,8 @@
 """What a run's peers bring to any of its operators: the writer takes it, a fellow passes it on to the writer, naming who brought it.
 
-Where the writer dies meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for an operator
-while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others says so.
+Where the writer dies or falls silent meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for
+an operator while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others
+says so.
 
 ``Switch`` is an endpoint for the desks of a writer: their handlers are asked while this operator writes, whoever was called.
 """
@@ -20,7 +21,7 @@ from protocol.vectors import ASK as VECTORS
 from swarm import waits
 from swarm.operator_line import AskAnother
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Endpoint, Handler
-from swarm.tasks import unless, within
+from swarm.tasks import within
 from swarm.through import Through
 
 FORWARDED = ("header", "body", "extra", "measure", "admission", "revoked", GIVE, RECORDS, VECTORS, DUTIES)
@@ -104,11 +105,20 @@ class Switch(Through):
         if len(forwarded) > MAX_MESSAGE_BYTES:
             raise EncodingError("too long a request to be passed on")
         timeout_s = waits.BODY_S if method == "body" else waits.CALL_S
-        calling = self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method in _LARGE)
+        calling = asyncio.create_task(self._endpoint.call(writer, FORWARD, forwarded, timeout_s=timeout_s, large_answer=method in _LARGE))
+        over = asyncio.create_task(another.wait())
         try:
-            return await unless(another, calling)
+            while not calling.done() and not over.done():
+                if writer != self._writer() or self._is_cut_off():
+                    raise Busy("the operator that writes is not heard any more")
+                await asyncio.wait((calling, over), timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            return await calling if calling.done() else None
         except Unreachable as error:
             raise Busy("the operator that writes does not answer") from error
+        finally:
+            for task in (calling, over):
+                task.cancel()
+            await asyncio.gather(calling, over, return_exceptions=True)
 
     async def _on_forward(self, _caller: PublicKey, request: bytes) -> bytes:
         forwarded = unpack(Forwarded, request, max_bytes=MAX_FORWARDED_BYTES + _HEAD_BYTES)

@@ -17,6 +17,7 @@ from swarm.rpc import Busy, Handler, Refused
 from swarm.vectors import VectorsFolder, fetch_vector, serve_vectors
 from tests.claimed import made
 from tests.contributions import PEERS
+from tests.memory_log import DEADLINE_S
 
 FELLOW, WRITER, NEXT, PEER = (each.public_key for each in PEERS[:4])
 
@@ -125,6 +126,37 @@ def test_who_is_cut_off_from_the_others_holds_nobody() -> None:
         scene.is_cut_off = True
         with pytest.raises(Refused, match=r"^ask another operator: no operator"):
             await call
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("is_cut_off", "error", "words"), [(True, Refused, "^ask another operator: the operator that"), (False, Unreachable, "busy")]
+)
+def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, is_cut_off: bool, error: type[Exception], words: str
+) -> None:
+    monkeypatch.setattr(forwarding, "_LOOK_S", 0.02)
+    monkeypatch.setattr(forwarding, "PATIENCE_S", 0.05)
+
+    async def story() -> None:
+        scene = Scene()
+        _, writer = [await scene.switch_of(key) for key in (FELLOW, WRITER)]
+        has_come = asyncio.Event()
+
+        async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
+            has_come.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        await writer.serve("header", stand_still)
+        call = scene.bring()
+        await has_come.wait()
+        scene.is_cut_off = is_cut_off
+        scene.writer = WRITER if is_cut_off else None
+        async with asyncio.timeout(DEADLINE_S / 2):  # the call itself waits longer
+            with pytest.raises(error, match=words):
+                await call
 
     asyncio.run(story())
 
