@@ -303,8 +303,13 @@ class Seat:
         """
         applying = asyncio.create_task(self._apply(first, list(entries), note, is_own=is_own))
         self._applying.add(applying)
-        applying.add_done_callback(self._applying.discard)
+        applying.add_done_callback(self._applied)
         await asyncio.shield(applying)
+
+    def _applied(self, task: "asyncio.Task[None]") -> None:
+        self._applying.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # whoever began it may not wait any more
+            logger.info("entries were not applied reason=%s", error)
 
     async def settled(self) -> None:
         """Return once the state is that of the log."""

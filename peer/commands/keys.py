@@ -32,11 +32,11 @@ def make(directory: Path) -> str:
         UserError: it has one, good or not, or a peer runs there.
         StorageError: the disk refuses.
     """
+    path = directory / IDENTITY
+    if path.exists() or path.is_symlink():
+        raise UserError(f"{path} is there already: manta-peer identity shows it; for another key give another --dir")
     make_directory(directory)
     with only_process(directory):
-        path = directory / IDENTITY
-        if path.exists() or path.is_symlink():
-            raise UserError(f"{path} is there already: manta-peer identity shows it; for another key give another --dir")
         name = peer_name(load_identity(path).public_key)
     return f"{name} ({path}); keep a copy: manta-peer identity backup FILE"
 
