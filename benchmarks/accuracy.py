@@ -212,7 +212,7 @@ def first_network(plan: Plan, architecture: Architecture) -> nn.Module:
     with torch.no_grad():
         for module in network.modules():
             if isinstance(module, nn.Conv2d) and module.weight.shape[-1] != 1 and module.bias is None:
-                draw(module.weight, generator)  # the supernet's are the centres of larger kernels, and too small
+                draw(module.weight, generator)  # evenly: the supernet begins with bells, and their centres
     return network
 
 

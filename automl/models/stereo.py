@@ -22,7 +22,7 @@ from torch.nn.utils import skip_init
 
 from automl.models.correlation import correlate
 from automl.models.gradients import doubled, joined, of_length_one, split
-from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm, ElasticLayer, is_residual
+from automl.models.layers import BATCH_NORM_EPSILON, ElasticBatchNorm
 from automl.models.matching import FineMatch, warped_likeness
 from automl.models.supernet import Supernet, draw, plain_units
 from automl.spaces.shapes import NUM_SHARED_UNITS
@@ -171,19 +171,6 @@ class Stereo(Supernet):
         self.fixed = FixedPart(space, ElasticBatchNorm)
         self._flatten(device)
 
-    @torch.no_grad()
-    def initialise(self, generator: torch.Generator) -> None:
-        """Draw first weights; see ``Supernet.initialise``.
-
-        Kernels begin as bells and residual layers add nothing at first: so it learns faster.
-        """
-        super().initialise(generator)
-        for module in self.modules():
-            if isinstance(module, ElasticLayer):
-                module.spatial.weight.mul_(_window(module.spatial.weight.shape[-1]))
-                if is_residual(module.shape):
-                    module.project_norm.weight.zero_()
-
     def _initialise_fixed(self, generator: torch.Generator) -> None:
         for module in self.fixed.modules():
             if isinstance(module, nn.ConvTranspose2d):
@@ -236,10 +223,3 @@ class PlainStereo(nn.Module):
         """Return the disparities of all scales, as ``Stereo`` does: what training needs."""
         predictions = self.fixed(x_BCHW, lambda unit, x_BCHW: self.units[unit](x_BCHW))
         return tuple(prediction.squeeze(1) for prediction in predictions)
-
-
-def _window(size: int) -> Tensor:
-    """Return a Gaussian (K, K) of one pixel's width, with the energy of a window of ones."""
-    bell_K = torch.exp(-((torch.arange(size) - size // 2) ** 2) / 2)
-    window_KK: Tensor = bell_K[:, None] * bell_K[None, :]
-    return window_KK.mul_(size / window_KK.norm())

@@ -107,13 +107,17 @@ class Supernet(nn.Module, ABC):
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator) -> None:
-        """Draw first weights. Not the same bits on every machine: only the maker of a run's first state may call it."""
+        """Draw first weights. Not the same bits on every machine: only the maker of a run's first state may call it.
+
+        All choices begin nearly as one: most of a kernel is in the centre that they share, and residual layers add nothing.
+        """
         for module in self.modules():
             if isinstance(module, ElasticBatchNorm):
                 module.weight.fill_(1.0)
                 module.bias.zero_()
             elif isinstance(module, ElasticSpatial):
                 draw(module.weight, generator)
+                module.weight.mul_(bell(module.kernels[0]))
                 for transform in module.transforms:
                     transform.copy_(torch.eye(transform.shape[0]))
             elif isinstance(module, ElasticLayer):
@@ -192,6 +196,16 @@ class Supernet(nn.Module, ABC):
 def draw(weight: Tensor, generator: torch.Generator) -> None:
     """Fill ``weight`` with normal numbers of the variance that suits a ReLU after it (arXiv:1502.01852)."""
     weight.normal_(0.0, math.sqrt(2.0 / weight[0].numel()), generator=generator)
+
+
+def bell(kernel: int) -> Tensor:
+    """Return a Gaussian (K, K) of one pixel's width, with the energy of as many ones: what the first weights of a kernel are multiplied by.
+
+    What smaller kernels leave out is small then, and they begin as nearly the same as the large one that they are cut out of.
+    """
+    bell_K = torch.exp(-((torch.arange(kernel) - kernel // 2) ** 2) / 2)
+    bell_KK: Tensor = bell_K[:, None] * bell_K[None, :]
+    return bell_KK.mul_(kernel / bell_KK.norm())
 
 
 def plain_units(space: SearchSpace, architecture: Architecture) -> nn.ModuleList:

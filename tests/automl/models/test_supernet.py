@@ -100,6 +100,21 @@ def gradient(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+@torch.no_grad()
+def test_at_the_start_nearly_all_of_a_kernel_is_in_the_centre_that_the_smallest_one_has(space: SearchSpace) -> None:
+    supernet = build(space)
+    supernet.initialise(torch.Generator().manual_seed(3))
+    spatials = [module for module in supernet.modules() if isinstance(module, ElasticSpatial)]
+    for kernel, most in ((5, 0.2), (7, 0.01)):
+        large = torch.cat([spatial.weight_for(kernel).flatten(0, 1) for spatial in spatials if kernel in spatial.kernels])
+        rest = large - F.pad(large[:, 1:-1, 1:-1], [1] * 4)
+        assert 0.0 < float(rest.square().sum() / large.square().sum()) < most
+    # In all they are as large as those of a layer that has no other kernels (arXiv:1502.01852): their mean square is 2 / fan-in.
+    squares = torch.cat([(spatial.weight.square().flatten(1).sum(1)) for spatial in spatials])
+    assert abs(float(squares.mean()) - 2.0) < 0.2
+
+
 def test_identity_transforms_make_a_small_kernel_the_centre_of_the_large_one() -> None:
     supernet = Classifier(TINY)
     supernet.initialise(torch.Generator().manual_seed(3))
