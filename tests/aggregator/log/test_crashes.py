@@ -120,7 +120,11 @@ def test_killed_with_a_cohorts_and_its_members_own_in_it_keeps_both_tickets_by_o
     async def story(world: World) -> None:
         log = await world.start()
         images = images_of_the_transaction(world, log, monkeypatch, moment)
-        contributions = [made(log.ledger, PEERS[1]), made_together(log.ledger, PEERS[:2]), made(log.ledger, PEERS[2])]
+        contributions = [
+            made(log.ledger, PEERS[1], founder=PEERS[0].public_key),
+            made_together(log.ledger, PEERS[:2]),
+            made(log.ledger, PEERS[2]),
+        ]
         tickets = {one.digest: await log.ticket(one) for one in contributions}
         await log.finish_round()
         expected = log.run.log.entries(0, 100)
