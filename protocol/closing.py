@@ -85,10 +85,17 @@ class _Handed:
         is_same = lone.is_alone and lone.claims < of_cohort.claims and self.round == other.round
         return is_same and of_cohort.body is not _Body.GOOD
 
-    def gives_way_to(self, other: "_Handed") -> bool:
-        """Is it out for ``other``: of the same founder, who brought no body. What it signed for its cohort stays beside its own work."""
-        stays = not self.is_alone and other.is_alone and self.base_round == other.base_round
-        return self.founder == other.founder and self.body is _Body.MISSING and not stays
+    def gives_way_to(self, other: "_Handed", is_idle: bool) -> bool:
+        """Is it out for ``other``: without a body, and of the same founder, or ``is_idle`` and one of its keys has another claim.
+
+        What a founder signed for its cohort stays beside the same work of its own: others may bring that.
+        """
+        if self.body is not _Body.MISSING:
+            return False
+        is_given_up = len(self.claims & other.claims) < len(self.keys & other.keys)
+        if self.founder == other.founder:
+            return is_given_up or self.is_alone or not other.is_alone
+        return is_given_up and is_idle
 
 
 class Closing:
@@ -245,7 +252,7 @@ class Closing:
         keys, round_ = frozenset(claims), self._round_for_headers(now)
         digests = frozenset(claims.values())
         new = _Handed(founder, keys, digests, base_round, contribution, round_, now, bringer or founder, address=address)
-        outdone = self._outdone_by(new)
+        outdone = self._outdone_by(new, now)
         self._make_place(new, outdone, now)
         for one in outdone:
             self._forget(one)
@@ -312,15 +319,15 @@ class Closing:
         strangers = [one for one in self._in_round(_Body.MISSING) if one.keys.isdisjoint(self._expected)]
         self._drop(strangers, LATE_BODY)
 
-    def _outdone_by(self, new: _Handed) -> list[_Handed]:
-        """Return what is out once ``new`` is in: what its founder handed in before, itself among it if it was late.
+    def _outdone_by(self, new: _Handed, now: int) -> list[_Handed]:
+        """Return what is out once ``new`` is in: what its founder handed in before, itself if it was late, and what its keys gave up.
 
         Raises:
             NotTaken: what is in stays.
         """
         beside = {one for key in new.keys for one in self._by_key.get(key, ())}
         others = [one for one in beside if one.contribution != new.contribution and not one.goes_with(new)]
-        staying = [one for one in others if not one.gives_way_to(new)]
+        staying = [one for one in others if not one.gives_way_to(new, is_idle=now - one.since >= grace_ms(self._open_ms))]
         if staying:
             keys = {key for one in staying for key in one.keys & new.keys}
             raise NotTaken("another contribution of these keys is in", tuple(sorted(keys)))

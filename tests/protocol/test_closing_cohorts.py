@@ -166,6 +166,27 @@ def test_who_is_in_with_the_cohort_may_not_hand_in_other_work_on_that_base_alone
     assert closing.header(B, claims(B, number=1), 7, work(B), START) == 7
 
 
+def test_other_work_of_a_member_takes_the_place_of_its_cohorts_whose_body_does_not_come() -> None:
+    """Else nobody could hand anything in where the founder is gone and the round waits for a first body."""
+    closing = opened(A, B)
+    cohort(closing, A, B)
+    mine = claims(B, number=1)
+    assert closing.tick(DEADLINE) is None  # the round is open once more
+    assert closing.header(B, mine, 7, work(B), DEADLINE) == 7
+    bring(closing, work(B), DEADLINE)
+    with pytest.raises(NotTaken):
+        cohort(closing, A, B, now=DEADLINE)
+    assert closing.tick(DEADLINE + OPEN_MS) == (work(B),)
+
+
+def test_a_founder_that_hands_in_other_work_alone_has_given_its_cohorts_up() -> None:
+    closing = opened(A, B)
+    cohort(closing, A, B)
+    assert closing.header(A, claims(A, number=1), 7, work(A), START) == 7
+    bring(closing, work(A))
+    assert closing.tick(DEADLINE) == (work(A),)
+
+
 def test_a_key_in_the_round_being_closed_is_not_in_the_next_one() -> None:
     """Its work may be listed there, and its residual with it."""
     closing = opened(A, B)

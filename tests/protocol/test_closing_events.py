@@ -208,9 +208,12 @@ class Rounds(RuleBasedStateMachine):
 
     def gives_way(self, other: Work, one: Work) -> bool:
         """Its founder may take it back while it brought no body; but alone it takes nothing back from its cohort on this base."""
-        if other.founder != one.founder or not self.is_missing(other):
+        if not self.is_missing(other):
             return False
-        return other.is_alone or not one.is_alone or other.base != one.base
+        is_given_up = (other.base, other.number) != (one.base, one.number)
+        if other.founder != one.founder:
+            return is_given_up and self.now - self.since[other] >= GRACE
+        return is_given_up or other.is_alone or not one.is_alone
 
     def before(self, round: int) -> set[bytes]:
         """The keys of the table before a round, as far as it is known."""
