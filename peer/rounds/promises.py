@@ -47,7 +47,7 @@ class Promises:
         self._on_after_all = on_after_all
         self._on_instead = on_instead
         self._expected: dict[int, Sealed] = {}
-        self._unpromised: set[bytes] = set()  # claims of these that have no ticket: the log says that their key's work is listed
+        self._unpromised: set[int] = set()  # rounds of these that have no ticket: the log says that some work of this peer is listed
         self._given_up: dict[bytes, Sealed] = {}  # by claim
         self._wondered: set[int] = set()  # rounds whose tables may have some of that
         self._looking: dict[int, asyncio.Task[None]] = {}
@@ -59,8 +59,11 @@ class Promises:
         Not ``is_promised``: that some work of this peer on that base is.
         """
         if sealed.claim not in self._found:
+            if is_promised:
+                self._unpromised.discard(round_)
+            elif round_ not in self._expected:
+                self._unpromised.add(round_)
             self._expected[round_] = sealed
-            (self._unpromised.discard if is_promised else self._unpromised.add)(sealed.claim)
 
     def give_up(self, sealed: Sealed, newest: int) -> None:
         """This peer hands it in no more; others may have it, so it is looked for as long as it may count. ``newest``: the newest round."""
@@ -89,11 +92,14 @@ class Promises:
 
     def _keep(self, round_: int, row: OwnRow | None) -> None:
         sealed = self._expected.pop(round_)
+        self._unpromised.discard(round_)
         self._found.append(sealed.claim)
         self._on_kept(round_, sealed, row)
 
-    def _miss(self, round_: int, sealed: Sealed, *, has_row: bool) -> None:
-        if has_row and sealed.claim in self._unpromised:
+    def _miss(self, round_: int, *, has_row: bool) -> None:
+        sealed, has_ticket = self._expected.pop(round_), round_ not in self._unpromised
+        self._unpromised.discard(round_)
+        if has_row and not has_ticket:
             self._on_instead(sealed)
         else:
             self._on_broken(round_, sealed)
@@ -139,7 +145,7 @@ class Promises:
                 if row is not None:
                     self.see(round_, row)
                 if round_ in self._expected:
-                    self._miss(round_, self._expected.pop(round_), has_row=row is not None)
+                    self._miss(round_, has_row=row is not None)
                 return
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, waits.LOG_AGAIN_S[1])

@@ -1,6 +1,7 @@
 """One thread for the whole folder, so that no test depends on the machine's cores; the digits, and some weights to work with."""
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.space import STEREO_TINY, TINY, space_named
 from tests.automl.narrow import FIXED, NARROW, WIDENED, register
+
+Net = TypeVar("Net", bound=Supernet)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,8 +31,8 @@ def digits() -> ImageDataset:
     return load_digits()
 
 
-def in_general_position(supernet: Supernet) -> Supernet:
-    """Give it random transforms, scales and shifts."""
+def in_general_position(supernet: Net) -> Net:
+    """Return it with random transforms, scales and shifts."""
     generator = torch.Generator().manual_seed(1)
     supernet.initialise(generator)
     supernet.flat_weights_N.add_(torch.empty(supernet.num_weights).normal_(0.0, 0.05, generator=generator))
@@ -39,52 +42,40 @@ def in_general_position(supernet: Supernet) -> Supernet:
 @pytest.fixture
 def supernet() -> Classifier:
     """The tiny classifier in general position."""
-    classifier = Classifier(TINY)
-    in_general_position(classifier)
-    return classifier
+    return in_general_position(Classifier(TINY))
 
 
 @pytest.fixture
 def base() -> Classifier:
     """The base classifier of 10 classes in general position."""
-    classifier = Classifier(space_named("classifier-base-3x10"))
-    in_general_position(classifier)
-    return classifier
+    return in_general_position(Classifier(space_named("classifier-base-3x10")))
 
 
 @pytest.fixture
 def narrow(monkeypatch: pytest.MonkeyPatch) -> Classifier:
     """A small classifier whose units have widths to choose from, in general position."""
     register(monkeypatch)
-    classifier = Classifier(NARROW)
-    in_general_position(classifier)
-    return classifier
+    return in_general_position(Classifier(NARROW))
 
 
 @pytest.fixture
 def fixed(monkeypatch: pytest.MonkeyPatch) -> Classifier:
     """The same where each unit has the largest of these widths, and no choice."""
     register(monkeypatch)
-    classifier = Classifier(FIXED)
-    in_general_position(classifier)
-    return classifier
+    return in_general_position(Classifier(FIXED))
 
 
 @pytest.fixture
 def widened(monkeypatch: pytest.MonkeyPatch) -> Classifier:
     """The same with a wide head."""
     register(monkeypatch)
-    classifier = Classifier(WIDENED)
-    in_general_position(classifier)
-    return classifier
+    return in_general_position(Classifier(WIDENED))
 
 
 @pytest.fixture
 def stereo() -> Stereo:
     """The tiny stereo supernet in general position."""
-    stereo = Stereo(STEREO_TINY)
-    in_general_position(stereo)
-    return stereo
+    return in_general_position(Stereo(STEREO_TINY))
 
 
 @pytest.fixture

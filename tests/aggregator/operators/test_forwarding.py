@@ -45,6 +45,20 @@ class Scene:
         """Let the peer bring a header to the fellow."""
         return asyncio.create_task(self.peer.call(FELLOW, "header", b"a header", timeout_s=60))
 
+    async def brought_to_one_that_stands_still(self, writer: Switch) -> "asyncio.Task[bytes]":
+        """Let the peer do so; return once the call has come to the writer, which never answers it."""
+        has_come = asyncio.Event()
+
+        async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
+            has_come.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        await writer.serve("header", stand_still)
+        call = self.bring()
+        await has_come.wait()
+        return call
+
 
 async def answer(caller: PublicKey, request: bytes) -> bytes:
     """Take it, as a writer does."""
@@ -56,16 +70,7 @@ def test_what_is_passed_on_to_a_writer_that_stands_still_goes_to_the_next_one_on
     async def story() -> None:
         scene = Scene()
         fellow, writer, following = [await scene.switch_of(key) for key in (FELLOW, WRITER, NEXT)]
-        has_come = asyncio.Event()
-
-        async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
-            has_come.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        await writer.serve("header", stand_still)
-        call = scene.bring()
-        await has_come.wait()
+        call = await scene.brought_to_one_that_stands_still(writer)
         await following.serve("header", answer)
         scene.writer = NEXT
         fellow.another_writes()
@@ -142,16 +147,7 @@ def test_what_is_on_its_way_to_a_writer_that_is_not_heard_any_more_is_not_waited
     async def story() -> None:
         scene = Scene()
         _, writer = [await scene.switch_of(key) for key in (FELLOW, WRITER)]
-        has_come = asyncio.Event()
-
-        async def stand_still(_caller: PublicKey, _request: bytes) -> bytes:
-            has_come.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-        await writer.serve("header", stand_still)
-        call = scene.bring()
-        await has_come.wait()
+        call = await scene.brought_to_one_that_stands_still(writer)
         scene.is_cut_off = is_cut_off
         scene.writer = WRITER if is_cut_off else None
         async with asyncio.timeout(DEADLINE_S / 2):  # the call itself waits longer
