@@ -57,11 +57,9 @@ class OperatorPrograms(Programs):
         running = [place for place in range(self.count) if name_of(place) in self._children]
         return [place for place in running if self._children[name_of(place)].returncode is None and self.status(name_of(place))]
 
-    def start_peer_of(self, name: str, place: int) -> None:
-        """Start a peer that comes to the run by an operator."""
-        operator = self.status(name_of(place))
-        where = ("--initial-peers", operator["addresses"][0], "--run", operator["run"], "--cohort", name)
-        self._start(name, "peer.cli", "join", *where, "--listen", self.listen(name), "--dir", str(self.directory / name), "--gpus", "none")
+    def start_peer_of(self, name: str, place: int, *arguments: str) -> None:
+        """Start a peer that comes to the run by an operator, alone, with more arguments if there are any."""
+        self._start(name, "peer.cli", *self._joining(name, name, name_of(place)), *arguments)
 
     def round(self, places: Sequence[int]) -> int:
         """Return the newest round that one of these operators has."""

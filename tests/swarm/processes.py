@@ -89,13 +89,13 @@ class Programs:
         """Start a peer, or start it again, with more arguments if there are any; it joins the aggregator's run."""
         self._start(name, "peer.cli", *self._joining(name, cohort), *arguments, environment=environment)
 
-    def start_cheat(self, name: str, kind: str, *arguments: str) -> None:
+    def start_cheat(self, name: str, kind: str, *arguments: str, at: str = "aggregator") -> None:
         """Start a peer that cheats (``tests.swarm.cheats``), alone, with more arguments if there are any."""
         root = str(Path(__file__).resolve().parents[2])
-        self._start(name, "tests.swarm.cheats", kind, *self._joining(name, name), *arguments, environment={"PYTHONPATH": root})
+        self._start(name, "tests.swarm.cheats", kind, *self._joining(name, name, at), *arguments, environment={"PYTHONPATH": root})
 
-    def _joining(self, name: str, cohort: str) -> tuple[str, ...]:
-        aggregator = self.status("aggregator")
+    def _joining(self, name: str, cohort: str, at: str = "aggregator") -> tuple[str, ...]:
+        aggregator = self.status(at)
         where = ("--initial-peers", aggregator["addresses"][0], "--run", aggregator["run"])
         own = ("--cohort", cohort, "--listen", self.listen(name), "--dir", str(self.directory / name), "--gpus", "none")
         return ("join", *where, *own)
