@@ -1,13 +1,9 @@
-"""No example of hypothesis has a deadline: a busy machine is no failure."""
+"""What the tests of exact share."""
 
 from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import settings
-
-settings.register_profile("manta", deadline=None)
-settings.load_profile("manta")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""The run and the ledger that tests share. No example of hypothesis has a deadline: a busy machine is no failure."""
+"""The run and the ledger that tests share."""
 
 import pytest
-from hypothesis import settings
 
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, Optimizer, SignedManifest
@@ -9,9 +8,6 @@ from protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import ledger_of
 from tests.runs import manifest_of
-
-settings.register_profile("manta", deadline=None)
-settings.load_profile("manta")
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,6 @@ def crowd_of(strategy: st.SearchStrategy[Placed]) -> st.SearchStrategy[list[Plac
 by_round_trips = crowd_of(st.builds(lambda number, steps: placed(number, steps=steps), st.integers(0, 40), steps))
 
 
-@settings(deadline=None)
 @given(crowds, st.randoms(use_true_random=False))
 def test_the_order_in_which_announcements_come_changes_nothing(peers: list[Placed], random: Any) -> None:
     shuffled = list(peers)
@@ -98,7 +97,6 @@ def test_the_order_in_which_announcements_come_changes_nothing(peers: list[Place
     assert cohorts(shuffled) == cohorts(peers)
 
 
-@settings(deadline=None)
 @given(crowds)
 def test_everybody_is_in_one_cohort_that_is_bounded_and_all_near_to_each_other(peers: list[Placed]) -> None:
     names = cohorts(peers)
@@ -111,7 +109,6 @@ def test_everybody_is_in_one_cohort_that_is_bounded_and_all_near_to_each_other(p
         check_name(name, "cohort")
 
 
-@settings(deadline=None)
 @given(crowds)
 def test_nobody_is_alone_beside_somebody_near_who_is_alone_or_has_room(peers: list[Placed]) -> None:
     names = cohorts(peers)
@@ -123,14 +120,12 @@ def test_nobody_is_alone_beside_somebody_near_who_is_alone_or_has_room(peers: li
             assert not near or len(part) == MAX_GROUP
 
 
-@settings(deadline=None)
 @given(crowds)
 def test_what_was_found_is_found_again_once_all_have_announced_it(peers: list[Placed]) -> None:
     names = cohorts(peers)
     assert cohorts(under(peers, names)) == names
 
 
-@settings(deadline=None)
 @given(crowds, st.sets(st.integers(0, 23)))
 def test_it_is_found_while_some_have_announced_it_and_others_not_yet(peers: list[Placed], told: set[int]) -> None:
     """From first names on, as after a start; who is in an established cohort then is in it by name already."""
@@ -143,7 +138,7 @@ def test_it_is_found_while_some_have_announced_it_and_others_not_yet(peers: list
     assert max(sizes(mixed), default=0) <= MAX_GROUP
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.one_of(st.just(b""), st.integers(0, 2).map(host)), st.integers(0, 4)), min_size=2, max_size=8), st.randoms())
 def test_all_agree_before_long_though_each_hears_of_the_others_late(where: list[tuple[bytes, int]], random: Any) -> None:
     """One after the other finds its cohort by what it has heard: of each of the others one of the newest three announcements."""
@@ -164,7 +159,6 @@ def test_all_agree_before_long_though_each_hears_of_the_others_late(where: list[
         assert told[number][-1].cohort == settled[told[number][-1].key]
 
 
-@settings(deadline=None)
 @given(by_round_trips, st.randoms(use_true_random=False))
 def test_round_trips_that_grow_by_a_step_move_nobody(peers: list[Placed], random: Any) -> None:
     names = cohorts(peers)
@@ -178,7 +172,6 @@ def test_round_trips_that_grow_by_a_step_move_nobody(peers: list[Placed], random
     assert cohorts(grown) == names
 
 
-@settings(deadline=None)
 @given(st.integers(1, 30), st.integers(0, 30), st.sampled_from([{"host": host(1)}, {"site": site(1)}, {"steps": {100: 1}}]))
 def test_who_comes_moves_one_other_at_most(count: int, newcomer: int, where: dict[str, Any]) -> None:
     peers = [placed(number, **where) for number in range(31) if number != newcomer][:count]
@@ -188,7 +181,6 @@ def test_who_comes_moves_one_other_at_most(count: int, newcomer: int, where: dic
     assert min(sizes(after)) > 1
 
 
-@settings(deadline=None)
 @given(st.integers(2, 31), st.integers(0, 30), st.sampled_from([{"host": host(1)}, {"site": site(1)}, {"steps": {100: 1}}]))
 def test_who_goes_moves_one_other_at_most_and_those_of_a_cohort_that_is_small_by_now(
     count: int, leaver: int, where: dict[str, Any]
@@ -262,7 +254,6 @@ def test_those_in_between_of_joining_and_staying_stay_and_do_not_come() -> None:
 # Distances.
 
 
-@settings(deadline=None)
 @given(anybody, anybody)
 def test_distances_are_the_same_from_both_sides(one: Placed, other: Placed) -> None:
     assert distance_us(one, other) == distance_us(other, one)
@@ -279,7 +270,6 @@ def test_what_is_known_best_decides() -> None:
     assert distance_us(placed(0), placed(1)) == FAR  # who says nothing of its host or site shares none
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 60_000)), min_size=3, max_size=6))
 def test_a_bound_by_landmarks_is_never_less_than_the_truth(points: list[tuple[int, int]]) -> None:
     """In a plane where calls take as long as the way there and back: all measure the first point."""
@@ -316,7 +306,6 @@ def test_a_round_trip_has_a_step_that_noise_does_not_change(round_trip_us: int, 
     assert step_of(round_trip_us, before) == step
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2 * STEPS_US[-1]), st.integers(0, NUM_STEPS - 1))
 def test_a_step_is_kept_once_it_is_found(round_trip_us: int, before: int) -> None:
     step = step_of(round_trip_us, before)

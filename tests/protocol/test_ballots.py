@@ -38,7 +38,7 @@ def ballot(term: int, place: int = 0) -> Ballot:
     return Ballot(term, KEYS[place])
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(st.integers(0, 10**9), st.sampled_from([(3, 2), (4, 3)]))
 def test_whatever_happens_no_ticket_is_lost_and_no_two_histories_begin_and_a_majority_goes_on(seed: int, sizes: tuple[int, int]) -> None:
     n, quorum = sizes
@@ -46,7 +46,7 @@ def test_whatever_happens_no_ticket_is_lost_and_no_two_histories_begin_and_a_maj
     world.go_on(world.rng.sample(range(n), world.rng.randint(quorum, n)))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.integers(0, 10**9))
 def test_with_one_liar_of_four_no_two_heads_of_a_size_count_and_nobody_honest_signs_two(seed: int) -> None:
     run(seed, n=4, quorum=3, steps=1500, liars=1)

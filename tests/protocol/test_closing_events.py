@@ -366,4 +366,4 @@ class Rounds(RuleBasedStateMachine):
 
 
 TestRounds = Rounds.TestCase
-TestRounds.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestRounds.settings = settings(max_examples=100, stateful_step_count=50)

@@ -177,4 +177,4 @@ class Swarm(RuleBasedStateMachine):
 
 
 TestSwarm = Swarm.TestCase
-TestSwarm.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestSwarm.settings = settings(max_examples=40, stateful_step_count=30)

@@ -565,4 +565,4 @@ FAULTS = (
 )
 CHEATS = (Swarm.a_cheat_hands_in, Swarm.a_cheat_s_body_comes, Swarm.a_cheat_joins_cohorts, Swarm.a_cheat_founds_a_cohort) * 2
 TestSwarm = Swarm.TestCase
-TestSwarm.settings = settings(max_examples=80, stateful_step_count=60, deadline=None, suppress_health_check=[*HealthCheck])
+TestSwarm.settings = settings(max_examples=80, stateful_step_count=60, suppress_health_check=[*HealthCheck])

@@ -10,7 +10,7 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer, get_dht_time
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import swarm.validator
@@ -112,7 +112,6 @@ def test_a_record_of_other_types_than_hivemind_says_is_refused_without_an_error(
 
 
 @given(st.binary(max_size=300))
-@settings(deadline=None)
 def test_what_is_valid_is_what_msgpack_reads_as_bytes(packed: bytes) -> None:
     try:
         value = MSGPackSerializer.loads(packed)
@@ -158,7 +157,6 @@ def test_a_signature_holds_for_nothing_but_its_record(change: Callable[[DHTRecor
 
 
 @given(st.data())
-@settings(deadline=None)
 def test_a_record_with_one_bit_changed_is_refused(data: st.DataObject) -> None:
     record = signed()
     at, bit = data.draw(st.integers(0, len(record.value) - 1)), data.draw(st.integers(0, 7))
@@ -168,7 +166,6 @@ def test_a_record_with_one_bit_changed_is_refused(data: st.DataObject) -> None:
 
 
 @given(st.binary(max_size=100), st.binary(max_size=200))
-@settings(deadline=None)
 def test_any_bytes_are_refused_without_an_error(subkey: bytes, value: bytes) -> None:
     assert not is_valid(DHTRecord(KEY, subkey, value, get_dht_time() + 10))
 

@@ -66,7 +66,7 @@ def test_the_least_bit_is_enough() -> None:
 
 
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_proof_with_any_byte_changed_is_refused(data: st.DataObject) -> None:
     packed = bytearray(pack(true_proof()))
     # Most of a proof is groups of bodies; its other parts are looked at as often.

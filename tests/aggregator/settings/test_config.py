@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.settings.config import RunConfig, load_run_file, template, write_run_file
@@ -104,7 +104,6 @@ def test_a_template_with_other_settings_reads_back_as_them(tmp_path: Path) -> No
     assert load_run_file(file_with(tmp_path, template(changed))) == changed
 
 
-@settings(deadline=None)
 @given(
     st.floats(min_value=0, exclude_min=True, allow_nan=False, allow_infinity=False),
     # What TOML can carry in one line: a run file with more than that has no use, and its manifest is refused.

@@ -283,7 +283,7 @@ GOOD = ShardList(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.integers(0, len(pack(GOOD)) - 1), st.integers(1, 255))
 def test_a_list_with_another_byte_is_refused_or_another_list(place: int, change: int) -> None:
     data = bytearray(pack(GOOD))

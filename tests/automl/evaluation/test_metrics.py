@@ -47,7 +47,7 @@ def test_the_median_is_that_of_all_valid_pixels() -> None:
         median_disparity(lambda: [torch.full((1, 2, 2), -1.0)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.floats(-1.0, 2.0**100, width=32), min_size=1, max_size=60), st.integers(1, 20))
 def test_the_median_of_parts_that_are_read_one_by_one_is_that_of_all_at_once(values: list[float], size: int) -> None:
     disparities = torch.tensor(values)

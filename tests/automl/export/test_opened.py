@@ -160,7 +160,7 @@ def test_a_packed_archive_is_refused() -> None:
         read_pt2(repacked(lambda records: None, zipfile.ZIP_DEFLATED))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.data())
 def test_bytes_that_changed_on_the_way_are_refused(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["net.pt2", "net.onnx"]))
@@ -170,7 +170,7 @@ def test_bytes_that_changed_on_the_way_are_refused(data: st.DataObject) -> None:
         (read_pt2 if name == "net.pt2" else read_onnx)(whole[:cut])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0), st.integers(1, 255))
 def test_a_changed_byte_of_an_archive_is_noticed_or_does_not_matter(position: int, difference: int) -> None:
     changed = bytearray(random_files("classification")["net.pt2"])

@@ -106,19 +106,19 @@ def refuses(path: tuple[str, ...], wrong: object) -> bool:
     return False
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from(PATHS), NO_NUMBERS)
 def test_a_value_that_cannot_be_is_refused(path: tuple[str, ...], wrong: object) -> None:
     assert refuses(path, wrong)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(POSITIVE), st.floats(max_value=0.0) | st.integers(max_value=0))
 def test_a_latency_and_a_count_are_above_zero(path: tuple[str, ...], wrong: float) -> None:
     assert refuses(path, wrong)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(PATHS), st.booleans())
 def test_a_field_too_few_or_too_many_is_refused(path: tuple[str, ...], takes_away: bool) -> None:
     value = json.loads(json.dumps(VALUE))

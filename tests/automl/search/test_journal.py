@@ -48,7 +48,7 @@ def test_what_was_added_is_in_the_file_at_once(tmp_path: Path) -> None:
     assert json.loads(entry) == {"part": "search", "architecture": ONE.text, "quality": MEASURED.quality, **SAMPLES}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(cut=st.floats(0.0, 1.0, exclude_max=True))
 def test_a_line_that_a_kill_cut_short_is_dropped_and_the_rest_kept(cut: float, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("torn") / "search.jsonl"

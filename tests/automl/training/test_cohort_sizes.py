@@ -34,7 +34,7 @@ PLANS = st.builds(
 RANDOM, SMALLEST = 2, 1
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(PLANS, NAMES, st.integers(1, ROUNDS), st.integers(1, NUM_SIZES))
 def test_no_cohort_trains_more_than_its_size_allows(plan: Plan, name: str, round_: int, size: int) -> None:
     cohort, space, part = sized_name(name, size), plan.space, plan.phase(round_).space
@@ -50,7 +50,7 @@ def test_no_cohort_trains_more_than_its_size_allows(plan: Plan, name: str, round
     assert again.architectures(round_, cohort) == (architecture,)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(PLANS, NAMES, st.integers(1, ROUNDS))
 def test_without_a_size_it_is_what_it_was_before_there_were_any(plan: Plan, name: str, round_: int) -> None:
     part = plan.phase(round_).space
@@ -65,7 +65,7 @@ def test_without_a_size_it_is_what_it_was_before_there_were_any(plan: Plan, name
     assert (plan.role(round_, name), *plan.architectures(round_, name)) == expected[roles[place]]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**63 - 1), NAMES, st.integers(1, ROUNDS), st.integers(1, NUM_SIZES))
 def test_data_parallel_knows_no_sizes(seed: int, name: str, round_: int, size: int) -> None:
     plan = Plan("classifier-tiny", "sandwich", ALGORITHMS[0], ADAMW, ROUNDS, seed)

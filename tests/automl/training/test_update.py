@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -448,7 +448,6 @@ def test_groups_that_are_cut_elsewhere_are_refused() -> None:
             state_from_pieces([first, *others], count)
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_whatever_pieces_are_read_are_those_of_the_state_that_they_are_read_as(data: st.DataObject) -> None:
     pieces = [GOOD, WEIGHTS, MOMENT]
