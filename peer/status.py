@@ -9,6 +9,7 @@ from typing import Any
 from peer.faults import fault_line, plain_fault
 from peer.store import PeerStore
 from peer.voice import Form, Voice
+from protocol.accounts import Horizon
 from protocol.errors import StorageError
 from swarm.messages import CreditWord
 
@@ -21,6 +22,8 @@ _CREDIT_FIGURES = (
     "credit_final",
     "credit_pending",
     "credit_until",
+    "credit_stays",
+    "credit_last_final",
     "credit_void",
     "credit_faults",
 )
@@ -65,7 +68,9 @@ class PeerStatus:
     credit_round: int = 0
     credit_final: int = 0  # of it, as the log says, what nothing takes back
     credit_pending: int = 0  # and what guilt still can
-    credit_until: int = 0  # the round with which the last of that is final
+    credit_until: int = 0  # the round with which that is final, at the latest; 0: nothing of it is
+    credit_stays: str = ""  # what of it stays pending, since the run ends before: "", "later" (what rounds after the next paid), "all"
+    credit_last_final: int = 0  # the newest round whose pay becomes final within the run; 0: there is none, or the log did not say yet
     credit_void: int = 0  # what was taken back, or earned after guilt; it is not in ``credit``
     credit_faults: list[dict[str, Any]] = field(default_factory=list)  # why: amount, round, reason and claim (hex) of the newest verdicts
     account: str = ""  # that the credit adds up to, as the log says
@@ -107,14 +112,17 @@ def paused_line(why: Mapping[str, str]) -> str:
     return f"paused ({'; '.join(why.values())}): nothing is computed {ends}" if why else "resumed"
 
 
-def credit_fields(word: CreditWord) -> dict[str, Any]:
-    """Return what a status shows of the log's word."""
+def credit_fields(word: CreditWord, horizon: Horizon) -> dict[str, Any]:
+    """Return what a status shows of the log's word, in a run of that ``horizon``."""
+    stays, until = horizon.told(word.round, word.until)
     return {
         "credit": word.credit,
         "credit_round": word.round,
         "credit_final": word.final,
         "credit_pending": word.pending,
-        "credit_until": word.until,
+        "credit_until": until,
+        "credit_stays": stays,
+        "credit_last_final": horizon.last_final,
         "credit_void": word.void,
         "credit_faults": [plain_fault(each) for each in word.faults],
         "is_proven": bool(word.proven),
@@ -179,12 +187,12 @@ class StatusBoard:
         if round_ > status.last_round:
             status.last_round, status.last_samples = round_, samples
 
-    def credit(self, word: CreditWord, checked: int, rounds: int) -> None:
+    def credit(self, word: CreditWord, horizon: Horizon, checked: int, rounds: int) -> None:
         """Show what was earned, as the log says, and how much of it was computed here, from the claims of so many rounds."""
         faults = [plain_fault(each) for each in word.faults]
         if faults and faults != self.status.credit_faults:
             self.say(f"credit was taken back: {'; '.join(map(fault_line, faults))}: the log says so, and its findings are entries of it")
-        self.update(**credit_fields(word), credit_checked=checked, credit_rounds=rounds)
+        self.update(**credit_fields(word, horizon), credit_checked=checked, credit_rounds=rounds)
 
     def earned(self, round_: int, earned: int, *, is_checked: bool) -> None:
         """Show what a round that counted this peer paid, computed here or as the log says."""

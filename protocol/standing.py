@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from protocol.accounts import Account, Accounts, Fault
+from protocol.accounts import Account, Accounts, Fault, Horizon
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.delegations import Delegation, Owners
 from protocol.errors import LedgerError
@@ -86,7 +86,7 @@ class Standing:
     @classmethod
     def of(cls, manifest: Manifest) -> "Standing":
         """Return the standing of everybody at a run's start."""
-        return cls(manifest, Accounts(manifest.trust.pending_rounds if manifest.trust.is_audited else 0))
+        return cls(manifest, Accounts(Horizon.of(manifest).pending_rounds))
 
     def copy(self) -> "Standing":
         """Return one that can go another way."""

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator.attendants.live import DIRECTORY, Key
 from aggregator.written import read_written
-from protocol.accounts import Account
+from protocol.accounts import Account, Horizon
 from protocol.errors import StorageError, UserError
 from protocol.ledger import Ledger
 from protocol.standing import Due, Standing
@@ -50,7 +50,8 @@ class KeyTrust(_Part):
     samples: int  # that audits found good since its last fault
     final: int
     pending: int
-    until: int  # the round with which the last of what is pending is final; 0: nothing is
+    until: int  # the round with which the last of what is pending is final, of that which becomes so within the run; 0: nothing does
+    stays: int = 0  # of what is pending, that stays so: the run ends before it is final
     void: int
     faults: tuple[FaultSeen, ...]  # the newest
 
@@ -162,7 +163,7 @@ def read_trust(directory: Path) -> Trust:
 
 
 def _key_trust(standing: Standing, key: bytes, account: Account) -> KeyTrust:
-    newest = max((round_ for round_, _ in account.pending), default=None)
+    outlook = Horizon.of(standing.manifest).outlook(account.pending)
     return KeyTrust(
         key=key.hex(),
         is_proven=standing.is_proven(key),
@@ -170,7 +171,8 @@ def _key_trust(standing: Standing, key: bytes, account: Account) -> KeyTrust:
         samples=standing.samples[key],
         final=account.final,
         pending=account.credit - account.final,
-        until=0 if newest is None else newest + standing.accounts.rounds,
+        until=outlook.until,
+        stays=outlook.stays,
         void=sum(each.amount for each in account.void),
         faults=tuple(
             FaultSeen(round=each.fault.round, reason=each.fault.reason, claim=each.fault.claim.hex(), amount=each.amount)

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable, Iterator
 
 from aggregator.log.verify import Verification
-from protocol.accounts import Account
+from protocol.accounts import Account, Outlook
 from protocol.signing import peer_name
 
-_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account")
+_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account", "stays_pending")
 
 
 def as_lines(found: Verification) -> Iterator[str]:
@@ -17,16 +17,16 @@ def as_lines(found: Verification) -> Iterator[str]:
     yield f"run {found.run.hex()}"
     yield f"round {found.rounds}, {found.size} entries verified, root {found.root.hex()}"
     for key, account in _accounts(found):
-        pending, until = _pending(found, account)
         parts = [f"final {account.final}"]
-        if pending:
-            parts.append(f"pending {pending} (final with round {until})")
+        if pending := account.credit - account.final:
+            parts.append(f"pending {pending} ({found.horizon.outlook(account.pending).words()})")
         parts += [f"void {void.amount} ({reason})" for void, reason in zip(account.void, _reasons(account), strict=True)]
         yield f"{peer_name(key)} {', '.join(parts)}{' unaudited' if found.is_unaudited else ''}"
     for owner, keys in by_account(found).items():
-        final, pending_, void = _sums(found, keys)
+        final, outlook, void = _sums(found, keys)
         of = "1 key" if len(keys) == 1 else f"{len(keys)} keys"
-        yield f"account {peer_name(owner)} of {of}: final {final}, pending {pending_}, void {void}"
+        words = f" ({outlook.words()})" if outlook.stays else ""
+        yield f"account {peer_name(owner)} of {of}: final {final}, pending {outlook.final + outlook.stays}{words}, void {void}"
 
 
 def by_account(found: Verification) -> dict[bytes, list[bytes]]:
@@ -35,29 +35,35 @@ def by_account(found: Verification) -> dict[bytes, list[bytes]]:
     return {account: [*([account] if account in earned else []), *keys] for account, keys in found.owners.machines_of().items()}
 
 
-def _sums(found: Verification, keys: Iterable[bytes]) -> tuple[int, int, int]:
+def _sums(found: Verification, keys: Iterable[bytes]) -> tuple[int, Outlook, int]:
+    """Return what is final, what becomes of what is pending, and what is void."""
     accounts = [found.accounts.of(key) for key in keys]
     void = sum(each.amount for account in accounts for each in account.void)
-    return sum(one.final for one in accounts), sum(one.credit - one.final for one in accounts), void
+    outlook = found.horizon.outlook(each for account in accounts for each in account.pending)
+    return sum(one.final for one in accounts), outlook, void
 
 
 def as_csv(found: Verification) -> str:
-    """Return a table with a line of names first; several reasons are separated by semicolons."""
+    """Return a table with a line of names first; several reasons are separated by semicolons.
+
+    ``all_final_with_round`` is empty where nothing is pending, and where some of it stays so.
+    """
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(_COLUMNS)
     for key, account in _accounts(found):
-        pending, until = _pending(found, account)
+        outlook = found.horizon.outlook(account.pending)
         void = sum(each.amount for each in account.void)
         table.writerow(
             (
                 peer_name(key),
                 account.final,
-                pending,
-                until if pending else "",
+                outlook.final + outlook.stays,
+                outlook.until if outlook.until and not outlook.stays else "",
                 void,
                 "; ".join(_reasons(account)),
                 _account_name(found, key),
+                outlook.stays,
             )
         )
     return text.getvalue()
@@ -71,21 +77,28 @@ def as_json(found: Verification) -> str:
             "round": found.rounds,
             "entries": found.size,
             "root": found.root.hex(),
+            "num_rounds": found.num_rounds,
             "pending_rounds": found.accounts.rounds,
+            "last_final_round": found.horizon.last_final,
             "is_unaudited": found.is_unaudited,
-            "accounts": [{**_plain(key, account), "account": _account_name(found, key) or None} for key, account in _accounts(found)],
+            "accounts": [
+                {**_plain(found, key, account), "account": _account_name(found, key) or None} for key, account in _accounts(found)
+            ],
             "by_account": [_plain_account(found, account, keys) for account, keys in by_account(found).items()],
         },
         indent=1,
     )
 
 
-def _plain(key: bytes, account: Account) -> dict[str, object]:
+def _plain(found: Verification, key: bytes, account: Account) -> dict[str, object]:
     return {
         "peer": peer_name(key),
         "key": key.hex(),
         "final": account.final,
-        "pending": [{"round": round_, "amount": amount} for round_, amount in account.pending],
+        "pending": [
+            {"round": round_, "amount": amount, "final_with": found.horizon.final_with(round_)} for round_, amount in account.pending
+        ],
+        "stays_pending": found.horizon.outlook(account.pending).stays,
         "void": [
             {"amount": void.amount, "round": void.fault.round, "reason": void.fault.reason, "claim": void.fault.claim.hex()}
             for void in account.void
@@ -94,8 +107,15 @@ def _plain(key: bytes, account: Account) -> dict[str, object]:
 
 
 def _plain_account(found: Verification, account: bytes, keys: list[bytes]) -> dict[str, object]:
-    final, pending, void = _sums(found, keys)
-    return {"account": peer_name(account), "peers": [peer_name(key) for key in keys], "final": final, "pending": pending, "void": void}
+    final, outlook, void = _sums(found, keys)
+    return {
+        "account": peer_name(account),
+        "peers": [peer_name(key) for key in keys],
+        "final": final,
+        "pending": outlook.final + outlook.stays,
+        "stays_pending": outlook.stays,
+        "void": void,
+    }
 
 
 def _account_name(found: Verification, key: bytes) -> str:
@@ -106,11 +126,6 @@ def _account_name(found: Verification, key: bytes) -> str:
 def _accounts(found: Verification) -> list[tuple[bytes, Account]]:
     keys = found.accounts.keys()
     return sorted(((key, found.accounts.of(key)) for key in keys), key=lambda one: (-one[1].credit, one[0]))
-
-
-def _pending(found: Verification, account: Account) -> tuple[int, int]:
-    """Return what is pending, and the round with which the last of it is final."""
-    return sum(amount for _, amount in account.pending), max((round_ for round_, _ in account.pending), default=0) + found.accounts.rounds
 
 
 def _reasons(account: Account) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
 from automl.training.course import RunCourse
-from protocol.accounts import Accounts
+from protocol.accounts import Accounts, Horizon
 from protocol.course import Course
 from protocol.delegations import Owners
 from protocol.errors import RemoteFault, StorageError
@@ -37,6 +37,7 @@ class Verification:
     size: int  # entries
     root: bytes  # of the tree over all of them
     rounds: int  # committed
+    num_rounds: int  # of the run
     finished: bool  # the manifest's last round among them
     accounts: Accounts  # what everybody has earned, and whether that is for good
     owners: Owners  # which keys belong to which accounts
@@ -48,6 +49,11 @@ class Verification:
     def credits(self) -> dict[bytes, int]:
         """Key -> earned, for good or for now; who earned nothing is not in it."""
         return self.accounts.credits()
+
+    @property
+    def horizon(self) -> Horizon:
+        """Up to where what is earned becomes final."""
+        return Horizon(self.num_rounds, self.accounts.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +93,7 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         size=log.tree.size,
         root=log.tree.root(),
         rounds=log.ledger.round,
+        num_rounds=log.ledger.manifest.num_rounds,
         finished=log.ledger.finished,
         accounts=log.ledger.standing.accounts,
         owners=log.ledger.standing.owners,

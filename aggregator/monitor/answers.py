@@ -187,7 +187,7 @@ class Answers:
         found.sort(key=lambda one: one.key)
         found.sort(key=sorts[sort], reverse=(order or ("asc" if sort == "peer" else "desc")) == "desc")
         shown = [shown_peer(one, credits_.by_key.get(one.key, 0)) for one in found[offset : offset + limit]]
-        return {"total": len(found), "offset": offset, "peers": shown}
+        return {"total": len(found), "offset": offset, "is_finished": self._sight.view.is_finished, "peers": shown}
 
     async def peer(self, asked: Asked, text: str) -> Json:
         """``/api/peers/{peer}``"""
@@ -199,6 +199,7 @@ class Answers:
         credit = credits_.by_key.get(one.key, 0)
         return {
             **shown_peer(one, credit),
+            "is_finished": self._sight.view.is_finished,
             "credit_share": credit / credits_.total if credits_.total else 0.0,
             "rank": 1 + credits_.ranked.index(one.key) if one.key in credits_.by_key else None,
             "claims_list": [shown_claim(claim) for claim in below[:limit]],
@@ -212,7 +213,7 @@ class Answers:
         everybody = list(self._present.people(unix_ms()).by_key.values())
         if len(everybody) > MAX_SWARM:
             everybody.sort(key=lambda one: (-(one.seen.last_round if one.seen else 0), one.key))
-        return shown_swarm(self._sight.view.round, everybody[:MAX_SWARM], len(everybody))
+        return shown_swarm(self._sight.view, everybody[:MAX_SWARM], len(everybody))
 
     def _the_peer(self, text: str) -> Standing:
         if not _PEER_TEXT.fullmatch(text):

@@ -36,15 +36,11 @@ class People:
     handed: int  # keys, in the open round
     good: int
     late: tuple[str, ...]  # names
+    present: int  # how many take part or could; once the run is finished: how many were heard of lately
 
     def count(self, state: str) -> int:
         """Return how many are in a state."""
         return sum(one.state == state for one in self.by_key.values())
-
-    @property
-    def present(self) -> int:
-        """How many take part or could."""
-        return len(self.by_key) - self.count("away")
 
 
 def present_ms(round_ms: float | None) -> int:
@@ -53,11 +49,16 @@ def present_ms(round_ms: float | None) -> int:
 
 
 def people(view: View, live: Live | None, now: int) -> People:
-    """Return where everybody stands at ``now``, in milliseconds since 1970."""
-    open_round = live.open if live is not None else None
-    handed = _handed(live)
+    """Return where everybody stands at ``now``, in milliseconds since 1970.
+
+    Of a finished run no round is open, whatever the aggregator said last; and whoever was in its last tables has left since, as far as
+    nobody has heard of them lately.
+    """
+    says = live if not view.is_finished else None  # of an open round
+    open_round = says.open if says is not None else None
+    handed = _handed(says)
     expected = set(open_round.expected) if open_round is not None else set()
-    is_over = live is not None and _is_long_over(live)
+    is_over = says is not None and _is_long_over(says)
     counted = {claim.key for claim in view.newest.claims} if view.newest is not None else set()
     heard = {bytes.fromhex(key): at for key, at in live.heard.items()} if live is not None else {}
     refused = {bytes.fromhex(key): sum(reasons.values()) for key, reasons in live.refused_of.items()} if live is not None else {}
@@ -66,7 +67,7 @@ def people(view: View, live: Live | None, now: int) -> People:
     standings = {}
     for key in view.peers.keys() | lately:
         seen, digits = view.peers.get(key), key.hex()
-        is_recent = seen is not None and seen.last_round > view.round - RECENT_ROUNDS
+        is_recent = not view.is_finished and seen is not None and seen.last_round > view.round - RECENT_ROUNDS
         if is_over and digits in expected and digits not in handed:
             state = "late"
         elif key in counted:
@@ -84,7 +85,8 @@ def people(view: View, live: Live | None, now: int) -> People:
         )
     late = tuple(sorted(one.name for one in standings.values() if one.state == "late"))
     good = sum(body == "good" for body in handed.values())
-    return People(standings, len(expected), len(handed), good, late)
+    there = lately if view.is_finished else {key for key, one in standings.items() if one.state != "away"}
+    return People(standings, len(expected), len(handed), good, late, len(there))
 
 
 def _is_long_over(live: Live) -> bool:

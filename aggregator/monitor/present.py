@@ -48,7 +48,7 @@ class Present:
             "counted": row.counted if row is not None else 0,
             "counted_total": rounds.counted_total,
             "contributions": row.contributions if row is not None else 0,
-            "open": self._open(sight.live, there, now),
+            "open": None if view.is_finished else self._open(sight.live, there, now),
             "peers": shown_people(there),
             "head": {"size": head.head.size, "root": head.head.root.hex()} if head is not None else None,
             "traffic": self._traffic(now),

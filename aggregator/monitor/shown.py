@@ -11,6 +11,7 @@ from aggregator.monitor.quality import EvaluationSeen, Point
 from aggregator.monitor.rounds import RoundSeen
 from aggregator.monitor.sight import HeadSeen
 from aggregator.monitor.tables import ClaimSeen, RowSeen, TableSeen
+from aggregator.monitor.view import View
 from aggregator.rounds.front_file import MembersFront
 from protocol.cosignatures import witness_key, witness_name
 from protocol.signing import peer_name
@@ -199,13 +200,14 @@ def shown_timeline(times: RoundTimes, train_ms: int | None) -> Json:
     return {"round": times.round, "opened_at": start, "length_ms": length, "phases": phases}
 
 
-def shown_swarm(round_: int, standings: Sequence[Standing], total: int) -> Json:
+def shown_swarm(view: View, standings: Sequence[Standing], total: int) -> Json:
     """Return ``/api/swarm`` of these peers, in columns. Of their ids the ends: whole ones of a thousand would be 35 kB."""
     cohorts = sorted({one.seen.last.cohort for one in standings if one.seen})
     places = {cohort: place for place, cohort in enumerate(cohorts)}
     ordered = sorted(standings, key=lambda one: (places[one.seen.last.cohort] if one.seen else len(places), one.name))
     return {
-        "round": round_,
+        "round": view.round,
+        "is_finished": view.is_finished,
         "total": total,
         "shown": len(ordered),
         "cohorts": cohorts,
@@ -223,6 +225,7 @@ def shown_people(people: People) -> Json:
     cohorts = {one.seen.last.cohort for one in people.by_key.values() if one.seen and one.state != "away"}
     return {
         "known": len(people.by_key),
+        "took_part": sum(one.seen is not None for one in people.by_key.values()),
         "present": people.present,
         "counted": people.count("counted"),
         "late": people.count("late"),

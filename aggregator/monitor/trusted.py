@@ -9,6 +9,7 @@ from aggregator.monitor.asking import MOST, Asked, NotAnswered
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.trust import Evidence, FindingSeen, evidence_about
+from protocol.accounts import Horizon
 from protocol.signing import peer_name
 
 MAX_SHOWN = 200
@@ -27,12 +28,15 @@ class TrustAnswers:
     async def overview(self, asked: Asked) -> Json:
         """``/api/trust``"""
         trust, newest = self._sight.manifest.trust, self._sight.trust.newest
+        horizon = Horizon.of(self._sight.manifest)
         verdicts = self._sight.trust.verdicts()
         done = None if newest is None else newest.done
         return {
             "mode": trust.mode,
             "round": newest.round if newest else None,
-            "pending_rounds": trust.pending_rounds if trust.is_audited else 0,
+            "pending_rounds": horizon.pending_rounds,
+            "num_rounds": horizon.num_rounds,
+            "last_final_round": horizon.last_final,
             "proven_samples": trust.proven_samples,
             "keys": newest.num_keys if newest else 0,
             "proven": newest.num_proven if newest else 0,
@@ -98,6 +102,7 @@ def shown_trust(one: KeyTrust) -> Json:
         "final": one.final,
         "pending": one.pending,
         "until": one.until,
+        "stays_pending": one.stays,
         "void": one.void,
         "faults": list(map(_shown_fault, one.faults)),
     }

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from aggregator.settings.horizon import LEAST_KEPT_ROUNDS
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.admission import AdmissionRule, Inviter
@@ -259,9 +260,13 @@ class TrustSection(Section):
         description="names (12D3Koo...) of peers whose findings weigh as the operator's: they audit with --audit",
     )
     proven_samples: int = Field(default=65_536, ge=1, description="that audits have to have found good until a peer is proven")
-    pending_rounds: int = Field(default=30, ge=1, description="rounds for which guilt takes back what was earned; then it is final")
+    pending_rounds: int = Field(
+        default=30, ge=1, description="rounds for which guilt takes back what was earned; then it is final, if the run has not ended before"
+    )
     kept_rounds: int = Field(
-        default=20, ge=8, description="rounds for which peers keep what an audit asks for; pending_rounds is at least 5 more"
+        default=20,
+        ge=LEAST_KEPT_ROUNDS,
+        description="rounds for which peers keep what an audit asks for; pending_rounds is at least 5 more",
     )
     audit_percent: int = Field(default=5, ge=1, le=100, description="of the claims of a proven peer, that are audited at least")
     audit_lots: int = Field(default=1, ge=1, le=MAX_AUDITED_LOTS, description="lots of a claim that are computed again")

@@ -13,6 +13,7 @@ from swarm.loading import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.commands.earnings import Earned, RunEarned
+    from protocol.accounts import Horizon
     from swarm.messages import CreditWord
 
 SHOWN = 20  # rounds, unless all are asked for
@@ -72,7 +73,9 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
     for one in shown:
         paid = "not known" if one.paid is None else f"{one.paid:,}"
         yield f"  round {one.round:<8} {paid:>16}{_voucher(one, verify=verify)}  {one.state}{f' ({one.reason})' if one.reason else ''}"
-    yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, pending {run.total(PENDING):,}, void {run.total(VOID):,}"
+    words = run.outlook.words(_number) if run.outlook.stays else ""
+    pending = f"pending {run.total(PENDING):,}{f' ({words})' if words else ''}"
+    yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, {pending}, void {run.total(VOID):,}"
     if run.is_unaudited:
         yield "unaudited: nobody else can compute lots of private data again"
     if verify and run.rounds:
@@ -89,13 +92,16 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
     from peer.faults import fault_line, plain_fault
+    from protocol.accounts import told_words
     from protocol.signing import peer_name
 
     word = run.word
     if word is None:
         yield "the log has not said yet what it counts: verdicts, and pay for audits, are not known here"
         return
-    yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}, void {word.void:,}"
+    stays, until = run.horizon.told(word.round, word.until)
+    words = f" ({told_words(stays, until, run.horizon.last_final, run.horizon.num_rounds)})" if word.pending and stays else ""
+    yield f"the log says, up to round {word.round}: final {word.final:,}, pending {word.pending:,}{words}, void {word.void:,}"
     for each in word.faults:
         yield f"  {fault_line(plain_fault(each))}"
     if word.account:
@@ -103,8 +109,12 @@ def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     known = sum(one.paid or 0 for one in run.rounds if one.round <= word.round)
     if (more := word.credit + word.void - known) > 0:
         yield f"  {more:,} of it is on no slip here: earned in rounds whose slips are not kept here, or by audits"
-    if run.pending_rounds:
+    if run.horizon.pending_rounds:
         yield "verdicts are its word here, and may have come since: who copies the log sees them (manta-aggregator credits)"
+
+
+def _number(amount: int) -> str:
+    return f"{amount:,}"
 
 
 def _voucher(one: "Earned", *, verify: bool) -> str:
@@ -125,10 +135,13 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
         "name": run.name,
         "folder": str(run.folder),
         "round": run.round,
-        "pending_rounds": run.pending_rounds,
+        "num_rounds": run.horizon.num_rounds,
+        "pending_rounds": run.horizon.pending_rounds,
+        "last_final_round": run.horizon.last_final,
         "is_unaudited": run.is_unaudited,
         "final": run.total(FINAL),
         "pending": run.total(PENDING),
+        "stays_pending": run.outlook.stays,
         "void": run.total(VOID),
         "rounds": [
             {
@@ -138,11 +151,12 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
                 "known_by": one.by,
                 "state": one.state,
                 "reason": one.reason,
+                "final_with": run.horizon.final_with(one.round) if one.state == PENDING else None,
                 **(_proof(one) if verify else {}),
             }
             for one in run.rounds
         ],
-        "log_says": None if run.word is None else _plain_word(run.word),
+        "log_says": None if run.word is None else _plain_word(run.word, run.horizon),
         "problems": run.problems,
     }
 
@@ -154,15 +168,17 @@ def _proof(one: "Earned") -> dict[str, Any]:
     return {"index": slip.index, "tree_size": slip.head.size, "root": slip.head.root.hex(), "commit": slip.commit.hex(), "lots": slip.lots}
 
 
-def _plain_word(word: "CreditWord") -> dict[str, Any]:
+def _plain_word(word: "CreditWord", horizon: "Horizon") -> dict[str, Any]:
     from peer.faults import plain_fault
     from protocol.signing import peer_name
 
+    stays, until = horizon.told(word.round, word.until)
     return {
         "round": word.round,
         "final": word.final,
         "pending": word.pending,
-        "until": word.until,
+        "until": until,
+        "stays": stays,
         "void": word.void,
         "faults": [plain_fault(each) for each in word.faults],
         "samples": word.samples,

@@ -11,7 +11,7 @@ from automl.training.asked import AskedCourse
 from peer.rounds.credit_file import read_credit
 from peer.rounds.slips import load_manifest, load_slip, rounds_in
 from peer.store import CREDIT, NEWEST, RUNS, SLIPS
-from protocol.accounts import Fault
+from protocol.accounts import Fault, Horizon, Outlook
 from protocol.audits import WITHHELD
 from protocol.encoding import unpack
 from protocol.errors import LedgerError, MantaError, RemoteFault, StorageError, UserError
@@ -47,7 +47,7 @@ class RunEarned:
     run: str = ""
     name: str = ""
     round: int = 0  # the newest whose commit is proven here
-    pending_rounds: int = 0
+    horizon: Horizon = field(default_factory=lambda: Horizon(0, 0))  # up to where what is earned becomes final
     is_unaudited: bool = False
     rounds: list[Earned] = field(default_factory=list)
     word: CreditWord | None = None  # the log's, the newest that was kept
@@ -56,6 +56,11 @@ class RunEarned:
     def total(self, state: str) -> int:
         """Return what the rounds of a state paid."""
         return sum(one.paid or 0 for one in self.rounds if one.state == state)
+
+    @property
+    def outlook(self) -> Outlook:
+        """What becomes of what is pending of these rounds."""
+        return self.horizon.outlook((one.round, one.paid or 0) for one in self.rounds if one.state == PENDING)
 
 
 def runs_of(directory: Path, *, verify: bool) -> list[RunEarned]:
@@ -87,7 +92,7 @@ def _run_of(folder: Path, *, verify: bool) -> RunEarned:
         found.problems.append(f"{folder / SLIPS}: the run's manifest cannot be used ({error}): nothing there can be checked")
         return found
     found.run, found.name, found.is_unaudited = signed.run.hex(), manifest.name, manifest.is_private
-    found.pending_rounds = manifest.trust.pending_rounds if manifest.trust.is_audited else 0
+    found.horizon = Horizon.of(manifest)
     found.word = _word_of(folder, found.problems)
     slips, proven = dict[int, Slip](), dict[int, ProvenSlip]()
     for round_, slip in _slips_of(folder / SLIPS, found.problems):
@@ -119,10 +124,12 @@ def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None
         RemoteFault: the claim of the slip is none.
     """
     key = slip.claim.open().key
-    fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, found.pending_rounds)), None)
+    fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, found.horizon.pending_rounds)), None)
     if fault is not None:
         state, reason = VOID, f"{fault.reason}, verdict of round {fault.round}, as the log says"
-    elif (until := round_ + found.pending_rounds) > found.round:
+    elif (until := found.horizon.final_with(round_)) is None:
+        state, reason = PENDING, f"stays so: the run ends with round {found.horizon.num_rounds}"
+    elif until > found.round:
         state, reason = PENDING, f"final with round {until}: {until - found.round} rounds are not over"
     else:
         state, reason = FINAL, ""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from peer.faults import fault_line
 from peer.limits.limits import listed
+from protocol.accounts import told_words
 from protocol.errors import UserError
 
 _FILE = "status.json"
@@ -56,6 +57,8 @@ class _Shown(BaseModel):
     credit_final: int = 0
     credit_pending: int = 0
     credit_until: int = 0
+    credit_stays: str = ""
+    credit_last_final: int = 0
     credit_faults: list[_Fault] = []
     account: str = ""
     is_proven: bool | None = None
@@ -159,8 +162,8 @@ def _lines_of_credit(shown: _Shown) -> Iterator[str]:
     unaudited = ", unaudited: nobody else can compute lots of private data again" if shown.is_unaudited else ""
     yield f"credit: {shown.credit:,} up to round {shown.credit_round} ({voucher}{unaudited})"
     if shown.credit_pending:
-        rest = f"final {shown.credit_final:,}, pending {shown.credit_pending:,} (the last of it final with round {shown.credit_until})"
-        yield f"of it {rest}: as the log says"
+        words = told_words(shown.credit_stays, shown.credit_until, shown.credit_last_final, shown.num_rounds)
+        yield f"of it final {shown.credit_final:,}, pending {shown.credit_pending:,} ({words}), as the log says"
     for fault in shown.credit_faults:
         yield f"taken back: {fault_line(fault.model_dump())}: as the log says; its findings are entries of the log"
     if shown.account:

@@ -48,7 +48,8 @@ _HELP = """\
 
  counted  samples that the log has under your key
  credit   what the log says that it paid you, over all rounds
- pending  of it, what a verdict can still take back; void: was taken
+ pending  of it, what a verdict can still take back; void: was taken;
+          stays: the run ends before it is final
  checked  how much of it this peer computed itself from the claims
  paid     what the newest round that counted you added to it
  newest   yours of all samples in the newest round that has any of yours

@@ -49,6 +49,7 @@ class Picture(BaseModel):
     credit_fault: str = ""
     credit_pending: int = 0  # of it, and what is void, as the log says
     credit_until: int = 0
+    credit_stays: str = ""
     credit_void: int = 0
     is_unaudited: bool = False
     earned_round: int = 0

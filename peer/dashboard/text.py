@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from peer.dashboard.picture import FETCHING, SEEKING, Picture
 from peer.limits.limits import listed
+from protocol.accounts import STAYS_ALL, STAYS_LATER
 from protocol.rounds import Phase
 
 Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit
@@ -164,9 +165,10 @@ def _pending(picture: Picture) -> tuple[str, ...] | None:
         return "pending", f"{rest}{void}", void
     if not picture.credit_pending:
         return None
+    stays = {STAYS_LATER: f"to round {picture.credit_until}, or stays", STAYS_ALL: "stays"}
     return (
         "pending",
-        f"{picture.credit_pending:,} to round {picture.credit_until}",
+        f"{picture.credit_pending:,} {stays.get(picture.credit_stays, f'to round {picture.credit_until}')}",
         f"{picture.credit_pending:,}",
         count(picture.credit_pending),
     )

@@ -15,6 +15,7 @@ from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
 from peer.store import PeerStore
+from protocol.accounts import Horizon
 from protocol.earnings import earned
 from protocol.errors import MantaError, RemoteFault
 from protocol.manifest import SignedManifest
@@ -111,7 +112,7 @@ class Pay:
         status, kept = self._board.status, self._kept
         status.credit_checked, status.credit_rounds = kept.checked, kept.num_checked
         if kept.word:
-            for name, value in credit_fields(kept.word[0]).items():
+            for name, value in credit_fields(kept.word[0], Horizon.of(self._manifest)).items():
                 setattr(status, name, value)
 
 

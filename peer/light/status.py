@@ -36,6 +36,8 @@ class LightStatus:
     credit_final: int = 0
     credit_pending: int = 0
     credit_until: int = 0
+    credit_stays: str = ""
+    credit_last_final: int = 0
     credit_void: int = 0
     credit_faults: list[dict[str, Any]] = field(default_factory=list)
     is_proven: bool | None = None

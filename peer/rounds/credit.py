@@ -18,7 +18,7 @@ from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from protocol.accounts import Fault
+from protocol.accounts import Fault, Horizon
 from protocol.course import Course
 from protocol.earnings import TableClaims, earned
 from protocol.errors import MantaError, RemoteFault, StorageError
@@ -190,7 +190,7 @@ class Credit:
     def _show(self, round_: int = 0, last: int | None = None, *, is_checked: bool = False) -> None:
         kept = self._kept
         if kept.word:
-            self._board.credit(kept.word[0], kept.checked, kept.num_checked)
+            self._board.credit(kept.word[0], Horizon.of(self._manifest), kept.checked, kept.num_checked)
         if last is not None and round_:
             self._board.earned(round_, last, is_checked=is_checked)
 

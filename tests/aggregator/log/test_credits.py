@@ -41,6 +41,32 @@ def test_lines_say_what_is_final_what_is_pending_until_when_and_what_is_void_and
     ]
 
 
+def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_in_each_form(found: Verification) -> None:
+    ends = replace(found, num_rounds=5)  # one round is left: it makes final what round 3 paid
+    owner = Identity(b"\x51" * 32)
+    for key in (RICH, NEW):
+        ends.owners.take([Delegation(ends.run, key, key, 1, (SignedGrant.sign(Grant(owner.public_key, key, 1), owner),))])
+    assert list(as_lines(ends))[2:] == [
+        f"{peer_name(RICH)} final 30, pending 31 (30 of it final with round 5; 1 stays pending: the run ends with round 5)",
+        f"{peer_name(GUILTY)} final 7, void 5 (differs, round 4, claim {sha256(b'claim').hex()[:16]})",
+        f"{peer_name(NEW)} final 0, pending 4 (stays pending: the run ends with round 5)",
+        f"account {peer_name(owner.public_key)} of 2 keys: final 30, "
+        "pending 35 (30 of it final with round 5; 5 stays pending: the run ends with round 5), void 0",
+    ]
+    rows = list(csv.DictReader(io.StringIO(as_csv(ends))))
+    assert [(row["pending"], row["all_final_with_round"], row["stays_pending"]) for row in rows] == [
+        ("31", "", "1"),
+        ("0", "", "0"),
+        ("4", "", "4"),
+    ]
+    assert [row["all_final_with_round"] for row in csv.DictReader(io.StringIO(as_csv(found)))] == ["6", "", "6"]
+    said = json.loads(as_json(ends))
+    assert (said["num_rounds"], said["last_final_round"]) == (5, 3)
+    assert [one["stays_pending"] for one in said["accounts"]] == [1, 0, 4]
+    assert [each["final_with"] for each in said["accounts"][0]["pending"]] == [5, None]
+    assert said["by_account"][0]["stays_pending"] == 5
+
+
 def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(found: Verification) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(found))))
     said = json.loads(as_json(found))
@@ -66,7 +92,14 @@ def test_the_credit_of_an_accounts_machines_adds_up(found: Verification) -> None
     assert list(as_lines(owned))[-1] == f"account {name} of 2 keys: final 30, pending 35, void 0"
     said = json.loads(as_json(owned))
     assert said["by_account"] == [
-        {"account": name, "peers": [peer_name(key) for key in sorted((RICH, NEW))], "final": 30, "pending": 35, "void": 0}
+        {
+            "account": name,
+            "peers": [peer_name(key) for key in sorted((RICH, NEW))],
+            "final": 30,
+            "pending": 35,
+            "stays_pending": 0,
+            "void": 0,
+        }
     ]
     assert [one["account"] for one in said["accounts"]] == [name, None, name]
     assert [row["account"] for row in csv.DictReader(io.StringIO(as_csv(owned)))] == [name, "", name]

@@ -11,6 +11,7 @@ import pytest
 from aggregator.monitor.people import LATE_MS
 from aggregator.monitor.quality import QUALITY
 from aggregator.rounds.opening import OpenRun
+from protocol.listed import entries_of
 from protocol.merkle import verify_consistency, verify_inclusion
 from protocol.notes import open_tree_head, origin
 from protocol.records import entry_of, open_entry
@@ -18,7 +19,8 @@ from protocol.signing import peer_name
 from tests.aggregator.monitor.asgi import Shown, live_of, open_round, times_of, write_live
 from tests.aggregator.real_run import OPERATOR, PEERS
 from tests.aggregator.small_run import PEERS as SMALL_PEERS
-from tests.aggregator.small_run import course_of, create, grow, signed_manifest
+from tests.aggregator.small_run import course_of, create, grow, header, signed_manifest
+from tests.contributions import round_of
 
 NAMES = [peer_name(peer.public_key) for peer in PEERS]
 
@@ -54,7 +56,7 @@ def test_now_has_the_round_the_peers_and_the_head(shown: Shown, played: tuple[Pa
         "good": 1,
         "late": 0,
     }
-    assert now["peers"] == {"known": 3, "present": 3, "counted": 3, "late": 0, "away": 0, "cohorts": 1}
+    assert now["peers"] == {"known": 3, "took_part": 3, "present": 3, "counted": 3, "late": 0, "away": 0, "cohorts": 1}
     assert now["reading"] is None
 
 
@@ -229,6 +231,47 @@ def test_who_was_heard_of_is_there_for_a_few_rounds_time(tmp_path: Path, heard_m
         shown.look()
         found = {peer["key"]: peer["state"] for peer in json(shown, "/api/peers")["peers"]}
         assert found.get(newcomer.hex(), "away") == state
+
+
+def test_of_a_finished_run_nobody_is_at_work_and_it_is_said_who_took_part(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    with create(directory, signed_manifest(num_rounds=2)) as log:
+        grow(log, 2)
+        keys, newcomer = [peer.public_key for peer in SMALL_PEERS], bytes(31) + b"\x07"
+        live = live_of(open=open_round(2, keys, {keys[0]: "good"}, left_ms=-10_000))  # said before the last round's commit
+        heard = {newcomer.hex(): live.written_at, keys[0].hex(): live.written_at, keys[1].hex(): live.written_at - 300_000}
+        write_live(directory, live.model_copy(update={"heard": heard}))
+        shown = Shown(directory, course_of=course_of)
+        shown.look()
+        now = json(shown, "/api/now")
+        assert (now["is_finished"], now["open"]) == (True, None)
+        assert now["peers"] == {
+            "known": 4,
+            "took_part": 3,
+            "present": 2,
+            "counted": 3,
+            "late": 0,
+            "away": 0,
+            "cohorts": now["peers"]["cohorts"],
+        }
+        peers = {one["key"]: one for one in json(shown, "/api/peers")["peers"]}
+        assert {key: one["state"] for key, one in peers.items()} == {newcomer.hex(): "present", **{key.hex(): "counted" for key in keys}}
+        assert {one["open"] for one in peers.values()} == {None}
+        assert json(shown, f"/api/peers/{keys[0].hex()}")["is_finished"] is json(shown, "/api/swarm")["is_finished"] is True
+
+
+def test_who_was_in_the_round_before_the_last_one_has_left_a_finished_run(tmp_path: Path) -> None:
+    for num_rounds, state in ((2, "away"), (3, "present")):
+        directory = tmp_path / f"of-{num_rounds}"
+        with create(directory, signed_manifest(num_rounds=num_rounds)) as log:
+            grow(log, 1)
+            headers = [header(log.ledger, peer) for peer in SMALL_PEERS[1:]]
+            listed = [log.ledger.listed(one, 2) for one in headers]
+            log.commit([*entries_of(headers), entry_of(round_of(log.ledger, listed))])
+            shown = Shown(directory, course_of=course_of)
+            shown.look()
+            found = json(shown, f"/api/peers/{SMALL_PEERS[0].public_key.hex()}")
+            assert (found["state"], found["is_finished"]) == (state, num_rounds == 2)
 
 
 def test_who_was_heard_of_but_is_in_no_table_yet_is_found_too(played: tuple[Path, OpenRun], tmp_path: Path) -> None:

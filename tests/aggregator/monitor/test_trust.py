@@ -24,10 +24,10 @@ LIAR, HONEST, DOUBTED = PEERS[:3]
 class Run:
     """An audited run's folder, whose log grows as a ledger does."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, num_rounds: int = 40) -> None:
         self.directory = directory
         # Two named auditors: one that speaks against a claim alone puts it in doubt.
-        self.ledger = audited_ledger(auditors=(SECOND.public_key,), proven_samples=1)
+        self.ledger = audited_ledger(num_rounds, auditors=(SECOND.public_key,), proven_samples=1)
         signed = SignedManifest.sign(self.ledger.manifest, OPERATOR)
         self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
         self.shown_in = TrustFile(directory)
@@ -44,9 +44,9 @@ class Run:
         asyncio.run(self.shown_in.tell(self.log.ledger, self.log.ledger.standing.due(), done))
 
 
-def audited_run(directory: Path) -> Run:
+def audited_run(directory: Path, num_rounds: int = 40) -> Run:
     """Return a run in which one is found guilty by two auditors, one is in doubt, and one is good."""
-    made = Run(directory)
+    made = Run(directory, num_rounds)
     made.round()
     made.round()
     ledger = made.ledger
@@ -153,6 +153,20 @@ def test_each_key_has_its_standing_and_what_is_pending_until_when(run: Run, show
     assert (keys[name(LIAR)]["is_guilty"], keys[name(LIAR)]["pending"], keys[name(HONEST)]["until"]) == (True, 0, 3 + 8)
     page = shown.get("/api/trust/keys?offset=1&limit=1").json
     assert (len(page["keys"]), page["total"] >= 3) == (1, True)
+
+
+def test_what_of_the_credit_stays_pending_is_said_of_the_run_and_of_each_key(tmp_path: Path) -> None:
+    made = Run(tmp_path / "run", num_rounds=9)  # credit is pending for 8 rounds: what the first one pays is final with the last one
+    made.round()
+    made.round()
+    shown = Shown(made.directory, course_of=lambda _: FixedCourse())
+    shown.look()
+    found = shown.get("/api/trust").json
+    assert (found["pending_rounds"], found["num_rounds"], found["last_final_round"]) == (8, 9, 1)
+    (first, of_first), (second, of_second) = made.ledger.standing.account(HONEST.public_key).pending
+    assert (first, second) == (1, 2)
+    (one,) = [one for one in shown.get("/api/trust/keys").json["keys"] if one["peer"] == name(HONEST)]
+    assert (one["pending"], one["until"], one["stays_pending"]) == (of_first + of_second, 9, of_second)
 
 
 @pytest.mark.parametrize("target", ["/api/trust/claims/x", f"/api/trust/claims/{'0' * 64}", "/api/trust/keys?limit=201"])

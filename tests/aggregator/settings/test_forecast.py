@@ -87,6 +87,21 @@ def test_check_says_that_a_run_file_makes_a_run_and_what_it_means(tmp_path: Path
         assert words in result.output
 
 
+def test_check_says_where_a_considerable_part_of_the_run_would_never_be_final(tmp_path: Path) -> None:
+    text = template(RunConfig.thin("classification"))
+    assert 'mode = "open"' in text
+    assert "\nrounds = " in text
+    lines_ = [line for line in text.splitlines() if not line.startswith("rounds = ")]
+    assert len(lines_) == len(text.splitlines()) - 1
+    for mode, rounds, words in (("audited", 40, "the last 30 of 40 rounds pay stays pending"), ("audited", 4000, ""), ("open", 40, "")):
+        (tmp_path / "run.toml").write_text(
+            "\n".join(lines_).replace("[run]", f"[run]\nrounds = {rounds}").replace('mode = "open"', f'mode = "{mode}"')
+        )
+        result = typed("check", tmp_path / "run.toml")
+        assert result.exit_code == 0, result.output
+        assert ("stays pending" in result.output, words in result.output) == (bool(words), True)
+
+
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [

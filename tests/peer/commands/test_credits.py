@@ -88,6 +88,34 @@ def test_all_that_a_peer_earned_is_proven_without_the_log(kept: tuple[Path, int]
     assert {one["known_by"] for one in found["runs"][0]["rounds"]} == {"claims"}
 
 
+def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_round_by_round_and_in_all(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await rounds(scene, member)
+        await member.leaves()
+        status = member.status
+        assert (status.credit_stays, status.credit_until, status.credit_last_final) == ("later", 8, 2)
+
+    play(tmp_path, story, trust=OF_AUDITS, num_rounds=8)  # what rounds 1 and 2 paid is final with 7 and 8
+    for more in ((), ("--verify",)):
+        plain = json.loads("\n".join(said(tmp_path / "peer-0", "--json", *more)[1]))["runs"][0]
+        paid = [one["paid"] for one in plain["rounds"]]
+        assert (plain["num_rounds"], plain["last_final_round"], plain["pending"]) == (8, 2, sum(paid))
+        assert (plain["stays_pending"], [one["final_with"] for one in plain["rounds"]]) == (paid[2], [7, 8, None])
+        assert (plain["log_says"]["stays"], plain["log_says"]["until"]) == ("later", 8)
+        code, lines = said(tmp_path / "peer-0", *more)
+        assert code == 0
+        assert [line.split("  pending ")[1] for line in lines if line.startswith("  round")] == [
+            "(final with round 7: 4 rounds are not over)",
+            "(final with round 8: 5 rounds are not over)",
+            "(stays so: the run ends with round 8)",
+        ]
+        both = f"{paid[0] + paid[1]:,} of it final with round 8; {paid[2]:,} stays pending: the run ends with round 8"
+        assert f"total on 3 slips: final 0, pending {sum(paid):,} ({both}), void 0" in lines
+        words = "what rounds up to 2 paid is final by round 8; what later ones pay stays pending: the run ends with round 8"
+        assert f"the log says, up to round 3: final 0, pending {sum(paid):,} ({words}), void 0" in lines
+
+
 def forged_head(slip: Slip) -> Slip:
     """Return a slip under a head of the same size and another root, which somebody else signed."""
     entry = open_round_receipt(slip.receipt, Operators(slip.claim.open().run, (OPERATOR.public_key,), 1))

@@ -13,9 +13,11 @@ from click.testing import CliRunner
 from peer.cli import main
 from peer.commands.report import lines_of
 from peer.light.status import LightStatus
-from peer.status import PeerStatus, StatusBoard
+from peer.status import PeerStatus, StatusBoard, credit_fields
 from peer.store import PeerStore
+from protocol.accounts import Horizon
 from protocol.errors import UserError
+from swarm.messages import CreditWord
 
 STATUS = PeerStatus(
     "12D3KooWpeer",
@@ -73,6 +75,29 @@ def test_who_is_near_is_suggested_and_what_is_waited_for_is_said(tmp_path: Path)
 @pytest.mark.parametrize(("says", "count"), [(None, 0), (False, 1), (True, 0)])
 def test_a_peer_is_not_proven_only_where_the_log_says_so(tmp_path: Path, says: bool | None, count: int) -> None:
     assert sum(line.startswith("not proven yet") for line in told(tmp_path, credit=7, is_proven=says)) == count
+
+
+@pytest.mark.parametrize(
+    ("round_", "until", "words"),
+    [
+        (5, 6, "the last of it final with round 6"),
+        (7, 11, "what rounds up to 5 paid is final by round 9; what later ones pay stays pending: the run ends with round 9"),
+        (9, 13, "stays pending: the run ends with round 9"),
+    ],
+)
+@pytest.mark.parametrize("is_light", [False, True])
+def test_of_pending_credit_it_says_what_becomes_final_within_the_run(
+    tmp_path: Path, is_light: bool, round_: int, until: int, words: str
+) -> None:
+    word = CreditWord(round_, 1000, 2500, until, 0, (), 0, 1, b"", 0, ())
+    fields = credit_fields(word, Horizon(num_rounds=9, pending_rounds=4))
+    if is_light:
+        status = LightStatus("12D3KooWlight", "aa", run="ab" * 32, name="digits", num_rounds=9, gateway="http://a")
+        PeerStore(tmp_path).write_status(asdict(replace(status, **fields)))
+        lines = lines_of(tmp_path)
+    else:
+        lines = told(tmp_path, **fields)
+    assert f"of it final 1,000, pending 2,500 ({words}), as the log says" in lines
 
 
 @pytest.mark.parametrize(("finished", "state"), [(True, "finished"), (False, "not running")])

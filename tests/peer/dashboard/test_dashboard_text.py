@@ -1,5 +1,7 @@
 """What the dashboard says, at the widths that terminals have."""
 
+from typing import Any
+
 import pytest
 
 from peer.dashboard.picture import SEEKING, Picture
@@ -131,6 +133,18 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
         assert (rows["credit"], rows["checked"], rows["paid"]) == ("1,581", checked, paid)
     nothing = full(own_rows(Picture(pid=1, phase=SEEKING), None))
     assert (nothing["samples/s"], nothing["newest"], nothing["loss"]) == ("-", "none yet", "-")
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"credit_until": 35}, "1,234 to round 35"),
+        ({"credit_until": 40, "credit_stays": "later"}, "1,234 to round 40, or stays"),
+        ({"credit_until": 0, "credit_stays": "all"}, "1,234 stays"),
+    ],
+)
+def test_of_pending_credit_it_says_until_when_and_what_stays_so(told: dict[str, Any], words: str) -> None:
+    assert full(own_rows(changed(credit=5_000, credit_pending=1_234, **told), None))["pending"] == words
 
 
 def test_no_line_is_longer_than_its_panel() -> None:

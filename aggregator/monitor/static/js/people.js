@@ -4,7 +4,7 @@ import { Refresher, ask } from "./api.js";
 import { byId, fill, h, row, setText } from "./dom.js";
 import { count, compact, counted } from "./format.js";
 import { pageButton, peerButton, tableOf } from "./parts.js";
-import { SwarmPicture, stateInWords } from "./swarm_picture.js";
+import { AT_THE_END, SwarmPicture, stateInWords } from "./swarm_picture.js";
 
 const ROWS = 10;
 
@@ -28,9 +28,23 @@ export class People {
   }
 
   /** Say how many there are, as of `/api/now`. */
-  take({ peers }) {
+  take({ peers, is_finished }) {
+    byId("join").hidden = is_finished || !this.canJoin;
+    if (is_finished) this.showEnd(peers);
+    else this.showNow(peers);
+  }
+
+  showNow(peers) {
     const away = peers.away ? `; ${counted(peers.away, "more has left", "more have left")}` : "";
     setText(byId("people-sub"), `${counted(peers.present, "computer")} in ${counted(peers.cohorts, "group")}${away}.`);
+  }
+
+  /** Whoever is still there has nothing left to do: what is true for good is who took part. */
+  showEnd({ took_part, counted: last }) {
+    setText(byId("people-sub"), `${counted(took_part, "computer")} took part, ${count(last)} of them in the last round.`);
+    setText(byId("people-now"), "At the end");
+    for (const id of ["key-working", "key-late"]) byId(id).hidden = true;
+    for (const state of ["gave", "away"]) setText(byId(`key-${state}-words`), AT_THE_END[state]);
   }
 
   goTo(offset) {
@@ -41,7 +55,7 @@ export class People {
   async load() {
     const sort = byId("people-sort").value;
     const order = sort === "peer" ? "asc" : "desc";
-    const { total, peers } = await ask("peers", {
+    const { total, peers, is_finished } = await ask("peers", {
       offset: this.offset,
       limit: ROWS,
       sort,
@@ -52,7 +66,7 @@ export class People {
       const made = row(
         peerButton(one.peer),
         one.cohort ?? "–",
-        stateInWords(one.state, one.open),
+        stateInWords(one.state, one.open, is_finished),
         compact(one.samples),
         count(one.last_round),
         compact(one.credit),
@@ -73,7 +87,8 @@ export class People {
   }
 
   showJoin(lines) {
-    byId("join").hidden = !lines.length;
+    this.canJoin = lines.length > 0;
+    byId("join").hidden = !this.canJoin;
     fill(
       byId("join-lines"),
       lines.map((line) => h("div", { class: "command" }, h("code", {}, line), copyButton(line))),

@@ -9,17 +9,19 @@ const GOLDEN_ANGLE = Math.PI * (3 - Math.sqrt(5));
 const NAMED_COHORTS = 40; // with more of them nobody reads their names
 const GAVE = new Set(["good", "body"]);
 const WORDS = { gave: "has given to this round", working: "at work", late: "late", away: "gone" };
+export const AT_THE_END = { gave: "in the last round", away: "not in the last round" };
 
-/** Return how a dot is drawn: what a peer did in the open round, and before. */
-export function stateOf(state, open) {
+/** Return how a dot is drawn: what a peer did in the open round, and before; of a finished run, whether it was in the last round. */
+export function stateOf(state, open, isFinished) {
+  if (isFinished) return state === "counted" ? "gave" : "away";
   if (GAVE.has(open)) return "gave";
   if (state === "late") return "late";
   return state === "away" ? "away" : "working";
 }
 
 /** Return in words what `stateOf` says. */
-export function stateInWords(state, open) {
-  return WORDS[stateOf(state, open)];
+export function stateInWords(state, open, isFinished) {
+  return (isFinished ? AT_THE_END : WORDS)[stateOf(state, open, isFinished)];
 }
 
 export class SwarmPicture {
@@ -87,20 +89,21 @@ export class SwarmPicture {
     const given = new Map();
     found.peer.forEach((peer, at) => {
       const { circle, title, radius } = this.dots.get(peer);
-      const state = stateOf(found.state[at], found.open[at]);
+      const state = stateOf(found.state[at], found.open[at], found.is_finished);
       given.set(at, state === "gave");
       circle.setAttribute("class", `dot ${state}`);
       circle.setAttribute("r", state === "away" ? radius * 0.6 : radius);
-      title.textContent = `${shortName(peer)}: ${WORDS[state]}`;
+      title.textContent = `${shortName(peer)}: ${stateInWords(found.state[at], found.open[at], found.is_finished)}`;
     });
     this.labels.forEach((label, index) => {
       const members = rafts[index].members;
-      label.textContent = `${members.filter((at) => given.get(at)).length} of ${members.length} gave`;
+      const gave = members.filter((at) => given.get(at)).length;
+      label.textContent = `${gave} of ${members.length} ${found.is_finished ? "at the end" : "gave"}`;
     });
     const gave = [...given.values()].filter(Boolean).length;
     this.drawing.setAttribute(
       "aria-label",
-      `${counted(found.shown, "computer")} in ${counted(rafts.length, "group")}; ${gave} gave to the open round.`,
+      `${counted(found.shown, "computer")} in ${counted(rafts.length, "group")}; ${gave} gave to the ${found.is_finished ? "last" : "open"} round.`,
     );
   }
 }

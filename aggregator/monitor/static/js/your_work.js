@@ -77,8 +77,8 @@ export class YourWork {
       : "Not yet. It has been heard of, but no round has counted work of it so far.";
     const facts = [
       [
-        "Now",
-        stateInWords(found.state, found.open),
+        found.is_finished ? "At the end" : "Now",
+        stateInWords(found.state, found.open, found.is_finished),
         found.heard_ms === null ? "" : found.heard_ms < 2000 ? "heard of just now" : `heard of ${roughly(found.heard_ms)} ago`,
       ],
       ["Examples", compact(found.samples), `in ${counted(found.lots, "lot")}`],
@@ -143,9 +143,14 @@ export class YourWork {
 }
 
 /** Return what audits found of a computer, and what of its credit can still be taken back. */
-function inTrust({ is_proven, is_guilty, samples_good, final, pending, until, void: taken, faults }) {
+function inTrust({ is_proven, is_guilty, samples_good, final, pending, until, stays_pending, void: taken, faults }) {
   const standing = is_guilty ? "Guilty: all that it earns is void" : is_proven ? "Proven" : "Not proven yet: all it hands in is audited";
-  const rest = pending ? `, ${compact(pending)} pending (the last of it final with round ${until})` : "";
+  const becomes = pending - stays_pending;
+  const parts = [
+    becomes && `${stays_pending ? `${compact(becomes)} of it` : "the last of it"} final with round ${count(until)}`,
+    stays_pending && `${becomes ? `${compact(stays_pending)} ` : ""}stays pending: the run ends before it is final`,
+  ];
+  const rest = pending ? `, ${compact(pending)} pending (${parts.filter(Boolean).join("; ")})` : "";
   const why = faults.map((one) => `${one.reason}, round ${one.round}`).join("; ");
   const back = faults.length ? ` ${compact(taken)} void (${why}).` : "";
   return `${standing}; ${compact(samples_good)} examples found good. Credit: ${compact(final)} final${rest}.${back} As the aggregator says; the log has it all.`;
