@@ -287,7 +287,7 @@ def layer_gene(unit: int, index: int, layer: Layer) -> str:
 TINY = SearchSpace(
     name="classifier-tiny",
     task="classification",
-    resolutions=(24, 28, 32),
+    resolutions=(28,),
     aspect=1,
     image_channels=1,
     num_classes=10,

@@ -24,18 +24,18 @@ def statistics(supernet: Supernet) -> list[Tensor]:
 
 def test_recalibration_changes_running_statistics_only(supernet: Classifier, digits: ImageDataset) -> None:
     weights, gradient, before = supernet.flat_weights_N.clone(), supernet.flat_gradient_N.clone(), statistics(supernet)
-    recalibrate(supernet, TINY.smallest(), [resize(digits.train_images[:64], 16, 24)])
+    recalibrate(supernet, TINY.smallest(), [resize(digits.train_images[:64], 16, 28)])
     assert torch.equal(supernet.flat_weights_N, weights)
     assert torch.equal(supernet.flat_gradient_N, gradient)
     assert any(not torch.equal(a, b) for a, b in zip(before, statistics(supernet), strict=True))
     after = statistics(supernet)
     supernet.train()
-    supernet(resize(digits.train_images[64:96], 16, 24), TINY.smallest())
+    supernet(resize(digits.train_images[64:96], 16, 28), TINY.smallest())
     assert all(torch.equal(a, b) for a, b in zip(after, statistics(supernet), strict=True))
 
 
 def test_statistics_of_one_batch_make_evaluation_what_training_computed(supernet: Classifier, digits: ImageDataset) -> None:
-    images = resize(digits.train_images[:256], 16, 32)
+    images = resize(digits.train_images[:256], 16, 28)
     with torch.no_grad():
         by_the_batch = supernet.train()(images, TINY.largest())
         recalibrate(supernet, TINY.largest(), [images])
@@ -43,7 +43,7 @@ def test_statistics_of_one_batch_make_evaluation_what_training_computed(supernet
 
 
 def test_the_running_mean_is_the_mean_over_all_batches(supernet: Classifier, digits: ImageDataset) -> None:
-    images = resize(digits.train_images[:96], 16, 32)
+    images = resize(digits.train_images[:96], 16, 28)
     seen: list[Tensor] = []
     first = next(module for module in supernet.modules() if isinstance(module, ElasticBatchNorm))
     hook = first.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
@@ -56,7 +56,7 @@ def test_the_running_mean_is_the_mean_over_all_batches(supernet: Classifier, dig
 
 def test_an_accuracy_counts_the_held_out_images_that_are_right(supernet: Classifier, digits: ImageDataset) -> None:
     calibrate(supernet, digits, TINY.smallest())
-    logits = supernet(resize(digits.held_out_images, 16, 24), TINY.smallest())
+    logits = supernet(resize(digits.held_out_images, 16, 28), TINY.smallest())
     right = int(np.sum(logits.detach().argmax(1).numpy() == digits.held_out_labels))
     assert evaluate(supernet, digits, [TINY.smallest()]) == [{"accuracy": right / len(digits.held_out_labels)}]
 
@@ -89,7 +89,7 @@ def test_a_report_tries_the_same_subnets_for_the_same_seed(supernet: Classifier,
 
 def test_a_part_of_the_held_out_data_is_evaluated_alone(supernet: Classifier, digits: ImageDataset) -> None:
     whole, search, test = (evaluate(supernet, digits, [TINY.smallest()], part=part)[0]["accuracy"] for part in ("all", "search", "test"))
-    sizes = [sum(len(batch.targets) for batch in digits.held_out_batches(24, 64, part)) for part in ("search", "test")]
+    sizes = [sum(len(batch.targets) for batch in digits.held_out_batches(28, 64, part)) for part in ("search", "test")]
     assert whole == pytest.approx((search * sizes[0] + test * sizes[1]) / sum(sizes))
 
 

@@ -16,7 +16,7 @@ from automl.spaces.space import STEREO_TINY, TINY
 def test_every_image_has_its_cross_entropy(supernet: Classifier, digits: ImageDataset) -> None:
     measured = evaluate_samples(supernet, digits, TINY.smallest(), "all")
     calibrate(supernet, digits, TINY.smallest())
-    logits = supernet(resize(digits.held_out_images, 16, 24), TINY.smallest()).detach()
+    logits = supernet(resize(digits.held_out_images, 16, 28), TINY.smallest()).detach()
     labels = torch.from_numpy(digits.held_out_labels)
     expected = F.cross_entropy(logits, labels, reduction="none").numpy()
     assert np.abs(np.array(measured.losses) / LOSS_UNIT - expected).max() < 0.001

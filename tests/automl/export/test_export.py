@@ -65,7 +65,7 @@ def test_an_exported_network_computes_what_the_plain_one_computes_at_any_batch(t
 def test_inputs_of_another_shape_are_refused(tmp_path: Path) -> None:
     exported = open_exported(put("classification", tmp_path) / "net")
     with pytest.raises(ValueError, match="shape"):
-        exported(torch.rand(2, 1, 25, 24))
+        exported(torch.rand(2, 1, 29, 28))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -96,8 +96,8 @@ def test_a_config_says_how_a_picture_becomes_an_input_and_what_the_classes_are(s
     assert (told["kept_side"], told["divide_by"], told["image_mean"], told["image_std"]) == (8, 16, [0.0], [1.0])
     # What it tells is what is done: with it alone a picture becomes the input that the data set makes of it.
     levels = torch.from_numpy(digits.held_out_images[:5]).double()
-    wanted = torch.nn.functional.interpolate(levels, size=24, mode="bilinear", align_corners=False) / told["divide_by"]
-    made = next(digits.held_out_batches(24, 5)).inputs
+    wanted = torch.nn.functional.interpolate(levels, size=28, mode="bilinear", align_corners=False) / told["divide_by"]
+    made = next(digits.held_out_batches(28, 5)).inputs
     assert torch.allclose(made.double(), wanted, atol=1e-6)
     assert value["licences"] == {"network": "unknown", "dataset": "cc-by-4.0"}
 
@@ -167,7 +167,7 @@ Change = Callable[[dict], object]  # type: ignore[type-arg]
         lambda value: value["metrics"].update(accuracy="high"),
         lambda value: value["metrics"].update(accuracy=10**400),
         lambda value: value["metrics"].update(f1=0.5),
-        lambda value: value["architecture"].update(text="r24"),
+        lambda value: value["architecture"].update(text="r28"),
         lambda value: value["architecture"].update(id="00"),
         lambda value: value["inputs"].update(height=25),
         lambda value: value.update(supernet="classifier-huge"),
@@ -264,7 +264,7 @@ def test_a_subnet_is_cut_with_statistics_and_metrics_of_its_own(supernet: Supern
     before = supernet.flat_weights_N.clone()
     subnet = cut(supernet, architecture, digits, NOWHERE)
     assert torch.equal(supernet.flat_weights_N, before)
-    batches = list(digits.held_out_batches(24, 128, "test"))
+    batches = list(digits.held_out_batches(28, 128, "test"))
     right = sum(int((subnet.network(batch.inputs).argmax(1) == batch.targets).sum()) for batch in batches)
     assert subnet.description.test_samples == sum(len(batch.targets) for batch in batches) < digits.num_held_out
     assert subnet.description.metrics == {"accuracy": right / subnet.description.test_samples}
@@ -335,6 +335,6 @@ def test_a_supernet_with_other_channels_and_classes_is_described_by_its_name() -
     assert description.presentation is not None
     presentation = replace(description.presentation, class_titles=tuple(map(str, range(100))))
     description = replace(description, supernet=space.name, presentation=presentation)
-    assert description.input_shape == (3, 24, 24)
+    assert description.input_shape == (3, 28, 28)
     assert description.output_shape == (100,)
     assert Description.from_json(description.to_json()) == description

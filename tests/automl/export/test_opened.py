@@ -53,7 +53,7 @@ def graph(value: Any) -> Any:
 
 def test_an_archive_that_was_only_repacked_is_read() -> None:
     network, _ = read_pt2(repacked(lambda records: None))
-    assert network(torch.rand(3, 1, 24, 24)).shape == (3, 10)
+    assert network(torch.rand(3, 1, 28, 28)).shape == (3, 10)
 
 
 class Trap:
@@ -120,7 +120,7 @@ def test_guards_and_metadata_are_left_out(tmp_path: Path) -> None:
         graph(value)["nodes"][0]["metadata"] = {"stack_trace": "any text", "nn_module_stack": "x"}
 
     network, _ = read_pt2(with_graph(change))
-    network(torch.rand(1, 1, 24, 24))
+    network(torch.rand(1, 1, 28, 28))
     assert not trap.exists()
 
 
@@ -180,7 +180,7 @@ def test_a_changed_byte_of_an_archive_is_noticed_or_does_not_matter(position: in
     except ValueError:
         return
     expected, _ = read_pt2(random_files("classification")["net.pt2"])
-    image = torch.rand(2, 1, 24, 24, generator=torch.Generator().manual_seed(1))
+    image = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     assert torch.equal(network(image), expected(image))
 
 
@@ -234,4 +234,4 @@ def test_a_network_that_makes_something_else_than_it_says_is_the_users_error(tmp
 
     (tmp_path / "net.pt2").write_bytes(with_graph(change))
     with pytest.raises(UserError, match="does not make what it says"):
-        open_exported(tmp_path / "net.pt2")(torch.rand(1, 1, 24, 24))
+        open_exported(tmp_path / "net.pt2")(torch.rand(1, 1, 28, 28))

@@ -37,11 +37,11 @@ def test_an_export_of_8_bits_is_read_and_is_as_good_as_it_says(of_8_bits: Subnet
     assert described.int8 is not None
     assert described.int8 == of_8_bits.description.int8
     assert (described.int8.calibration_samples, described.is_int8) == (32, True)
-    assert measure(exported, digits, 24, part="test") == described.own_metrics == described.int8.metrics
+    assert measure(exported, digits, 28, part="test") == described.own_metrics == described.int8.metrics
     assert described.metrics == random_subnet("classification").description.metrics
     assert described.int8.latency.fp32_ms > 0 < described.int8.latency.int8_ms
     # It is near the network and not the network.
-    inputs = next(digits.held_out_batches(24, 177)).inputs
+    inputs = next(digits.held_out_batches(28, 177)).inputs
     fp32, int8 = open_exported(tmp_path / "net.onnx")(inputs), exported(inputs)
     assert 0 < (int8 - fp32).abs().mean().item() < 0.05
     assert (int8.argmax(1) == fp32.argmax(1)).float().mean().item() > 0.8

@@ -17,7 +17,8 @@ from automl.spaces.space import TINY, Architecture, SearchSpace
 from automl.spaces.units import units_alike
 from protocol.errors import UserError
 
-SMALL = replace(TINY, units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))  # 108 architectures
+# 108 architectures
+SMALL = replace(TINY, resolutions=(24, 28, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
 
 Key = tuple[int, ...]
 
