@@ -175,6 +175,7 @@ def test_who_left_before_it_was_asked_for_vectors_is_not_blamed(stepped: VectorS
             for number in range(stepped.run.log.ledger.manifest.trust.kept_rounds - 1):
                 stepped.go_on(ONE, *([OTHER] if stays else []))
                 await stepped.wait(lambda number=number: stepped.audits.rounds_asked > number)
+            await stepped.wait(lambda: stepped.against() if stays else stepped.audits.totals.missed)
 
     asyncio.run(scenario())
     outcomes = {key: {outcome for _, outcome in found} for key, found in stepped.against().items()}
