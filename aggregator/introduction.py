@@ -4,12 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from aggregator.listening import best_first
 from aggregator.monitor.door import address_to_show
-from aggregator.settings.horizon import lines_on_horizon
+from aggregator.settings.last_rounds import lines_on_last_rounds
 from aggregator.settings.sizes import held_bytes, in_words
 from aggregator.status import OperatorStatus
 from exact.coding import body_num_bytes
-from protocol.accounts import Horizon
 from protocol.admission import INVITATION, LIST
+from protocol.horizon import Horizon
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest
 
@@ -34,7 +34,7 @@ def introduction(status: OperatorStatus, ledger: Ledger, num_weights: int, keep_
     yield f"bodies of the newest {keep_bodies} rounds stay on the disk: {kept}"
     yield f"bodies of the open round and the next are in memory: {in_words(held)} at most"
     yield _on_trust(ledger.manifest)
-    yield from lines_on_horizon(Horizon.of(ledger.manifest), ledger.manifest.trust)
+    yield from lines_on_last_rounds(Horizon.of(ledger.manifest), ledger.manifest.trust)
     yield "volunteers join with:"
     yield from (f"  {line}" for line in join)
     if ledger.manifest.admission.how == INVITATION:

@@ -21,6 +21,7 @@ MAX_AUDITORS = 16
 MAX_KEPT_ROUNDS = 1024
 MAX_AUDITED_LOTS = 8
 PATIENCE = 3  # rounds that an accusation waits for the word of others
+SETTLING = PATIENCE + 2  # rounds that it takes at most until that is decided, of a claim that is accused at the last moment
 PROJECTION_BYTES = 32
 SALT_BYTES = 16
 
@@ -56,8 +57,8 @@ class Trust:
                 _check_key(key, what)
         require(1 <= self.proven_samples <= 2**48, "proven_samples is between 1 and 2^48")
         require(1 <= self.kept_rounds <= MAX_KEPT_ROUNDS, f"kept_rounds is between 1 and {MAX_KEPT_ROUNDS}")
-        least = self.kept_rounds + PATIENCE + 2
-        require(least <= self.pending_rounds <= 2 * MAX_KEPT_ROUNDS, f"pending_rounds is at least kept_rounds and {PATIENCE + 2} more")
+        least = self.kept_rounds + SETTLING
+        require(least <= self.pending_rounds <= 2 * MAX_KEPT_ROUNDS, f"pending_rounds is at least kept_rounds and {SETTLING} more")
         require(1 <= self.audit_percent <= 100 and 0 <= self.whole_percent <= 100, "a percentage of audits is at most 100, and not nothing")
         require(1 <= self.audit_lots <= MAX_AUDITED_LOTS, f"1 to {MAX_AUDITED_LOTS} lots of a claim are audited")
         require(0 <= self.audit_pool_percent <= 50, "audits are paid with at most half of the pool")

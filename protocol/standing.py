@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from protocol.accounts import Account, Accounts, Fault, Horizon
+from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.delegations import Delegation, Owners
 from protocol.errors import LedgerError
+from protocol.horizon import Horizon
 from protocol.listed import Listed
 from protocol.manifest import Manifest
 from protocol.trust import Decision, Question, Vote, check_evidence, decided, lots_audited, panel, percent_audited, questions_due

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from aggregator.attendants.live import DIRECTORY, Key
 from aggregator.written import read_written
-from protocol.accounts import Account, Horizon
+from protocol.accounts import Account
 from protocol.errors import StorageError, UserError
+from protocol.horizon import Horizon
 from protocol.ledger import Ledger
 from protocol.standing import Due, Standing
 from protocol.trust import Vote

@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterable, Iterator
 
 from aggregator.log.verify import Verification
-from protocol.accounts import Account, Outlook
+from protocol.accounts import Account
+from protocol.horizon import Outlook
 from protocol.signing import peer_name
 
 _COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account", "stays_pending")

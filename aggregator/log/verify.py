@@ -12,10 +12,11 @@ from pathlib import Path
 
 from aggregator.log.storage import DATABASE, TREE_HEAD, is_at_rest, read_manifest, read_tree_head, reading
 from automl.training.course import RunCourse
-from protocol.accounts import Accounts, Horizon
+from protocol.accounts import Accounts
 from protocol.course import Course
 from protocol.delegations import Owners
 from protocol.errors import RemoteFault, StorageError
+from protocol.horizon import Horizon
 from protocol.ledger import Ledger
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Frontier, Tree, leaf_hash

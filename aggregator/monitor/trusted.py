@@ -9,7 +9,7 @@ from aggregator.monitor.asking import MOST, Asked, NotAnswered
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.trust import Evidence, FindingSeen, evidence_about
-from protocol.accounts import Horizon
+from protocol.horizon import Horizon
 from protocol.signing import peer_name
 
 MAX_SHOWN = 200

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from aggregator.settings.horizon import LEAST_KEPT_ROUNDS
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.admission import AdmissionRule, Inviter
@@ -18,6 +17,8 @@ from protocol.fields import check_name
 from protocol.manifest import MAX_OPERATORS
 from protocol.recipe import MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
+
+LEAST_KEPT_ROUNDS = 8
 
 _USUAL = usual("classification")
 

@@ -13,7 +13,7 @@ from swarm.loading import ending_at_ctrl_c
 
 if TYPE_CHECKING:
     from peer.commands.earnings import Earned, RunEarned
-    from protocol.accounts import Horizon
+    from protocol.horizon import Horizon
     from swarm.messages import CreditWord
 
 SHOWN = 20  # rounds, unless all are asked for
@@ -92,7 +92,7 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
 def _lines_of_word(run: "RunEarned") -> Iterator[str]:
     """Say what is the log's word alone."""
     from peer.faults import fault_line, plain_fault
-    from protocol.accounts import told_words
+    from protocol.horizon import told_words
     from protocol.signing import peer_name
 
     word = run.word

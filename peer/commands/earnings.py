@@ -11,10 +11,11 @@ from automl.training.asked import AskedCourse
 from peer.rounds.credit_file import read_credit
 from peer.rounds.slips import load_manifest, load_slip, rounds_in
 from peer.store import CREDIT, NEWEST, RUNS, SLIPS
-from protocol.accounts import Fault, Horizon, Outlook
+from protocol.accounts import Fault
 from protocol.audits import WITHHELD
 from protocol.encoding import unpack
 from protocol.errors import LedgerError, MantaError, RemoteFault, StorageError, UserError
+from protocol.horizon import Horizon, Outlook
 from protocol.manifest import Manifest, SignedManifest
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from peer.faults import fault_line
 from peer.limits.limits import listed
-from protocol.accounts import told_words
 from protocol.errors import UserError
+from protocol.horizon import told_words
 
 _FILE = "status.json"
 _MAX_BYTES = 1024 * 1024

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from peer.dashboard.picture import FETCHING, SEEKING, Picture
 from peer.limits.limits import listed
-from protocol.accounts import STAYS_ALL, STAYS_LATER
+from protocol.horizon import STAYS_ALL, STAYS_LATER
 from protocol.rounds import Phase
 
 Rows = list[tuple[str, ...]]  # label and figure, then the figure in fewer letters, for where it does not fit

@@ -15,9 +15,9 @@ from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import credit_fields
 from peer.store import PeerStore
-from protocol.accounts import Horizon
 from protocol.earnings import earned
 from protocol.errors import MantaError, RemoteFault
+from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt

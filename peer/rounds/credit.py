@@ -18,10 +18,11 @@ from peer.rounds.credit_file import Kept, credit_bytes, read_credit
 from peer.rounds.slips import SlipFolder
 from peer.status import StatusBoard
 from peer.store import PeerStore
-from protocol.accounts import Fault, Horizon
+from protocol.accounts import Fault
 from protocol.course import Course
 from protocol.earnings import TableClaims, earned
 from protocol.errors import MantaError, RemoteFault, StorageError
+from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
 from protocol.records import Round, SignedClaim
 from protocol.slips import Slip

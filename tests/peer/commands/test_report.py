@@ -15,8 +15,8 @@ from peer.commands.report import lines_of
 from peer.light.status import LightStatus
 from peer.status import PeerStatus, StatusBoard, credit_fields
 from peer.store import PeerStore
-from protocol.accounts import Horizon
 from protocol.errors import UserError
+from protocol.horizon import Horizon
 from swarm.messages import CreditWord
 
 STATUS = PeerStatus(

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.accounts import STAYS_ALL, STAYS_LATER, STAYS_NOTHING, Accounts, Horizon, told_words
+from protocol.accounts import Accounts
 from protocol.audits import AUDITED
+from protocol.horizon import STAYS_ALL, STAYS_LATER, STAYS_NOTHING, Horizon, told_words
 from tests.audited import OPERATOR, TRUST
 from tests.runs import manifest_of
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from aggregator.settings.horizon import lines_on_horizon
-from protocol.accounts import Horizon
+from aggregator.settings.last_rounds import lines_on_last_rounds
 from protocol.audits import ALL_ALIKE, AUDITED, Trust
+from protocol.horizon import Horizon
 
 END = "pay stays pending: the run ends before it is final; less of it does with"
 LESS_PENDING = "a smaller pending_rounds (kept_rounds + 5 = 25 at least)"
@@ -26,8 +26,8 @@ def test_from_a_tenth_of_the_rounds_on_it_is_said_with_the_way_out(
     num_rounds: int, pending_rounds: int, kept_rounds: int, line: str | None
 ) -> None:
     trust = Trust(AUDITED, pending_rounds=pending_rounds, kept_rounds=kept_rounds)
-    assert list(lines_on_horizon(Horizon(num_rounds, pending_rounds), trust)) == ([] if line is None else [line])
+    assert list(lines_on_last_rounds(Horizon(num_rounds, pending_rounds), trust)) == ([] if line is None else [line])
 
 
 def test_of_a_run_without_audits_nothing_is_said() -> None:
-    assert list(lines_on_horizon(Horizon(1, 0), ALL_ALIKE)) == []
+    assert list(lines_on_last_rounds(Horizon(1, 0), ALL_ALIKE)) == []
