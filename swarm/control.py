@@ -14,12 +14,15 @@ from pathlib import Path
 from types import TracebackType
 
 from protocol.errors import Unreachable, UserError
+from swarm.local_server import LocalServer
 
 NAME = "control"
 MAX_WORDS_BYTES = 1024
 _MAX_ANSWER_BYTES = 65_536
 _WORDS_S = 5.0  # for the caller to say what it wants
 _ANSWER_S = 30.0  # for the program to do it
+_LAST_ANSWERS_S = 1.0  # as it ends
+_MAX_CALLERS = 64  # at a time
 
 logger = logging.getLogger("manta.control")
 
@@ -31,7 +34,7 @@ class ControlSocket:
         """Prepare; ``answer`` is given a line of words, and returns the line that the caller gets."""
         self._path = directory / NAME
         self._answer = answer
-        self._server: asyncio.Server | None = None
+        self._server = LocalServer(self._serve, max_line_bytes=MAX_WORDS_BYTES, max_callers=_MAX_CALLERS)
 
     async def __aenter__(self) -> "ControlSocket":
         with contextlib.suppress(FileNotFoundError):
@@ -41,16 +44,16 @@ class ControlSocket:
             with _short(self._path.parent) as folder:
                 listening.bind(f"{folder}/{NAME}")
             os.chmod(self._path, 0o600)
-            self._server = await asyncio.start_unix_server(self._serve, sock=listening, limit=MAX_WORDS_BYTES)
+            await self._server.start(listening=listening)
         except OSError as error:  # some file systems have no sockets: the program works without
             listening.close()
             logger.warning("this program cannot be told anything: no socket in %s: %s", self._path.parent, error)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._server.is_open:
             self._path.unlink(missing_ok=True)
+            await self._server.close(grace_s=_LAST_ANSWERS_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -61,12 +64,6 @@ class ControlSocket:
                 await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a caller that does not go on
-        except asyncio.CancelledError:
-            pass  # the program ends in the middle of it; nobody waits for this task, and asyncio would log that it was cancelled
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()  # else the loop may end before the socket is closed
 
 
 class NobodyRuns(UserError):

@@ -20,6 +20,7 @@ from protocol.errors import EncodingError, MantaError, Unreachable
 from protocol.exchange import MAX_COHORT
 from protocol.signing import PublicKey
 from swarm.callers import cancelled_by, end_of
+from swarm.local_server import LocalServer
 from swarm.rpc import Endpoint, Handler, Refused
 
 MAX_MESSAGE_BYTES = 16_384
@@ -27,7 +28,6 @@ _MAX_CALLS = 4 * MAX_COHORT  # answered at a time
 _HURRY_S = 5.0  # to say who calls, and what
 _NAME_BYTES, _KEY_BYTES, _LENGTH_BYTES = 16, 32, 4
 _ANSWER, _REFUSAL = b"\x00", b"\x01"
-_TURNS_TO_TURN_AWAY = 8  # of the event loop, until who came in last has been met and sent away
 _GONE = (TimeoutError, OSError, asyncio.IncompleteReadError)  # what reading and writing raise when the other side is gone
 
 logger = logging.getLogger("manta.near")
@@ -64,10 +64,7 @@ class NearCalls:
         self._handlers: dict[str, Handler] = {}
         self._doors: dict[PublicKey, Door] = {}
         self._name, self._secret = secrets.token_bytes(_NAME_BYTES), secrets.token_bytes(_KEY_BYTES)
-        self._server: asyncio.Server | None = None
-        self._answering: set[asyncio.Task[None]] = set()
-        self._callers: set[asyncio.StreamWriter] = set()  # who are at the door
-        self._is_closed = False
+        self._server = LocalServer(self._answer_one, max_line_bytes=MAX_MESSAGE_BYTES, max_callers=_MAX_CALLS)
 
     @property
     def key(self) -> PublicKey:
@@ -78,30 +75,15 @@ class NearCalls:
         """Open the door, where this system has such; without it calls go over the network."""
         if sys.platform == "linux":
             with contextlib.suppress(OSError):
-                self._server = await asyncio.start_unix_server(self._on_connection, path=_path(self._name), limit=MAX_MESSAGE_BYTES)
+                await self._server.start(path=_path(self._name))
 
     async def close(self) -> None:
         """Close the door; who waits for an answer is told at once."""
-        self._is_closed = True  # also for who is just coming in
-        if self._server is not None:
-            # CPython 3.11 leaves a socket open that it has accepted and not met yet when its server is closed. So nobody is let in any
-            # more, and the door is closed once those who were have been met.
-            for listening in self._server.sockets:
-                asyncio.get_running_loop().remove_reader(listening.fileno())
-            for _ in range(_TURNS_TO_TURN_AWAY):
-                await asyncio.sleep(0)
-            self._server.close()
-        answering, callers = list(self._answering), list(self._callers)
-        for task in answering:
-            task.cancel()
-        await asyncio.gather(*answering, return_exceptions=True)
-        for caller in callers:
-            caller.transport.abort()
-        await asyncio.gather(*(caller.wait_closed() for caller in callers), return_exceptions=True)
+        await self._server.close()
 
     def door_for(self, mate: PublicKey) -> tuple[Door, ...]:
         """Return the door that ``mate`` may call at; none where there is none."""
-        return () if self._server is None else (Door(self._name, self._key_of(mate)),)
+        return (Door(self._name, self._key_of(mate)),) if self._server.is_open else ()
 
     def learn(self, mate: PublicKey, door: Door) -> None:
         """Call ``mate``, which is on this host, at its door from now on."""
@@ -141,24 +123,9 @@ class NearCalls:
 
     # Answering.
 
-    async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._is_closed or len(self._answering) >= _MAX_CALLS or not _is_own_user(writer):
-            writer.transport.abort()
-            return
-        # A task of its own: asyncio's server, which runs this function, complains when what it runs is cancelled.
-        task = asyncio.create_task(self._answer_one(reader, writer))
-        self._answering.add(task)
-        self._callers.add(writer)
-        try:
-            await asyncio.wait({task})
-        finally:
-            self._answering.discard(task)
-            self._callers.discard(writer)
-            writer.close()
-        if not task.cancelled():
-            task.result()
-
     async def _answer_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not _is_own_user(writer):
+            return
         with contextlib.suppress(*_GONE, EncodingError):
             async with asyncio.timeout(_HURRY_S):
                 call = unpack(Call, await _read(reader), max_bytes=MAX_MESSAGE_BYTES)
