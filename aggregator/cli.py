@@ -126,7 +126,7 @@ def ledger() -> None:
 @ledger.command()
 @DIRECTORY
 def verify(directory: Path) -> None:
-    """Check every signature, the tree, the heads and the credits again; print the root."""
+    """Check every signature, the tree, the heads and the credits. Prints the root."""
     with clear_errors():
         from aggregator.early import check_run
 
@@ -162,7 +162,7 @@ def _say_credits(credits: dict[bytes, int], *, is_unaudited: bool) -> None:
 @click.argument("to", type=click.Path(path_type=Path, file_okay=False))
 @DIRECTORY
 def export(to: Path, directory: Path) -> None:
-    """Write the log to the folder TO as static files, or what is new since the last time; the run may be at work.
+    """Write the log to the folder TO as static files. Where it was written before, what is new; the run may be at work.
 
     Any web server can serve them, and anybody check them: with check-export, or with tools for C2SP's tlog-tiles.
     """
@@ -185,7 +185,8 @@ def export(to: Path, directory: Path) -> None:
 @ledger.command("check-export")
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 def check_export(folder: Path) -> None:
-    """Check an exported log from its files alone: every signature, each entry after those before it, each tile; print the credits."""
+    """Check an exported log from its files alone. That is every signature, each entry after those before it, and each tile. Prints the
+    credits."""
     with clear_errors():
         from aggregator.log.copying import check_exported
 
@@ -208,7 +209,8 @@ def check_export(folder: Path) -> None:
 @DIRECTORY
 @click.option("--verbose", is_flag=True, help="Print each round's state.")
 def replay(directory: Path, verbose: bool) -> None:
-    """Verify the log, then compute every state again, from the oldest snapshot and the kept bodies, and compare it with the log."""
+    """Verify the log, then compute every state again. It goes from the oldest snapshot and the kept bodies, and compares each state with
+    the log."""
     with clear_errors():
         from aggregator.early import check_run
 
@@ -234,7 +236,8 @@ def replay(directory: Path, verbose: bool) -> None:
 @click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
-    """Check what was kept as PROOF that a log committed a wrong mean, or does not hold to what it signed; needs nothing but the file."""
+    """Check what was kept as PROOF that a log did wrong. It committed a wrong mean, or does not hold to what it signed. Needs nothing but
+    the file."""
     with clear_errors():
         with ending_at_ctrl_c():
             from aggregator.log import proofs

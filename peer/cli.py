@@ -103,7 +103,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's folder.")
 @click.option("--watch", is_flag=True, help="The dashboard of a peer that runs elsewhere on this computer, as a service does.")
 def status_command(watch: bool, **options: Any) -> None:
-    """Say where the peer of this folder stands, the running one or the last, and why it is in its cohort."""
+    """Say where the peer of this folder stands. It may be at work or have ended; why it is in its cohort is said too."""
     with clear_errors():
         from peer.commands.report import lines_of
         from peer.control import SHOW, tell
@@ -125,7 +125,7 @@ def status_command(watch: bool, **options: Any) -> None:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="Where to write them.")
 @click.option("--verbose", is_flag=True, help="Log why somebody's table is missing.")
 def tables_command(out: Path, verbose: bool, **options: Any) -> None:
-    """Collect the latency tables that the members of a run hand out: one file a device, for manta-search find --latency-table."""
+    """Collect the latency tables that a run's members hand out. One file a device, for manta-search find --latency-table."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
         from peer.config import load_config
@@ -145,7 +145,7 @@ def tables_command(out: Path, verbose: bool, **options: Any) -> None:
 @main.command(name="pause")
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
 def pause_command(**options: Any) -> None:
-    """Let the peer of a directory compute nothing until resume: what is trained is handed in, GPUs are free at once."""
+    """Let the peer of a directory compute nothing until resume. What is trained is handed in, GPUs are free at once."""
     with clear_errors():
         from peer.control import PAUSE, tell
 
@@ -166,7 +166,8 @@ def resume_command(**options: Any) -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
 @click.option("--now", is_flag=True, help="Stop at once; what was sealed is kept for the next start.")
 def leave_command(now: bool, **options: Any) -> None:
-    """Let the peer of a directory hand in what is trained, and end: as Ctrl-C does where it was started; with --now, as a second one."""
+    """Let the peer of a directory hand in what is trained, and end. It does what Ctrl-C does where it was started; with --now, what a
+    second one does."""
     with clear_errors():
         from peer.control import LEAVE, STOP, tell
 
@@ -177,7 +178,8 @@ def leave_command(now: bool, **options: Any) -> None:
 @click.option("--dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The peer's directory.")
 @limit_options
 def limits_command(**options: Any) -> None:
-    """Change what the peer of a directory may take, at once and for its next starts, and say what holds; none lifts a limit."""
+    """Change what the peer of a directory may take, at once. Its next starts keep to it too, and what holds is printed; none lifts a
+    limit."""
     with clear_errors():
         from peer.commands.limit_command import set_limits
 

@@ -43,6 +43,11 @@ def subcommands(command: click.Command) -> Iterator[click.Command]:
             yield from subcommands(below)
 
 
+def groups(command: click.Command) -> Iterator[click.Group]:
+    """Yield all of a program's commands that have commands below them."""
+    yield from (each for each in subcommands(command) if isinstance(each, click.Group))
+
+
 def complaints(program: str, words: list[str]) -> Iterator[str]:
     """Yield what the program's own parser has against a command line, as far as that can be said without its values."""
     command: click.Command = group_of(program)
@@ -189,6 +194,16 @@ def test_a_document_is_taken_apart_as_a_reader_sees_it(tmp_path: Path) -> None:
         ["manta-peer", "join", "--run", "ID", "--alone"],
         ["manta-peer", "resume"],
     ]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_list_of_commands_says_of_each_in_a_whole_sentence_what_it_does(program: str) -> None:
+    """On a terminal 80 columns wide: the first sentence of a command's help is short."""
+    for group in groups(group_of(program)):
+        context = click.Context(group, info_name=program, terminal_width=80, max_content_width=80)
+        listed = group.get_help(context).partition("\nCommands:\n")[2].splitlines()
+        assert listed
+        assert [line for line in listed if line.endswith("...") or not line.endswith(".")] == []
 
 
 @pytest.mark.parametrize("line", ["jion", "join --rum ID", "join --alone=yes", "ledger verify", "pause --all"])

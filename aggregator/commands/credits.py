@@ -15,7 +15,8 @@ from swarm.loading import ending_at_ctrl_c
 @click.option("--csv", "is_csv", is_flag=True, help="As a table, for a spreadsheet.")
 @click.option("--json", "is_json", is_flag=True, help="As JSON: each pending round, and of what is void the claim.")
 def credits_command(directory: Path, is_csv: bool, is_json: bool) -> None:
-    """Verify the log of a folder, whether it is at work or not, and say what everybody has earned: final, pending, and void, and why."""
+    """Verify the log of a folder, and say what everybody has earned. What of it is final, pending, or void, and why. The run may be at
+    work."""
     with clear_errors():
         from aggregator.early import check_run
 

@@ -13,7 +13,8 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
 @click.option("--dir", "directory", type=_FOLDER, required=True, metavar="DIR", help="The run's files.")
 @click.option("--out", type=_FOLDER, required=True, metavar="FOLDER", help="The new folder of the peer that is the decoy.")
 def decoy(directory: Path, out: Path) -> None:
-    """Make a decoy: a peer whose lots' records are false, and which tells the log so in the end. Who finds them good is found out."""
+    """Make a decoy: a peer that lies, to find out lazy auditors. Its lots' records are false, and it tells the log so in the end. Who
+    finds them good is found out."""
     with clear_errors():
         from aggregator.settings.decoying import make_decoy
 

@@ -46,7 +46,7 @@ def status(directory: Path, as_json: bool) -> None:
 @click.command()
 @DIRECTORY
 def key(directory: Path) -> None:
-    """Print the key by which you would be, or are, an operator of the run in --dir: it is made if there is none."""
+    """Print the key by which you are, or would be, an operator. It belongs to the run in --dir, and is made if there is none."""
     with clear_errors():
         from protocol.signing import peer_name
         from swarm.disk import IDENTITY, check_directory, load_identity, make_directory
@@ -90,7 +90,7 @@ def _among_others(standing: dict[str, Any], *, is_running: bool) -> list[str]:
 @_reason
 @click.option("--for-good", is_flag=True, help="The run will not go on: what has a ticket is committed first, and peers leave.")
 def stop(directory: Path, reason: str, for_good: bool) -> None:
-    """Stop the aggregator at work on a folder, and tell the peers why; they wait for it, or with --for-good they leave."""
+    """Stop the aggregator at work on a folder, and tell peers why. They wait for it, or with --for-good they leave."""
     with clear_errors():
         _stop(directory, reason, is_over=for_good)
         click.echo("stopped" if for_good else "stopped; start again with the same run file and --dir to go on")
@@ -107,7 +107,7 @@ def _stop(directory: Path, reason: str, *, is_over: bool) -> None:
 @click.argument("out", type=click.Path(path_type=Path, dir_okay=False))
 @DIRECTORY
 def snapshot(out: Path, directory: Path) -> None:
-    """Copy the newest state of a run to OUT (a .safetensors file), with what proves that the log has it beside it (.json)."""
+    """Copy the newest state of a run to OUT (a .safetensors file). What proves that the log has it is put beside it (.json)."""
     with clear_errors():
         from aggregator.log.copying import check_snapshot
 
@@ -124,7 +124,7 @@ def snapshot(out: Path, directory: Path) -> None:
 @DIRECTORY
 @click.option("--with-key", is_flag=True, help="Put the operator's key in too: who has the backup can then sign for you.")
 def backup(to: Path, directory: Path, with_key: bool) -> None:
-    """Copy a run to the new folder TO, while it goes on or not, and check the copy."""
+    """Copy a run to the new folder TO, and check the copy. The run may be at work."""
     with clear_errors():
         from aggregator.log.copying import check_backup
 
@@ -163,7 +163,7 @@ def restore(source: Path, directory: Path, key: Path | None) -> None:
     "--initial-peers", multiple=True, metavar="MADDR", help="Address of a peer of the run: states that the folder lacks come from peers."
 )
 def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> None:
-    """Put back what an older copy of a run's folder lacks, out of FROM: an export of its log, or the address of its /tlog/."""
+    """Put back what an older copy of a run's folder lacks. It is in FROM: an export of its log, or the address of its /tlog/."""
     with clear_errors():
         from aggregator.log.copying import check_source
         from aggregator.log.storage import read_manifest
@@ -197,7 +197,7 @@ def recover(source: str, directory: Path, initial_peers: tuple[str, ...]) -> Non
 @DIRECTORY
 @click.option("--reason", default=HANDED_OVER, show_default=True, metavar="TEXT", help="What the peers are told.")
 def hand_over(to: Path, directory: Path, reason: str) -> None:
-    """Stop a run for good on this folder, and put all that another operator needs to go on with it, the key too, in the folder TO."""
+    """Stop a run for good here, so that another operator goes on. All that they need, the key too, is put in the folder TO."""
     with clear_errors():
         from aggregator.log.copying import check_backup
 

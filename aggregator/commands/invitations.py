@@ -46,7 +46,7 @@ def invite(
 @click.option("--peer", metavar="PEER", help="This peer, 12D3Koo...: it is out at once, for good; what it earned stays.")
 @click.option("--invitation", "told", metavar="FILE|TEXT", help="This invitation: it lets nobody in any more; who came in by it stays.")
 def revoke(directory: Path, peer: str | None, told: str | None) -> None:
-    """Take back a peer's admission or an invitation, in a run at work or not; it stands in the log."""
+    """Take back a peer's admission, or an invitation. The run may be at work. It stands in the log."""
     with clear_errors():
         from aggregator.settings.revoking import revoke, target_of
 

@@ -32,7 +32,7 @@ DATA_ROOT = click.option(
 @click.option("--rounds", type=click.IntRange(1), metavar="N", help="Exchanges of the whole swarm.  [default: what is usual for the task]")
 @click.option("--private", is_flag=True, default=None, help="Each peer trains on images of its own, which stay where they are.")
 def init(run_file: Path, **options: Any) -> None:
-    """Write a run file with every setting and what it means: for little traffic, several local steps a round and the largest values.
+    """Write a run file with every setting and what it means. For little traffic: several local steps a round, and the largest values.
 
     On a terminal, without options, it asks.
     """
@@ -97,7 +97,7 @@ def _settings(given: dict[str, Any]) -> Any:
     "--samples-per-s", type=click.FloatRange(0.01), default=50.0, show_default=True, metavar="RATE", help="That a peer trains; a guess."
 )
 def check(run_file: Path, data_root: Path | None, samples_per_s: float) -> None:
-    """Say whether RUN_FILE makes a run, and what that means in traffic, memory, disk and time for 10, 100 and 1,000 peers."""
+    """Say whether RUN_FILE makes a run, and what it will take. That is traffic, memory, disk and time, for 10, 100 and 1,000 peers."""
     with clear_errors():
         from aggregator.operators.etcd import check_endpoint
         from aggregator.settings.config import load_run_file

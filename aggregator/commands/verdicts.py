@@ -16,7 +16,7 @@ from swarm.loading import ending_at_ctrl_c
 @DATA_ROOT
 @click.option("--all", "all_of_them", is_flag=True, help="Findings that a claim holds, too.")
 def verdicts(directory: Path, data_root: Path | None, all_of_them: bool) -> None:
-    """Compute again, from the folder alone, what auditors found against claims; exit code 1 if something else comes out."""
+    """Compute again what auditors found against claims. Nothing but the folder is needed. Exit code 1 if something else comes out."""
     with clear_errors():
         from aggregator.early import check_run
 

@@ -32,7 +32,7 @@ _RUN = re.compile(r"[0-9a-f]{64}")
 @click.option("--keep-entries", is_flag=True, help="Keep all entries in DIR/log too: what a run that lost its newest ones goes on from.")
 @click.option("--verbose", is_flag=True, help="Log why the log is not heard.")
 def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen: str | None, keep_entries: bool, verbose: bool) -> None:
-    """Watch the log of anybody's run from outside: sign each of its heads that goes on from the last one, never two of one size."""
+    """Watch the log of anybody's run from outside. Sign each of its heads that goes on from the last one, never two of one size."""
     set_up_logging(FORMATS[0], verbose=verbose)
     with clear_errors():
         from swarm.addresses import check_peer_address

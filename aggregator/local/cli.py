@@ -87,7 +87,7 @@ def main() -> None:
 @click.option("--monitor", metavar="ADDRESS", help="HOST:PORT of the monitor's page.  [default: 127.0.0.1:8787, or a free port]")
 @click.option("--no-monitor", is_flag=True, help="Without it.")
 def up(**options: Any) -> None:
-    """Start an aggregator and peers, train a run to its end, check everything, report. Ctrl-C stops all of it."""
+    """Start an aggregator and peers, train a run to its end, report. What came of it is checked. Ctrl-C stops all of it."""
     with ending_in_a_line("manta-swarm"):
         _run(options)
 

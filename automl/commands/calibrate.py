@@ -32,7 +32,7 @@ class Wishes:
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def calibrate(**options: Any) -> None:
-    """Measure the statistics of the largest, the smallest and named subnets, and write them beside the snapshot.
+    """Measure subnets' statistics and write them beside the snapshot. They are those of the largest, the smallest and any that are named.
 
     Whoever has both files exports these subnets without the data: manta-search export --stored.
     """

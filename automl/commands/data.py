@@ -22,7 +22,7 @@ from protocol.errors import UserError
 )
 @click.option("--check", is_flag=True, help="Of a set in shards: read all of it, and name each shard that is damaged or missing.")
 def data(name: str, root: Path | None, download: bool, out: Path | None, shard_mib: int, side: int | None, check: bool) -> None:
-    """Read the data set NAME and print what it holds, and the digest that a run's manifest pins down.
+    """Read the data set NAME and print what it holds. Its digest, which a run's manifest pins down, is printed too.
 
     NAME is digits, layers or motorcycle, which need no files; the lower-case name of one of torchvision's sets, like cifar10 or
     kitti2015stereo; folder-X for images of your own in DIR/X, a folder for each class; stereo-X for stereo pairs of your own

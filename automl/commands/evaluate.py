@@ -49,7 +49,8 @@ class Wishes:
 @click.option("--seed", type=int, default=0, show_default=True, help="Which random subnets.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def evaluate(**options: Any) -> None:
-    """Print how good a snapshot's subnets are (.safetensors), or an exported network (.pt2, .onnx, folder), on held-out data.
+    """Print how good a snapshot's subnets, or an export, are. That is measured on held-out data. A snapshot is a .safetensors file, an
+    export a .pt2 or .onnx file or a folder.
 
     With --test-folder DIR it is all images of a folder that are looked at, however many; its class folders are called as the network calls
     its classes. (A snapshot's subnets still need the data that they were trained on, for their statistics.)

@@ -58,7 +58,7 @@ class Wishes:
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def export(**options: Any) -> None:
-    """Export a subnet of a snapshot, its statistics measured anew on training data, without fine-tuning."""
+    """Export a subnet of a snapshot, without fine-tuning. Its statistics are measured anew on training data."""
     with clear_errors():
         wishes = Wishes(**options)
         forms = _forms(wishes.formats)

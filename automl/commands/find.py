@@ -87,7 +87,7 @@ class Wishes:
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of this process.  [default: all cores]")
 def find(**options: Any) -> None:
-    """Find the best subnet of a snapshot within limits, without any training; the same command goes on after a break.
+    """Find the best subnet of a snapshot within limits. Nothing is trained. The same command goes on after a break.
 
     With --peers the members of a run measure its newest state, as far as they let others ask them; no data are needed here.
 

@@ -30,7 +30,7 @@ from protocol.errors import UserError
     "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where the table goes (JSON); an older one is replaced."
 )
 def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: int, runtime: str, quick: bool, out: Path) -> None:
-    """Measure a latency table on this device, and how well it foretells the latency of whole networks."""
+    """Measure a latency table on this device. It says too how well the table foretells the latency of whole networks."""
     with clear_errors():
         space = space_named(supernet)
         if device not in ("cpu", "cuda"):

@@ -24,7 +24,7 @@ _MAX_PARTS = 1000
     "--data-root", "--root", "root", type=click.Path(path_type=Path), metavar="DIR", help="Folder of the data that no library brings along."
 )
 def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path | None) -> None:
-    """Split the training images of the data set NAME by class: DIR/part-0/CLASS/0000042.png, ...
+    """Split the training images of the data set NAME by class. They become DIR/part-0/CLASS/0000042.png, ...
 
     Each part's share of a class is drawn (Dirichlet), so parts have different classes. To try a run with private data on this computer:
     manta-swarm up --private DIR.

@@ -84,7 +84,7 @@ class Wishes:
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def train(**options: Any) -> None:
-    """Train a supernet in this process; the same command goes on after a break."""
+    """Train a supernet in this process. The same command goes on after a break."""
     with clear_errors():
         wishes = Wishes(**options)
         _check(wishes)

@@ -18,7 +18,7 @@ _KEY = click.option(
 @click.group(name="account", invoke_without_command=True)
 @DIR
 def account_group(**options: Any) -> None:
-    """Have the credit of several machines add up to one account; without a command, say to which one this machine's is to."""
+    """Have the credit of several machines add up to one account. Without a command, say to which one this machine's is to."""
     if click.get_current_context().invoked_subcommand is None:
         with clear_errors():
             from peer.commands.accounts import shown
@@ -29,7 +29,7 @@ def account_group(**options: Any) -> None:
 @account_group.command(name="new")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 def new_command(path: Path) -> None:
-    """Make an account: its key is in FILE, which no machine needs that trains."""
+    """Make an account. Its key is in FILE, which no machine needs that trains."""
     with clear_errors():
         from peer.commands.accounts import make_account
 
@@ -40,7 +40,8 @@ def new_command(path: Path) -> None:
 @click.argument("peer", metavar="PEER")
 @_KEY
 def grant_command(peer: str, account: Path) -> None:
-    """Print the grant with which the machine of that name (12D3Koo..., see manta-peer identity there) joins the account."""
+    """Print the grant with which the machine PEER joins the account. PEER is its name (12D3Koo...), which manta-peer identity prints
+    there."""
     with clear_errors():
         from peer.commands.accounts import grant_text
 
@@ -51,7 +52,7 @@ def grant_command(peer: str, account: Path) -> None:
 @click.argument("grant", metavar="TEXT|FILE")
 @DIR
 def join_command(grant: str, **options: Any) -> None:
-    """Have this machine's credit add up to the account that granted it, in each run that it takes part in."""
+    """Have this machine's credit add up to the account of a grant. That holds in each run that it takes part in."""
     with clear_errors():
         from peer.commands.accounts import join_account
 
@@ -61,7 +62,7 @@ def join_command(grant: str, **options: Any) -> None:
 @account_group.command(name="leave")
 @DIR
 def leave_command(**options: Any) -> None:
-    """Have this machine's credit add up to no account any more: it takes with it what it earned."""
+    """Have this machine's credit add up to no account any more. It takes with it what it earned."""
     with clear_errors():
         from peer.commands.accounts import leave_account
 
@@ -75,7 +76,7 @@ def leave_command(**options: Any) -> None:
 @click.option("--run", metavar="ID", help="The run's id: no other.")
 @DIR
 def revoke_command(peer: str, account: Path, **options: Any) -> None:
-    """End, as the account, that a machine's credit adds up to it in a run, without that machine."""
+    """End, as the account, that a machine's credit adds up to it. That holds for one run; the machine is not needed for it."""
     with clear_errors():
         from peer.config import load_config
         from peer.early import check_visit

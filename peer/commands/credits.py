@@ -27,7 +27,8 @@ SHOWN = 20  # rounds, unless all are asked for
 @click.option("--all", "is_all", is_flag=True, help=f"Every round, and not the newest {SHOWN} alone.")
 @click.option("--json", "is_json", is_flag=True, help="As JSON: every round, with what it is known by.")
 def credits_command(verify: bool, is_all: bool, is_json: bool, **options: Any) -> None:
-    """Say what each run has paid this peer, round by round, and what of it is final, pending or void, from what the peer keeps: offline."""
+    """Say what each run has paid this peer, and what of it is final. What is pending or void is said too, round by round. All of it comes
+    from what the peer keeps: nothing is asked over the network."""
     with clear_errors():
         with ending_at_ctrl_c():
             from peer.commands.earnings import runs_of

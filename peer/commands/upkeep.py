@@ -32,7 +32,7 @@ def directory_in(options: dict[str, Any]) -> Path:
 @click.command(name="init")
 @DIR
 def init_command(**options: Any) -> None:
-    """Write a settings file, peer.toml, with every setting and what it means, all commented out."""
+    """Write a settings file, peer.toml, with every setting in it. Each says what it means, and is commented out."""
     with clear_errors():
         from peer.commands.settings_file import write_settings
 
@@ -43,7 +43,7 @@ def init_command(**options: Any) -> None:
 @click.group(name="identity", invoke_without_command=True)
 @DIR
 def identity_group(**options: Any) -> None:
-    """Say under which key this peer takes part; make one before the first join, back it up, and restore it."""
+    """Say under which key this peer takes part. Make one before the first join, back it up, and restore it."""
     if click.get_current_context().invoked_subcommand is None:
         with clear_errors():
             from peer.commands.keys import shown
@@ -54,7 +54,7 @@ def identity_group(**options: Any) -> None:
 @identity_group.command(name="new")
 @DIR
 def new_command(**options: Any) -> None:
-    """Make a key before the first join, for an operator who lists or invites it by its name. What is there stays."""
+    """Make a key before the first join. An operator lists or invites it by its name. What is there stays."""
     with clear_errors():
         from peer.commands.keys import make
 
@@ -65,7 +65,7 @@ def new_command(**options: Any) -> None:
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
 @DIR
 def backup_command(copy: Path, **options: Any) -> None:
-    """Copy the key to FILE, which must not be there yet and nobody else can read. Who has it is you."""
+    """Copy the key to FILE. It must not be there yet, and nobody else can read it. Who has it is you."""
     with clear_errors():
         from peer.commands.keys import backup
 
@@ -91,7 +91,7 @@ def _nearest(options: dict[str, Any]) -> dict[str, Any]:
 
 @click.group(name="service")
 def service_group() -> None:
-    """Run the peer as a service of your own session (systemd), without root."""
+    """Run the peer as a service of your session (systemd), no root."""
 
 
 @service_group.command(name="install")
@@ -114,7 +114,7 @@ def install_command(starts: bool, **options: Any) -> None:
 
 @service_group.command(name="remove")
 def remove_command() -> None:
-    """Stop the service, after what is trained is handed in, and take it away; key and settings stay."""
+    """Stop the service and take it away. What is trained is handed in before; key and settings stay."""
     with clear_errors():
         from peer.commands.service import remove
 
@@ -161,7 +161,7 @@ def _given(options: dict[str, Any]) -> dict[str, Any]:
 @click.option("--gpus", metavar="all|none|0,2", help="GPUs that are to compute.")
 @click.option("--offline", is_flag=True, help="Look at this computer alone.")
 def doctor_command(offline: bool, **options: Any) -> None:
-    """Say whether this computer can take part, and what to do where it cannot; exit code 0: it can, 1: something is in the way."""
+    """Say whether this computer can take part, or what to do. Exit code 0: it can, 1: something is in the way."""
     with clear_errors():
         from peer.commands.doctor import of_the_run, of_this_computer
         from peer.commands.findings import Finding, exit_code
@@ -189,7 +189,7 @@ def doctor_command(offline: bool, **options: Any) -> None:
 @DIR
 @of_a_run
 def about_command(**options: Any) -> None:
-    """Say plainly what is downloaded, stored and sent; with --initial-peers, or where a run was joined, its sizes too."""
+    """Say plainly what is downloaded, stored and sent. With --initial-peers, or where a run was joined, its sizes too."""
     with clear_errors():
         from peer.commands.about import general_lines, lines_of_run
 
@@ -225,7 +225,8 @@ def about_command(**options: Any) -> None:
 @of_a_run
 @click.option("--cpu-threads", metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def specialise_command(latency_ms: str, out: Path, snapshot: Path | None, device: str, is_quick: bool, **options: Any) -> None:
-    """Make the best network for this machine of a run's newest state: profiles, searches, exports, evaluates; goes on after a break."""
+    """Make the best network for this machine of a run's state. It profiles, searches, exports and evaluates, and goes on after a
+    break."""
     with clear_errors():
         from peer.commands.specialise import Wish, specialise
 
