@@ -45,8 +45,10 @@ class Wishes:
     help="Test on all images in DIR, a folder for each class.",
 )
 @click.option("--part", type=click.Choice(PARTS), help="Part of the held-out samples.  [default: test; of a snapshot: all]")
-@click.option("--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, help="Random subnets to try.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Which random subnets.")
+@click.option(
+    "--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, metavar="N", help="Random subnets to try."
+)
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Which random subnets.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def evaluate(**options: Any) -> None:
     """Print how good a snapshot's subnets, or an export, are. That is measured on held-out data. A snapshot is a .safetensors file, an

@@ -60,12 +60,22 @@ class Wishes:
 @click.option("--data", metavar="NAME", help="Data set that subnets are measured on.  [default: what the snapshot was trained on]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
 @click.option(
-    "--population", type=click.IntRange(2, 10_000), default=40, show_default=True, help="Of one generation; of a predictor's best."
+    "--population",
+    type=click.IntRange(2, 10_000),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Of one generation; of a predictor's best.",
 )
-@click.option("--generations", type=click.IntRange(1, 10_000), default=15, show_default=True, help="The first one is random.")
+@click.option("--generations", type=click.IntRange(1, 10_000), default=15, show_default=True, metavar="N", help="The first one is random.")
 @click.option("--predictor/--no-predictor", default=None, help="Predict accuracies, measure the best.  [default: in large spaces]")
 @click.option(
-    "--samples", type=click.IntRange(MIN_SAMPLES, 100_000), default=256, show_default=True, help="Measured to fit the predictor to."
+    "--samples",
+    type=click.IntRange(MIN_SAMPLES, 100_000),
+    default=256,
+    show_default=True,
+    metavar="N",
+    help="Measured to fit the predictor to.",
 )
 @click.option(
     "--random",
@@ -73,9 +83,12 @@ class Wishes:
     type=click.IntRange(0, 1000),
     default=20,
     show_default=True,
+    metavar="N",
     help="Random subnets that the choice is compared with.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Everything random follows from it.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
+)
 @click.option(
     "--warm-start",
     type=click.Path(path_type=Path, file_okay=False),
@@ -83,7 +96,7 @@ class Wishes:
     help="An earlier search's folder, whose best come first.",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Results.  [default: named by the limits]")
-@click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, help="Processes; 0 or 1: this one.")
+@click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, metavar="N", help="Processes; 0 or 1: this one.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of this process.  [default: all cores]")
 def find(**options: Any) -> None:

@@ -16,7 +16,12 @@ _MAX_PARTS = 1000
 @click.argument("name")
 @click.option("--parts", type=click.IntRange(1, _MAX_PARTS), default=4, show_default=True, metavar="N", help="How many.")
 @click.option(
-    "--alpha", type=float, default=0.3, show_default=True, help="How alike the parts are: 0.1 hardly (a class or two each), 100 very."
+    "--alpha",
+    type=float,
+    default=0.3,
+    show_default=True,
+    metavar="ALPHA",
+    help="How alike the parts are: 0.1 hardly (a class or two each), 100 very.",
 )
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), required=True, metavar="DIR", help="New; gets a folder a part.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, metavar="N", help="Another one gives another split.")

@@ -80,7 +80,9 @@ class Wishes:
     metavar="PERCENT",
     help="How strongly images are changed in training.  [default: 100 where all of the data are seen more than 50 times, else 0]",
 )
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, help="Everything random follows from it.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
+)
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def train(**options: Any) -> None:
