@@ -5,10 +5,10 @@
 
 Each crew (one worker on each device named, and two workers on the first GPU) trains the same lots, the largest, the smallest and random
 architectures in turn, as a peer does: data, copies and projection included. The tiny classifiers learn digits, the other ones noise of
---px pixels, stereo the layers. Prints samples a second of each crew, how much of a second a lot spends in making its samples, on the
-device and in the projection, and how long a pause takes until the GPU's memory is free. Then, for each precision (fp32 is what swarms
-use) and architecture: the relative difference of a lot's gradient on the GPU and on the CPU, of its projections, and whether the GPU gives
-the same bits twice; with --trained after so many steps on the CPU.
+--px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until the GPU's memory is free; where a
+worker makes its samples, and how much of a second a lot spends in that (on the CPU and on the GPU), in the network and in the projection.
+Then, for each precision (fp32 is what swarms use) and architecture: the relative difference of a lot's gradient on the GPU and on the CPU,
+of its projections, and whether the GPU gives the same bits twice; with --trained after so many steps on the CPU.
 """
 
 import argparse
@@ -98,24 +98,25 @@ def lot_of(architecture: Architecture, samples: int) -> Lot:
     return Lot(1, _BASE, 0, _KEY, 0, architecture, samples)
 
 
-def parts(worker: Worker, dataset: Dataset, lot: Lot) -> str:
-    """Return where a lot's time goes."""
+def parts(worker: Worker, dataset: Dataset, lot: Lot, made_on: str) -> str:
+    """Return where a lot's time goes, with its samples made on the device ``made_on``."""
     identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
     indices = sample_indices(*identity, dataset.num_train, lot.samples)
     times: list[tuple[float, float, float, float]] = []
     for _ in range(6):
         begun = time.perf_counter()
-        batch = dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution)
+        batch = dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, device=made_on)
+        torch.cuda.synchronize()
         made = time.perf_counter()
-        worker.backward(batch, lot.architecture)  # its last line waits for the device
+        worker.backward(batch, lot.architecture)
         torch.cuda.synchronize()
         computed = time.perf_counter()
-        gradient_N = worker._supernet.flat_gradient_N.cpu()
-        copied = time.perf_counter()
-        project(gradient_N)
-        times.append((made - begun, computed - made, copied - computed, time.perf_counter() - copied))
-    data, device, copy, projection = (1000 * statistics.median(each[part] for each in times[1:]) for part in range(4))
-    return f"samples {data:.1f} ms, device {device:.1f} ms, copy {copy:.1f} ms, projection {projection:.1f} ms"
+        project(worker._supernet.flat_gradient_N)
+        projected = time.perf_counter()
+        worker._supernet.flat_gradient_N.cpu()
+        times.append((made - begun, computed - made, projected - computed, time.perf_counter() - projected))
+    data, device, projection, copy = (1000 * statistics.median(each[part] for each in times[1:]) for part in range(4))
+    return f"samples on {made_on} {data:.1f} ms, device {device:.1f} ms, projection {projection:.1f} ms, copy {copy:.1f} ms"
 
 
 def compare(here: LotResult, there: LotResult) -> str:
@@ -160,7 +161,10 @@ def main() -> None:
     for precision in PRECISIONS:
         there = Worker(space.name, dataset, names[0], precision=precision)
         there.load(weights)
-        print(f"  {precision}: largest, a lot: {parts(there, dataset, lot_of(asked[0], arguments.samples))}")
+        there.warm_up()
+        print(f"  {precision}: its samples are made on {there.makes_samples}")
+        for made_on in ("cpu", names[0]):
+            print(f"  {precision}: largest, a lot: {parts(there, dataset, lot_of(asked[0], arguments.samples), made_on)}")
         differences(there, here, asked, arguments.samples)
 
 

@@ -53,8 +53,9 @@ def augment(images_BCRR: Tensor, seed: int, strength: int = 100) -> Tensor:
     slope, shift = _MAX_SLOPE * strength // 100, _MAX_SHIFT * resolution // 32 * strength // 100
     # Of each image: how far a step down and a step right in the result go in the source, and the shift; in 256ths of a pixel.
     moves_B6 = around(words("augment", seed, batch, 6), np.array([slope] * 4 + [shift] * 2)).astype(np.int32)
-    down_y, down_x, right_y, right_x, shift_y, shift_x = torch.from_numpy(moves_B6).T[:, :, None, None]
-    step = 2 * torch.arange(resolution, dtype=torch.int32) + 1 - resolution  # twice the distance from the centre
+    device = images_BCRR.device
+    down_y, down_x, right_y, right_x, shift_y, shift_x = torch.from_numpy(moves_B6).to(device).T[:, :, None, None]
+    step = 2 * torch.arange(resolution, dtype=torch.int32, device=device) + 1 - resolution  # twice the distance from the centre
     y, x = step[:, None], step[None, :]
     centre = _ONE * resolution  # twice the centre's position in 256ths
     source_y = (y * (down_y + _ONE) + (2 * shift_y + centre)) + x * right_y >> _TWICE_BITS
@@ -65,26 +66,17 @@ def augment(images_BCRR: Tensor, seed: int, strength: int = 100) -> Tensor:
     return moved_BCRR.masked_fill_(is_outside.unsqueeze(1), 0.0)
 
 
-def flip(images_BCHW: Pixels, seed: int) -> Pixels:
-    """Return the images, about every second one mirrored left to right, as a lot's 64-bit seed says."""
-    chosen, flipped = mirrored(len(images_BCHW), seed), images_BCHW.copy()
-    flipped[chosen] = images_BCHW[chosen][..., ::-1]
-    return flipped
-
-
 def mirrored(count: int, seed: int) -> npt.NDArray[np.bool_]:
-    """Return which of a lot's ``count`` images are mirrored."""
+    """Return which of a lot's ``count`` images are mirrored left to right, about every second one, as its 64-bit seed says."""
     chosen: npt.NDArray[np.bool_] = below(words("flip", seed, count), 2) == 1
     return chosen
 
 
-def jitter(images_BCHW: Pixels, white: int, seed: int, strength: int = 100) -> Pixels:
-    """Return each image with a little more or less contrast and light, as a lot's 64-bit seed says; ``strength`` as in ``augment``."""
-    return images_BCHW if strength == 0 else toned(images_BCHW, jitter_tables(len(images_BCHW), white, seed, strength))
-
-
 def jitter_tables(count: int, white: int, seed: int, strength: int = 100) -> Pixels:
-    """Return the (count, white + 1) tables from old levels to new ones of a lot's images; ``strength`` as in ``augment``."""
+    """Return the (count, white + 1) tables from old levels to new ones of a lot's images, with a little more or less contrast and light.
+
+    ``seed`` is the lot's, of 64 bits; ``strength`` as in ``augment``.
+    """
     limits = np.array([_MAX_CONTRAST, _MAX_BRIGHTNESS]) * strength // 100
     changes_B2 = around(words("jitter", seed, count, 2), limits)
     return tone_tables(changes_B2[:, 0], changes_B2[:, 1], white)

@@ -12,8 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from automl.data.augmentation import augment, flip, jitter
+from automl.data.augmentation import augment, jitter_tables, mirrored
 from automl.data.dataset import ALL, CENTRE_SQUARE, CLASSIFICATION, Batch, Preparation, calibration_indices, part_indices
+from automl.data.preparing import prepare
 from automl.data.scaling import Pixels, rescale
 from protocol.encoding import encode
 from protocol.signing import Digest
@@ -84,19 +85,23 @@ class ImageDataset:
             hasher.update(labels.astype("<i8").tobytes())
         return Digest(hasher.digest())
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
         """Return these training images, resized and augmented: moved and turned; flipped where ``flips``; colours jittered.
 
         ``strength``: in percent, of all but the flips; at 0 the images are as they are.
         """
         chosen = np.asarray(indices, dtype=np.int64)
-        images_BCHW = self.train_images[chosen]
-        if self.flips:
-            images_BCHW = flip(images_BCHW, seed)
-        if self.image_channels == 3:
-            images_BCHW = jitter(images_BCHW, self.white, seed, strength)
-        images_BCRR = augment(resize(images_BCHW, self.white, resolution), seed, strength)
-        return Batch(images_BCRR, torch.from_numpy(self.train_labels[chosen]))
+        has_tables = self.image_channels == 3 and strength > 0
+        images_BCRR = prepare(
+            self.train_images[chosen],
+            self.white,
+            resolution,
+            resolution,
+            tables_NL=jitter_tables(len(chosen), self.white, seed, strength) if has_tables else None,
+            is_turned_N=mirrored(len(chosen), seed) if self.flips else None,
+            device=device,
+        )
+        return Batch(augment(images_BCRR, seed, strength), torch.from_numpy(self.train_labels[chosen]))
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
         """Yield training images (B, C, R, R) as they are, a fixed choice; see Dataset."""

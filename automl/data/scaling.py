@@ -24,7 +24,7 @@ _MAX_LEVEL = 255
 _PIXELS = 1 << 16  # at a time: their sums stay in the cache
 
 
-class _Axis(NamedTuple):
+class Axis(NamedTuple):
     """How an axis is brought to another size."""
 
     places: npt.NDArray[np.intp]  # (T, R): which old pixels a new one is made of
@@ -48,6 +48,11 @@ def rescale_pixels(images_NCHW: Pixels, height: int, width: int) -> Pixels:
     return scaled
 
 
+def fits_32_bits(weight: int) -> bool:
+    """Return whether sums of levels whose weights add up to ``weight`` do."""
+    return _MAX_LEVEL * weight < 2**31
+
+
 def _planes(images_NCHW: npt.NDArray[Value]) -> npt.NDArray[Value]:
     """Return the channels of all images, one after the other."""
     return images_NCHW.reshape(-1, *images_NCHW.shape[2:])
@@ -55,9 +60,9 @@ def _planes(images_NCHW: npt.NDArray[Value]) -> npt.NDArray[Value]:
 
 def _weighted_sums(images_NCHW: Pixels, height: int, width: int) -> Iterator[tuple[slice, Integers, int]]:
     """Yield the sums (M, R, S) of some of the planes, which ones these are, and the sum of each one's weights."""
-    rows, columns = _axis(images_NCHW.shape[2], height), _axis(images_NCHW.shape[3], width)
+    rows, columns = axis_of(images_NCHW.shape[2], height), axis_of(images_NCHW.shape[3], width)
     weight, planes_PHW = rows.total * columns.total, _planes(images_NCHW)
-    integer: type[np.int32 | np.int64] = np.int32 if _MAX_LEVEL * weight < 2**31 else np.int64
+    integer: type[np.int32 | np.int64] = np.int32 if fits_32_bits(weight) else np.int64
     count = max(1, _PIXELS // (planes_PHW.shape[1] * planes_PHW.shape[2]))
     for start in range(0, len(planes_PHW), count):
         part = slice(start, start + count)
@@ -66,7 +71,7 @@ def _weighted_sums(images_NCHW: Pixels, height: int, width: int) -> Iterator[tup
         yield part, sums_MSR.transpose(0, 2, 1), weight
 
 
-def _summed(values: Integers, axis: _Axis) -> Integers:
+def _summed(values: Integers, axis: Axis) -> Integers:
     """Return (M, R, K) the sums over the taps of the second axis of values (M, H, K)."""
     sums: Integers = np.zeros((1, 1, 1), values.dtype)
     for tap, (places_R, weights_R) in enumerate(zip(axis.places, axis.weights, strict=True)):
@@ -77,7 +82,7 @@ def _summed(values: Integers, axis: _Axis) -> Integers:
 
 
 @lru_cache(maxsize=256)
-def _axis(size: int, target: int) -> _Axis:
+def axis_of(size: int, target: int) -> Axis:
     """Return the taps of an axis of ``size`` pixels that is brought to ``target``."""
     new = np.arange(target, dtype=np.int64)
     if target < size:
@@ -85,8 +90,8 @@ def _axis(size: int, target: int) -> _Axis:
         places = starts // target + np.arange(-(-size // target) + 1)[:, None]
         weights = np.maximum(np.minimum(starts + size, (places + 1) * target) - np.maximum(starts, places * target), 0)
         is_used = weights.any(axis=1)
-        return _Axis(np.minimum(places, size - 1).astype(np.intp)[is_used], weights[is_used], size)
+        return Axis(np.minimum(places, size - 1).astype(np.intp)[is_used], weights[is_used], size)
     unit = 2 * target
     low, part = np.divmod(np.maximum((2 * new + 1) * size - target, 0), unit)  # the position in the source, in parts of ``unit``
     places = np.minimum(np.stack([low, low + 1]), size - 1)
-    return _Axis(places.astype(np.intp), np.stack([unit - part, part]), unit)
+    return Axis(places.astype(np.intp), np.stack([unit - part, part]), unit)

@@ -65,13 +65,13 @@ class Snippet:
     _places: dict[int, int] = field(repr=False)
     _samples: "ImageDataset | StereoDataset" = field(repr=False)
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
         """Return these samples, augmented, as the whole set would.
 
         Raises:
             KeyError: one of them is not here.
         """
-        return self._samples.training_batch([self._places[index] for index in indices], seed, resolution, strength)
+        return self._samples.training_batch([self._places[index] for index in indices], seed, resolution, strength, device)
 
 
 def sample_bytes(dataset: Dataset) -> int:

@@ -16,9 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from automl.data.augmentation import Integers, around, below, tone_tables, toned, words
+from automl.data.augmentation import Integers, around, below, tone_tables, words
 from automl.data.dataset import ALL, STEREO, WINDOWS, Batch, Preparation, calibration_indices, part_indices
-from automl.data.scaling import Pixels, rescale
+from automl.data.preparing import ROWS, prepare
+from automl.data.scaling import Pixels
 from protocol.encoding import Value, encode
 from protocol.signing import Digest, sha256
 
@@ -162,14 +163,14 @@ class StereoDataset:
                     hasher.update(pixels.tobytes())
         return PartDigests(*(hasher.digest() for hasher in hashers))
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
         """Return a random window of each of these training pairs, the two views in slightly different light.
 
         ``strength``: in percent, of the light's changes alone; which window is taken, and which is upside down, does not depend on it.
         """
         words_BK = words("stereo", seed, len(indices), 4 + 2 * len(_TONE_LIMITS))
         drawn = zip(indices, words_BK, strict=True)
-        return _stacked([_augmented(self.train[index], words_K, resolution, strength) for index, words_K in drawn])
+        return _stacked([_augmented(self.train[index], words_K, resolution, strength, device) for index, words_K in drawn])
 
     def calibration_batches(self, resolution: int, batch: int, limit: int) -> Iterator[Tensor]:
         """Yield views (B, 6, R, 2 R) of training pairs as they are, a fixed choice; see Dataset."""
@@ -212,18 +213,18 @@ def _window_of(pair: Pair, number: int, resolution: int) -> Sample:
     return _sample(pair, windows[number % len(windows)], resolution)
 
 
-def _sample(pair: Pair, window: Window, resolution: int, tables: Pixels | None = None, upside_down: bool = False) -> Sample:
+def _sample(
+    pair: Pair, window: Window, resolution: int, tables: Pixels | None = None, upside_down: bool = False, device: str = "cpu"
+) -> Sample:
     """Return a window at a resolution; ``tables`` (6, 256) change the levels of the left view's three channels, then the right's."""
     rows = slice(window.top, window.top + window.height)
     columns = slice(window.left, window.left + _ASPECT * window.height)
-    views = np.concatenate([pair.left[rows, columns], pair.right[rows, columns]], axis=2).transpose(2, 0, 1)
+    planes = np.concatenate([pair.left[rows, columns], pair.right[rows, columns]], axis=2).transpose(2, 0, 1)[:, None]
+    is_turned = np.full(len(planes), upside_down)
+    width = _ASPECT * resolution
+    views = prepare(planes, WHITE, resolution, width, tables_NL=tables, is_turned_N=is_turned, axis=ROWS, device=device)[:, 0]
     disparity = pair.disparity[rows, columns]
-    if tables is not None:
-        views = toned(views, tables)
-    if upside_down:
-        views, disparity = views[:, ::-1], disparity[::-1]
-    resized = rescale(views[None], WHITE, resolution, _ASPECT * resolution)[0]
-    return Sample(resized, torch.from_numpy(_rescaled_disparity(disparity, resolution)))
+    return Sample(views, torch.from_numpy(_rescaled_disparity(disparity[::-1] if upside_down else disparity, resolution)))
 
 
 def _rescaled_disparity(disparity: Disparity, resolution: int) -> Disparity:
@@ -237,7 +238,7 @@ def _rescaled_disparity(disparity: Disparity, resolution: int) -> Disparity:
     return np.where(picked < 0, UNKNOWN, picked.astype(np.float64) * resolution / height).astype(np.float32)
 
 
-def _augmented(pair: Pair, words_K: Integers, resolution: int, strength: int) -> Sample:
+def _augmented(pair: Pair, words_K: Integers, resolution: int, strength: int, device: str) -> Sample:
     """Return a window of between half the largest height and all of it, never enlarged where the pair is large enough."""
     rows, columns = pair.disparity.shape
     largest = min(rows, columns // _ASPECT)
@@ -249,4 +250,4 @@ def _augmented(pair: Pair, words_K: Integers, resolution: int, strength: int) ->
     )  # contrast and brightness: of all, of views, of channels
     of_planes = changes[0] + changes[1:3, None] + changes[None, 3:]
     tables = tone_tables(of_planes[..., 0].ravel(), of_planes[..., 1].ravel(), WHITE)
-    return _sample(pair, Window(top, left, height), resolution, tables, upside_down=bool(below(words_K[3], 2)))
+    return _sample(pair, Window(top, left, height), resolution, tables, upside_down=bool(below(words_K[3], 2)), device=device)

@@ -7,6 +7,7 @@ Shapes: B samples of the lot, N all weights of the supernet, P projections, K ki
 """
 
 import hashlib
+import logging
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -27,7 +28,10 @@ NUM_PROJECTIONS = 8
 _WARMING_SAMPLES = 8
 _NUM_KINDS = 1 << NUM_PROJECTIONS  # of weights: as many as there are ways to give each a sign in every projection
 _PROJECTION_CHUNK = 1 << 14  # a chunk of doubles stays in the cache
+_PROJECTION_BITS = tuple(1 << place for place in reversed(range(NUM_PROJECTIONS)))  # of a kind, that of the first projection first
 _SIGNS_KP = 2.0 * np.unpackbits(np.arange(_NUM_KINDS, dtype=np.uint8)[:, None], axis=1) - 1.0  # highest bit first; 1 is +1, 0 is -1
+
+logger = logging.getLogger("manta.lots")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class Worker:
         self._supernet = build(self._space, self._device)
         self._teacher: Supernet | None = None
         self._dataset = dataset
+        self._makes_samples = "cpu"  # the device that does
 
     @property
     def num_weights(self) -> int:
@@ -97,24 +102,50 @@ class Worker:
             self._teacher = build(self._space, self._device)
         (self._teacher.adopt if in_place else self._teacher.load)(parameters)
 
+    @property
+    def makes_samples(self) -> str:
+        """The device on which stored pixels become a lot's inputs."""
+        return self._makes_samples
+
     def warm_up(self) -> None:
-        """Train lots that nobody asked for: a GPU's libraries load themselves at its first ones, and no lot is to be timed by that."""
-        for architecture in (self._space.largest(), self._space.smallest()):
-            self.train(Lot(0, bytes(32), 0, bytes(32), 0, architecture, _WARMING_SAMPLES))
+        """Train lots that nobody asked for: a GPU's libraries load themselves at its first ones, and no lot is to be timed by that.
+
+        From then on the device makes the samples of its lots, if it made those of these as the CPU does, to the bit.
+        """
+        lots = [Lot(0, bytes(32), 0, bytes(32), 0, each, _WARMING_SAMPLES) for each in (self._space.largest(), self._space.smallest())]
+        if all(self._makes_same_samples(lot) for lot in lots):
+            self._makes_samples = str(self._device)
+        for lot in lots:
+            self.train(lot)
+
+    def _makes_same_samples(self, lot: Lot) -> bool:
+        here = self._batch_of(lot, "cpu").inputs
+        try:
+            there = self._batch_of(lot, str(self._device)).inputs.cpu()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:  # something that this device's torch cannot do
+            logger.warning("samples are made on the CPU: %s cannot make them (%s)", self._device, error)
+            return False
+        if not torch.equal(here, there):
+            logger.warning("samples are made on the CPU: those that %s made have other bits", self._device)
+            return False
+        return True
 
     def train(self, lot: Lot) -> LotResult:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
-        loss = self.backward(self._batch_of(lot), lot.architecture)
-        gradient_N = self._supernet.flat_gradient_N.to("cpu", copy=True)
-        return LotResult(gradient_N, loss, lot.samples, project(gradient_N))
+        loss = self.backward(self._batch_of(lot, self._makes_samples), lot.architecture)
+        gradient_N = self._supernet.flat_gradient_N
+        projection = project(gradient_N)  # the first that waits for a device
+        return LotResult(gradient_N.to("cpu", copy=True), loss.item(), lot.samples, projection)
 
-    def _batch_of(self, lot: Lot) -> Batch:
+    def _batch_of(self, lot: Lot, device: str = "cpu") -> Batch:
         identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
         indices = sample_indices(*identity, self._dataset.num_train, lot.samples)
-        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, lot.augmentation)
+        return self._dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, lot.augmentation, device)
 
-    def backward(self, batch: Batch, architecture: Architecture) -> float:
-        """Compute the loss of a batch and leave its gradient in the supernet; return the loss."""
+    def backward(self, batch: Batch, architecture: Architecture) -> Tensor:
+        """Compute the loss of a batch and leave its gradient in the supernet; return the loss, on a device that may be at work still."""
         supernet = self._supernet
         supernet.train()
         supernet.flat_gradient_N.zero_()
@@ -125,7 +156,7 @@ class Worker:
             with torch.autocast(self._device.type, torch.bfloat16, enabled=rounds == "bf16"):
                 loss = self._loss(supernet(inputs, architecture), targets, self._teaching(inputs, architecture.resolution))
             torch.autograd.backward(loss)
-        return loss.item()
+        return loss.detach()
 
     @torch.no_grad()
     def _teaching(self, inputs: Tensor, resolution: int) -> Outputs | None:
@@ -146,8 +177,11 @@ class Worker:
 def project(gradient_N: Tensor) -> bytes:
     """Return fixed sums of the gradient under random signs, as little-endian fp32: what an audit compares within a tolerance.
 
-    Weights of the same eight signs are added up first, in fp64 and in their order: one addition a weight, and no matrix of signs.
+    Weights of the same eight signs are added up first, in fp64 and in their order: one addition a weight, and no matrix of signs. Where the
+    gradient is on another device it is projected there, in fp64 and in the device's order.
     """
+    if gradient_N.device.type != "cpu":
+        return project_there(gradient_N)
     values_N, kinds_N = gradient_N.numpy(), _kinds(gradient_N.numel())
     sums_K = np.zeros(_NUM_KINDS)
     for start in range(0, len(values_N), _PROJECTION_CHUNK):
@@ -156,6 +190,19 @@ def project(gradient_N: Tensor) -> bytes:
     with np.errstate(invalid="ignore", over="ignore"):  # of a gradient that is not finite, which is dropped
         sums_P: NDArray[np.float64] = (sums_K[:, None] * _SIGNS_KP).sum(axis=0)
         return sums_P.astype("<f4").tobytes()
+
+
+def project_there(gradient_N: Tensor) -> bytes:
+    """Return what ``project`` does, but for the order of the additions, computed by torch on the gradient's device."""
+    kinds_N = _kinds_there(gradient_N.numel(), gradient_N.device)
+    negative_N = -gradient_N
+    sums = [torch.where((kinds_N & bit).bool(), gradient_N, negative_N).sum(dtype=torch.float64) for bit in _PROJECTION_BITS]
+    return torch.stack(sums).float().cpu().numpy().astype("<f4").tobytes()
+
+
+@cache
+def _kinds_there(count: int, device: torch.device) -> Tensor:
+    return torch.tensor(_kinds(count)).to(device)
 
 
 @cache

@@ -92,10 +92,11 @@ class ShardedImages:
         """The root over the shards; see automl.data.shards.layout."""
         return self.shards.list.digest
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
         """Return a random window of each of these training images; flipped where ``flips``; colours jittered.
 
-        ``strength``: in percent, of the colours' changes alone.
+        ``strength``: in percent, of the colours' changes alone. The windows differ in size: threads of the CPU, which have to decode the
+        pictures anyway, bring them to the resolution one by one, whatever ``device`` there is.
 
         Raises:
             SamplesMissing: a shard with some of them is not as it should be.

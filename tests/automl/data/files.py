@@ -7,6 +7,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from automl.data.views import Pair
+
 Array = npt.NDArray[np.generic]
 
 
@@ -36,6 +38,13 @@ def write_idx(path: Path, values: npt.NDArray[np.uint8]) -> Path:
 def noise(*shape: int, seed: int = 0) -> npt.NDArray[np.uint8]:
     """Return random levels."""
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def pair(rows: int = 40, columns: int = 90, seed: int = 0) -> Pair:
+    """Noise, with disparities that tell where a pixel was: a tenth of them unknown."""
+    disparity = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+    disparity[np.random.default_rng(seed).random((rows, columns)) < 0.1] = -1
+    return Pair(noise(rows, columns, 3, seed=seed), noise(rows, columns, 3, seed=seed + 1), disparity)
 
 
 def cut(path: Path, kept: float = 0.6) -> None:

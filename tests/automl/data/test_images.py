@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from automl.data.augmentation import flip, jitter
+from automl.data.augmentation import jitter_tables, mirrored, toned
 from automl.data.images import ImageDataset, augment, held_out_fifth, resize
 from tests.automl.data.files import noise
 
@@ -101,16 +101,17 @@ def test_a_training_batch_has_the_same_bits_on_every_machine(digits: ImageDatase
 
 def test_about_half_of_the_images_are_flipped_where_that_keeps_the_class() -> None:
     images = noise(400, 3, 6, 5)
-    flipped = flip(images, 5)
-    is_flipped = (flipped == images[..., ::-1]).all((1, 2, 3))
-    assert ((flipped == images).all((1, 2, 3)) ^ is_flipped).all()
+    dataset = ImageDataset("noise", 255, 2, images, np.zeros(400, np.int64), images[:2], np.zeros(2, np.int64), flips=True)
+    flipped, others = (dataset.training_batch(range(400), seed, 5, strength=0).inputs for seed in (5, 6))
+    is_flipped = (flipped == resize(images[..., ::-1], 255, 5)).all(3).all(2).all(1)
+    assert torch.equal((flipped == resize(images, 255, 5)).all(3).all(2).all(1), ~is_flipped)
     assert 150 < is_flipped.sum() < 250
-    assert not np.array_equal(flip(images, 6), flipped)
+    assert not torch.equal(others, flipped)
 
 
 def test_jitter_changes_light_and_contrast_a_little_and_keeps_the_order_of_levels() -> None:
     ramp = np.arange(256, dtype=np.uint8).reshape(1, 1, 16, 16).repeat(300, axis=0)
-    levels = jitter(ramp, 255, 1).reshape(300, 256).astype(np.int64)
+    levels = toned(ramp, jitter_tables(300, 255, 1)).reshape(300, 256).astype(np.int64)
     assert (np.diff(levels, axis=1) >= 0).all()
     assert len({one.tobytes() for one in levels}) > 250
     middle = levels[:, 127] - 127
@@ -153,7 +154,8 @@ def test_even_a_small_class_has_an_image_held_out() -> None:
 
 def test_without_strength_images_are_as_they_are_but_for_being_mirrored(colours: ImageDataset) -> None:
     chosen = [3, 5, 8, 13]
-    plain = resize(flip(colours.train_images[chosen], 9), 255, 24)
+    images = colours.train_images[chosen]
+    plain = resize(np.where(mirrored(4, 9)[:, None, None, None], images[..., ::-1], images), 255, 24)
     assert torch.equal(colours.training_batch(chosen, 9, 24, 0).inputs, plain)
     assert not torch.equal(colours.training_batch(chosen, 9, 24, 100).inputs, plain)
     assert torch.equal(colours.training_batch(chosen, 9, 24).inputs, colours.training_batch(chosen, 9, 24, 100).inputs)
@@ -164,7 +166,6 @@ def test_more_strength_moves_and_tones_further(colours: ImageDataset) -> None:
     plain = colours.training_batch(chosen, 9, 24, 0).inputs
     distances = [float((colours.training_batch(chosen, 9, 24, strength).inputs - plain).abs().mean()) for strength in (25, 50, 100, 200)]
     assert distances == sorted(distances)
-    changes = [
-        np.abs(jitter(colours.train_images, 255, 9, strength).astype(int) - colours.train_images).mean() for strength in (0, 30, 100)
-    ]
+    images = colours.train_images
+    changes = [np.abs(toned(images, jitter_tables(len(images), 255, 9, strength)).astype(int) - images).mean() for strength in (0, 30, 100)]
     assert changes[0] == 0 < changes[1] < changes[2]

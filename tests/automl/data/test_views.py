@@ -7,14 +7,7 @@ import torch
 from automl.data.pairs import LazyPairs
 from automl.data.scaling import rescale
 from automl.data.views import Pair, StereoDataset
-from tests.automl.data.files import noise
-
-
-def pair(rows: int = 40, columns: int = 90, seed: int = 0) -> Pair:
-    """Noise, with disparities that tell where a pixel was: a tenth of them unknown."""
-    disparity = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
-    disparity[np.random.default_rng(seed).random((rows, columns)) < 0.1] = -1
-    return Pair(noise(rows, columns, 3, seed=seed), noise(rows, columns, 3, seed=seed + 1), disparity)
+from tests.automl.data.files import noise, pair
 
 
 @pytest.fixture

@@ -1,19 +1,22 @@
 import hashlib
 import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from automl.data.catalog import load_dataset
+from automl.data.dataset import Batch
 from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
 from automl.spaces.space import STEREO_TINY, TINY
-from automl.training.lots import NUM_PROJECTIONS, Lot, Worker, project
+from automl.training.lots import NUM_PROJECTIONS, Lot, Worker, project, project_there
 from protocol.lots import lot_seed, sample_indices
 
 LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
@@ -62,6 +65,63 @@ def test_warming_up_changes_nothing_that_a_lot_gives(worker: Worker) -> None:
     assert (after.loss, after.projection) == (before.loss, before.projection)
 
 
+class Elsewhere:
+    """A data set whose samples another device makes in a way of its own."""
+
+    def __init__(self, dataset: ImageDataset, makes: Callable[[Tensor], Tensor]) -> None:
+        self._dataset, self._makes = dataset, makes
+
+    @property
+    def num_train(self) -> int:
+        return self._dataset.num_train
+
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
+        made = self._dataset.training_batch(indices, seed, resolution, strength, device)
+        return made if device == "cpu" else Batch(self._makes(made.inputs), made.targets)
+
+
+def not_there(inputs: Tensor) -> Tensor:
+    raise NotImplementedError("\"index_select\" not implemented for 'Int'")
+
+
+def no_memory(inputs: Tensor) -> Tensor:
+    raise torch.cuda.OutOfMemoryError("out of memory")
+
+
+OTHER_DEVICE = "cpu:0"  # computes as the CPU does, and is not called "cpu"
+
+
+def test_a_device_makes_the_samples_once_it_made_the_same_as_the_cpu(digits: ImageDataset, supernet: Classifier, worker: Worker) -> None:
+    there = Worker("classifier-tiny", Elsewhere(digits, Tensor.clone), OTHER_DEVICE)
+    there.load(supernet.flat_weights_N)
+    assert there.makes_samples == "cpu"
+    there.warm_up()
+    assert there.makes_samples == OTHER_DEVICE
+    assert torch.equal(there.train(LOT).gradient, worker.train(LOT).gradient)
+
+
+@pytest.mark.parametrize(("makes", "said"), [(lambda inputs: inputs * (1 + 2e-7), "other bits"), (not_there, "cannot make them")])
+def test_a_device_that_makes_other_samples_or_none_leaves_them_to_the_cpu(
+    makes: Callable[[Tensor], Tensor],
+    said: str,
+    digits: ImageDataset,
+    supernet: Classifier,
+    worker: Worker,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    there = Worker("classifier-tiny", Elsewhere(digits, makes), OTHER_DEVICE)
+    there.load(supernet.flat_weights_N)
+    there.warm_up()
+    assert there.makes_samples == "cpu"
+    assert said in caplog.text
+    assert torch.equal(there.train(LOT).gradient, worker.train(LOT).gradient)
+
+
+def test_a_device_that_has_no_memory_for_samples_is_not_taken_for_one_that_cannot_make_them(digits: ImageDataset) -> None:
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        Worker("classifier-tiny", Elsewhere(digits, no_memory), OTHER_DEVICE).warm_up()
+
+
 def test_a_lots_gradient_is_that_of_the_mean_loss_over_its_samples(worker: Worker, digits: ImageDataset, supernet: Classifier) -> None:
     identity = (LOT.run_seed, LOT.base, LOT.step, LOT.key, LOT.index)
     indices = list(sample_indices(*identity, len(digits.train_labels), 16))
@@ -96,6 +156,15 @@ def test_a_projection_is_what_its_definition_says(count: int) -> None:
     stream = hashlib.shake_256(b"manta/projection/v1").digest(count)
     sums = [math.fsum(v if byte >> 7 - p & 1 else -v for byte, v in zip(stream, gradient.tolist(), strict=True)) for p in range(8)]
     np.testing.assert_allclose(np.frombuffer(project(gradient), "<f4"), np.array(sums, "<f4"), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 255, 40_000])
+def test_a_projection_on_another_device_differs_by_the_order_of_the_additions_alone(count: int) -> None:
+    gradient = torch.randn(count, generator=torch.Generator().manual_seed(count))
+    here, there = (np.frombuffer(by(gradient), "<f4") for by in (project, project_there))
+    np.testing.assert_allclose(here, there, rtol=3e-7, atol=1e-9)
+    gradient[-1] = np.nan
+    assert not np.isfinite(np.frombuffer(project_there(gradient), "<f4")).any()
 
 
 def test_a_gradient_that_is_not_finite_has_a_projection_that_is_not() -> None:

@@ -173,10 +173,10 @@ class Watched:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dataset, name)
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
         """Remember."""
         self.seen |= set(indices)
-        return self._dataset.training_batch(indices, seed, resolution, strength)
+        return self._dataset.training_batch(indices, seed, resolution, strength, device)
 
 
 def test_each_cohort_trains_on_its_own_part_of_the_data_where_there_are_parts(few: ImageDataset) -> None:

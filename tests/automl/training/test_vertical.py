@@ -28,8 +28,8 @@ LOT = Lot(7, b"b" * 32, 0, b"k" * 32, 3, STEREO_TINY.smallest(), 2)
 class AsDefault(StereoDataset):
     """Batches of torch's default precision."""
 
-    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100) -> Batch:
-        batch = super().training_batch(indices, seed, resolution, strength)
+    def training_batch(self, indices: Sequence[int], seed: int, resolution: int, strength: int = 100, device: str = "cpu") -> Batch:
+        batch = super().training_batch(indices, seed, resolution, strength, device)
         precision = torch.get_default_dtype()
         return Batch(batch.inputs.to(precision), batch.targets.to(precision))
 
