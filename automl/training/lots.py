@@ -110,8 +110,11 @@ class Worker:
     def warm_up(self) -> None:
         """Train lots that nobody asked for: a GPU's libraries load themselves at its first ones, and no lot is to be timed by that.
 
-        From then on the device makes the samples of its lots, if it made those of these as the CPU does, to the bit.
+        From then on the device makes the samples of its lots, if it made those of these as the CPU does, to the bit. On the CPU this does
+        nothing.
         """
+        if str(self._device) == "cpu":
+            return
         lots = [Lot(0, bytes(32), 0, bytes(32), 0, each, _WARMING_SAMPLES) for each in (self._space.largest(), self._space.smallest())]
         if all(self._makes_same_samples(lot) for lot in lots):
             self._makes_samples = str(self._device)

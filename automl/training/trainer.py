@@ -99,6 +99,8 @@ class Trainer:
         self._cohorts = [Cohort.numbered(number) for number in range(cohorts)]
         own = {cohort.name: Worker(plan.supernet, part, device) for cohort, part in zip(self._cohorts, parts, strict=False)}
         self._workers = own or {cohort.name: self._worker for cohort in self._cohorts}
+        for worker in dict.fromkeys(self._workers.values()):
+            worker.warm_up()
         self._exchange: LocalExchange | None = None
         if codec is not None or cohorts > 1 or plan.local_steps > 1:
             self._exchange = LocalExchange(codec or "int16", residual_percent, self._worker.num_weights, cohorts)

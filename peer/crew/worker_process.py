@@ -69,8 +69,7 @@ class Computer:
                 there = torch.cuda.get_device_properties(setup.device).total_memory
                 torch.cuda.set_per_process_memory_fraction(min(1.0, setup.gpu_memory / there), setup.device)
         self._worker = Worker(setup.supernet, _dataset(setup, data), setup.device)
-        if not self._is_on_cpu:
-            self._worker.warm_up()
+        self._worker.warm_up()
         count = self.num_weights
         self._weights_N, self._teacher_N = state.floats(is_writable=False).view(2, -1)[:, :count]
         self._gradients_SN = gradients.floats(is_writable=True).view(setup.slots, -1)[:, :count]

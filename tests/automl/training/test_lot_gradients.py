@@ -21,6 +21,8 @@ from protocol.lots import lot_seed, sample_indices
 
 LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
 
+OTHER_DEVICE = "cpu:0"  # computes as the CPU does, and is not called "cpu"
+
 
 @pytest.fixture
 def worker(digits: ImageDataset, supernet: Classifier) -> Worker:
@@ -57,7 +59,9 @@ def test_a_lot_leaves_the_weights_and_the_global_generators_alone(worker: Worker
     assert worker.train(LOT).loss == first.loss
 
 
-def test_warming_up_changes_nothing_that_a_lot_gives(worker: Worker) -> None:
+def test_warming_up_changes_nothing_that_a_lot_gives(digits: ImageDataset, supernet: Classifier) -> None:
+    worker = Worker("classifier-tiny", digits, OTHER_DEVICE)
+    worker.load(supernet.flat_weights_N)
     before = worker.train(LOT)
     worker.warm_up()
     after = worker.train(LOT)
@@ -86,9 +90,6 @@ def not_there(inputs: Tensor) -> Tensor:
 
 def no_memory(inputs: Tensor) -> Tensor:
     raise torch.cuda.OutOfMemoryError("out of memory")
-
-
-OTHER_DEVICE = "cpu:0"  # computes as the CPU does, and is not called "cpu"
 
 
 def test_a_device_makes_the_samples_once_it_made_the_same_as_the_cpu(digits: ImageDataset, supernet: Classifier, worker: Worker) -> None:

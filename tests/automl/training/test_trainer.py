@@ -48,6 +48,16 @@ def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
     assert training.state.teacher == state_digest(training.teacher)
 
 
+def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: ImageDataset) -> None:
+    plan = replace(PLAN, schedule="sandwich", num_rounds=2)
+    trainings = [Trainer(plan, few, lot_samples=8, target_batch=30, device=device) for device in ("cpu", "cpu:0")]
+    for training in trainings:
+        while not training.finished:
+            training.step()
+    assert [worker.makes_samples for training in trainings for worker in training._workers.values()] == ["cpu", "cpu:0"]
+    assert state_digest(trainings[0].state) == state_digest(trainings[1].state)
+
+
 def test_every_lot_of_a_training_is_another_one_and_each_architecture_has_its_turn(few: ImageDataset) -> None:
     training, lots = trainer(few, replace(PLAN, schedule="sandwich", num_rounds=3)), []
     train = Worker.train
