@@ -36,7 +36,7 @@ def prepare(
     ``tables_NL``: new levels for the old ones, for each image; ``is_turned_N``: which images are turned over along ``axis``.
     """
     if device != "cpu":
-        return prepare_there(images_NCHW, white, height, width, tables_NL, is_turned_N, axis, device)
+        return _prepare_there(images_NCHW, white, height, width, tables_NL, is_turned_N, axis, device)
     if tables_NL is not None:
         images_NCHW = toned(images_NCHW, tables_NL)
     if is_turned_N is not None and is_turned_N.all():
@@ -47,7 +47,7 @@ def prepare(
     return rescale(images_NCHW, white, height, width)
 
 
-def prepare_there(
+def _prepare_there(
     images_NCHW: Pixels,
     white: int,
     height: int,
@@ -57,8 +57,7 @@ def prepare_there(
     axis: int,
     device: str,
 ) -> Tensor:
-    """Return what ``prepare`` does, computed by torch on any device."""
-    images = torch.tensor(images_NCHW).to(device)  # a copy: pixels may lie in memory that nobody may write
+    images = torch.tensor(images_NCHW).to(device)  # torch does not share memory that nobody may write
     if tables_NL is not None:
         tables = torch.tensor(tables_NL).to(device)
         images = tables.gather(1, images.flatten(1).long()).view_as(images)
