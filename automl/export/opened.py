@@ -16,7 +16,7 @@ from automl.export import onnx, pt2
 from automl.export.description import Description
 from automl.export.folder import read_folder
 from automl.files import read_bounded
-from automl.forms import SUFFIXES, check_opens
+from automl.forms import CONFIG, SUFFIXES, check_opens
 from protocol.errors import UserError
 
 
@@ -47,6 +47,12 @@ class ExportedNetwork:
         return outputs
 
 
+def _in_it(folder: Path) -> str:
+    """Return where else a person may have meant: export writes a network's folder, and its files, into the one that --out names."""
+    found = sorted(each for each in folder.iterdir() if each.suffix in SUFFIXES or (each / CONFIG).exists())
+    return f"; did you mean {found[0]}?" if found else ""
+
+
 def open_exported(path: Path) -> ExportedNetwork:
     """Return the network of a ``.pt2``, an ``.onnx``, or a folder that ``manta-search export`` wrote.
 
@@ -54,6 +60,8 @@ def open_exported(path: Path) -> ExportedNetwork:
         UserError: it is none of these, broken, or made by something else; or the packages to read an ``.onnx`` are missing.
     """
     if path.is_dir():
+        if not (path / CONFIG).exists():
+            raise UserError(f"{path} is no exported network: a folder of one holds {CONFIG}{_in_it(path)}")
         network, description = read_folder(path)
         return ExportedNetwork(description, network)
     check_opens(path)

@@ -227,6 +227,19 @@ def test_a_file_that_is_no_network_is_the_users_error(name: str, tmp_path: Path)
         open_exported(tmp_path / name)
 
 
+def test_a_folder_that_is_none_of_a_network_is_told_where_one_is(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"a folder of one holds config\.json$"):
+        open_exported(tmp_path)
+    for name in ("b.onnx", "a.pt2", "c.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(UserError, match=r"did you mean .*/a\.pt2\?$"):
+        open_exported(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "config.json").touch()
+    with pytest.raises(UserError, match=r"did you mean .*/a\?$"):
+        open_exported(tmp_path)
+
+
 def test_a_network_that_makes_something_else_than_it_says_is_the_users_error(tmp_path: Path) -> None:
     def change(value: Any) -> None:
         graph(value)["outputs"] = [{"as_tensor": {"name": graph(value)["nodes"][0]["outputs"][0]["as_tensor"]["name"]}}]
