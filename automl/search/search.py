@@ -68,7 +68,7 @@ class Found:
 
     points: list[Point]  # everything that was measured
     front: list[Candidate]  # by ascending cost on the first axis
-    best: Candidate  # of the front: the cheapest within one standard error of the lowest loss
+    best: Candidate  # of the front: the cheapest within one standard error of the lowest loss; the smallest where that does not pay
     rehearsal: Rehearsal | None  # None: too few samples to halve
     unseen: Unseen
     fit: Fit | None  # of the predictor, where there was one
@@ -84,8 +84,9 @@ def search(region: Region, axes: Sequence[Cost], evaluator: Evaluator, strategy:
     """Return the architecture of the region to take, and the Pareto front of the loss and the costs ``axes``.
 
     A region of a space that holds no more architectures than may be measured is measured whole. The smallest subnet, where it is of the
-    region, is measured always: what is taken is it, or more than a standard error better. The same seed and the same measurements give
-    the same result, so with the journal of a search that was broken off this goes on where that one ended.
+    region, is measured always: what is taken is it, or more than a standard error better, and better on halves of the samples that did
+    not choose it. The same seed and the same measurements give the same result, so with the journal of a search that was broken off this
+    goes on where that one ended.
 
     Raises:
         UserError: the weights are so broken that a quality is no number.
@@ -112,6 +113,8 @@ def _concluded(region: Region, points: list[Point], measurer: "_Measurer", strat
     place_of = {point.architecture: place for place, point in enumerate(points)}
     choice = chosen(best_points, everyone_AN[[place_of[each] for each in architectures]])
     rehearsal = rehearsed(points, everyone_AN, place_of[smallest], strategy.seed) if smallest in place_of else None
+    if rehearsal is not None and not rehearsal.pays and smallest in architectures:
+        choice = architectures.index(smallest)
     random_ones = region.sample_new(strategy.num_random, random.Random(f"{strategy.seed}:compared"))
     asked = list(dict.fromkeys([*architectures, smallest, *random_ones]))
     measurer.watch.begin("testing", len(asked))

@@ -1,7 +1,8 @@
 """Which of the measured architectures a search takes: the cheapest within one standard error of the best.
 
 The best of hundreds is partly the luckiest of them, and a difference of less than one standard error says little: then the cheaper one is
-taken. Whether the rule holds is seen on random halves of the same samples: what it takes on the one half is measured on the other.
+taken. Whether the rule holds is seen on random halves of the same samples: what it takes on the one half is measured on the other. Where
+that is no better there than the smallest subnet, the rule finds luck alone, and the smallest is to be taken.
 
 Shapes: A architectures, N samples, F architectures of a front.
 """
@@ -28,6 +29,11 @@ class Rehearsal:
     elsewhere: float  # on the other half
     smallest: float  # the loss of the smallest subnet, on that other half
     better: int  # the halves where what was taken had no higher loss there than the smallest
+
+    @property
+    def pays(self) -> bool:
+        """Whether what was taken is better than the smallest on samples that did not choose it."""
+        return self.elsewhere < self.smallest
 
 
 def chosen(points: Sequence[Point], losses_AN: Losses) -> int:

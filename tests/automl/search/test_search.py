@@ -142,11 +142,14 @@ def test_several_axes_make_one_front_over_all_of_them() -> None:
 class Noisy:
     """All architectures are equally good but for luck."""
 
+    def __init__(self, salt: int = 0) -> None:
+        self._salt = salt
+
     def measure(self, architectures: Sequence[Architecture], part: str) -> list[Measured]:
         return [self._measured(architecture, part) for architecture in architectures]
 
     def _measured(self, architecture: Architecture, part: str) -> Measured:
-        rng = random.Random(f"{architecture.id}:{part}")
+        rng = random.Random(f"{architecture.id}:{part}:{self._salt}")
         losses = array("i", [LOSS_UNIT + rng.randrange(LOSS_UNIT) for _ in range(400)])
         return Measured({"accuracy": 0.5, "loss": sum(losses) / len(losses) / LOSS_UNIT}, losses, array("i", range(0, 400, 2)))
 
@@ -159,3 +162,16 @@ def test_where_nothing_but_luck_tells_architectures_apart_a_cheap_one_is_taken_a
     advantage = found.unseen.loss.random_behind
     assert advantage is not None
     assert advantage.low < 0.0 < advantage.high
+
+
+def test_what_is_no_better_than_the_smallest_on_samples_that_did_not_choose_it_is_not_taken() -> None:
+    pays, costly = [], []
+    for salt in range(12):
+        found = search(REGION, [MACS], Noisy(salt), DIRECT, Journal(), Silent())
+        assert found.rehearsal is not None
+        pays.append(found.rehearsal.pays)
+        costly.append(found.best.architecture != REGION.space.smallest())
+        assert found.rehearsal.pays or not costly[-1]
+        lowest = [point.architecture for point in found.points if point.score == max(each.score for each in found.points)]
+        assert lowest != [REGION.space.smallest()]  # by luck another one always has the lowest loss of all
+    assert not all(pays)
