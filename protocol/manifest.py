@@ -97,6 +97,7 @@ class Manifest:
         require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")
         require(1 <= self.lot_samples <= 65_536, "lot_samples is at least 1 and at most 65536")
         require(self.lot_samples <= self.exchange.weight_cap, "weight_cap is at least one lot")
+        require(self.schedule == "sandwich" or self.recipe.taught_percent == 0, "the phases of shrinking have a teacher of their own")
         least = self.lot_samples * self.exchange.local_steps
         require(least <= self.exchange.max_claim_samples, f"max_claim_samples is at least one lot a local step, {least}")
         require(len(self.costs) <= MAX_COSTS, f"a manifest has at most {MAX_COSTS} prices")

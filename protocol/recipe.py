@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 DECAYS = ("all", "matrices")
 MAX_PERCENT = 200
+ALL_PERCENT = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How strongly images are changed in training, by round and architecture, and which weights decay."""
+    """How strongly images are changed in training, by round and architecture, which weights decay, and when networks teach each other."""
 
     first_percent: int = 100  # of the usual strength of augmentation, in the first round
     last_percent: int = 100  # in the last one; in between it goes evenly from the one to the other
     smaller_percent: int = 100  # of a round's strength: what every architecture has but the largest
     decay: str = "matrices"  # one of DECAYS: all weights, or all but those of normalisations, biases and transforms of kernels
+    taught_percent: int = 0  # of the rounds, the last ones, in which all learn from the largest network of the base's state, too
 
     def __post_init__(self) -> None:
         for percent in (self.first_percent, self.last_percent, self.smaller_percent):
@@ -24,6 +26,8 @@ class Recipe:
                 raise ValueError(f"augmentation is of 0 to {MAX_PERCENT} percent")
         if self.decay not in DECAYS:
             raise ValueError(f"what decays is one of {', '.join(DECAYS)}")
+        if not 0 <= self.taught_percent <= ALL_PERCENT:
+            raise ValueError(f"lots are taught in 0 to {ALL_PERCENT} percent of the rounds")
 
     def strength(self, round: int, num_rounds: int, *, is_largest: bool) -> int:
         """Return the percentage of the usual augmentation that a lot of a round (1 to ``num_rounds``) has."""

@@ -123,13 +123,24 @@ class Auditor:
 
         def loaded() -> tuple[Tensor, Tensor | None]:
             state = self._state(claim.round - 1, job.state)
-            teacher = teacher_digest(state, self._course.plan)
-            taught = None if teacher is None else self._state(self._course.plan.teacher_round or 0, teacher).parameters
+            taught = self._teacher(state)
             if weights == job.state:
                 return state.parameters, taught
             return tensor_of(self._vectors(job, claim)(job.claim.digest, weights)), taught
 
         return self._recomputers.of(claim, (job.state, weights), loaded)
+
+    def _teacher(self, state: State) -> Tensor | None:
+        """Return the parameters of what the round after ``state`` learns from too; None: from the samples alone.
+
+        Raises:
+            Gone: its snapshot is.
+        """
+        plan = self._course.plan
+        teacher = teacher_digest(state, plan)
+        if teacher is None or plan.phase(state.round + 1).teaches_itself:
+            return None if teacher is None else state.parameters
+        return self._state(plan.teacher_round or 0, teacher).parameters
 
     def _state(self, round_: int, digest: bytes) -> State:
         """Return a committed state, from its snapshot.

@@ -42,6 +42,7 @@ from protocol.exchange import Exchange
 from protocol.light import NO_AUDITED_STEPS
 from protocol.manifest import Manifest, Optimizer
 from protocol.private import NO_LEASES, PRIVATE, PrivateData
+from protocol.recipe import ALL_PERCENT
 from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
@@ -146,6 +147,11 @@ class RunConfig(Section):
 
     def _plan(self, supernet: str, num_train: int) -> Plan:
         run, optimizer = self.run, self.optimizer_settings()
+        if run.schedule != "sandwich" and self.recipe.taught_percent:
+            raise UserError(
+                "[recipe] taught_percent is for the schedule sandwich: "
+                f"the later phases of {run.schedule} have a teacher of their own; leave it out"
+            )
         recipe = self.recipe.recipe(space_named(supernet).task, num_train, run.rounds * self.round.target_batch)
         return Plan(supernet, run.schedule, run.algorithm, optimizer, run.rounds, run.seed, self.exchange.local_steps, recipe)
 
@@ -232,6 +238,11 @@ class RunConfig(Section):
             raise UserError(NO_LEASES)
         if self.trust.mode != OPEN and self.exchange.local_steps > 1:
             raise UserError(NO_AUDITED_STEPS)
+        if self.recipe.taught_percent == ALL_PERCENT:
+            raise UserError(
+                "a gateway has nothing for light contributors where all lots learn from the largest network, which they do not hold: "
+                "make [recipe] taught_percent smaller, or leave the gateway out"
+            )
 
     @property
     def snapshots(self) -> int:

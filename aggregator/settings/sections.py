@@ -15,7 +15,7 @@ from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.fields import check_name
 from protocol.manifest import MAX_OPERATORS
-from protocol.recipe import MAX_PERCENT, USUAL, Recipe
+from protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
 
 LEAST_KEPT_ROUNDS = 8
@@ -216,6 +216,13 @@ class RecipeSection(Section):
     decay: Literal["matrices", "all"] = Field(
         default="matrices", description="which weights [optimizer] weight_decay is for: matrices, not those of norms, biases and transforms"
     )
+    taught_percent: int = Field(
+        default=USUAL.taught_percent,
+        ge=0,
+        le=ALL_PERCENT,
+        description="of the rounds, the last ones, in which each lot learns from the largest network of the state that its round begins "
+        "with, too; light contributors have nothing to do in these",
+    )
 
     @field_validator("augmentation")
     @classmethod
@@ -227,8 +234,9 @@ class RecipeSection(Section):
     def recipe(self, task: str, num_train: int, samples: int) -> Recipe:
         """Return the manifest's part: of a training of so many samples, drawn from ``num_train``."""
         if self.augmentation == "auto":
-            return replace(recipe_for(task, num_train, samples), smaller_percent=self.smaller_percent, decay=self.decay)
-        return Recipe(*self.augmentation, self.smaller_percent, self.decay)
+            usually = recipe_for(task, num_train, samples)
+            return replace(usually, smaller_percent=self.smaller_percent, decay=self.decay, taught_percent=self.taught_percent)
+        return Recipe(*self.augmentation, self.smaller_percent, self.decay, self.taught_percent)
 
 
 class RewardsSection(Section):

@@ -14,7 +14,7 @@ from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
-from protocol.recipe import MAX_PERCENT
+from protocol.recipe import ALL_PERCENT, MAX_PERCENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Wishes:
     target_batch: int | None
     learning_rate: str | None
     augmentation: int | None
+    taught: int
     seed: int
     device: str
     threads: int | None
@@ -81,6 +82,14 @@ class Wishes:
     help="How strongly images are changed in training.  [default: 100 where all of the data are seen more than 50 times, else 0]",
 )
 @click.option(
+    "--taught",
+    type=click.IntRange(0, ALL_PERCENT),
+    default=0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Of the rounds, the last ones, in which all networks learn from the largest one too; with the sandwich.",
+)
+@click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
 )
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
@@ -103,6 +112,8 @@ def _check(wishes: Wishes) -> None:
     """
     if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
         raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {wishes.local_steps}")
+    if wishes.taught and wishes.schedule != "sandwich":
+        raise UserError(f"--taught is for the sandwich: the later phases of {wishes.schedule} have a teacher of their own; leave it out")
     if not 1 <= wishes.cohorts <= MAX_ROWS:
         raise UserError(f"--cohorts takes a number from 1 to {MAX_ROWS}, not {wishes.cohorts}")
     try:

@@ -2,7 +2,9 @@
 
 Two schedules:
 
-- *sandwich* (arXiv:1903.05134): one phase; every step trains the largest, the smallest and two random architectures.
+- *sandwich* (arXiv:1903.05134): every step trains the largest, the smallest and two random architectures. In the last part of the rounds,
+  where the recipe has one, each lot learns from the largest network of the state that its round begins with, too (*taught*; in-place
+  distillation, ibid., section 3.2).
 - *shrinking*, progressive shrinking (arXiv:1908.09791, section 3.2): first the full network alone, at every resolution; then smaller
   kernels join, then smaller depths, then smaller widths, a choice at a time. Each of these phases has the sandwich of the part of the
   space that it has reached, learns from the state that ended the full phase too (the teacher), and has a rate that rises and falls of
@@ -15,6 +17,7 @@ name says a size below all trains only what that allows, and a random architectu
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -38,12 +41,13 @@ _LATER_PEAK = 0.5  # of the peak rate, in the phases after the full one
 class Phase:
     """Rounds that train the same part of the space."""
 
-    name: str  # "sandwich" | "full" | "kernel" | "depth" | "width"
+    name: str  # "sandwich" | "taught" | "full" | "kernel" | "depth" | "width"
     first: int  # its first round, from 1
     last: int
     space: SearchSpace  # the part that is trained
     peak: float  # of its rate, in the optimiser's peaks
-    distils: bool  # whether its lots learn from the teacher too
+    distils: bool  # whether its lots learn from a teacher too
+    teaches_itself: bool = False  # the teacher is the state that the round begins with; else that of an earlier round
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
             raise ValueError(f"unknown schedule {self.schedule!r}: this version knows {', '.join(SCHEDULES)}")
+        if self.schedule != "sandwich" and self.recipe.taught_percent:
+            raise ValueError("the phases of shrinking have a teacher of their own")
         if not 1 <= self.local_steps <= MAX_LOCAL_STEPS:
             raise ValueError(f"a round has 1 to {MAX_LOCAL_STEPS} local steps, not {self.local_steps}")
 
@@ -92,7 +98,7 @@ class Plan:
     def phases(self) -> tuple[Phase, ...]:
         """The phases in order; together they are all rounds."""
         if self.schedule == "sandwich":
-            return (Phase("sandwich", 1, self.num_rounds, self.space, 1.0, distils=False),)
+            return tuple(_sandwich(self.space, self.num_rounds, self.recipe.taught_percent))
         return tuple(_shrinking(self.space, self.num_rounds))
 
     def phase(self, round: int) -> Phase:
@@ -104,7 +110,7 @@ class Plan:
     @property
     def teacher_round(self) -> int | None:
         """The round whose state is the teacher of the later phases; None where there is none."""
-        return self.phases[0].last if len(self.phases) > 1 else None
+        return self.phases[0].last if len(self.phases) > 1 and not self.phases[-1].teaches_itself else None
 
     def sorts_after(self, round: int) -> bool:
         """Return whether the update that ends a round sorts channels too: the widths shrink from the next round on."""
@@ -137,16 +143,27 @@ class Plan:
     def learning_rate(self, round: int) -> float:
         """Return the rate of a round: in each phase linear up to the peak, then linear down to 1 % of it in the phase's last round.
 
-        Only + - * / on doubles, which IEEE 754 rounds exactly: the same bits everywhere.
+        The sandwich, taught or not, is one rise and one fall. Only + - * / on doubles, which IEEE 754 rounds exactly: the same bits
+        everywhere.
         """
         phase = self.phase(round)
         peak = float(self.optimizer.learning_rate) * phase.peak
-        place, count = round - phase.first + 1, phase.last - phase.first + 1
+        first, last = (1, self.num_rounds) if self.schedule == "sandwich" else (phase.first, phase.last)
+        place, count = round - first + 1, last - first + 1
         warmup = count * self.optimizer.warmup_percent // 100
         if place <= warmup:
             return peak * place / warmup
         left = (count - place) / (count - warmup)
         return peak * (_FINAL_PART + (1.0 - _FINAL_PART) * left)
+
+
+def _sandwich(space: SearchSpace, num_rounds: int, taught_percent: int) -> Iterator[Phase]:
+    """Yield the phases of the sandwich: without a teacher, and from some round on with one."""
+    untaught = num_rounds - num_rounds * taught_percent // 100
+    if untaught:
+        yield Phase("sandwich", 1, untaught, space, 1.0, distils=False)
+    if untaught < num_rounds:
+        yield Phase("taught", untaught + 1, num_rounds, space, 1.0, distils=True, teaches_itself=True)
 
 
 def _shrinking(space: SearchSpace, num_rounds: int) -> list[Phase]:

@@ -27,7 +27,7 @@ from automl.training.local import LocalSteps
 from automl.training.lots import Lot, Worker
 from automl.training.schedule import Plan, place_of_lot
 from automl.training.snapshot import load_snapshot, save_snapshot
-from automl.training.update import State, initial_state, next_state, state_digest, teacher_digest
+from automl.training.update import State, initial_state, next_state, state_digest
 from protocol.encoding import encode
 from protocol.errors import StorageError, UserError
 from protocol.signing import sha256
@@ -206,8 +206,11 @@ class Trainer:
         return self._teacher
 
     def _prepare_teacher(self) -> None:
-        digest = teacher_digest(self.state, self.plan)
-        if digest is None:
+        phase = self.plan.phase(self.state.round + 1)
+        if not phase.distils:
+            return
+        if phase.teaches_itself:
+            self._teach(self.state.parameters)
             return
         if self._teacher is None:
             self._teacher = self.state  # the round before was the last one of the full phase

@@ -101,11 +101,12 @@ def _step(state: State, mean_N: Tensor, plan: Plan) -> tuple[Tensor, Moments]:
 def teacher_digest(state: State, plan: Plan) -> bytes | None:
     """Return the digest of the state that the round after ``state`` learns from; None where it learns from the samples alone.
 
-    In the first round that has a teacher it is ``state`` itself.
+    In the first round that has a teacher it is ``state`` itself, and in every one whose phase teaches itself.
     """
-    if not plan.phase(state.round + 1).distils:
+    phase = plan.phase(state.round + 1)
+    if not phase.distils:
         return None
-    return state_digest(state) if state.round == plan.teacher_round else state.teacher
+    return state_digest(state) if phase.teaches_itself or state.round == plan.teacher_round else state.teacher
 
 
 def state_pieces(state: State) -> list[bytes | memoryview]:

@@ -426,6 +426,16 @@ def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str
     assert "\n" not in str(caught.value)
 
 
+def test_a_taught_run_is_one_of_the_sandwich_and_says_so_in_its_manifest() -> None:
+    taught = {"recipe": {"taught_percent": 40}}
+    assert RunConfig.model_validate(taught).manifest(OPERATOR, STATE, digits()).recipe.taught_percent == 40
+    with pytest.raises(UserError, match="taught_percent is for the schedule sandwich"):
+        RunConfig.model_validate(taught | {"run": {"schedule": "shrinking"}}).manifest(OPERATOR, STATE, digits())
+    with pytest.raises(UserError, match="learn from the largest network"):
+        RunConfig.model_validate({"recipe": {"taught_percent": 100}}).check_gateway()
+    RunConfig.model_validate(taught).check_gateway()
+
+
 def private(**sections: dict[str, Any]) -> RunConfig:
     run = {"data": "private", **sections.pop("run", {})}
     return RunConfig.model_validate({"run": run, **sections})

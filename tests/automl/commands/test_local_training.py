@@ -286,6 +286,7 @@ def test_the_command_trains_cohorts_and_says_what_they_sent(tmp_path: Path) -> N
         ["--codec", "topk-256-4", "--residual-percent", "-1"],
         ["--codec", "int8", "--residual-percent", "95"],
         ["--residual-percent", "95"],
+        ["--schedule", "shrinking", "--taught", "50"],
     ],
 )
 def test_a_wrong_word_about_the_exchange_is_one_line_and_exit_code_two(

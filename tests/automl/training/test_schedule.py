@@ -108,6 +108,24 @@ def test_a_sandwich_is_one_phase_without_a_teacher() -> None:
     assert not any(PLAN.sorts_after(round_) for round_ in range(1, 101))
 
 
+@pytest.mark.parametrize(("percent", "first"), [(1, 100), (50, 51), (100, 1)])
+def test_the_last_part_of_a_taught_sandwich_learns_from_the_state_that_each_round_begins_with(percent: int, first: int) -> None:
+    taught = replace(PLAN, recipe=replace(PLAN.recipe, taught_percent=percent))
+    assert [round_ for round_ in range(1, 101) if taught.phase(round_).distils] == list(range(first, 101))
+    assert all(phase.teaches_itself == phase.distils for phase in taught.phases)
+    assert taught.teacher_round is None
+    assert not any(taught.sorts_after(round_) for round_ in range(1, 101))
+    for round_ in range(1, 101):  # all else is as without
+        assert taught.learning_rate(round_) == PLAN.learning_rate(round_)
+        assert taught.architectures(round_, "a") == PLAN.architectures(round_, "a")
+
+
+def test_shrinking_has_no_part_that_teaches_itself() -> None:
+    assert not any(phase.teaches_itself for phase in SHRINKING.phases)
+    with pytest.raises(ValueError, match="a teacher of their own"):
+        replace(SHRINKING, recipe=replace(SHRINKING.recipe, taught_percent=1))
+
+
 def test_shrinking_goes_from_the_full_network_to_kernels_depths_and_widths() -> None:
     assert [(phase.name, phase.first, phase.last) for phase in SHRINKING.phases] == [
         ("full", 1, 35),

@@ -6,17 +6,21 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 
 from automl.data.dataset import Batch
 from automl.data.images import ImageDataset
 from automl.data.splitting import part_of
+from automl.training.cohorts import Cohort
 from automl.training.lots import Lot, LotResult, Worker
-from automl.training.schedule import Plan
+from automl.training.schedule import Plan, place_of_lot
 from automl.training.settings import usual
 from automl.training.snapshot import save_snapshot
 from automl.training.trainer import Step, Trainer, TrainingDirectory
-from automl.training.update import State, state_digest
+from automl.training.update import State, next_state, state_digest
+from protocol.encoding import encode
 from protocol.errors import UserError
+from protocol.signing import sha256
 
 PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
 
@@ -46,6 +50,29 @@ def test_a_training_goes_through_all_phases_and_ends(few: ImageDataset) -> None:
     assert training.teacher is not None
     assert training.teacher.round == PLAN.teacher_round
     assert training.state.teacher == state_digest(training.teacher)
+
+
+def test_lots_of_taught_rounds_learn_from_the_state_that_their_round_begins_with(few: ImageDataset) -> None:
+    plan = replace(PLAN, schedule="sandwich", num_rounds=4, recipe=replace(PLAN.recipe, taught_percent=50))
+    training, untaught = (trainer(few, replace(plan, recipe=recipe)) for recipe in (plan.recipe, PLAN.recipe))
+    assert [training.step().phase for _ in range(4)] == ["sandwich", "sandwich", "taught", "taught"]
+    assert training.state.teacher == b""
+    for _ in range(2):
+        untaught.step()
+    before = untaught.state  # the same, so far
+    worker = Worker(plan.supernet, few)
+    worker.load(before.parameters)
+    worker.teach(before.parameters)
+    base, cohort = sha256(encode(("local round", 2))), Cohort.numbered(0)
+    architectures, key = plan.architectures(3, cohort.name), cohort.key
+    lots = [Lot(plan.seed, base, 0, key, index, architectures[place_of_lot(4, base, key, index)], 8) for index in range(4)]
+    mean = sum((worker.train(lot).gradient for lot in lots), torch.zeros(worker.num_weights)) / 4
+    again = trainer(few, plan)
+    for _ in range(3):
+        again.step()
+    assert torch.equal(again.state.parameters, next_state(before, mean, plan).parameters)
+    untaught.step()
+    assert not torch.equal(untaught.state.parameters, again.state.parameters)
 
 
 def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: ImageDataset) -> None:

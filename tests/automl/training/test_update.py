@@ -481,6 +481,16 @@ def test_every_state_after_the_full_phase_names_the_state_that_ended_it_as_its_t
     assert teacher is not None
 
 
+def test_a_taught_sandwich_learns_from_the_state_itself_and_no_state_names_a_teacher() -> None:
+    plan = plan_of(SGD)
+    plan = replace(plan, recipe=replace(plan.recipe, taught_percent=50))
+    state = initial_state(plan)
+    for round_ in range(1, ROUNDS + 1):
+        assert teacher_digest(state, plan) == (state_digest(state) if plan.phase(round_).distils else None)
+        state = next_state(state, torch.zeros_like(state.parameters), plan)
+        assert state.teacher == b""
+
+
 @pytest.mark.parametrize("local_steps", [1, 6])
 def test_the_update_that_ends_the_depth_phase_sorts_channels_and_no_other_does(local_steps: int) -> None:
     plan = plan_of(SGD, "shrinking", local_steps=local_steps)

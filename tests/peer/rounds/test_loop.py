@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from automl.training.update import state_digest
 from peer.loop import PeerLoop
 from protocol.encoding import pack
 from protocol.errors import OwnFault, StorageError
+from protocol.recipe import Recipe
 from protocol.records import Header
 from protocol.rounds import Phase
 from protocol.signing import PublicKey
@@ -83,6 +85,22 @@ def test_lots_are_trained_on_the_state_that_is_held_with_the_schedules_teacher(t
         assert torch.equal(member.worker.teacher, states[log.plan.teacher_round].parameters)
 
     play(tmp_path, story, schedule="shrinking", num_rounds=7)
+
+
+def test_lots_of_a_taught_round_have_the_state_that_is_held_as_their_teacher(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        member, log = scene.join(0), scene.log
+        for round_ in range(1, 4):
+            await log.wait_for(1)
+            taught = log.plan.phase(round_).teaches_itself
+            assert taught == (round_ > 1)
+            assert (member.worker.teacher is not None) == taught
+            if member.worker.teacher is not None:
+                assert torch.equal(member.worker.teacher, log.state.parameters)
+                assert member.status.teacher == state_digest(log.state).hex()
+            log.commit()
+
+    play(tmp_path, story, num_rounds=3, recipe=Recipe(taught_percent=67))
 
 
 def test_a_header_leaves_only_once_header_and_body_are_on_the_disk(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from peer.rounds.states import States, next_stop, ways
 from peer.training.work import ComputeThread
 from protocol.encoding import unpack
 from protocol.errors import Unreachable
+from protocol.recipe import Recipe
 from protocol.records import Round, Threshold
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey, sha256
@@ -435,6 +436,23 @@ def test_in_a_sandwich_run_there_is_never_a_teacher() -> None:
         assert await states.teacher() is None
 
     in_scene(story, num_rounds=7)
+
+
+def test_the_teacher_of_a_taught_round_is_the_state_itself_for_who_works_and_for_who_audits() -> None:
+    async def story(scene: Scene) -> None:
+        states = await scene.at_the_start(EARLY)
+        standings = await live_through(scene, states, 3)
+        found = await states.teacher()
+        assert found is not None
+        assert found[0] == state_digest(states.held)
+        assert torch.equal(found[1], states.held.parameters)
+        for standing, is_taught in zip(standings[-2:], (False, True), strict=True):
+            parameters, teacher = await states.of_lots(standing.state)
+            assert (teacher is not None) == is_taught
+            if teacher is not None:
+                assert torch.equal(teacher, parameters)
+
+    in_scene(story, num_rounds=4, recipe=Recipe(taught_percent=25))
 
 
 def test_a_peer_that_comes_late_gets_the_teacher_from_one_that_was_there_and_hands_it_on() -> None:
