@@ -89,7 +89,7 @@ class Auditor:
         if job.check == SUM:
             return follow(self._manifest, self._course.plan, given, claim, state, vectors, job.step), 0
         try:
-            return self._recomputer(job, claim, job.state).whole(given, claim, state, vectors), len(records.lots)
+            return self._recomputer(job, claim, job.state).whole(given.one(claim), state, vectors), len(records.lots)
         finally:
             self._recomputers.forget()  # what is loaded now are the weights of some step
 

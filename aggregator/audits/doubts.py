@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from aggregator.audits.volunteers import Volunteers
-from aggregator.audits.wanted import Asked
 from aggregator.log.log import Log
 from protocol.audits import DIFFERS, PATIENCE, Finding
 from protocol.records import Claim, Header, SignedClaim
 from protocol.standing import Due
 from protocol.trust import Question
+from protocol.wanted import Asked
 
 _OTHERS = 2  # that are heard before somebody is accused
 
@@ -76,7 +76,7 @@ class Doubts:
         return True
 
     def ripe(self, compute_again: Callable[[Doubt], None]) -> list[Doubt]:
-        """Return those about which others were asked long enough; where one of them contradicts, its lot is computed again first."""
+        """Return those about which others were asked long enough; where one of them contradicts, it is computed again first."""
         round_, ripe = self._log.ledger.round, list[Doubt]()
         for question, doubt in list(self._kept.items()):
             votes = self._log.ledger.standing.votes.get(question, ())

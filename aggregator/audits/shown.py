@@ -10,7 +10,6 @@ import logging
 from dataclasses import dataclass
 
 from aggregator.audits.doubts import OpenClaim
-from aggregator.audits.wanted import Asked, wanted
 from protocol.audits import SUM
 from protocol.errors import RemoteFault, Weather
 from protocol.exchange import codec_named
@@ -19,6 +18,7 @@ from protocol.records import SignedClaim
 from protocol.signing import PublicKey
 from protocol.trust import Question
 from protocol.vectors import step_asked
+from protocol.wanted import Asked, wanted
 from swarm.records import RecordsFolder, fetch_records
 from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint

@@ -10,14 +10,14 @@ or where the founder gave the same. Of what else members gave it nobody knows wh
 Shapes: N all weights of the supernet.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from automl.training.auditing import FP32, Mismatch, Tolerance, check_records, check_steps, projection_of, vector_deviation
-from automl.training.given import Finding, Given, Vectors
+from automl.training.given import Finding, Given, OneClaim, Vectors
 from automl.training.local import LocalSteps
 from automl.training.schedule import Plan
 from automl.training.update import State
@@ -33,7 +33,7 @@ def tensor_of(vector: Vector) -> Tensor:
     return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
 
 
-def weights_of_steps(plan: Plan, state: State, claim: Claim, steps: tuple[StepRecord, ...], means: list[Vector]) -> Iterator[Tensor]:
+def weights_of_steps(plan: Plan, state: State, claim: Claim, steps: tuple[StepRecord, ...], means: Iterable[Vector]) -> Iterator[Tensor]:
     """Yield the weights (N,) before each of a claim's first steps, one for each of their ``means``, each as its record names it.
 
     Then those after the last of them are compared too: with the record of the next step, or, behind the last of all, what was learnt.
@@ -42,17 +42,18 @@ def weights_of_steps(plan: Plan, state: State, claim: Claim, steps: tuple[StepRe
         Mismatch: they are others than those that the claim names.
         OwnFault: as ``exact.scaling.check_denormals``.
     """
-    local = LocalSteps(state, plan)
+    local, taken = LocalSteps(state, plan), 0
     for number, mean in enumerate(means):
         if vector_digest(local.weights.numpy()) != steps[number].state:
             raise Mismatch(f"the weights before step {number} are not those that its records name")
         yield local.weights
         local.step(tensor_of(mean))
-    if len(means) == len(steps):
+        taken = number + 1
+    if taken == len(steps):
         if vector_digest(local.learnt().numpy()) != claim.vector:
             raise Mismatch("what it learnt is not what its steps lead to")
-    elif vector_digest(local.weights.numpy()) != steps[len(means)].state:
-        raise Mismatch(f"the weights before step {len(means)} are not those that its records name")
+    elif vector_digest(local.weights.numpy()) != steps[taken].state:
+        raise Mismatch(f"the weights before step {taken} are not those that its records name")
 
 
 def follow(
@@ -68,7 +69,7 @@ def follow(
         found: the contribution; the records in it are those of ``claim`` at least.
         claim: in it.
         state: of its base.
-        vectors: that were shown, see ``aggregator.audits.wanted``.
+        vectors: that were shown, see ``protocol.wanted``.
         step: from 0; the one that is looked at. Where there is one step only, that.
         tolerance: for what is not exact.
 
@@ -78,7 +79,7 @@ def follow(
     projection = projection_of(found.body.values(found.floor))
     try:
         check_records(manifest, plan, claim, found.records_of(claim).lots)
-        check_own_steps(found, claim, state)
+        check_own_steps(found.one(claim), state)
         apart = _apart(plan, found, claim, state, vectors, step)
         if claim.key == found.contribution.founder:
             check_body(manifest, found, vectors)
@@ -87,19 +88,19 @@ def follow(
     return Finding(apart <= tolerance.projection, projection, apart)
 
 
-def check_own_steps(found: Given, claim: Claim, state: State) -> None:
+def check_own_steps(one: OneClaim, state: State) -> None:
     """Check what the records of a claim's steps say by themselves: where they begin, and that a step that was taken alone is its own.
 
     Raises:
         Mismatch: they cannot be an honest peer's.
     """
-    records = found.records_of(claim)
-    check_steps(claim, records)
+    records = one.records
+    check_steps(one.claim, records)
     if not records.steps:
         return
     if records.steps[0].state != vector_digest(state.parameters.numpy()):
         raise Mismatch("its first step begins with other weights than the base's")
-    if found.is_alone and any(step.mean != step.vector for step in records.steps):
+    if one.is_alone and any(step.mean != step.vector for step in records.steps):
         raise Mismatch("it handed in alone what it had learnt with others")
 
 

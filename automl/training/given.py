@@ -11,6 +11,7 @@ from exact.coding import Body
 from exact.residuals import Vector
 from protocol.evidence import Records
 from protocol.records import Claim, Contribution
+from protocol.wanted import is_by_body
 
 Vectors = Callable[[bytes, bytes], Vector]  # by the digest of a claim and its own: (N,) float32, the digest checked
 NOTHING = bytes(4 * NUM_PROJECTIONS)  # the projection of what was not computed
@@ -29,6 +30,26 @@ class Finding:
     def reason(self) -> str:
         """Why, for people; nothing, where it holds."""
         return "" if self.holds else self.mismatch or f"{self.deviation:.3g} of the norm apart"
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A body, and what it is about."""
+
+    body: Body
+    floor: int  # of its base
+    coverage: NDArray[np.bool_] | None = field(repr=False, default=None)  # (N,) which weights; None: all
+
+
+@dataclass(frozen=True, slots=True)
+class OneClaim:
+    """A claim as it stands in a contribution: as much as has to be known to compute all of its lots again."""
+
+    claim: Claim
+    digest: bytes
+    records: Records
+    is_alone: bool  # it is the contribution's only one
+    coded: Coded | None  # where all lots are compared with the body itself (``protocol.wanted.is_by_body``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,12 @@ class Given:
     def is_sparse(self) -> bool:
         """Whether its body leaves something out."""
         return self.body.codec.is_sparse
+
+    def one(self, claim: Claim) -> OneClaim:
+        """Return a claim in it by itself."""
+        by_body = is_by_body(claim, len(self.claims), is_sparse=self.is_sparse)
+        coded = Coded(self.body, self.floor, self.coverage) if by_body else None
+        return OneClaim(claim, self.digest_of(claim), self.records_of(claim), self.is_alone, coded)
 
     def place_of(self, claim: Claim) -> int:
         """Return the place of a claim in it."""

@@ -31,7 +31,7 @@ from automl.training.auditing import (
     projection_of,
 )
 from automl.training.following import check_own_steps, weights_of_steps
-from automl.training.given import NOTHING, Finding, Given, Vectors
+from automl.training.given import NOTHING, Coded, Finding, Given, OneClaim, Vectors
 from automl.training.left_out import left_out
 from automl.training.lots import LotResult, Worker
 from automl.training.schedule import Plan
@@ -96,43 +96,40 @@ class Recomputer:
         apart = body_deviation(given.body, given.floor, expected)
         return Finding(apart <= self._tolerance.projection, decoded, apart)
 
-    def whole(self, given: Given, claim: Claim, state: State, vectors: Vectors) -> Finding:
+    def whole(self, one: OneClaim, state: State, vectors: Vectors, rest: Callable[[], None] = lambda: None) -> Finding:
         """Compute all lots of a claim again, on the weights that each step's was trained on, and compare its vectors with what they give.
 
         Of one step and a dense codec it is the body that is compared where the contribution has no other claim, and no vector is needed.
-        The parameters of ``state``, the base's, are loaded already; after several steps others are.
+        The parameters of ``state``, the base's, are loaded already; after several steps others are. ``rest`` is called after each lot.
 
         Raises:
             OwnFault: as ``exact.scaling.check_denormals``.
         """
-        records = given.records_of(claim)
+        claim, records = one.claim, one.records
         if (mismatch := self._mismatch(claim, records.lots)) is not None:
             return mismatch
         if claim.local_steps == 1:
-            holds, mean_N = self._step(claim, records.lots, 0)
-            if given.is_alone and not given.is_sparse:
-                far = self._far(given, mean_N)
-            else:
-                far = _far(vectors(given.digest_of(claim), claim.vector), mean_N)
+            holds, mean_N = self._step(claim, records.lots, 0, rest)
+            far = _far(vectors(one.digest, claim.vector), mean_N) if one.coded is None else _far_coded(one.coded, mean_N)
             return Finding(holds and far <= self._tolerance.projection, projection_of(mean_N), far)
         try:
-            return self._whole_steps(given, claim, state, vectors)
+            return self._whole_steps(one, state, vectors, rest)
         except Mismatch as error:
             return Finding(False, NOTHING, math.inf, str(error))
 
-    def _whole_steps(self, given: Given, claim: Claim, state: State, vectors: Vectors) -> Finding:
-        records, digest = given.records_of(claim), given.digest_of(claim)
-        check_own_steps(given, claim, state)
-        means = [vectors(digest, step.mean) for step in records.steps]
+    def _whole_steps(self, one: OneClaim, state: State, vectors: Vectors, rest: Callable[[], None]) -> Finding:
+        claim, records = one.claim, one.records
+        check_own_steps(one, state)
+        means = (vectors(one.digest, step.mean) for step in records.steps)  # one at a time in memory
         holds, farthest, mean_N = True, 0.0, np.zeros(0, np.float32)
         for step, weights_N in enumerate(weights_of_steps(self._plan, state, claim, records.steps, means)):
             self._worker.load(weights_N)
-            step_holds, mean_N = self._step(claim, records.lots, step)
-            farthest = max(farthest, _far(vectors(digest, records.steps[step].vector), mean_N))
+            step_holds, mean_N = self._step(claim, records.lots, step, rest)
+            farthest = max(farthest, _far(vectors(one.digest, records.steps[step].vector), mean_N))
             holds = holds and step_holds
         return Finding(holds and farthest <= self._tolerance.projection, projection_of(mean_N), farthest)
 
-    def _step(self, claim: Claim, records: Sequence[LotRecord], step: int) -> tuple[bool, NDArray[np.float32]]:
+    def _step(self, claim: Claim, records: Sequence[LotRecord], step: int, rest: Callable[[], None]) -> tuple[bool, NDArray[np.float32]]:
         """Compute all lots of a step on the weights that are loaded; return whether each holds, and their mean gradient (N,)."""
         holds, samples = True, 0
         sum_N = np.zeros(self._worker.num_weights)
@@ -143,6 +140,7 @@ class Recomputer:
             holds = holds and self._holds(claim, records, place, apart)
             sum_N += result.gradient.numpy().astype(np.float64) * record.samples
             samples += record.samples
+            rest()
         return holds, (sum_N / samples).astype(np.float32)
 
     def _mismatch(self, claim: Claim, records: Sequence[LotRecord]) -> Finding | None:
@@ -166,10 +164,12 @@ class Recomputer:
         others = (other for other in (*records[place + 1 :], *records[:place]) if other.step == records[place].step)
         return is_held(self._tolerance, apart, (self._computed(claim, other)[1] for other in others))
 
-    def _far(self, given: Given, mean_N: NDArray[np.float32]) -> float:
-        """Return how far a body is from that of ``mean_N``, in parts of its norm; what coding does to both is no difference."""
-        coded = encode(given.body.codec.name, covered(mean_N, given.coverage), given.floor)
-        return _far(given.body.values(given.floor), parse(given.body.codec.name, coded, len(mean_N)).values(given.floor))
+
+def _far_coded(coded: Coded, mean_N: NDArray[np.float32]) -> float:
+    """Return how far a body is from that of ``mean_N``, in parts of its norm; what coding does to both is no difference."""
+    codec, floor = coded.body.codec.name, coded.floor
+    own = encode(codec, covered(mean_N, coded.coverage), floor)
+    return _far(coded.body.values(floor), parse(codec, own, len(mean_N)).values(floor))
 
 
 def _far(claimed_N: NDArray[np.float32], own_N: NDArray[np.float32]) -> float:

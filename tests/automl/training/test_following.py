@@ -154,7 +154,7 @@ class Cohort:
 
     def as_a_whole(self, handed: Given, place: int) -> Finding:
         self.run.recomputer.load(self.run.state.parameters, None)
-        return self.run.recomputer.whole(handed, handed.claims[place], self.run.state, self.shown)
+        return self.run.recomputer.whole(handed.one(handed.claims[place]), self.run.state, self.shown)
 
     def shown(self, _claim: bytes, digest: bytes) -> Vector:
         return self.vectors[digest]

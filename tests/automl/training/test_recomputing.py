@@ -78,7 +78,7 @@ def coded(works: Sequence[Work], codec: str, values: Vector, floor: int) -> Give
 
 def whole(recomputer: Recomputer, handed: Given, work: Work) -> Finding:
     """Return what is found of all lots of a claim."""
-    return recomputer.whole(handed, work.claim, STATE, lambda _claim, digest: {vector_digest(work.mean): work.mean}[digest])
+    return recomputer.whole(handed.one(work.claim), STATE, lambda _claim, digest: {vector_digest(work.mean): work.mean}[digest])
 
 
 @pytest.fixture(scope="module")

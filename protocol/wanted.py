@@ -37,8 +37,7 @@ def wanted(
         is_sparse: whether the run's codec is.
     """
     claim = next(opened for each, opened in claims if each == signed)
-    found = _of_steps(asked, claim, records) if claim.local_steps > 1 else _of_one_step(asked, claim, len(claims), is_sparse=is_sparse)
-    needs = [(signed, digest) for digest in found]
+    needs = [(signed, digest) for digest in wanted_of_one(asked, claim, len(claims), records, is_sparse=is_sparse)]
     if asked.check == SUM and claim.key == founder and are_answered_for([each for _, each in claims], is_sparse=is_sparse):
         if claim.local_steps > 1 or is_sparse:
             needs += [(signed, claim.vector), (signed, claim.residual)]
@@ -47,12 +46,24 @@ def wanted(
     return tuple(dict.fromkeys((each, digest) for each, digest in needs if digest))
 
 
+def wanted_of_one(asked: Asked, claim: Claim, num_claims: int, records: Records, *, is_sparse: bool) -> tuple[bytes, ...]:
+    """Return the digests of the vectors that an answer needs of the claim that it is about; ``num_claims`` are in its contribution."""
+    if claim.local_steps > 1:
+        return tuple(dict.fromkeys(_of_steps(asked, claim, records)))
+    return tuple(_of_one_step(asked, claim, num_claims, is_sparse=is_sparse))
+
+
+def is_by_body(claim: Claim, num_claims: int, *, is_sparse: bool) -> bool:
+    """Return whether it is the body that all lots of a claim are compared with: where that is, but for rounding, what they gave."""
+    return claim.local_steps == 1 and num_claims == 1 and not is_sparse
+
+
 def _of_one_step(asked: Asked, claim: Claim, num_claims: int, *, is_sparse: bool) -> list[bytes]:
     if asked.check == LOT:
         return []
-    if is_sparse or (num_claims > 1 if asked.check == WHOLE else asked.is_deep):
-        return [claim.vector]
-    return []
+    if asked.check == WHOLE:
+        return [] if is_by_body(claim, num_claims, is_sparse=is_sparse) else [claim.vector]
+    return [claim.vector] if is_sparse or asked.is_deep else []
 
 
 def _of_steps(asked: Asked, claim: Claim, records: Records) -> list[bytes]:
