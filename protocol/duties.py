@@ -7,13 +7,14 @@ itself, and the log takes no finding on anything else.
 
 from dataclasses import dataclass
 
-from protocol.audits import CHECKS, LOT, Trust
+from protocol.audits import CHECKS, LOT, WHOLE, Trust
 from protocol.errors import LedgerError
 from protocol.fields import MAX_ROUND, require
 from protocol.records import MAX_ENTRY_BYTES, Claim, SignedClaim
-from protocol.trust import lots_audited
+from protocol.trust import is_whole, lots_audited
 
 ASK = "audits"  # the log's method
+ANSWERED = (LOT, WHOLE)  # the checks that peers which audit answer: what the beacon asks, the cheap ones first
 MAX_DUTIES = 16
 MAX_ASK_BYTES = 64
 MAX_DUTIES_BYTES = 64 + MAX_DUTIES * (MAX_ENTRY_BYTES + 64)
@@ -37,7 +38,7 @@ class Duty:
     round: int  # whose table has it
     row: int
     check: str
-    lot: int  # its place under the claim's ``lots_root``
+    lot: int  # its place under the claim's ``lots_root``; of a whole claim 0
 
     def __post_init__(self) -> None:
         require(1 <= self.round <= MAX_ROUND and 0 <= self.row < 2**16, "round or row out of range")
@@ -46,7 +47,7 @@ class Duty:
 
 @dataclass(frozen=True, slots=True)
 class Duties:
-    """What waits, the oldest first."""
+    """What waits: single lots, then whole claims, of each the oldest first."""
 
     duties: tuple[Duty, ...]
 
@@ -70,7 +71,9 @@ def check_duty(duty: Duty, claim: Claim, trust: Trust, *, run: bytes, base: byte
     """
     if claim.run != run or claim.base != base or claim.round > duty.round:
         raise LedgerError("a question about a claim of another run, base or table")
-    if duty.check != LOT:
+    if duty.check not in ANSWERED:
         raise LedgerError("a question that this auditor does not answer")
-    if duty.lot not in lots_audited(trust, beacon, duty.claim.digest, claim.lots):
+    if duty.check == LOT and duty.lot not in lots_audited(trust, beacon, duty.claim.digest, claim.lots):
         raise LedgerError("a question about another lot than the beacon's")
+    if duty.check == WHOLE and (duty.lot or not is_whole(trust, beacon, duty.claim.digest)):
+        raise LedgerError("a question about all lots of a claim of which the beacon asks for some")

@@ -1,9 +1,9 @@
 """Peers that audit for the run: which of them are there, what each is asked, and what the operator leaves to them.
 
 Whose finding on a claim may count at all is its panel's, which the beacon says (``protocol.trust``); of these whoever asked the log for
-work lately is there. Two of them are asked about a lot, and where they agree that it holds, the operator looks at a part only: at which,
-nobody else can know before. What one of them accuses the operator looks at in any case; what the operator would accuse, they are asked
-about first, and cannot tell it from anything else.
+work lately is there. Two of them are asked about a lot, or about all lots of a claim, and where they agree that it holds, the operator
+looks at a part only: at which, nobody else can know before. Bodies the operator compares itself. What one of them accuses the operator
+looks at in any case; what the operator would accuse, they are asked about first, and cannot tell it from anything else.
 """
 
 import random
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from aggregator.audits.tables import Tables
 from aggregator.log.log import Log
 from protocol.audits import LOT
-from protocol.duties import ASK, MAX_ASK_BYTES, MAX_DUTIES, AskDuties, Duties, Duty
+from protocol.duties import ANSWERED, ASK, MAX_ASK_BYTES, MAX_DUTIES, AskDuties, Duties, Duty
 from protocol.encoding import pack, unpack
 from protocol.signing import PublicKey
 from protocol.standing import Due
@@ -22,7 +22,7 @@ from swarm.rpc import Endpoint
 THERE = 2  # rounds that somebody is counted on who asked for work
 WAIT = 3  # rounds that the operator leaves a question to them
 OWN_SHARE = 0.25  # of what is left to them, that the operator looks at all the same
-_ASKED = 2  # about a lot that nobody accuses: two say together that it holds
+_ASKED = 2  # about what nobody accuses: two say together that it holds
 
 
 class Volunteers:
@@ -58,7 +58,7 @@ class Volunteers:
         if self._round < round_:
             self._round, self._due = round_, self._log.ledger.standing.due()
             self._waiting = {}
-            for due in self._due:
+            for due in sorted(self._due, key=lambda due: due.question.check != LOT):  # what is cheap first, and of that the oldest
                 for key in set(due.panel).difference(vote.auditor for vote in due.votes):
                     self._waiting.setdefault(key, []).append(due)
             oldest = round_ - self._log.ledger.manifest.trust.kept_rounds
@@ -98,7 +98,7 @@ class Volunteers:
 
     def _of(self, due: Due) -> list[bytes]:
         """Return who of a question's panel is there and is asked, in the panel's order."""
-        if due.question.check != LOT:
+        if due.question.check not in ANSWERED:
             return []
         named = self._log.ledger.manifest.trust.auditors
         there = [key for key in due.panel if key in self._asked and key != self._own]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.audits import LOT, SUM, Trust
+from protocol.audits import LOT, SUM, WHOLE, Trust
 from protocol.duties import MAX_DUTIES, MAX_DUTIES_BYTES, Duties, Duty, check_duty
 from protocol.encoding import pack, unpack
 from protocol.errors import LedgerError
 from protocol.signing import sha256
-from protocol.trust import lots_audited
+from protocol.trust import Question, lots_audited, questions_due
 from tests.audited import TRUST, audited_ledger, work_of
 from tests.contributions import PEERS
 
@@ -35,6 +35,17 @@ def test_of_all_lots_only_the_beacons_are_looked_at(beacon: bytes, lot: int, aud
         refused(duty, trust, beacon, run=sha256(b"another run"))
         refused(duty, trust, beacon, base=sha256(b"another base"))
         refused(replace(duty, check=SUM, lot=0), trust, beacon)
+    else:
+        refused(duty, trust, beacon)
+
+
+@given(beacon=st.binary(min_size=32, max_size=32), whole_percent=st.integers(0, 100))
+def test_all_lots_of_a_claim_are_looked_at_where_the_beacon_asks_for_it(beacon: bytes, whole_percent: int) -> None:
+    trust, duty = replace(TRUST, whole_percent=whole_percent), Duty(CLAIM, 1, 0, WHOLE, 0)
+    if Question(CLAIM.digest, WHOLE, 0) in questions_due(trust, beacon, CLAIM.digest, 9, 100):
+        check_duty(duty, OPENED, trust, run=LEDGER.run, base=BASE, beacon=beacon)
+        refused(replace(duty, lot=1), trust, beacon)
+        refused(duty, trust, beacon, base=sha256(b"another base"))
     else:
         refused(duty, trust, beacon)
 

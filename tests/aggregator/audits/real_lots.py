@@ -1,6 +1,7 @@
 """A log with audits of real lots, and the process that computes them again here: for tests, in one process."""
 
 import asyncio
+import hashlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from aggregator.audits.auditor import Auditor
 from aggregator.audits.desk import Audits
@@ -61,6 +63,15 @@ def result_of(lot: Lot, state: State) -> LotResult:
     return _results[lot]
 
 
+def hidden(vector: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return another vector of the same projections: of two weights with the same signs one has more, and the other as much less."""
+    kinds = np.frombuffer(hashlib.shake_256(b"manta/projection/v1").digest(len(vector)), np.uint8)
+    (first, second, *_), false = np.flatnonzero(kinds == kinds[0]), vector.copy()
+    false[first] += np.linalg.norm(vector)
+    false[second] -= np.linalg.norm(vector)
+    return false
+
+
 def trained(ledger: Ledger, peer: Identity, state: State, *, seed: int | None = None, body: str = "honest") -> Work:
     """Train a lot of each of the next round's architectures; on another seed's images, or for a false body, if that is asked for."""
     manifest, plan, base = ledger.manifest, Plan.of(ledger.manifest), ledger.last_commit
@@ -75,7 +86,7 @@ def trained(ledger: Ledger, peer: Identity, state: State, *, seed: int | None = 
     results = [result_of(lot if seed is None else replace(lot, run_seed=seed), state) for lot in lots]
     records = Records(tuple(replace(one, loss=f"{r.loss:.6g}", projection=r.projection) for one, r in zip(blank, results, strict=True)), ())
     mean = torch.stack([result.gradient for result in results]).mean(0).numpy()
-    vector = mean if body == "honest" else np.roll(mean, 4096)
+    vector = {"honest": mean, "false": np.roll(mean, 4096), "hidden": hidden(mean)}[body]
     made = made_of(ledger, peer, vector, lots=(1, 1, 1, 1), lots_root=root([leaf_hash(pack(record)) for record in records.lots]))
     return Work(made, made.header.claims[0], records)
 

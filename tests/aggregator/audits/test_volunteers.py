@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from aggregator.audits.volunteers import WAIT
-from protocol.audits import DIFFERS, HOLDS, LOT, Finding, SignedFinding
+from protocol.audits import DIFFERS, HOLDS, LOT, SUM, WHOLE, Finding, SignedFinding
 from protocol.duties import ASK, MAX_DUTIES_BYTES, AskDuties, Duties, Duty
 from protocol.encoding import pack, unpack
 from protocol.evidence import evidence_of
 from protocol.records import entry_of
 from protocol.signing import Identity, PublicKey, peer_name
+from protocol.trust import Question
 from tests.aggregator import real_run
 from tests.aggregator.audits.real_lots import AUDITED, ONE, OTHER, THIRD, Scene, Work
 from tests.aggregator.real_run import OPERATOR
@@ -54,7 +55,8 @@ class Audited(Scene):
 
     def say(self, peer: Identity, work: Work, duty: Duty, outcome: str) -> SignedFinding:
         """Return a peer's finding, which may stand in the log."""
-        evidence, claim, run = (evidence_of(work.records, duty.lot),), duty.claim.digest, self.run.log.ledger.run
+        evidence = (evidence_of(work.records, duty.lot),) if duty.check == LOT else ()
+        claim, run = duty.claim.digest, self.run.log.ledger.run
         return SignedFinding.sign(
             Finding(run, peer.public_key, claim, duty.round, duty.row, duty.check, duty.lot, outcome, bytes(32), evidence), peer
         )
@@ -69,9 +71,10 @@ class Audited(Scene):
         self.audits.committed()
 
 
-def play(directory: Path, rng: random.Random, story: Callable[[Audited], Coroutine[Any, Any, None]]) -> None:
+def play(directory: Path, rng: random.Random, story: Callable[[Audited], Coroutine[Any, Any, None]], *, whole_percent: int = 0) -> None:
     """Have a story happen at a log that tells peers what to audit."""
-    scene = Audited(directory, AUDITED.model_copy(update={"trust": TRUST}), rng)
+    trust = TRUST.model_copy(update={"whole_percent": whole_percent})
+    scene = Audited(directory, AUDITED.model_copy(update={"trust": trust}), rng)
 
     async def at_work() -> None:
         await scene.audits.serve(scene.network.endpoint(PublicKey(OPERATOR.public_key)))
@@ -155,3 +158,51 @@ def test_an_operator_that_computed_wrongly_once_accuses_nobody(tmp_path: Path) -
         assert scene.said == []
 
     play(tmp_path, _Always(), story)
+
+
+def test_whole_claims_are_left_to_volunteers_behind_all_single_lots(tmp_path: Path) -> None:
+    async def story(scene: Audited) -> None:
+        work = await scene.work()
+        scene.go_on()
+        scene.go_on()  # two tables are asked about, and the newer one's lots come before the older one's whole claims
+        duties = await scene.ask(OTHER)
+        assert [duty.check for duty in duties] == sorted((duty.check for duty in duties), key=lambda check: check != LOT)
+        assert {duty.check for duty in duties} == {LOT, WHOLE}
+        await scene.ask(THIRD)
+        lot, whole = of(duties, ONE)
+        assert (lot.check, whole.check, whole.lot) == (LOT, WHOLE, 0)
+        findings = [scene.say(peer, work, duty, HOLDS) for peer in (OTHER, THIRD) for duty in (lot, whole)]
+        scene.go_on(*findings)
+        decided = scene.run.log.ledger.standing.decisions
+        assert decided[Question(work.claim.digest, WHOLE, 0)].outcome == HOLDS
+        assert of(await scene.ask(THIRD), ONE) == []
+        paid = [scene.run.log.ledger.standing.account(peer.public_key).pending for peer in (OTHER, THIRD)]
+        assert all(paid)
+        asked = scene.audits.rounds_asked
+        scene.go_on()
+        await scene.wait(lambda: scene.audits.rounds_asked > asked)
+        assert not scene.found(ONE)
+        assert scene.audits.totals.left >= 2
+
+    play(tmp_path, _Never(), story, whole_percent=100)
+
+
+def test_nobody_is_accused_of_a_whole_claim_before_others_looked(tmp_path: Path) -> None:
+    async def story(scene: Audited) -> None:
+        work = await scene.work(body="hidden")
+        scene.go_on()
+        await scene.wait(lambda: scene.audits._doubts)
+        duties = of(await scene.ask(OTHER), ONE)
+        assert duties == of(await scene.ask(THIRD), ONE)
+        whole = next(duty for duty in duties if duty.check == WHOLE)
+        await scene.wait(lambda: scene.found(ONE).get((LOT, HOLDS)))
+        assert scene.said == []
+        scene.go_on(scene.say(OTHER, work, whole, DIFFERS), scene.say(THIRD, work, whole, DIFFERS))
+        await scene.wait(lambda: (WHOLE, DIFFERS) in scene.found(ONE))
+        assert (SUM, DIFFERS) not in scene.found(ONE)
+        whole_ones = [found for found in scene.findings if found.check == WHOLE and found.claim == work.claim.digest]
+        scene.go_on(*(SignedFinding.sign(found, OPERATOR) for found in whole_ones))
+        guilty = scene.run.log.ledger.standing.guilty
+        assert {key: fault.reason for key, fault in guilty.items()} == {ONE.public_key: DIFFERS}
+
+    play(tmp_path, _Always(), story, whole_percent=100)
