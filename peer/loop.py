@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from automl.training.course import RunCourse
 from exact.coding import group_sizes
 from exact.vectors import vector_group_sizes
-from peer.audits.desk import Known
+from peer.audits.needs import Known
 from peer.cohort.cohort import Cohort
 from peer.cohort.company import Choice
 from peer.contact.heads import Heads
@@ -351,7 +351,13 @@ class PeerLoop:
     @property
     def known(self) -> Known:
         """What audits need of what this peer knows."""
-        return Known(lambda: self.machine.newest.round, self._commits.proven, self._states.of_lots)
+        machine, states = self.machine, self._states
+        return Known(lambda: machine.newest.round, self._commits.proven, states.of_lots, self.log.row, states.body)
+
+    @property
+    def num_weights(self) -> int:
+        """N, of the supernet."""
+        return self._crew.num_weights
 
     async def run(self) -> None:
         """Take part until the run is finished, or ``leave`` was called and what was trained has a ticket."""

@@ -61,7 +61,7 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True)
 class OwnRow:
-    """A row of a committed table, proven, and the contribution of it, which lists a claim of this node."""
+    """A row of a committed table, proven, and the contribution of it, which lists a claim of this node, or of whom was asked about."""
 
     row: Row
     contribution: Contribution
@@ -250,15 +250,15 @@ class LogClient:
         """
         await self.line.call("cosigned", pack(Cosigned(size, cosignature)), timeout_s=waits.CALL_S)
 
-    async def row(self, round: int) -> OwnRow | None:
-        """Return the row with this node's claim in the table of a committed round; None: the log says that the table has none.
+    async def row(self, round: int, key: bytes = b"") -> OwnRow | None:
+        """Return the row with the claim of ``key`` (empty: this node) in a committed round's table; None: the log says it has none.
 
         Raises:
             Unreachable: no answer.
             Refused: the log does not know that table any more, or not yet.
             RemoteFault: what it answers proves nothing.
         """
-        ask = AskRow(round, self._endpoint.key)
+        ask = AskRow(round, key or self._endpoint.key)
         answer = await self.line.call("row", pack(ask), timeout_s=waits.CALL_S)
         if not answer:
             return None
@@ -328,7 +328,7 @@ class LogClient:
         return Commitment(receipt, open_round_receipt(receipt, self.operators))
 
     def _checked(self, proof: ProvenRow, entry: Round) -> OwnRow:
-        """Return a row of the table of ``entry``; whether it has a claim of this node is seen by whoever knows its claims."""
+        """Return a row of the table of ``entry``; whether it has a claim of that key is seen by whoever knows its claims."""
         shown = proof.row
         shown.proof.check(entry)
         if shown.contribution.digest != shown.proof.row.contribution:

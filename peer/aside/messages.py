@@ -23,6 +23,7 @@ class Kind(IntEnum):
     CANNOT = 4  # from it: text; it will never do anything here, and ends
     TEACHER = 5  # to it: the parameters of what the weights' round learns from too, or nothing; there is no answer
     SETUP = 6  # to it, before all else: what it works for, where that is more than its arguments say
+    GO_ON = 7  # to it: after an answer that says that it is not over yet; there is no data
 
 
 def framed(kind: Kind, data: bytes) -> bytes:

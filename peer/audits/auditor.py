@@ -1,18 +1,21 @@
-"""The process that audits, seen from the peer: started, given weights and lots of others."""
+"""The process that audits, seen from the peer: started, given weights, lots and whole claims of others."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from torch import Tensor
 
 from peer.aside.aside import Aside
 from peer.aside.messages import Kind
-from peer.audits.messages import MAX_ANSWER_BYTES, Ask, Found
+from peer.audits.messages import MAX_ANSWER_BYTES, WORKING, Ask, Found
 from protocol.encoding import pack, unpack
 from protocol.manifest import SignedManifest
 
 NICENESS = 5  # findings are due within some rounds
 _PROGRAM = "peer.audits.process"
 _ANSWER_S = 1800.0  # for one lot, and four more where it is in doubt
+
+Rest = Callable[[float], Awaitable[None]]  # after so many seconds of the CPU
 
 
 class Auditor:
@@ -23,14 +26,14 @@ class Auditor:
         self._aside = aside
 
     @classmethod
-    async def start(cls, signed: SignedManifest, root: Path | None) -> "Auditor":
-        """Start a process for a run; see ``Aside.start``.
+    async def start(cls, signed: SignedManifest, fetched: Path, root: Path | None) -> "Auditor":
+        """Start a process for a run, which finds vectors of others in the folder ``fetched``; see ``Aside.start``.
 
         Raises:
             AsideLost: it is not to be had.
             UserError: the data are not here, or not the run's.
         """
-        arguments = [] if root is None else [str(root)]
+        arguments = [str(fetched), *([] if root is None else [str(root)])]
         return cls(await Aside.start(_PROGRAM, arguments, niceness=NICENESS, setup=pack(signed)))
 
     def load(self, weights: Tensor, teacher: Tensor | None) -> None:
@@ -38,15 +41,21 @@ class Auditor:
         self._aside.tell(Kind.TEACHER, b"" if teacher is None else teacher.numpy().tobytes())
         self._aside.tell(Kind.WEIGHTS, weights.numpy().tobytes())
 
-    async def answer(self, ask: Ask) -> Found:
-        """Return what comes of a lot.
+    async def answer(self, ask: Ask, rest: Rest) -> Found:
+        """Return what comes of a question; ``rest`` is awaited after each of several lots.
 
         Raises:
             AsideLost: it died, or took too long.
             UserError: it cannot: samples are missing here.
         """
         self._aside.tell(Kind.ASK, pack(ask))
-        return unpack(Found, await self._aside.said(Kind.ANSWER, _ANSWER_S, max_bytes=MAX_ANSWER_BYTES), max_bytes=MAX_ANSWER_BYTES)
+        while True:
+            said = await self._aside.said(Kind.ANSWER, _ANSWER_S, max_bytes=MAX_ANSWER_BYTES)
+            found = unpack(Found, said, max_bytes=MAX_ANSWER_BYTES)
+            if found.outcome != WORKING:
+                return found
+            await rest(found.cpu_ms / 1000)
+            self._aside.tell(Kind.GO_ON, b"")
 
     async def close(self) -> None:
         """Kill it; it is gone when this returns."""

@@ -1,41 +1,43 @@
-"""Audits others' lots for the run, in what the person's limits leave (docs/protocol.md, section 27).
+"""Audits others' lots for the run, and now and then whole claims, in what the person's limits leave (docs/protocol.md, section 27).
 
-After each commit it asks the log what waits for its answer, holds that to what it knows itself of the commits, gets the records and the
-weights, those before a later local step from whoever has them, and has a process of low priority compute the lot again. What it found is
-signed, and handed in until the log has it.
+After each commit it asks the log what waits for its answer, holds that to what it knows itself of the commits, gets what it takes
+(``peer.audits.needs``), and has a process of low priority compute it again. What it found is signed, and handed in until the log has it.
+
+What is cheap comes first: a whole claim is taken up when no single lot waits. What would not be over, or is not, while findings on its
+table are taken, is left: nobody is accused of that, and the log's operator looks at it itself.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from peer.aside.aside import AsideLost
 from peer.aside.turns import Turns
-from peer.audits.messages import Ask, Found
+from peer.audits.auditor import Rest
+from peer.audits.messages import MISSED, Ask, Found
+from peer.audits.needs import Base, Known, Needs, Question
 from peer.status import StatusBoard
-from protocol.audits import DIFFERS, HOLDS, Finding, SignedFinding
-from protocol.duties import ASK, MAX_DUTIES_BYTES, AskDuties, Duties, Duty, check_duty
+from protocol.audits import DIFFERS, LOT, WHOLE, Finding, SignedFinding
+from protocol.duties import ASK, MAX_DUTIES_BYTES, AskDuties, Duties, Duty
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, UserError, Weather
-from protocol.evidence import Records, evidence_of, records_of
+from protocol.errors import EncodingError, MantaError, UserError
+from protocol.evidence import evidence_of
 from protocol.manifest import Manifest
-from protocol.receipts import ProvenRound
-from protocol.records import Claim, SignedClaim, entry_of
-from protocol.signing import Identity, PublicKey, peer_name
+from protocol.records import Claim, entry_of
+from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.operator_line import OperatorLine
-from swarm.records import fetch_records
-from swarm.rpc import Endpoint, Refused
+from swarm.rpc import Endpoint
 from swarm.tasks import within
-from swarm.vectors import VectorsFolder, fetch_vector
+from swarm.vectors import VectorsFolder
 
 AGAIN_S = 10.0  # until the log is asked again: others may have been asked about something since
 _DEATHS = 3  # in a row, until nothing is audited any more
+
+Which = tuple[bytes, str, int]  # a question: claim, check and lot
 
 logger = logging.getLogger("manta.audits")
 
@@ -46,20 +48,11 @@ class Audits(Protocol):
     def load(self, weights: Tensor, teacher: Tensor | None) -> None:
         """Compute on these from now on."""
 
-    async def answer(self, ask: Ask) -> Found:
-        """Return what comes of a lot."""
+    async def answer(self, ask: Ask, rest: Rest) -> Found:
+        """Return what comes of a question; ``rest`` after each of several lots."""
 
     async def close(self) -> None:
         """End it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What this peer knows of the run by itself."""
-
-    round: Callable[[], int]  # the newest commit
-    commit: Callable[[int], ProvenRound | None]  # one of the newest, by its round
-    weights: Callable[[bytes], Awaitable[tuple[Tensor, Tensor | None]]]  # of a committed state, and of its teacher
 
 
 class AuditDesk:
@@ -76,11 +69,12 @@ class AuditDesk:
         start: Callable[[], Awaitable[Audits]],
         board: StatusBoard,
         fetched: VectorsFolder,
+        num_weights: int,
     ) -> None:
         """Audit nothing yet.
 
         Args:
-            endpoint: asks whoever made a claim for its records.
+            endpoint: asks whoever made a claim for what it has to show.
             line: to the log.
             identity: signs what is found.
             manifest: the run's.
@@ -89,20 +83,24 @@ class AuditDesk:
             start: starts what computes.
             board: shows what was done.
             fetched: for vectors of others, as long as they are needed.
+            num_weights: N.
         """
-        self._fetched = fetched
-        self._endpoint = endpoint
         self._line = line
         self._identity = identity
-        self._manifest = manifest
         self._run = run
         self._known = known
         self._start = start
         self._board = board
+        self._kept_rounds = manifest.trust.kept_rounds
+        self._needs = Needs(endpoint, line, manifest, run, known, fetched, num_weights)
         self._turns = Turns()
         self._auditor: Audits | None = None
         self._loaded: tuple[bytes, bytes] | None = None  # digests of the state that it has, and of the weights before a later step, if any
-        self._found: dict[tuple[bytes, int], SignedFinding] = {}  # by claim and lot: until the log asks no more
+        self._found: dict[Which, SignedFinding] = {}  # until the log asks no more
+        self._tried: dict[Which, int] = {}  # whole claims that came to nothing, with the newest round then: not twice in one
+        self._left: dict[Which, int] = {}  # whole claims that take too long, with the round of their table
+        self._cpu_s, self._lots = 0.0, 0  # that lots took so far, and how many there were
+        self._began_s = 0.0  # of what is being computed, by the loop's clock
         self._deaths = 0
 
     def limit(self, share: int, duty: int) -> None:
@@ -131,80 +129,97 @@ class AuditDesk:
                     await self._turns.changed.wait()
                     continue
                 round_ = self._known.round()
-                await self._do_all(await self._duties())
-                if self._known.round() == round_:  # else a round was committed while it worked: who asks in each of them is counted on
+                took_long = await self._do_all(await self._duties())
+                # Else a round was committed while it worked: who asks in each of them is counted on.
+                if self._known.round() == round_ and not took_long:
                     await within(self._turns.changed, AGAIN_S)
         finally:
             await self._release()
 
     async def _duties(self) -> tuple[Duty, ...]:
-        """Return what waits, as the log says; nothing, where it cannot be asked."""
+        """Return what waits, as the log says, what is cheap first; nothing, where the log cannot be asked."""
         try:
             asked = pack(AskDuties(self._known.round()))
             answer = await self._line.call(ASK, asked, timeout_s=waits.CALL_S, large_answer=True)
             duties = unpack(Duties, answer, max_bytes=MAX_DUTIES_BYTES).duties
-        except (Weather, RemoteFault) as error:
+            await self._needs.drop_all_but({bytes(duty.claim.digest) for duty in duties if duty.check == WHOLE})
+        except MantaError as error:
             logger.info("not told what to audit reason=%s", error)
             return ()
-        waiting = {(bytes(duty.claim.digest), duty.lot) for duty in duties}
+        waiting, newest = set(map(_which, duties)), self._known.round()
         self._found = {which: found for which, found in self._found.items() if which in waiting}
-        return duties
+        self._tried = {which: tried for which, tried in self._tried.items() if tried == newest}
+        self._left = {which: table for which, table in self._left.items() if not self._is_late(table)}
+        return tuple(sorted(duties, key=lambda duty: duty.check != LOT))
 
-    async def _do_all(self, duties: tuple[Duty, ...]) -> None:
+    async def _do_all(self, duties: tuple[Duty, ...]) -> bool:
+        """Do what waits, at most one whole claim of it; return whether that was done: meanwhile there may be something cheaper."""
         for duty in duties:
+            which = _which(duty)
+            if which in self._left or which in self._tried or self._is_late(duty.round):
+                continue
             if not self._turns.may_work:
-                return
-            which = bytes(duty.claim.digest), duty.lot
+                return False
+            is_new = which not in self._found
             try:
-                if which not in self._found:
-                    signed = await self._audited(duty)
-                    if signed is None:
-                        return
-                    self._found[which] = signed
-                    self._count(signed)
-                await self._line.call("extra", entry_of(self._found[which]), timeout_s=waits.CALL_S)
+                await self._do(duty, which)
             except AsideLost as error:
                 logger.warning("nothing audited reason=%s", error)
-                await self._release()
-                self._deaths += 1
-                if self._deaths >= _DEATHS:
-                    self._board.say("audits no more: what computes has ended again and again")
-                return
+                await self._ended(duty)
+                return False
             except UserError as error:
                 self._board.say(f"audits no more: {error}")
                 self._deaths = _DEATHS
-                return
+                return False
             except MantaError as error:  # it is told again what waits
                 logger.info("not audited, or not handed in reason=%s", error)
+                if duty.check == WHOLE and which not in self._found:
+                    self._tried[which] = self._known.round()
+            if duty.check == WHOLE and is_new and which in self._found:
+                return True
+        return False
+
+    async def _do(self, duty: Duty, which: Which) -> None:
+        """Answer a question, and hand the finding in; raises as ``_audited``, or where the log does not take it."""
+        if which not in self._found:
+            signed = await self._audited(duty)
+            if signed is None:
+                return
+            self._found[which] = signed
+            self._count(signed)
+        await self._line.call("extra", entry_of(self._found[which]), timeout_s=waits.CALL_S)
+
+    async def _ended(self, duty: Duty) -> None:
+        """What computes has ended at a question."""
+        await self._release()
+        self._leave(duty)
+        self._deaths += 1
+        if self._deaths >= _DEATHS:
+            self._board.say("audits no more: what computes has ended again and again")
 
     async def _audited(self, duty: Duty) -> SignedFinding | None:
-        """Return what is found of a claim; None: nothing is to be computed any more.
+        """Return what is found of a claim; None: nothing is to be computed any more, or not this.
 
         Raises:
-            Unreachable: its records, or its weights, are not to be had now.
+            Unreachable: what it takes is not to be had now.
             RemoteFault: the log, or its key, says what cannot be.
             AsideLost, UserError: what computes has ended.
         """
         claim = duty.claim.open()
-        state = self._checked(duty, claim)
-        records = await self._records(duty.claim, claim)
-        before = _weights_before(records, duty.lot)
-        if (state, before) != self._loaded:
-            weights, teacher = await self._known.weights(state)
-            if before:
-                weights = await self._vector(duty.claim, claim, before, weights.numel())
-            if self._auditor is None:
-                self._auditor = await self._start()
-            self._auditor.load(weights, teacher)
-            self._loaded = state, before
-        assert self._auditor is not None
-        began_s = asyncio.get_running_loop().time()
-        working = await self._turns.work(self._auditor.answer(Ask(duty.claim, records.lots, duty.lot)))
+        base = self._needs.base_of(duty, claim)
+        if duty.check == WHOLE and self._is_too_long(duty, claim):
+            self._leave(duty)
+            return None
+        working = await self._turns.work(self._computed(duty, claim, base), lambda: not self._is_late(duty.round))
         if working.cancelled():
             await self._release()
+            if self._is_late(duty.round):
+                self._leave(duty)
             return None
-        found = working.result()
-        self._deaths = 0
+        question, found = working.result()
+        await self._rest(found.cpu_ms / 1000, lots=int(duty.check == LOT))  # of a whole claim they are counted one by one
+        if found.outcome == MISSED:
+            raise EncodingError(found.reason)
         finding = Finding(
             run=self._run,
             auditor=self._identity.public_key,
@@ -213,69 +228,66 @@ class AuditDesk:
             row=duty.row,
             check=duty.check,
             lot=duty.lot,
-            outcome=HOLDS if found.holds else DIFFERS,
+            outcome=found.outcome,
             projection=found.projection,
-            evidence=(evidence_of(records, duty.lot),),
+            evidence=(evidence_of(question.records, duty.lot),) if duty.check == LOT else (),
         )
-        if not found.holds:
-            self._board.say(f"audit: a claim of {peer_name(claim.key)} in round {duty.round} differs ({found.reason})")
-        await self._turns.rest(began_s, found.cpu_ms / 1000)
+        if found.outcome == DIFFERS:
+            what = "a claim" if duty.check == LOT else "a whole claim"
+            self._board.say(f"audit: {what} of {peer_name(claim.key)} in round {duty.round} differs ({found.reason})")
         return SignedFinding.sign(finding, self._identity)
 
-    def _checked(self, duty: Duty, claim: Claim) -> bytes:
-        """Return the digest of the state that a claim's lots were trained on, by what this peer knows itself.
+    async def _computed(self, duty: Duty, claim: Claim, base: Base) -> tuple[Question, Found]:
+        """Get what it takes, and compute it."""
+        question = await self._needs.question(duty, claim, base)
+        loaded = question.state, question.before
+        if loaded != self._loaded:
+            weights, teacher = await self._known.weights(question.state)
+            if question.before:
+                weights = await self._needs.weights_before(duty.claim, claim, question.before)
+            if self._auditor is None:
+                self._auditor = await self._start()
+            self._auditor.load(weights, teacher)
+            self._loaded = loaded
+        assert self._auditor is not None
+        self._began_s = asyncio.get_running_loop().time()
+        found = await self._auditor.answer(question.ask, self._rest)
+        self._deaths = 0
+        return question, found
 
-        Raises:
-            RemoteFault: it is no question that the beacon asks.
-        """
-        after = self._known.commit(duty.round + 1)
-        base, state = self._run, self._manifest.initial_state
-        if claim.round > 1:
-            before = self._known.commit(claim.round - 1)
-            if before is None:
-                raise EncodingError("a question about a base that is not known here")
-            base, state = before.commit, before.round.state
-        if after is None:
-            raise EncodingError("a question whose beacon is not known here")
-        check_duty(duty, claim, self._manifest.trust, run=self._run, base=base, beacon=after.commit)
-        return state
+    async def _rest(self, cpu_s: float, lots: int = 1) -> None:
+        """So many lots took so long: rest until the share is kept."""
+        self._cpu_s += cpu_s
+        self._lots += lots
+        await self._turns.rest(self._began_s, cpu_s)
+        self._began_s = asyncio.get_running_loop().time()
 
-    async def _records(self, signed: SignedClaim, claim: Claim) -> Records:
-        """Return a claim's records, got from the log or from whoever made it."""
-        try:
-            return records_of(await fetch_records(self._endpoint, self._line.operator, signed), claim)
-        except (Weather, Refused) as error:
-            logger.info("no records at the log reason=%s", error)
-        return records_of(await fetch_records(self._endpoint, PublicKey(claim.key), signed), claim)
+    def _is_late(self, table: int) -> bool:
+        """Return whether findings on the table of a round are taken no more."""
+        return self._known.round() - table > self._kept_rounds
 
-    async def _vector(self, signed: SignedClaim, claim: Claim, digest: bytes, num_values: int) -> Tensor:
-        """Return a vector of a claim, got from whoever made it, from its founder, or from the log.
+    def _is_too_long(self, duty: Duty, claim: Claim) -> bool:
+        """Return whether all lots of a claim would take longer than findings are taken, as fast as lots were here so far."""
+        newest = self._known.commit(self._known.round())
+        if newest is None or not self._lots:
+            return False
+        left_s = (duty.round + self._kept_rounds - newest.round.round) * newest.round.open_ms / 1000
+        return claim.lots * self._cpu_s / self._lots / self._turns.share > left_s
 
-        Raises:
-            Unreachable, RemoteFault: none of them hands it out.
-            StorageError: the disk refuses.
-        """
-        *others, last = dict.fromkeys((PublicKey(claim.key), PublicKey(claim.founder), self._line.operator))
-        try:
-            for key in others:
-                try:
-                    return await self._vector_of(key, signed, digest, num_values)
-                except (Weather, RemoteFault) as error:
-                    logger.info("no vector from peer=%s reason=%s", peer_name(key)[-8:], error)
-            return await self._vector_of(last, signed, digest, num_values)
-        finally:
-            await asyncio.to_thread(self._fetched.keep_only, signed.digest, ())
-
-    async def _vector_of(self, key: PublicKey, signed: SignedClaim, digest: bytes, num_values: int) -> Tensor:
-        await fetch_vector(self._endpoint, key, signed, digest, num_values, self._fetched)
-        values = await asyncio.to_thread(self._fetched.read, signed.digest, digest)
-        if values is None:
-            raise EncodingError("a vector that is gone from this disk")
-        return torch.from_numpy(values)
+    def _leave(self, duty: Duty) -> None:
+        """Try a whole claim no more: it would not be over in time, or what computes has ended at it."""
+        if duty.check == WHOLE:
+            self._left[_which(duty)] = duty.round
+            self._board.update(audits_missed=self._board.status.audits_missed + 1)
+            logger.info("a whole claim is left round=%d", duty.round)
 
     def _count(self, signed: SignedFinding) -> None:
-        status = self._board.status
-        self._board.update(audits=status.audits + 1, audits_against=status.audits_against + (signed.open().outcome == DIFFERS))
+        status, finding = self._board.status, signed.open()
+        self._board.update(
+            audits=status.audits + (finding.check == LOT),
+            whole_audits=status.whole_audits + (finding.check == WHOLE),
+            audits_against=status.audits_against + (finding.outcome == DIFFERS),
+        )
 
     async def _release(self) -> None:
         auditor, self._auditor, self._loaded = self._auditor, None, None
@@ -283,7 +295,5 @@ class AuditDesk:
             await auditor.close()
 
 
-def _weights_before(records: Records, lot: int) -> bytes:
-    """Return the digest of the weights that a lot was trained on, where these are not the base's; else nothing."""
-    step = records.lots[lot].step
-    return records.steps[step].state if 0 < step < len(records.steps) else b""  # another step is none, and refused where it is computed
+def _which(duty: Duty) -> Which:
+    return bytes(duty.claim.digest), duty.check, duty.lot

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 from peer.audits.auditor import Auditor
 from peer.audits.desk import AuditDesk
+from peer.audits.needs import most_bytes
 from peer.config import PeerConfig
 from peer.limits.limits import Limits
 from peer.loop import PeerLoop
@@ -16,8 +17,6 @@ from protocol.audits import MAX_KEPT_ROUNDS
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity
 from swarm.vectors import VectorsFolder
-
-_MAX_FETCHED_BYTES = 1 << 36  # one vector at a time
 
 
 def desk_of_audits(
@@ -42,12 +41,13 @@ def desk_of_audits(
 
     async def start() -> Auditor:
         board.say(f"computes lots of others again for the run, for {board.status.limits.get('audit', '0%')} of the time at most")
-        return await Auditor.start(signed, held.root)
+        return await Auditor.start(signed, folder, held.root)
 
-    fetched = VectorsFolder(PeerStore(config.dir).fetched_path(signed.run), kept_rounds=MAX_KEPT_ROUNDS, max_bytes=_MAX_FETCHED_BYTES)
+    folder, most = PeerStore(config.dir).fetched_path(signed.run), most_bytes(manifest, loop.num_weights)
+    fetched = VectorsFolder(folder, kept_rounds=MAX_KEPT_ROUNDS, max_bytes=most)
     for claim in fetched.claims:  # of an earlier life
         fetched.keep_only(claim, ())
-    desk = AuditDesk(loop.node, loop.log.line, identity, manifest, signed.run, loop.known, start, board, fetched)
+    desk = AuditDesk(loop.node, loop.log.line, identity, manifest, signed.run, loop.known, start, board, fetched, loop.num_weights)
     loop.on_commit = desk.committed
     return desk
 

@@ -78,7 +78,9 @@ class _Shown(BaseModel):
     delta: float | None = None
     measured_for_others: int = 0
     audits: int = 0
+    whole_audits: int = 0
     audits_against: int = 0
+    audits_missed: int = 0
     leases_at: str = ""
     gateway: str | None = None  # of a light contributor: where it leases; empty: none has answered yet
     taken: int = 0
@@ -128,8 +130,8 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"size {shown.size}"
     if shown.measured_for_others:
         yield f"measured {shown.measured_for_others} networks for others"
-    if shown.audits:
-        yield f"audited {shown.audits} lots of others; {shown.audits_against} were not what their claims say"
+    if shown.audits or shown.whole_audits or shown.audits_missed:
+        yield _line_of_audits(shown)
     if shown.leases_at:
         yield f"leases lots to light contributors at {shown.leases_at}"
     if shown.near:
@@ -195,6 +197,12 @@ def is_running(directory: Path) -> bool:
         return _is_running(_shown(directory).pid)
     except UserError:
         return False
+
+
+def _line_of_audits(shown: _Shown) -> str:
+    whole = f" and {shown.whole_audits} whole claims" if shown.whole_audits else ""
+    missed = f"; {shown.audits_missed} whole claims were left, for want of time" if shown.audits_missed else ""
+    return f"audited {shown.audits} lots{whole} of others; {shown.audits_against} were not what their claims say{missed}"
 
 
 def _is_running(pid: int) -> bool:

@@ -57,7 +57,8 @@ class Picture(BaseModel):
     sent_bytes: int = 0
     received_bytes: int = 0
     workers: int = 0
-    audits: int = 0  # lots of others that were computed again, and of these those that are not what their claims say
+    audits: int = 0  # lots of others that were computed again, claims of which all lots were, and of these those that do not hold
+    whole_audits: int = 0
     audits_against: int = 0
     finished: bool = False
     paused: bool = False

@@ -200,10 +200,12 @@ def machine_rows(picture: Picture, machine: Machine) -> Rows:
 
 
 def _audits(picture: Picture) -> Rows:
-    """Return how many lots of others were computed again, and how many of them did not hold; nothing, where none were."""
-    if not picture.audits:
+    """Return how many lots, and whole claims, of others were computed again, and how many did not hold; nothing, where none were."""
+    if not picture.audits and not picture.whole_audits:
         return []
-    return [("audits", f"{picture.audits:,} lots, {picture.audits_against:,} differ", f"{picture.audits:,} lots", count(picture.audits))]
+    lots = f"{picture.audits:,} lots"
+    every = f"{lots}, {picture.whole_audits:,} whole claims" if picture.whole_audits else lots
+    return [("audits", f"{every}, {picture.audits_against:,} differ", lots, count(picture.audits))]
 
 
 def _power(machine: Machine) -> str:

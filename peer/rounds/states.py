@@ -203,6 +203,15 @@ class States:
             return state.parameters, self._teacher[1]
         return state.parameters, state_from_pieces((await self._state(teacher)).pieces, self._num_weights).parameters
 
+    async def body(self, root: bytes) -> bytes:
+        """Return a body of a committed table by its root; it is handed out from then on.
+
+        Raises:
+            Unreachable: nobody gives it any more.
+        """
+        sizes = group_sizes(self._manifest.exchange.codec, self._num_weights)
+        return (await self._spread.blob(root, sizes, "body", may_be_old=True)).join()
+
     def _adopt(self, state: State, blob: Blob) -> None:
         """Make ``state``, that of a commit, the state: one assignment."""
         self._held = state

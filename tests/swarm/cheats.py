@@ -24,13 +24,14 @@ import numpy as np
 import torch
 
 from automl.training.lots import Lot, LotResult, Worker, project
-from peer.audits.auditor import Auditor
+from peer.audits.auditor import Auditor, Rest
 from peer.audits.messages import Ask, Found
 from peer.cohort.founder import FounderSeat
 from peer.cohort.seat import Seat
 from peer.rounds import handing
 from peer.training import workbench
 from peer.training.shift import Task
+from protocol.audits import DIFFERS, HOLDS
 
 KINDS = ("noise", "images", "copied", "four", "half", "tenth", "again", "poison", "step", "dearest", "picks", "yes", "accuse")
 LIARS = ("yes", "accuse")  # those that need --audit
@@ -99,8 +100,9 @@ class _Liar:
     def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         pass
 
-    async def answer(self, ask: Ask) -> Found:
-        return Found(int(self._holds), ask.lots[ask.place].projection, "" if self._holds else "it says so", 1)
+    async def answer(self, ask: Ask, _rest: Rest) -> Found:
+        reason = "" if self._holds else "it says so"
+        return Found(HOLDS if self._holds else DIFFERS, ask.lots[ask.place].projection, reason, 1)
 
     async def close(self) -> None:
         pass

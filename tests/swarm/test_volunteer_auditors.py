@@ -6,9 +6,10 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.sections import TrustSection
-from protocol.audits import DIFFERS
+from protocol.audits import DIFFERS, WHOLE
 from protocol.ledger import Ledger
 from protocol.standing import OUTVOTED
+from protocol.trust import Question
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
@@ -17,7 +18,7 @@ HONEST, AUDITS = ("one", "two"), ("--audit", "100%")
 
 
 def test_volunteers_audit_and_those_who_do_not_look_are_found_out(tmp_path: Path) -> None:
-    trust = TrustSection(mode="audited", proven_samples=64, whole_percent=0)
+    trust = TrustSection(mode="audited", proven_samples=64, whole_percent=100)
     config = small_run(rounds=10_000, first_open_s=2, max_open_s=4).model_copy(update={"trust": trust})
     with Programs(tmp_path, config) as programs:
         programs.start_aggregator()
@@ -27,6 +28,7 @@ def test_volunteers_audit_and_those_who_do_not_look_are_found_out(tmp_path: Path
         programs.expect_end("accuser")
         programs.wait_until(lambda: programs.status("accuser").get("audits_against", 0) > 0, "one of them accuses")
         programs.wait_until(lambda: programs.status("one").get("audits", 0) > 0, "another one looks")
+        programs.wait_until(lambda: programs.status("one").get("whole_audits", 0) > 0, "it looks at all lots of a claim, too")
         programs.start_cheat("yes", "yes", *AUDITS)
         programs.expect_end("yes")
         programs.wait_until(lambda: programs.status("yes").get("audits", 0) > 0, "a third one says yes")
@@ -42,8 +44,15 @@ def test_volunteers_audit_and_those_who_do_not_look_are_found_out(tmp_path: Path
         for name in (*HONEST, "aggregator"):
             programs.interrupt(name)
             programs.wait_for_end(name)
-    last: list[Ledger] = []
-    verify_directory(tmp_path / "aggregator", on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
+    last, whole = list[Ledger](), set[Question]()  # what the honest auditor found of whole claims
+
+    def read(ledger: Ledger) -> None:
+        last[:] = [ledger]
+        votes = ledger.standing.votes.items()
+        whole.update(question for question, said in votes if any(vote.auditor == key["one"] for vote in said) and question.check == WHOLE)
+
+    verify_directory(tmp_path / "aggregator", on_round=read)
+    assert whole
     standing = last[0].standing
     found = {key: fault.reason for key, fault in standing.guilty.items()}
     assert found == {key["accuser"]: OUTVOTED, key["yes"]: OUTVOTED, key["noise"]: DIFFERS}

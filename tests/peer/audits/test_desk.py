@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from peer.aside.aside import AsideLost
-from peer.audits.desk import AGAIN_S, AuditDesk, Known
+from peer.audits.auditor import Rest
+from peer.audits.desk import AGAIN_S, AuditDesk
 from peer.audits.messages import Ask, Found
+from peer.audits.needs import Known
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
 from peer.voice import Voice
-from protocol.audits import DIFFERS, HOLDS, LOT, Finding, SignedFinding
+from protocol.audits import DIFFERS, HOLDS, LOT, WHOLE, Finding, SignedFinding
 from protocol.duties import ASK, Duties, Duty
 from protocol.encoding import pack, unpack
 from protocol.evidence import ASK as RECORDS
@@ -23,20 +25,24 @@ from protocol.evidence import Records, pages
 from protocol.notes import TreeHead
 from protocol.operators import Operators
 from protocol.receipts import ProvenRound
-from protocol.records import LotRecord, open_entry
+from protocol.records import LotRecord, Receipt, open_entry
 from protocol.signing import Digest, Identity, PublicKey, sha256
+from protocol.table import RowProof
 from protocol.trust import lots_audited
 from protocol.vectors import ASK as VECTORS
 from protocol.vectors import MAX_ASK_BYTES, AskVector
+from swarm.log_client import OwnRow
 from swarm.memory import MemoryNetwork
+from swarm.messages import ProvenRow, ShownRow
 from swarm.operator_line import OperatorLine
 from swarm.vectors import VectorsFolder
-from tests.audited import LOTS, OPERATOR, audited_ledger, claimed_of, go_on, records_of, steps_of, work_of
+from tests.audited import LOTS, OPERATOR, audited_ledger, claimed_of, go_on, records_of, steps_of, work_of, works_of
 from tests.contributions import PEERS
 from tests.swarm.virtual_time import run_virtual
 
 A, B = PEERS[:2]
 WEIGHTS = torch.zeros(4)
+BODY = b"the body"
 
 
 class Auditor:
@@ -49,11 +55,14 @@ class Auditor:
     def load(self, weights: torch.Tensor, teacher: torch.Tensor | None) -> None:
         self._scene.loaded.append(weights)
 
-    async def answer(self, ask: Ask) -> Found:
+    async def answer(self, ask: Ask, rest: Rest) -> Found:
         self._scene.asked.append(ask)
+        for _ in ask.lots if ask.check == WHOLE else ():
+            await asyncio.sleep(1.0)
+            await rest(1.0)
         await asyncio.sleep(1.0)
         self._scene.fail()
-        return Found(int(self._scene.holds), b"p" * 32, "", 1000)
+        return Found(HOLDS if self._scene.holds else DIFFERS, b"p" * 32, "", 1000)
 
     async def close(self) -> None:
         self.is_closed = True
@@ -62,10 +71,12 @@ class Auditor:
 class Scene:
     """A log in memory, in which A has a claim that B is asked about, and B's desk."""
 
-    def __init__(self, directory: Path, steps: int = 1) -> None:
-        self.ledger = audited_ledger(proven=(B.public_key,), local_steps=steps, audit_lots=1 if steps == 1 else LOTS)
+    def __init__(self, directory: Path, steps: int = 1, whole_percent: int = 0) -> None:
+        audit_lots = 1 if steps == 1 else LOTS
+        self.ledger = audited_ledger(proven=(B.public_key,), local_steps=steps, audit_lots=audit_lots, whole_percent=whole_percent)
         self.network = MemoryNetwork()
         self.claim = work_of(self.ledger, A)
+        (self.header,) = works_of(self.ledger, [A])
         self.commits: dict[int, ProvenRound] = {}
         for _ in range(2):
             go_on(self.ledger, [A])
@@ -77,6 +88,7 @@ class Scene:
         beacon = self.commits[2].commit
         (*_, lot) = lots_audited(self.ledger.manifest.trust, beacon, claimed.digest, claimed.lots)
         self.duty = Duty(self.claim, claimed.round, claimed.row, LOT, lot)
+        self.whole = replace(self.duty, check=WHOLE, lot=0)
         self.duties: tuple[Duty, ...] = (self.duty,)
         self.records = tuple(unpack(LotRecord, record, max_bytes=1024) for record in records_of(A.public_key, steps=steps))
         self.steps = steps_of(steps)
@@ -91,7 +103,7 @@ class Scene:
         status = PeerStatus("12D", "k", "r", "n", "c", "cpu", 9)
         self.voice = Voice()
         self.board = StatusBoard(PeerStore(directory), status, self.voice)
-        known = Known(lambda: self.ledger.round, self.commits.get, self._weights)
+        known = Known(lambda: self.ledger.round, self.commits.get, self._weights, self._row, self._body)
         endpoint = self.network.endpoint(PublicKey(B.public_key))
         self.desk = AuditDesk(
             endpoint,
@@ -103,6 +115,7 @@ class Scene:
             self._start,
             self.board,
             VectorsFolder(directory / "fetched", kept_rounds=100, max_bytes=1 << 20),
+            len(WEIGHTS),
         )
         self.desk.limit(100, 100)
         self.states: list[bytes] = []
@@ -111,13 +124,25 @@ class Scene:
         self.states.append(digest)
         return WEIGHTS, None
 
+    async def _row(self, round_: int, key: bytes) -> OwnRow:
+        assert (round_, key) == (self.duty.round, A.public_key)
+        table = self.ledger.table_at(round_)
+        assert table is not None
+        row = table[0].row
+        shown = ShownRow(RowProof(row, 0, ()), self.header.contribution)
+        return OwnRow(row, self.header.contribution.open(), ProvenRow(Receipt(b"", 0, (), b""), shown))
+
+    async def _body(self, root: bytes) -> bytes:
+        assert root == self.header.contribution.open().body
+        return BODY
+
     async def _start(self) -> Auditor:
         self.auditors.append(Auditor(self))
         return self.auditors[-1]
 
     async def _on_ask(self, _caller: PublicKey, _request: bytes) -> bytes:
-        done = {(finding.claim, finding.lot) for finding in self.extras}
-        return pack(Duties(tuple(duty for duty in self.duties if (duty.claim.digest, duty.lot) not in done)))
+        done = {(finding.claim, finding.check, finding.lot) for finding in self.extras}
+        return pack(Duties(tuple(duty for duty in self.duties if (duty.claim.digest, duty.check, duty.lot) not in done)))
 
     async def _on_extra(self, _caller: PublicKey, request: bytes) -> bytes:
         signed = open_entry(request)
@@ -221,6 +246,86 @@ def test_it_audits_nothing_that_the_beacon_does_not_ask(scene: Scene) -> None:
         replace(scene.duty, claim=other),
     )
     scene.play(lambda: False)
+    assert scene.asked == scene.extras == []
+
+
+@pytest.mark.parametrize("holds", [True, False])
+def test_of_a_whole_claim_it_gets_the_body_and_says_what_it_found(tmp_path: Path, holds: bool) -> None:
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties, scene.holds = (scene.whole,), holds
+    scene.play(lambda: scene.extras)
+    (found,), (ask,) = scene.extras, scene.asked
+    assert (found.check, found.lot, found.outcome, found.evidence) == (WHOLE, 0, HOLDS if holds else DIFFERS, ())
+    assert (ask.check, ask.lots, ask.is_alone, ask.body) == (WHOLE, scene.records, 1, BODY)
+    assert ask.floor == scene.ledger.floor_at(0)
+    status = scene.board.status
+    assert (status.audits, status.whole_audits, status.audits_against, status.audits_missed) == (0, 1, int(not holds), 0)
+
+
+def test_single_lots_come_before_a_whole_claim(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties = (scene.whole, scene.duty)
+    scene.play(lambda: len(scene.extras) == 2)
+    assert [ask.check for ask in scene.asked] == [finding.check for finding in scene.extras] == [LOT, WHOLE]
+
+
+def test_it_rests_after_each_lot_of_a_whole_claim(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties, began_s = (scene.whole,), [0.0]
+    scene.desk.limit(10, 100)
+    ended_s: list[float] = []
+    scene.play(lambda: scene.extras and (ended_s.append(asyncio.get_running_loop().time()) or True), virtual_s=1000.0)
+    assert ended_s[0] - began_s[0] >= 10 * (LOTS + 1)
+
+
+def test_what_would_not_be_over_in_time_is_left_and_nobody_is_accused(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties = (scene.duty, scene.whole)
+    scene.desk.limit(1, 100)  # a second in a hundred, and three lots: longer than three rounds
+    newest = scene.ledger.newest
+    assert newest is not None
+    assert scene.ledger.manifest.trust.kept_rounds * newest.open_ms / 1000 < 100 * LOTS
+    scene.play(lambda: False, virtual_s=1000.0)
+    assert [ask.check for ask in scene.asked] == [finding.check for finding in scene.extras] == [LOT]
+    assert scene.board.status.audits_missed == 1
+
+
+def test_a_whole_claim_that_is_not_over_in_time_is_broken_off(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties = (scene.whole,)
+    scene.desk.limit(1, 100)  # nothing is known yet of how long a lot takes
+
+    def turn() -> bool:
+        if scene.asked and scene.ledger.round <= scene.duty.round + scene.ledger.manifest.trust.kept_rounds:
+            go_on(scene.ledger, [B])
+            scene.desk.committed()
+        return bool(scene.board.status.audits_missed)
+
+    scene.play(turn)
+    assert scene.board.status.audits_missed == 1
+    assert scene.auditors[0].is_closed
+    assert scene.extras == []
+
+
+def test_what_computes_may_end_at_a_whole_claim_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties = (scene.whole,)
+
+    def die() -> None:
+        raise AsideLost("it has ended")
+
+    scene.fail = die
+    scene.play(lambda: False, virtual_s=10 * AGAIN_S)
+    assert len(scene.auditors) == scene.board.status.audits_missed == 1
+
+
+def test_of_a_claim_that_its_table_has_not_got_it_computes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "manta.audits")
+    scene = Scene(tmp_path, whole_percent=100)
+    scene.duties = (scene.whole,)
+    (scene.header,) = works_of(scene.ledger, [B])
+    scene.play(lambda: "table has not got" in caplog.text)
+    assert "table has not got" in caplog.text
     assert scene.asked == scene.extras == []
 
 

@@ -106,6 +106,20 @@ def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, s
     assert lines[0].endswith(f": {state}, round 4 of 9")
 
 
+@pytest.mark.parametrize(
+    ("figures", "line"),
+    [
+        ({"audits": 12, "audits_against": 1}, "audited 12 lots of others; 1 were not what their claims say"),
+        (
+            {"audits": 12, "whole_audits": 2, "audits_missed": 3},
+            "audited 12 lots and 2 whole claims of others; 0 were not what their claims say; 3 whole claims were left, for want of time",
+        ),
+    ],
+)
+def test_what_was_audited_is_a_line(tmp_path: Path, figures: dict[str, int], line: str) -> None:
+    assert line in told(tmp_path, **figures)
+
+
 def test_of_a_light_contributor_it_says_where_it_leases_and_what_the_log_has(tmp_path: Path) -> None:
     status = LightStatus("12D3KooWlight", "aa", waiting_for="no answer", pid=os.getpid())
     PeerStore(tmp_path).write_status(asdict(status))

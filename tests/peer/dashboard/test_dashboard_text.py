@@ -120,6 +120,8 @@ def test_figures_of_this_peer_the_run_and_the_computer() -> None:
     assert (hot["heat"], hot["power"], hot["limits"]) == ("71 °C", "250 W (GPUs)", "duty 60 %")
     assert "audits" not in hot
     assert full(machine_rows(changed(audits=12, audits_against=1), Machine()))["audits"] == "12 lots, 1 differ"
+    both = changed(audits=12, whole_audits=2, audits_against=1)
+    assert full(machine_rows(both, Machine()))["audits"] == "12 lots, 2 whole claims, 1 differ"
     assert (own["credit"], own["checked"], own["paid"]) == ("not told yet", "-", "-")
     earned = {"credit": 1_581, "earned": 527, "earned_round": 3}
     for told, checked, paid in (
