@@ -52,7 +52,6 @@ from automl.training.settings import recipe_for, usual
 from automl.training.trainer import Trainer
 from protocol.lots import lot_seed, sample_indices
 from protocol.manifest import SCHEDULES
-from protocol.recipe import Recipe
 from protocol.signing import sha256
 
 _TRAIN_IMAGES = 10_000
@@ -78,13 +77,16 @@ class Setting:
     device: str = "cpu"
     chooses: bool = False
     augmentation: int | None = None  # percent; None: the default for so many passes over the data
+    taught: int | None = None  # percent of the rounds; None: the default
 
     def plan(self, schedule: str, seed: int, rounds: int | None = None) -> Plan:
         usually = usual(self.task)
         optimizer = replace(usually.optimizer, learning_rate=self.rate, warmup_percent=10, weight_decay=self.weight_decay)
         recipe = recipe_for(self.task, load(self).num_train, self.rounds * self.batch)
         if self.augmentation is not None:
-            recipe = Recipe(self.augmentation, self.augmentation)
+            recipe = replace(recipe, first_percent=self.augmentation, last_percent=self.augmentation)
+        taught = recipe.taught_percent if self.taught is None else self.taught
+        recipe = replace(recipe, taught_percent=taught if schedule == "sandwich" else 0)
         return Plan(usually.supernet, schedule, "data-parallel", optimizer, rounds or self.rounds, seed, recipe=recipe)
 
 
@@ -146,10 +148,15 @@ def spread(space: SearchSpace) -> list[Architecture]:
 
 
 def rounds_at_equal_macs(setting: Setting, architecture: Architecture) -> int:
-    """Return for how many rounds a twin is trained until it has taken the multiply-accumulates of the sandwich's training, on average."""
-    space = setting.plan("sandwich", 0).space
+    """Return for how many rounds a twin is trained until it has taken the multiply-accumulates of the sandwich's training, on average.
+
+    Forward and backward take three times a forward pass, which is what the teacher takes of each sample of a taught round.
+    """
+    plan = setting.plan("sandwich", 0)
+    space = plan.space
     drawn = [macs(space.sample(random.Random(f"cost:{index}")), space) for index in range(1000)]
     a_sample = (macs(space.largest(), space) + macs(space.smallest(), space) + 2 * statistics.mean(drawn)) / 4
+    a_sample += macs(space.largest(), space) / 3 * plan.recipe.taught_percent / 100
     return round(setting.rounds * a_sample / macs(architecture, space))
 
 
@@ -340,6 +347,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, metavar="N", help="samples of a round, other than usual")
     parser.add_argument("--lot", type=int, metavar="N", help="samples of a lot, other than usual")
     parser.add_argument("--augmentation", type=int, metavar="PERCENT", help="other than usual, 0 to 200")
+    parser.add_argument("--taught", type=int, metavar="PERCENT", help="of the sandwich's rounds, other than usual, 0 to 100")
     parser.add_argument("--choose", action="store_true", help="hold out what settings are chosen by, in place of the test images")
     parser.add_argument("--alone", action="store_true", help="the largest and the smallest network alone: what a change of networks brings")
     parser.add_argument("--no-twins", action="store_true", help="supernets alone")
@@ -361,6 +369,7 @@ def main() -> None:
             batch=arguments.batch or usually.batch,
             lot=arguments.lot or usually.lot,
             augmentation=arguments.augmentation,
+            taught=arguments.taught,
             chooses=arguments.choose,
             folder=str(arguments.data),
             device=arguments.device,
