@@ -36,7 +36,7 @@ class Wishes:
     target_batch: int | None
     learning_rate: str | None
     augmentation: int | None
-    taught: int
+    taught: int | None
     seed: int
     device: str
     threads: int | None
@@ -84,10 +84,9 @@ class Wishes:
 @click.option(
     "--taught",
     type=click.IntRange(0, ALL_PERCENT),
-    default=0,
-    show_default=True,
     metavar="PERCENT",
-    help="Of the rounds, the last ones, in which all networks learn from the largest one too; with the sandwich.",
+    help="Of the sandwich's rounds, the last ones, in which all networks learn from the largest one too.  "
+    "[default: 50 where all of the images are seen more than 20 times, else 0]",
 )
 @click.option(
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."

@@ -67,7 +67,10 @@ def _plan(settings: Settings, wishes: Wishes, data: Dataset) -> Plan:
     name = settings.supernet if settings.supernet not in FAMILIES else fitted_name(settings.supernet, data.image_channels, data.num_classes)
     space_named(name)  # refuses one that nobody knows
     usually = recipe_for(data.task, data.num_train, settings.num_rounds * settings.target_batch)
-    recipe = dataclasses.replace(usually if percent is None else Recipe(percent, percent), taught_percent=wishes.taught)
+    taught = usually.taught_percent if wishes.taught is None else wishes.taught
+    recipe = dataclasses.replace(
+        usually if percent is None else Recipe(percent, percent), taught_percent=taught if wishes.schedule == "sandwich" else 0
+    )
     return Plan(name, wishes.schedule, wishes.algorithm, optimizer, settings.num_rounds, wishes.seed, settings.local_steps, recipe)
 
 
