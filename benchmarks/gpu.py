@@ -3,10 +3,11 @@
     .venv/bin/python benchmarks/gpu.py [--supernet classifier-tiny] [--lots 48] [--samples 128] [--devices cuda:0,cpu] [--px 224]
         [--trained 0]
 
-Each crew (one worker on each device named, and two workers on the first GPU) trains the same lots, the largest, the smallest and random
-architectures in turn, as a peer does: data, copies and projection included. The tiny classifiers learn digits, the other ones noise of
---px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until the GPU's memory is free; where a
-worker makes its samples, and how much of a second a lot spends in that (on the CPU and on the GPU), in the network and in the projection.
+Each crew (one worker on each device named, one on the first GPU that replays recorded lots, and two there) trains the same lots, the
+largest, the smallest and random architectures in turn, as a peer does: data, copies and projection included. The tiny classifiers learn
+digits, the other ones noise of --px pixels, stereo the layers. Prints samples a second of each crew, and how long a pause takes until the
+GPU's memory is free; where a worker makes its samples, and how much of a second a lot spends in that (on the CPU and on the GPU), in the
+network, eager and, in fp32, replayed, and in projection and copy.
 Then, for each precision (fp32 is what swarms use) and architecture: the relative difference of a lot's gradient on the GPU and on the CPU,
 of its projections, and whether the GPU gives the same bits twice; with --trained after so many steps on the CPU.
 """
@@ -24,9 +25,11 @@ from torch import Tensor
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.data.images import ImageDataset
+from automl.graphs import CudaGraphs
 from automl.models.networks import build
+from automl.precisions import PRECISIONS
 from automl.spaces.space import Architecture, SearchSpace, space_named
-from automl.training.lots import Lot, LotResult, Worker, project
+from automl.training.lots import Lot, LotResult, Worker, fetch
 from benchmarks.workers import architectures_of, timed
 from peer.crew.devices import Device
 from peer.crew.processes import ProcessCrew
@@ -36,7 +39,6 @@ from protocol.lots import lot_seed, sample_indices
 
 _IMAGES = 512  # of noise
 _RATE = 0.05
-PRECISIONS = ("fp32", "tf32", "bf16")
 _KEY, _BASE = b"k" * 32, b"b" * 32
 
 
@@ -54,11 +56,11 @@ def dataset_for(space: SearchSpace, px: int) -> Dataset:
 
 
 async def rates(
-    space: SearchSpace, data: Dataset, devices: Sequence[Device], asked: Sequence[Architecture], lots: int, samples: int
+    space: SearchSpace, data: Dataset, devices: Sequence[Device], asked: Sequence[Architecture], lots: int, samples: int, *, records: bool
 ) -> str:
     """Return the samples a second of a crew, and what a pause takes where it is on a GPU."""
     weights = weights_of(space)
-    crew = ProcessCrew(space.name, WorkerData.of(data, None), devices)
+    crew = ProcessCrew(space.name, WorkerData.of(data, None), devices, cuda_graphs=records)
     changed = asyncio.Event()
     crew.watch(changed.set, print)
     try:
@@ -102,21 +104,19 @@ def parts(worker: Worker, dataset: Dataset, lot: Lot, made_on: str) -> str:
     """Return where a lot's time goes, with its samples made on the device ``made_on``."""
     identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
     indices = sample_indices(*identity, dataset.num_train, lot.samples)
-    times: list[tuple[float, float, float, float]] = []
-    for _ in range(6):
+    times: list[tuple[float, float, float]] = []
+    for _ in range(8):
         begun = time.perf_counter()
         batch = dataset.training_batch(indices, lot_seed(*identity), lot.architecture.resolution, device=made_on)
         torch.cuda.synchronize()
         made = time.perf_counter()
-        worker.backward(batch, lot.architecture)
+        loss = worker.backward(batch, lot.architecture)
         torch.cuda.synchronize()
         computed = time.perf_counter()
-        project(worker._supernet.flat_gradient_N)
-        projected = time.perf_counter()
-        worker._supernet.flat_gradient_N.cpu()
-        times.append((made - begun, computed - made, projected - computed, time.perf_counter() - projected))
-    data, device, projection, copy = (1000 * statistics.median(each[part] for each in times[1:]) for part in range(4))
-    return f"samples on {made_on} {data:.1f} ms, device {device:.1f} ms, projection {projection:.1f} ms, copy {copy:.1f} ms"
+        fetch(worker._supernet.flat_gradient_N, loss, lot.samples)
+        times.append((made - begun, computed - made, time.perf_counter() - computed))
+    data, device, fetching = (1000 * statistics.median(each[part] for each in times[3:]) for part in range(3))
+    return f"samples on {made_on} {data:.1f} ms, device {device:.1f} ms, projection and copy {fetching:.1f} ms"
 
 
 def compare(here: LotResult, there: LotResult) -> str:
@@ -148,10 +148,11 @@ def main() -> None:
     print(
         f"{space.name}, {build(space, 'meta').num_weights:,} weights, lots of {arguments.samples}, {torch.cuda.get_device_name(names[0])}"
     )
-    crews = [[Device(name, threads)] for name in names] + [[Device(names[0], max(1, threads // 2))] * 2]
-    for devices in crews:
-        line = asyncio.run(rates(space, dataset, devices, asked, arguments.lots, arguments.samples))
-        print(f"  {' + '.join(each.name for each in devices):<16} {line}", flush=True)
+    crews = [([Device(name, threads)], False) for name in names]
+    crews += [([Device(names[0], threads)], True), ([Device(names[0], max(1, threads // 2))] * 2, False)]
+    for devices, records in crews:
+        line = asyncio.run(rates(space, dataset, devices, asked, arguments.lots, arguments.samples, records=records))
+        print(f"  {' + '.join(each.name for each in devices) + (', replayed' if records else ''):<20} {line}", flush=True)
     here, weights = Worker(space.name, dataset), weights_of(space)
     here.load(weights)
     for index in range(arguments.trained):
@@ -166,6 +167,10 @@ def main() -> None:
         for made_on in ("cpu", names[0]):
             print(f"  {precision}: largest, a lot: {parts(there, dataset, lot_of(asked[0], arguments.samples), made_on)}")
         differences(there, here, asked, arguments.samples)
+    replaying = Worker(space.name, dataset, names[0], recorder=CudaGraphs())
+    replaying.load(weights)
+    for name, architecture in zip(("largest", "smallest"), asked, strict=False):
+        print(f"  fp32, replayed: {name}, a lot: {parts(replaying, dataset, lot_of(architecture, arguments.samples), names[0])}")
 
 
 def differences(there: Worker, here: Worker, asked: Sequence[Architecture], samples: int) -> None:

@@ -50,6 +50,7 @@ class PeerConfig(Limits):
     workers: int | None = Field(
         default=None, ge=1, le=256, description="processes that share the CPU's threads; default: none, the peer's own"
     )
+    cuda_graphs: bool = Field(default=False, description="GPUs record lots and replay them; nobody has run that on a GPU yet")
     light: bool = Field(default=False, description="lease single lots from a gateway: no data set, no open port, little memory")
     gateway: tuple[str, ...] = Field(
         default=(), description="HOST:PORT to lease lots to light contributors at; with light the URLs of gateways"

@@ -28,6 +28,7 @@ _NOT_LIGHT = (
     "private_data",
     "latency_table",
     "workers",
+    "cuda_graphs",
     "size",
     "gateway_cert",
     "gateway_key",
@@ -50,6 +51,8 @@ def check(config: PeerConfig) -> None:
         check_gateway(config)
         check_noise(config)
         check_gpus(config.gpus)
+        if config.cuda_graphs and config.gpus == "none":
+            raise UserError("--cuda-graphs is for GPUs, and --gpus none leaves them alone: leave one of them out")
         THIS_COMPUTER.check(config.limits)
         _check_files(config)
         check_listen(config.listen_addresses)

@@ -183,7 +183,9 @@ def _make_crew(
     if devices.is_in_process:
         return InProcess(own.make_worker(manifest.supernet, dataset, devices.name), compute), dataset
     data = WorkerData.of(dataset, held.root, held.train)
-    return ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory), data.here(dataset)
+    graphs = own.config.cuda_graphs
+    crew = ProcessCrew(manifest.supernet, data, devices.workers, gpu_memory=limits.gpu_memory, cuda_graphs=graphs)
+    return crew, data.here(dataset)
 
 
 async def _take_part(own: _Own, met: _Met) -> None:

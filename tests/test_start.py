@@ -232,6 +232,7 @@ MISTAKES = [
     ((*FIND, "garbage"), "garbage is no snapshot"),
     # A value.
     ((*PEER, "--gpus", "two"), "indices of GPUs"),
+    ((*PEER, "--gpus", "none", "--cuda-graphs"), "--cuda-graphs is for GPUs"),
     ((*PEER, "--max-upload", "fast"), "takes a rate"),
     (("peer.cli", "limits", "--dir", "new", "--schedule", "22-7"), "takes times of the day"),
     (("peer.cli", "specialise", "--latency-ms", "fast"), "is no time above zero"),
@@ -249,6 +250,7 @@ MISTAKES = [
     (("automl.cli", "split", "layers", "--out", "new"), "only labelled images"),
     (("automl.cli", "train", "--out", "new", "--learning-rate", "fast"), "--learning-rate"),
     (("automl.cli", "train", "--out", "new", "--device", "toaster"), "no device"),
+    (("automl.cli", "train", "--out", "new", "--cuda-graphs"), "give --device cuda as well"),
     ((*FIND, "garbage", "--macs", "many"), "--macs"),
 ]
 

@@ -39,6 +39,7 @@ class Wishes:
     taught: int | None
     seed: int
     device: str
+    cuda_graphs: bool
     threads: int | None
 
 
@@ -92,6 +93,7 @@ class Wishes:
     "--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Everything random follows from it."
 )
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
+@click.option("--cuda-graphs", is_flag=True, help="Record lots on the GPU and replay them; no GPU has run this yet.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def train(**options: Any) -> None:
     """Train a supernet in this process. The same command goes on after a break."""
@@ -129,6 +131,8 @@ def _check(wishes: Wishes) -> None:
         except ValueError as error:
             raise UserError(f"--learning-rate: {error}; write it like 0.01") from error
     check_device(wishes.device)
+    if wishes.cuda_graphs and wishes.device == "cpu":
+        raise UserError("--cuda-graphs is for GPUs: give --device cuda as well, or leave it out")
     check_name(wishes.dataset, wishes.data_root)
 
 

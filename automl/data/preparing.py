@@ -16,6 +16,7 @@ from torch import Tensor
 
 from automl.data.augmentation import toned
 from automl.data.scaling import Pixels, axis_of, fits_32_bits, rescale
+from automl.transfers import sent
 
 ROWS, COLUMNS = 2, 3  # axes of images
 
@@ -57,12 +58,12 @@ def _prepare_there(
     axis: int,
     device: str,
 ) -> Tensor:
-    images = torch.tensor(images_NCHW).to(device)  # torch does not share memory that nobody may write
+    images = sent(torch.tensor(images_NCHW), device)  # torch does not share memory that nobody may write
     if tables_NL is not None:
-        tables = torch.tensor(tables_NL).to(device)
+        tables = sent(torch.tensor(tables_NL), device)
         images = tables.gather(1, images.flatten(1).long()).view_as(images)
     if is_turned_N is not None and is_turned_N.any():
-        is_turned = torch.tensor(is_turned_N).to(device)[:, None, None, None]
+        is_turned = sent(torch.tensor(is_turned_N), device)[:, None, None, None]
         images = torch.where(is_turned, images.flip(axis), images)
     rows, columns = _taps(images.shape[ROWS], height, device), _taps(images.shape[COLUMNS], width, device)
     weight = rows.total * columns.total

@@ -14,6 +14,7 @@ from automl.commands.train import Wishes
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
 from automl.evaluation.held_out import check_fit
+from automl.graphs import CudaGraphs
 from automl.memory import keep_freed_memory
 from automl.opening import checked_device
 from automl.spaces.space import FAMILIES, fitted_name, space_named
@@ -52,6 +53,7 @@ def train(wishes: Wishes) -> None:
         lot_samples=settings.lot_samples,
         target_batch=settings.target_batch,
         device=device,
+        recorder=CudaGraphs() if wishes.cuda_graphs else None,
         cohorts=wishes.cohorts,
         codec=wishes.codec,
         residual_percent=100 if wishes.residual_percent is None else wishes.residual_percent,

@@ -17,10 +17,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from automl.data.dataset import Batch, TrainingSet
+from automl.graphs import Recorder
 from automl.models.networks import build
 from automl.models.supernet import Outputs, Supernet
+from automl.precisions import BF16, FP32
+from automl.rounding import convolutions, networks_in
 from automl.spaces.space import Architecture, space_named
 from automl.training.objective import classification_loss, stereo_loss
+from automl.training.replays import Replays
+from automl.transfers import coming, sent, wait
 from protocol.lots import lot_seed, sample_indices
 
 MIN_SAMPLES = 2  # the last units' maps are one pixel: BatchNorm needs a second sample
@@ -61,28 +66,47 @@ class LotResult:
     samples: int
     projection: bytes  # see ``project``
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether every value of the gradient is a finite number.
+
+        Each is in each of the projection's sums, and makes all of them not finite if it is not: where they are finite, which is nearly
+        always, nobody looks at the gradient again. The sums of finite values may be too large for binary32, though.
+        """
+        return bool(np.isfinite(np.frombuffer(self.projection, "<f4")).all()) or bool(self.gradient.isfinite().all())
+
 
 class Worker:
     """One device that computes lots, with its own supernet; not for several threads at once."""
 
     def __init__(
-        self, supernet_name: str, dataset: TrainingSet, device: str = "cpu", threads: int | None = None, precision: str = "fp32"
+        self,
+        supernet_name: str,
+        dataset: TrainingSet,
+        device: str = "cpu",
+        threads: int | None = None,
+        precision: str = FP32,
+        recorder: Recorder | None = None,
     ) -> None:
         """Build the supernet on ``device``; ``threads`` sets torch's threads for the whole process.
 
-        Weights and gradients are fp32 everywhere. ``precision`` is what a GPU computes in: fp32; tf32, what convolutions multiply is
-        rounded to 10 bits; bf16, what is safe is computed and kept in bfloat16 (autocast). Swarms use fp32: a gradient is then as far from
-        another device's as a CPU's with other threads is, by bf16 it is 0.2 to 0.4 of its norm away (``benchmarks/gpu.py``).
+        ``precision`` is what a GPU computes in (``automl.precisions``). Swarms use fp32: a gradient is then as far from another device's as
+        a CPU's with other threads is, by bf16 it is 0.2 to 0.4 of its norm away (``benchmarks/gpu.py``). With a ``recorder`` steps are
+        recorded and replayed (``automl.training.replays``).
         """
+        if recorder is not None and precision == BF16:
+            raise ValueError("autocast keeps what it rounded, where a recorded step would not find it")
         if threads is not None:
             torch.set_num_threads(threads)
         self._device = torch.device(device)
-        self._precision = precision
+        self._is_cpu = device == "cpu"  # for tests "cpu:0" is a device like others
+        self._precision = precision if self._device.type == "cuda" else FP32
         self._space = space_named(supernet_name)
         self._supernet = build(self._space, self._device)
         self._teacher: Supernet | None = None
         self._dataset = dataset
         self._makes_samples = "cpu"  # the device that does
+        self._replays = None if recorder is None else Replays(self._step, recorder, self._supernet.flat_gradient_N)
 
     @property
     def num_weights(self) -> int:
@@ -113,13 +137,15 @@ class Worker:
         From then on the device makes the samples of its lots, if it made those of these as the CPU does, to the bit. On the CPU this does
         nothing.
         """
-        if str(self._device) == "cpu":
+        if self._is_cpu:
             return
         lots = [Lot(0, bytes(32), 0, bytes(32), 0, each, _WARMING_SAMPLES) for each in (self._space.largest(), self._space.smallest())]
         if all(self._makes_same_samples(lot) for lot in lots):
             self._makes_samples = str(self._device)
-        for lot in lots:
+        for lot in lots if self._replays is None else [*lots, *lots]:  # what comes again is recorded
             self.train(lot)
+        if self._replays is not None:
+            self._replays.forget()  # what was tried with weights that mean nothing
 
     def _makes_same_samples(self, lot: Lot) -> bool:
         here = self._batch_of(lot, "cpu").inputs
@@ -139,8 +165,9 @@ class Worker:
         """Return the gradient of ``lot`` at the loaded parameters, which stay as they are."""
         loss = self.backward(self._batch_of(lot, self._makes_samples), lot.architecture)
         gradient_N = self._supernet.flat_gradient_N
-        projection = project(gradient_N)  # the first that waits for a device
-        return LotResult(gradient_N.to("cpu", copy=True), loss.item(), lot.samples, projection)
+        if self._is_cpu:
+            return LotResult(gradient_N.clone(), loss.item(), lot.samples, project(gradient_N))
+        return fetch(gradient_N, loss, lot.samples)
 
     def _batch_of(self, lot: Lot, device: str = "cpu") -> Batch:
         identity = (lot.run_seed, lot.base, lot.step, lot.key, lot.index)
@@ -149,14 +176,19 @@ class Worker:
 
     def backward(self, batch: Batch, architecture: Architecture) -> Tensor:
         """Compute the loss of a batch and leave its gradient in the supernet; return the loss, on a device that may be at work still."""
+        inputs = sent(batch.inputs, self._device).contiguous(memory_format=torch.channels_last)
+        targets = sent(batch.targets, self._device)
+        if self._replays is None:
+            return self._step(inputs, targets, architecture)
+        networks = (self._supernet,) if self._teacher is None else (self._supernet, self._teacher)
+        return self._replays.loss(inputs, targets, architecture, tuple(network.flat_weights_N for network in networks))
+
+    def _step(self, inputs: Tensor, targets: Tensor, architecture: Architecture) -> Tensor:
         supernet = self._supernet
         supernet.train()
         supernet.flat_gradient_N.zero_()
-        inputs = batch.inputs.to(self._device).contiguous(memory_format=torch.channels_last)
-        targets = batch.targets.to(self._device)
-        rounds = self._precision if self._device.type == "cuda" else "fp32"
-        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True, allow_tf32=rounds == "tf32"):
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=rounds == "bf16"):
+        with convolutions(self._precision):
+            with networks_in(self._precision, self._device):
                 loss = self._loss(supernet(inputs, architecture), targets, self._teaching(inputs, architecture.resolution))
             torch.autograd.backward(loss)
         return loss.detach()
@@ -184,7 +216,7 @@ def project(gradient_N: Tensor) -> bytes:
     gradient is on another device it is projected there, in fp64 and in the device's order.
     """
     if gradient_N.device.type != "cpu":
-        return project_there(gradient_N)
+        return _stored(signed_sums(gradient_N))
     values_N, kinds_N = gradient_N.numpy(), _kinds(gradient_N.numel())
     sums_K = np.zeros(_NUM_KINDS)
     for start in range(0, len(values_N), _PROJECTION_CHUNK):
@@ -195,12 +227,33 @@ def project(gradient_N: Tensor) -> bytes:
         return sums_P.astype("<f4").tobytes()
 
 
-def project_there(gradient_N: Tensor) -> bytes:
-    """Return what ``project`` does, but for the order of the additions, computed by torch on the gradient's device."""
+def signed_sums(gradient_N: Tensor) -> Tensor:
+    """Return (P,) fp32 the sums of a projection, on the gradient's device, which may be at work on them still.
+
+    Made there by torch: they differ from the CPU's by the order of the additions alone.
+    """
     kinds_N = _kinds_there(gradient_N.numel(), gradient_N.device)
     negative_N = -gradient_N
     sums = [torch.where((kinds_N & bit).bool(), gradient_N, negative_N).sum(dtype=torch.float64) for bit in _PROJECTION_BITS]
-    return torch.stack(sums).float().cpu().numpy().astype("<f4").tobytes()
+    return torch.stack(sums).float()
+
+
+def fetch(gradient_N: Tensor, loss: Tensor, samples: int) -> LotResult:
+    """Return what a lot gave on a device, which is waited for once, when all is on its way; the gradient is copied.
+
+    Args:
+        gradient_N: there, still to be computed perhaps.
+        loss: fp32, like it.
+        samples: of the lot.
+    """
+    figures_there = torch.cat([signed_sums(gradient_N), loss.reshape(1)])
+    copied_N, figures = coming(gradient_N), coming(figures_there)
+    wait(gradient_N.device)
+    return LotResult(copied_N, figures[-1].item(), samples, _stored(figures[:-1]))
+
+
+def _stored(sums_P: Tensor) -> bytes:
+    return sums_P.cpu().numpy().astype("<f4").tobytes()
 
 
 @cache

@@ -153,7 +153,7 @@ class Recomputer:
 
     def _is_good(self, claim: Claim, record: LotRecord) -> bool:
         """Return whether the lot of a record comes to something finite here."""
-        return bool(self._worker.train(lot_of(self._manifest, self._plan, claim, record)).gradient.isfinite().all())
+        return self._worker.train(lot_of(self._manifest, self._plan, claim, record)).is_finite
 
     def _computed(self, claim: Claim, record: LotRecord) -> tuple[LotResult, Deviation]:
         result = self._worker.train(lot_of(self._manifest, self._plan, claim, record))

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from automl.data.dataset import Dataset
 from automl.files import replace_whole
+from automl.graphs import Recorder
 from automl.training.cohorts import MAX_COHORTS, Cohort, Learnt, LocalExchange, Memory, load_memory, save_memory
 from automl.training.coverage import coverage_of
 from automl.training.local import LocalSteps
@@ -69,6 +70,7 @@ class Trainer:
         codec: str | None = None,
         residual_percent: int = 100,
         parts: Sequence[Dataset] = (),
+        recorder: Recorder | None = None,
     ) -> None:
         """Begin with the plan's first state.
 
@@ -82,6 +84,7 @@ class Trainer:
             codec: of what they exchange; None: int16, but with one cohort and one local step nothing is coded.
             residual_percent: of a residual that comes with the next contribution.
             parts: what each cohort trains on in place of the data set, as where data are private; empty: all on the data set.
+            recorder: of the device, where lots are to be recorded and replayed.
 
         Raises:
             ValueError: no or too many cohorts, not a part for each, an unknown codec or a percentage out of range.
@@ -94,10 +97,12 @@ class Trainer:
         self.state = initial_state(plan)
         self._lot_samples = lot_samples
         self._num_lots = -(-target_batch // (lot_samples * cohorts * plan.local_steps))
-        self._worker = Worker(plan.supernet, dataset, device)
+        self._worker = Worker(plan.supernet, dataset, device, recorder=recorder)
         self._teacher: State | None = None
         self._cohorts = [Cohort.numbered(number) for number in range(cohorts)]
-        own = {cohort.name: Worker(plan.supernet, part, device) for cohort, part in zip(self._cohorts, parts, strict=False)}
+        own = {
+            cohort.name: Worker(plan.supernet, part, device, recorder=recorder) for cohort, part in zip(self._cohorts, parts, strict=False)
+        }
         self._workers = own or {cohort.name: self._worker for cohort in self._cohorts}
         for worker in dict.fromkeys(self._workers.values()):
             worker.warm_up()

@@ -86,9 +86,18 @@ class ProcessCrew:
     """Implements ``peer.crew.crew.Crew``."""
 
     def __init__(
-        self, supernet: str, data: WorkerData, devices: Sequence[Device], patience: Patience | None = None, *, gpu_memory: int | None = None
+        self,
+        supernet: str,
+        data: WorkerData,
+        devices: Sequence[Device],
+        patience: Patience | None = None,
+        *,
+        gpu_memory: int | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
-        """Prepare; ``start`` starts the workers. ``data`` is closed with the crew; on a GPU a worker takes ``gpu_memory`` bytes at most.
+        """Prepare; ``start`` starts the workers. ``data`` is closed with the crew.
+
+        On a GPU a worker takes ``gpu_memory`` bytes at most; with ``cuda_graphs`` it records lots and replays them.
 
         Raises:
             StorageError: there is no shared memory.
@@ -97,6 +106,7 @@ class ProcessCrew:
         self._data = data
         self._patience = patience or Patience()
         self._gpu_memory = gpu_memory
+        self._cuda_graphs = int(cuda_graphs)
         self._posts = [_Post(number, device) for number, device in enumerate(devices)]
         self._count = build(space_named(supernet), "meta").num_weights
         row = aligned(4 * self._count) // 4  # values from one vector to the next
@@ -265,7 +275,8 @@ class ProcessCrew:
         """Start a worker, and return when it has ended: why it did."""
         data = self._data
         device, memory = post.device, self._gpu_memory or 0
-        setup = Setup(self._supernet, device.name, device.threads, memory, self._num_slots, data.images, data.pairs, data.shards)
+        given = (data.images, data.pairs, data.shards)
+        setup = Setup(self._supernet, device.name, device.threads, memory, self._cuda_graphs, self._num_slots, *given)
         try:
             handle = post.handle = await WorkerHandle.start(setup, self._state, self._gradients, data.region)
         except OSError as error:

@@ -50,10 +50,15 @@ class Setup:
     device: str  # torch's name
     threads: int
     gpu_memory: int  # bytes that torch may take on the device; 0: as many as there are
+    cuda_graphs: int  # 1: lots are recorded and replayed, if the device is a GPU
     slots: int  # gradients that have a place in shared memory
     images: tuple[ImagesIn, ...]  # one, in shared memory, or none
     pairs: tuple[PairsOf, ...]  # one, kept in shared memory, or none
     shards: tuple[ShardsOf, ...]  # one, or none
+
+    def __post_init__(self) -> None:
+        if self.cuda_graphs not in (0, 1):
+            raise ValueError("no setup")
 
 
 @dataclass(frozen=True, slots=True)

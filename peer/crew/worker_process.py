@@ -27,6 +27,7 @@ from automl.data.shards.sharded_pairs import ShardedPairs
 from automl.data.shared import shared_images
 from automl.data.shared_pairs import SharedPairs
 from automl.data.views import StereoDataset
+from automl.graphs import CudaGraphs
 from automl.memory import keep_freed_memory
 from automl.shared_memory import Region
 from automl.spaces.space import Architecture, space_named
@@ -68,7 +69,8 @@ class Computer:
             if setup.gpu_memory:
                 there = torch.cuda.get_device_properties(setup.device).total_memory
                 torch.cuda.set_per_process_memory_fraction(min(1.0, setup.gpu_memory / there), setup.device)
-        self._worker = Worker(setup.supernet, _dataset(setup, data), setup.device)
+        recorder = CudaGraphs() if setup.cuda_graphs and not self._is_on_cpu else None
+        self._worker = Worker(setup.supernet, _dataset(setup, data), setup.device, recorder=recorder)
         self._worker.warm_up()
         count = self.num_weights
         self._weights_N, self._teacher_N = state.floats(is_writable=False).view(2, -1)[:, :count]

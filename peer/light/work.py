@@ -145,7 +145,7 @@ class LightWork:
         result = worker.train(lot)
         took_ms = 1000 * (time.monotonic() - started_s)
         self._lots_ms.append(took_ms + after_lot(took_ms, lot.samples))
-        if not bool(result.gradient.isfinite().all()):
+        if not result.is_finite:
             raise NoUse("a gradient that is not finite")
         pile.add(lot, place, result)
         return LotNote(f"{result.loss:.6g}", result.projection)

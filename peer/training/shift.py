@@ -207,7 +207,7 @@ class Shift:
     def _add(self, index: int, done: Done) -> bool:
         """Add a lot that was trained; False: it is of no use."""
         result = done.result
-        is_finite = bool(result.gradient.isfinite().all())
+        is_finite = result.is_finite
         if self._pile.is_blind and not is_finite:  # what is counted must not depend on the samples
             result, is_finite = replace(result, gradient=torch.zeros_like(result.gradient), loss=0.0), True
         if not is_finite:

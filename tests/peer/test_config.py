@@ -27,6 +27,7 @@ SETTINGS: list[tuple[str, str, Any, str, Any, Any, Any]] = [
     ("view", '"left"', "left", "right", "right", "left", None),
     ("latency_table", '"/file"', Path("/file"), "/variable", Path("/variable"), Path("/flag"), None),
     ("alone", "true", True, "no", False, True, False),
+    ("cuda_graphs", "true", True, "no", False, True, False),
     ("size", "1", 1, "2", 2, 3, None),
     ("cpu_threads", "1", 1, "2", 2, 3, None),
     ("duty", "50", 50, "60%", 60, 70, 100),

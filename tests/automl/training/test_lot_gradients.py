@@ -16,12 +16,14 @@ from automl.data.images import ImageDataset
 from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
 from automl.spaces.space import STEREO_TINY, TINY
-from automl.training.lots import NUM_PROJECTIONS, Lot, Worker, project, project_there
+from automl.training.lots import NUM_PROJECTIONS, Lot, LotResult, Worker, fetch, project, signed_sums
 from protocol.lots import lot_seed, sample_indices
 
 LOT = Lot(run_seed=7, base=b"b" * 32, step=0, key=b"k" * 32, index=1, architecture=TINY.sample(random.Random("lot")), samples=16)
 
 OTHER_DEVICE = "cpu:0"  # computes as the CPU does, and is not called "cpu"
+DEVICES = [OTHER_DEVICE, *(["cuda:0"] if torch.cuda.is_available() else [])]
+ONE = torch.ones(())  # a loss
 
 
 @pytest.fixture
@@ -162,17 +164,41 @@ def test_a_projection_is_what_its_definition_says(count: int) -> None:
 @pytest.mark.parametrize("count", [1, 255, 40_000])
 def test_a_projection_on_another_device_differs_by_the_order_of_the_additions_alone(count: int) -> None:
     gradient = torch.randn(count, generator=torch.Generator().manual_seed(count))
-    here, there = (np.frombuffer(by(gradient), "<f4") for by in (project, project_there))
+    here, there = np.frombuffer(project(gradient), "<f4"), signed_sums(gradient).numpy()
     np.testing.assert_allclose(here, there, rtol=3e-7, atol=1e-9)
-    gradient[-1] = np.nan
-    assert not np.isfinite(np.frombuffer(project_there(gradient), "<f4")).any()
 
 
-def test_a_gradient_that_is_not_finite_has_a_projection_that_is_not() -> None:
-    for value in (np.inf, -np.inf, np.nan):
-        gradient = torch.ones(100)
-        gradient[50:] = value
-        assert not np.isfinite(np.frombuffer(project(gradient), "<f4")).any()
+@pytest.mark.parametrize("by", [lambda gradient: LotResult(gradient, 1.0, 2, project(gradient)), lambda gradient: fetch(gradient, ONE, 2)])
+def test_a_gradient_with_a_value_that_is_not_finite_has_a_projection_that_is_not(by: Callable[[Tensor], LotResult]) -> None:
+    for place in (0, 77, 40_000):
+        for value in (np.inf, -np.inf, np.nan):
+            gradient = torch.ones(40_001)
+            assert by(gradient).is_finite
+            gradient[place] = value
+            assert not by(gradient).is_finite
+            assert not np.isfinite(np.frombuffer(by(gradient).projection, "<f4")).any()
+            gradient[12:50] = value  # of both signs in each sum
+            assert not by(gradient).is_finite
+
+
+def test_a_finite_gradient_whose_sums_are_too_large_is_finite_all_the_same() -> None:
+    result = fetch(torch.full((40_000,), 3e38), ONE, 2)
+    assert not np.isfinite(np.frombuffer(result.projection, "<f4")).all()
+    assert result.is_finite
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_is_fetched_from_a_device_is_what_is_there_in_memory_of_its_own(device: str) -> None:
+    there = torch.randn(40_000, generator=torch.Generator().manual_seed(3)).to(device)
+    results = []
+    for value in (0.1, 2.5):
+        there += 1
+        expected = there.cpu().clone()
+        results.append((fetch(there, torch.tensor(value, device=device), 7), expected, value))
+    for result, expected, value in results:
+        assert torch.equal(result.gradient, expected)
+        assert (result.gradient.device.type, result.samples, result.loss) == ("cpu", 7, np.float32(value))
+        np.testing.assert_allclose(np.frombuffer(result.projection, "<f4"), np.frombuffer(project(expected), "<f4"), rtol=1e-5)
 
 
 def test_a_lot_of_one_sample_is_refused() -> None:

@@ -14,7 +14,7 @@ from automl.spaces.cost import cost_table
 from automl.spaces.space import space_named
 from automl.training.auditing import FP32, Deviation, Mismatch, lot_of
 from automl.training.given import Finding, Given
-from automl.training.lots import Lot, LotResult, Worker
+from automl.training.lots import Lot, LotResult, Worker, project
 from automl.training.recomputing import Recomputer
 from automl.training.schedule import Plan, place_of_lot
 from automl.training.update import State
@@ -160,7 +160,10 @@ def test_lots_that_come_to_nothing_finite_were_not_picked(recomputer: Recomputer
 
     def overflowing(own: Worker, lot: Lot) -> LotResult:
         result = train(own, lot)
-        return result if lot.index in (record.index for record in picked.records) else replace(result, gradient=result.gradient / 0.0)
+        if lot.index in (record.index for record in picked.records):
+            return result
+        gradient = result.gradient / 0.0
+        return replace(result, gradient=gradient, projection=project(gradient))
 
     monkeypatch.setattr(Worker, "train", overflowing)
     assert recomputer.lot(picked.claim, picked.records, 1).holds

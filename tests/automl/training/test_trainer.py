@@ -11,6 +11,7 @@ import torch
 from automl.data.dataset import Batch
 from automl.data.images import ImageDataset
 from automl.data.splitting import part_of
+from automl.graphs import Calls
 from automl.training.cohorts import Cohort
 from automl.training.lots import Lot, LotResult, Worker
 from automl.training.schedule import Plan, place_of_lot
@@ -21,6 +22,7 @@ from automl.training.update import State, next_state, state_digest
 from protocol.encoding import encode
 from protocol.errors import UserError
 from protocol.signing import sha256
+from tests.automl.training.recorders import Counted
 
 PLAN = Plan("classifier-tiny", "shrinking", "data-parallel", usual("classification").optimizer, 10, seed=4)
 
@@ -83,6 +85,16 @@ def test_a_device_that_makes_the_samples_itself_trains_to_the_same_state(few: Im
             training.step()
     assert [worker.makes_samples for training in trainings for worker in training._workers.values()] == ["cpu", "cpu:0"]
     assert state_digest(trainings[0].state) == state_digest(trainings[1].state)
+
+
+def test_a_training_whose_lots_are_recorded_and_replayed_comes_to_the_same_state(few: ImageDataset) -> None:
+    recorder = Counted(Calls())
+    trainings = [Trainer(PLAN, few, lot_samples=8, target_batch=30, recorder=each) for each in (None, recorder)]
+    for training in trainings:
+        while not training.finished:
+            training.step()
+    assert state_digest(trainings[0].state) == state_digest(trainings[1].state)
+    assert recorder.replayed > recorder.recorded > 1
 
 
 def test_every_lot_of_a_training_is_another_one_and_each_architecture_has_its_turn(few: ImageDataset) -> None:

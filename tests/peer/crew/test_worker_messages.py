@@ -1,6 +1,7 @@
 """What a peer and its workers say: what is not exactly that is refused."""
 
 import struct
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,9 @@ from protocol.errors import EncodingError
 
 TASK = said.Task(3, 1, 0, 7, b"b" * 32, 0, b"k" * 32, 5, "r32 u1.0:k3e2", 16, 100)
 MESSAGES: list[Message] = [
-    said.Setup("classifier-tiny", "cpu", 1, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
-    said.Setup("stereo-tiny", "cuda:1", 4, 2**31, 32, (), (said.PairsOf("layers", "", 327_744),), ()),
-    said.Setup("classifier-base", "cpu", 4, 0, 32, (), (), (said.ShardsOf("shards-x", "/data", bytes(32)),)),
+    said.Setup("classifier-tiny", "cpu", 1, 0, 0, 64, (ImagesIn("digits", 16, 10, (1442, 1, 8, 8), 0),), (), ()),
+    said.Setup("stereo-tiny", "cuda:1", 4, 2**31, 1, 32, (), (said.PairsOf("layers", "", 327_744),), ()),
+    said.Setup("classifier-base", "cpu", 4, 0, 0, 32, (), (), (said.ShardsOf("shards-x", "/data", bytes(32)),)),
     said.Ready("cpu", 226_094),
     TASK,
     said.Missing(3, 9, "the shard 7 is missing"),
@@ -29,6 +30,11 @@ def test_what_is_said_is_understood(message: Message) -> None:
     length, kind = head(data[:HEAD_BYTES])
     assert length == len(data) - HEAD_BYTES
     assert message_of(kind, data[HEAD_BYTES:]) == message
+
+
+def test_lots_are_recorded_or_not() -> None:
+    with pytest.raises(ValueError, match="no setup"):
+        replace(MESSAGES[1], cuda_graphs=2)  # type: ignore[type-var]
 
 
 def test_a_loss_keeps_its_bits() -> None:

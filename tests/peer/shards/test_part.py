@@ -56,7 +56,7 @@ def test_workers_draw_the_lots_of_a_peer_with_a_part_from_that_part(tmp_path: Pa
         whole.shards.path(number).unlink()
     here = whole.with_part(PART)
     data = WorkerData.of(here, tmp_path, PART)
-    setup = Setup("any", "cpu", 1, 0, 1, data.images, data.pairs, data.shards)
+    setup = Setup("any", "cpu", 1, 0, 0, 1, data.images, data.pairs, data.shards)
     there = _dataset(setup, data.region)
     assert there.num_train == here.num_train < whole.num_train
     resolution = 64 if make is _pairs else 16

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from automl.spaces.space import TINY
-from automl.training.lots import Lot, LotResult
+from automl.training.lots import Lot, LotResult, project
 from peer.cohort.cohort import Seat
 from peer.crew.crew import Done, WorkerLost
 from peer.training.shift import Shift, Task
@@ -80,7 +80,8 @@ class HeldCrew:
     def ends(self, worker: int, took_ms: float = 10.0, value: float = 1.0) -> None:
         lot, future = self.busy[worker]
         gradient = torch.tensor([value, 2.0 ** -(3 * lot.index), 0.1 * (lot.index + 1)])
-        future.set_result(Done(LotResult(gradient, 1.0, lot.samples, b"p"), took_ms, lambda: self.released.append(lot.index)))
+        result = LotResult(gradient, 1.0, lot.samples, project(gradient))
+        future.set_result(Done(result, took_ms, lambda: self.released.append(lot.index)))
 
     def dies(self, worker: int) -> None:
         self.gone.add(worker)

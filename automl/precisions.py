@@ -1,0 +1,18 @@
+"""What networks compute in, by name. No torch: ``automl.rounding`` makes it so."""
+
+from protocol.errors import UserError
+
+FP32 = "fp32"
+TF32 = "tf32"  # what a convolution multiplies is rounded to 10 bits
+BF16 = "bf16"  # what is safe is computed and kept in bfloat16 (torch's autocast)
+PRECISIONS = (FP32, TF32, BF16)
+
+
+def check_precision(precision: str, device: str) -> None:
+    """Refuse one that the device is not measured in.
+
+    Raises:
+        UserError: it is the CPU, and not fp32.
+    """
+    if precision != FP32 and device == "cpu":
+        raise UserError(f"--precision {precision} is for GPUs: give --device cuda as well, or leave it out")

@@ -1,0 +1,135 @@
+"""A lot on a GPU that is only imagined: shapes and places of everything, and that nothing waits for it before all is told it.
+
+No GPU computes. What is on the CPU and on the GPU in one operation fails here as it would there, and so does what asks for a value.
+"""
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from automl.data.dataset import Batch
+from automl.models.supernet import Supernet
+from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
+from automl.training.lots import Worker, signed_sums
+
+pytestmark = pytest.mark.skipif(torch.version.cuda is None, reason="this torch was built for the CPU")
+
+GPU = torch.device("cuda:0")
+SPACES = pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+_B = 4
+
+
+class NoData:
+    """Workers here are given batches."""
+
+    num_train = 1
+
+    def training_batch(self, *_: object) -> Batch:
+        raise NotImplementedError
+
+
+class Crossings(TorchDispatchMode):
+    """Notes which operations have to do with two devices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        devices = {each.device.type for each in tree_leaves((args, kwargs, made)) if isinstance(each, Tensor)}
+        if len(devices) > 1:
+            self.found.append(str(func))
+        return made
+
+
+def batch_of(space: SearchSpace, side: int) -> Batch:
+    """Return inputs and targets on the CPU, as lots have them."""
+    if space.task == "stereo":
+        return Batch(torch.zeros(_B, 6, side, 2 * side), torch.zeros(_B, side, 2 * side))
+    return Batch(torch.zeros(_B, space.image_channels, side, side), torch.zeros(_B, dtype=torch.int64))
+
+
+def asked(space: SearchSpace) -> list[Architecture]:
+    return [space.largest(), space.smallest(), space.sample(random.Random("imagined"))]
+
+
+def move(supernet: Supernet) -> None:
+    """Put all of a supernet on the GPU; torch's own ``to`` cannot, where that is only imagined."""
+    for module in supernet.modules():
+        for name, parameter in module._parameters.items():
+            module._parameters[name] = None if parameter is None else nn.Parameter(torch.zeros(parameter.shape, device=GPU))
+        for name, buffer in module._buffers.items():
+            module._buffers[name] = None if buffer is None else torch.zeros(buffer.shape, dtype=buffer.dtype, device=GPU)
+    supernet._flatten(GPU)
+
+
+@pytest.fixture
+def imagined(monkeypatch: pytest.MonkeyPatch) -> FakeTensorMode:
+    """Return in what the GPU is imagined."""
+    monkeypatch.setattr(torch.autograd, "backward", lambda loss: None)  # torch's own needs a GPU that is there
+    return FakeTensorMode()
+
+
+def worker_there(space: SearchSpace, imagined: FakeTensorMode, monkeypatch: pytest.MonkeyPatch, *, is_taught: bool = True) -> Worker:
+    """Return a worker whose networks are on the GPU."""
+    worker = Worker(space.name, NoData())
+    networks = [worker._supernet]
+    if is_taught:
+        worker.teach(torch.zeros(worker.num_weights))
+        assert worker._teacher is not None
+        networks.append(worker._teacher)
+    monkeypatch.setattr(nn.Module, "to", lambda self, device: self)
+    with imagined:
+        for network in networks:
+            move(network)
+    worker._device = GPU
+    return worker
+
+
+@SPACES
+@pytest.mark.parametrize("is_taught", [False, True])
+def test_a_lot_goes_to_the_gpu_in_two_copies_and_nothing_comes_back_before_it_is_fetched(
+    space: SearchSpace, is_taught: bool, imagined: FakeTensorMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = worker_there(space, imagined, monkeypatch, is_taught=is_taught)
+    for architecture in asked(space):
+        with imagined:
+            batch = batch_of(space, architecture.resolution)
+            with Crossings() as crossings:
+                loss = worker.backward(batch, architecture)
+            there = Batch(batch.inputs.to(GPU), batch.targets.to(GPU))
+            with Crossings() as within:
+                worker.backward(there, architecture)
+        assert crossings.found == ["aten._to_copy.default"] * 2  # inputs and targets
+        assert not within.found  # so it can be recorded
+        assert (loss.device, loss.dtype, loss.shape) == (GPU, torch.float32, ())
+
+
+@SPACES
+def test_the_sums_that_travel_are_made_where_the_gradient_is(
+    space: SearchSpace, imagined: FakeTensorMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradient_N = worker_there(space, imagined, monkeypatch)._supernet.flat_gradient_N
+    monkeypatch.setattr("automl.training.lots._kinds_there", lambda count, device: torch.zeros(count, dtype=torch.uint8, device=device))
+    with imagined, Crossings() as crossings:
+        sums_P = signed_sums(gradient_N)
+    assert (sums_P.device, sums_P.dtype, sums_P.shape) == (GPU, torch.float32, (8,))
+    assert not crossings.found
+
+
+@SPACES
+def test_the_way_back_asks_for_no_value_either(space: SearchSpace) -> None:
+    """By tensors without values, which a GPU has to be imagined without."""
+    worker = Worker(space.name, NoData(), "meta")
+    worker.teach(torch.zeros(worker.num_weights))
+    for architecture in asked(space):
+        batch = batch_of(space, architecture.resolution)
+        assert worker.backward(batch, architecture).shape == ()
+    assert worker._supernet.flat_gradient_N.is_meta
