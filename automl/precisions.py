@@ -14,5 +14,5 @@ def check_precision(precision: str, device: str) -> None:
     Raises:
         UserError: it is the CPU, and not fp32.
     """
-    if precision != FP32 and device == "cpu":
+    if precision != FP32 and device.split(":")[0] == "cpu":
         raise UserError(f"--precision {precision} is for GPUs: give --device cuda as well, or leave it out")

@@ -252,6 +252,9 @@ MISTAKES = [
     (("automl.cli", "train", "--out", "new", "--device", "toaster"), "no device"),
     (("automl.cli", "train", "--out", "new", "--cuda-graphs"), "give --device cuda as well"),
     ((*FIND, "garbage", "--macs", "many"), "--macs"),
+    ((*FIND, "garbage", "--precision", "bf16"), "give --device cuda as well"),
+    (("automl.cli", "evaluate", "garbage", "--precision", "bf16"), "give --device cuda as well"),
+    (("automl.cli", "evaluate", "garbage", "--device", "toaster"), "no device"),
 ]
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import click
 
-from automl.commands import check_data, clear_errors, described, loading
+from automl.commands import check_data, check_device, clear_errors, described, loading
 from automl.data.dataset import PARTS
 from automl.data.names import check_name
 from automl.forms import SUFFIXES, check_opens
+from automl.precisions import FP32, PRECISIONS, check_precision
 from automl.spaces.choice import chosen
 from protocol.errors import UserError
 
@@ -28,6 +29,8 @@ class Wishes:
     part: str | None
     num_random: int
     seed: int
+    device: str
+    precision: str
     threads: int | None
 
 
@@ -49,6 +52,8 @@ class Wishes:
     "--random", "num_random", type=click.IntRange(0, 1000), default=8, show_default=True, metavar="N", help="Random subnets to try."
 )
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Which random subnets.")
+@click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU; of a snapshot.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU computes in.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def evaluate(**options: Any) -> None:
     """Print how good a snapshot's subnets, or an export, are. That is measured on held-out data. A snapshot is a .safetensors file, an
@@ -63,11 +68,15 @@ def evaluate(**options: Any) -> None:
         wishes = Wishes(**options)
         source = _source(wishes.path, wishes.snapshot)
         check_opens(source)
+        check_device(wishes.device)
+        check_precision(wishes.precision, wishes.device)
         if wishes.test_folder is not None and wishes.part is not None:
             raise UserError("--test-folder is tested on as a whole: leave --part out")
         if source == wishes.path and (source.is_dir() or source.suffix in SUFFIXES):
             if wishes.architecture is not None:
                 raise UserError(f"{source} is one network already; --arch is for snapshots")
+            if wishes.device != "cpu":
+                raise UserError(f"{source} is an export, which is measured on the CPU: leave --device out")
             if wishes.data is not None and wishes.test_folder is not None:
                 raise UserError(f"{source} needs no --data beside --test-folder: leave one of them out")
             if wishes.data is not None:

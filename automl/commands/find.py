@@ -12,6 +12,7 @@ import click
 from automl.commands import check_data, check_device, clear_errors, described, loading
 from automl.commands.doors import AskedRun, Doors
 from automl.latency.table import LatencyTable
+from automl.precisions import FP32, PRECISIONS, check_precision
 from automl.search.evolution import MIN_SAMPLES
 from automl.spaces.space import SearchSpace
 from automl.threads import wait_asleep
@@ -46,6 +47,7 @@ class Wishes:
     out: Path | None
     workers: int
     device: str
+    precision: str
     threads: int | None
 
 
@@ -98,6 +100,7 @@ class Wishes:
 @click.option("--out", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Results.  [default: named by the limits]")
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, metavar="N", help="Processes; 0 or 1: this one.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
+@click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU measures in.")
 @click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of this process.  [default: all cores]")
 def find(**options: Any) -> None:
     """Find the best subnet of a snapshot within limits. Nothing is trained. The same command goes on after a break.
@@ -113,6 +116,7 @@ def find(**options: Any) -> None:
         wishes = Wishes(**options)
         limits = _limits({"latency": wishes.latency_ms, "macs": wishes.macs, "weights": wishes.weights})
         check_device(wishes.device)
+        check_precision(wishes.precision, wishes.device)
         if wishes.warm_start is not None and not (wishes.warm_start / JOURNAL).is_file():
             raise UserError(f"{wishes.warm_start} has no {JOURNAL}: give --warm-start the folder of a search")
         if wishes.latency_table is None and "latency" in limits:

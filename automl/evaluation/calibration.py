@@ -7,11 +7,13 @@ from torch import Tensor
 
 from automl.models.layers import ElasticBatchNorm
 from automl.models.supernet import Supernet
+from automl.precisions import FP32
+from automl.rounding import forward_in
 from automl.spaces.space import Architecture
 
 
 @torch.no_grad()
-def recalibrate(supernet: Supernet, architecture: Architecture, batches: Iterable[Tensor]) -> None:
+def recalibrate(supernet: Supernet, architecture: Architecture, batches: Iterable[Tensor], precision: str = FP32) -> None:
     """Set the running statistics to the mean over batches of training inputs, and put the supernet into evaluation mode.
 
     They hold for ``architecture`` alone, until the next call. The weights do not change.
@@ -19,7 +21,8 @@ def recalibrate(supernet: Supernet, architecture: Architecture, batches: Iterabl
     Args:
         supernet: whose statistics to set.
         architecture: which of its subnets.
-        batches: of equal size, each (B, C, H, W) at the architecture's resolution.
+        batches: of equal size, each (B, C, H, W) at the architecture's resolution, on the supernet's device.
+        precision: what it computes in (``automl.precisions``).
     """
     norms = [module for module in supernet.modules() if isinstance(module, ElasticBatchNorm)]
     supernet.train()
@@ -27,7 +30,8 @@ def recalibrate(supernet: Supernet, architecture: Architecture, batches: Iterabl
         for index, inputs in enumerate(batches):
             for norm in norms:
                 norm.momentum = 1.0 / (index + 1)  # makes the running statistics the plain mean so far
-            supernet(inputs.contiguous(memory_format=torch.channels_last), architecture)
+            with forward_in(precision, inputs.device):
+                supernet(inputs.contiguous(memory_format=torch.channels_last), architecture)
     finally:
         for norm in norms:
             norm.momentum = None

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from automl.data.dataset import CLASSIFICATION, STEREO, Batch, Dataset
-from automl.evaluation.held_out import calibrate
+from automl.evaluation.held_out import calibrate, outputs_of
 from automl.evaluation.metrics import disparity_metrics
 from automl.models.supernet import Supernet
 from automl.spaces.space import Architecture
@@ -53,8 +53,6 @@ def some_held_out(dataset: Dataset, resolution: int) -> Iterator[Batch]:
     return dataset.held_out_batches(resolution, _BATCH[dataset.task], every=stride)
 
 
-@torch.no_grad()
 def answers(supernet: Supernet, inputs: Tensor, architecture: Architecture) -> Tensor:
     """Return logits (B, K) or disparities (B, H, W) of a subnet for which the supernet is recalibrated, on the CPU."""
-    result = supernet(inputs.to(supernet.flat_weights_N.device), architecture)
-    return (result if isinstance(result, Tensor) else result[-1]).cpu()
+    return outputs_of(supernet, inputs, architecture).cpu()

@@ -3,6 +3,7 @@
 Shapes: B samples of a batch, C channels, H and W height and width.
 """
 
+import functools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypedDict
@@ -15,6 +16,8 @@ from automl.evaluation.calibration import recalibrate
 from automl.evaluation.metrics import disparity_metrics, median_disparity
 from automl.models.networks import build
 from automl.models.supernet import Supernet
+from automl.precisions import FP32
+from automl.rounding import forward_in
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from protocol.errors import UserError
 
@@ -54,23 +57,34 @@ def evaluate(
     *,
     part: str = ALL,
     calibration_samples: int | None = None,
+    precision: str = FP32,
 ) -> list[Quality]:
-    """Return the quality of each architecture's subnet on a part of the held-out data; leaves the last one's running statistics."""
-    device = supernet.flat_weights_N.device
+    """Return the quality of each architecture's subnet on a part of the held-out data; leaves the last one's running statistics.
+
+    ``precision``: what is computed in, the statistics among it (``automl.precisions``).
+    """
     qualities = []
     for architecture in architectures:
-        calibrate(supernet, dataset, architecture, calibration_samples)
-
-        def outputs(inputs: Tensor, architecture: Architecture = architecture) -> Tensor:
-            result = supernet(inputs.to(device), architecture)
-            return result if isinstance(result, Tensor) else result[-1]
-
+        calibrate(supernet, dataset, architecture, calibration_samples, precision)
+        outputs = functools.partial(outputs_of, supernet, architecture=architecture, precision=precision)
         qualities.append(measure(outputs, dataset, architecture.resolution, part=part))
     return qualities
 
 
-def calibrate(supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, samples: int | None = None) -> None:
-    """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples.
+@torch.no_grad()
+def outputs_of(supernet: Supernet, inputs: Tensor, architecture: Architecture, precision: str = FP32) -> Tensor:
+    """Return fp32 logits (B, K) or disparities (B, H, W), on the supernet's device, which is recalibrated for the architecture."""
+    device = supernet.flat_weights_N.device
+    with forward_in(precision, device):
+        result = supernet(inputs.to(device), architecture)
+    outputs: Tensor = result if isinstance(result, Tensor) else result[-1]
+    return outputs.float()
+
+
+def calibrate(
+    supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, samples: int | None = None, precision: str = FP32
+) -> None:
+    """Recalibrate the supernet for ``architecture`` with the data set's fixed choice of training samples, computed in a precision.
 
     ``samples``: at most so many; None: as many as the task needs (``CALIBRATION_SAMPLES``).
     """
@@ -78,7 +92,7 @@ def calibrate(supernet: Supernet, dataset: EvaluationSet, architecture: Architec
     batches = dataset.calibration_batches(
         architecture.resolution, CALIBRATION_BATCH[dataset.task], samples or CALIBRATION_SAMPLES[dataset.task]
     )
-    recalibrate(supernet, architecture, (inputs.to(device) for inputs in batches))
+    recalibrate(supernet, architecture, (inputs.to(device) for inputs in batches), precision)
 
 
 @torch.no_grad()

@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from automl.data.dataset import STEREO, EvaluationSet
-from automl.evaluation.held_out import Quality, calibrate
+from automl.evaluation.held_out import Quality, calibrate, outputs_of
 from automl.evaluation.metrics import DisparityErrors, disparity_errors
 from automl.models.supernet import Supernet
+from automl.precisions import FP32
 from automl.spaces.space import Architecture
 
 LOSS_UNIT = 10_000
@@ -40,22 +41,21 @@ class Measured:
 
 
 @torch.no_grad()
-def evaluate_samples(supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, part: str) -> Measured:
-    """Return how good a subnet is on a part of the held-out data, its BatchNorm recalibrated first.
+def evaluate_samples(supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, part: str, precision: str = FP32) -> Measured:
+    """Return how good a subnet is on a part of the held-out data, its BatchNorm recalibrated first, all computed in a precision.
 
     A stereo window none of whose disparities is known is no sample.
     """
-    calibrate(supernet, dataset, architecture)
+    calibrate(supernet, dataset, architecture, precision=precision)
     losses, wrong = array("i"), array("i")
     errors, total = DisparityErrors(), 0.0
     for batch in dataset.held_out_batches(architecture.resolution, _BATCH, part):
-        result = supernet(batch.inputs.to(supernet.flat_weights_N.device), architecture)
+        result = outputs_of(supernet, batch.inputs, architecture, precision).cpu()
         if dataset.task == STEREO:
-            prediction_BHW = result[-1].cpu()
-            errors += disparity_errors(prediction_BHW, batch.targets)
-            loss_B = _window_errors(prediction_BHW, batch.targets)
+            errors += disparity_errors(result, batch.targets)
+            loss_B = _window_errors(result, batch.targets)
         else:
-            logits_BK = result.cpu().double()
+            logits_BK = result.double()
             loss_B = F.cross_entropy(logits_BK, batch.targets, reduction="none")
             total += float(loss_B.sum())
             is_wrong_B = logits_BK.argmax(1) != batch.targets

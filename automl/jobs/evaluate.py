@@ -11,13 +11,12 @@ from automl.commands.evaluate import Wishes
 from automl.data.catalog import load_dataset
 from automl.data.dataset import ALL, STEREO, TEST, Dataset, EvaluationSet
 from automl.data.whole_folder import WholeFolder
-from automl.evaluation.held_out import check_fit, measure
+from automl.evaluation.held_out import Quality, check_fit, measure
 from automl.evaluation.held_out import evaluate as evaluate_subnets
 from automl.export.card import metric_texts
 from automl.export.description import UNKNOWN
 from automl.export.opened import open_exported
-from automl.models.supernet import Supernet
-from automl.opening import dataset_of, opened_snapshot
+from automl.opening import checked_device, dataset_of, opened_snapshot
 from automl.spaces.cost import macs, num_weights
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
@@ -43,7 +42,7 @@ def evaluate_snapshot(path: Path, picked: Architecture | None, wishes: Wishes) -
         UserError: it is no snapshot, or the data do not fit.
     """
     _begin(wishes)
-    supernet, state, metadata = opened_snapshot(path)
+    supernet, state, metadata = opened_snapshot(path, checked_device(wishes.device))
     dataset = dataset_of(metadata, wishes.data, wishes.data_root)
     check_fit(dataset, supernet.space)
     networks = [(picked.id[:8], picked)] if picked is not None else _networks(supernet.space, wishes.num_random, wishes.seed)
@@ -51,7 +50,9 @@ def evaluate_snapshot(path: Path, picked: Architecture | None, wishes: Wishes) -
     part, tested, said = wishes.part or ALL, dataset, _samples(dataset, wishes.part or ALL)
     if wishes.test_folder is not None:
         tested, said = _whole(wishes.test_folder, dataset.class_titles, supernet.space, dataset.preparation.kept_side, dataset)
-    _show([f"{supernet.space.name} after round {state.round}, {said}", *_subnets(supernet, tested, networks, part)])
+    how = "" if wishes.device == "cpu" else f", computed in {wishes.precision} on {wishes.device}"
+    qualities = evaluate_subnets(supernet, tested, [each for _, each in networks], part=part, precision=wishes.precision)
+    _show([f"{supernet.space.name} after round {state.round}, {said}{how}", *_subnets(supernet.space, networks, qualities)])
 
 
 def _begin(wishes: Wishes) -> None:
@@ -70,10 +71,9 @@ def _networks(space: SearchSpace, num_random: int, seed: int) -> list[tuple[str,
     return [("largest", space.largest()), ("smallest", space.smallest()), *(("random", architecture) for architecture in sampled)]
 
 
-def _subnets(supernet: Supernet, dataset: EvaluationSet, networks: list[tuple[str, Architecture]], part: str) -> list[str]:
-    qualities = evaluate_subnets(supernet, dataset, [architecture for _, architecture in networks], part=part)
+def _subnets(space: SearchSpace, networks: list[tuple[str, Architecture]], qualities: Sequence[Quality]) -> list[str]:
     return [
-        f"  {name:<8}  {metric_texts(quality)}, {_cost(architecture, supernet.space)}"
+        f"  {name:<8}  {metric_texts(quality)}, {_cost(architecture, space)}"
         for (name, architecture), quality in zip(networks, qualities, strict=True)
     ]
 

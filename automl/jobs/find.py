@@ -22,6 +22,7 @@ from automl.files import write_whole
 from automl.latency.table import Conditions, LatencyTable
 from automl.models.supernet import Supernet
 from automl.opening import checked_device, dataset_of, opened_snapshot
+from automl.precisions import FP32
 from automl.search.constraints import Constraint, Cost, Region
 from automl.search.earlier import EarlierSearch, Recalling
 from automl.search.evaluators import Evaluator, LocalEvaluator
@@ -103,6 +104,7 @@ def _opened(wishes: Wishes, limits: Mapping[str, float], table: LatencyTable | N
         "round": state.round,
         "state": state_digest(state).hex(),
         **data,
+        **({} if wishes.precision == FP32 else {"precision": wishes.precision}),
         "latencies": None if table is None else sha256(table.to_bytes()).hex(),
     }
     axes = tuple(constraint.cost for constraint in constraints) or costs[:1]
@@ -115,8 +117,12 @@ def _here(wishes: Wishes, supernet: Supernet, metadata: Mapping[str, str], _: ob
     dataset = dataset_of(metadata, wishes.data, wishes.data_root)
     check_fit(dataset, supernet.space)
     assert wishes.snapshot is not None
-    make = functools.partial(made_evaluator, wishes.snapshot, dataset.name, wishes.data_root, wishes.device)
-    made = _itself(LocalEvaluator(supernet, dataset)) if wishes.workers <= 1 else functools.partial(ProcessEvaluator, make, wishes.workers)
+    make = functools.partial(made_evaluator, wishes.snapshot, dataset.name, wishes.data_root, wishes.device, wishes.precision)
+    made = (
+        _itself(LocalEvaluator(supernet, dataset, wishes.precision))
+        if wishes.workers <= 1
+        else functools.partial(ProcessEvaluator, make, wishes.workers)
+    )
     return made, {"dataset": dataset.name, "data": dataset.digest.hex()}
 
 
@@ -131,10 +137,10 @@ def _itself(evaluator: Evaluator) -> _Evaluators:
     return lambda: contextlib.nullcontext(evaluator)
 
 
-def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str) -> LocalEvaluator:
+def made_evaluator(snapshot: Path, data: str, data_root: Path | None, device: str, precision: str = FP32) -> LocalEvaluator:
     """Return the evaluator of another process, which opens the files itself."""
     supernet, _, _ = opened_snapshot(snapshot, device)
-    return LocalEvaluator(supernet, load_dataset(data, data_root))
+    return LocalEvaluator(supernet, load_dataset(data, data_root), precision)
 
 
 @contextlib.contextmanager
@@ -182,6 +188,8 @@ def _save(found: Found, task: _Task, folder: Path, settings: Settings) -> None:
 
 def _show(found: Found, task: _Task, folder: Path, others: Sequence[str]) -> None:
     console = Console(highlight=False, markup=False)
+    if "precision" in task.origin:
+        console.print(f"figures: of networks computed in {task.origin['precision']}", soft_wrap=True)
     if task.measured is not None:
         of = task.measured
         console.print(f"latencies: of {of.name} ({of.device}), {of.runtime} {of.version}, batch {of.batch}", soft_wrap=True)

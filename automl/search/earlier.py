@@ -15,7 +15,7 @@ from automl.search.lines import MAX_BYTES, Entry, Reader
 from automl.spaces.space import Architecture, SearchSpace
 from protocol.errors import UserError
 
-SAME = ("state", "data")  # settings of two searches whose figures are of the same thing
+SAME = ("state", "data", "precision")  # settings of two searches whose figures are of the same thing
 
 _ADVICE = "give --warm-start the folder of another search, or none"
 
@@ -43,7 +43,7 @@ class EarlierSearch:
             self._entries[entry.part, entry.architecture] = entry
 
     def is_of(self, settings: Settings) -> bool:
-        """Return whether its figures are those of another search: of the same weights and the same data."""
+        """Return whether its figures are those of another search: of the same weights and the same data, computed in the same precision."""
         return all(self.settings.get(name) == settings.get(name) for name in SAME)
 
     def measured(self, part: str, architecture: Architecture) -> Measured | None:

@@ -7,6 +7,7 @@ from automl.data.dataset import EvaluationSet
 from automl.data.kept_batches import KeptBatches
 from automl.evaluation.samples import Measured, evaluate_samples
 from automl.models.supernet import Supernet
+from automl.precisions import FP32
 from automl.spaces.space import Architecture
 
 
@@ -23,12 +24,16 @@ class Evaluator(Protocol):
 class LocalEvaluator:
     """Measures in this process, with torch's threads."""
 
-    def __init__(self, supernet: Supernet, dataset: EvaluationSet) -> None:
-        """Take a supernet with its weights loaded, and data that fits it; the samples are resized once for all architectures."""
+    def __init__(self, supernet: Supernet, dataset: EvaluationSet, precision: str = FP32) -> None:
+        """Take a supernet with its weights loaded, and data that fits it; the samples are resized once for all architectures.
+
+        ``precision``: what is computed in (``automl.precisions``).
+        """
+        self._precision = precision
         self._supernet = supernet
         self._dataset = KeptBatches(dataset)
 
     def measure(self, architectures: Sequence[Architecture], part: str) -> Iterator[Measured]:
         """Yield how good each architecture is, its BatchNorm recalibrated first; see Evaluator."""
         for architecture in architectures:
-            yield evaluate_samples(self._supernet, self._dataset, architecture, part)
+            yield evaluate_samples(self._supernet, self._dataset, architecture, part, self._precision)

@@ -49,6 +49,21 @@ def test_evaluate_prints_how_good_a_snapshots_subnets_are(folder: Path) -> None:
         assert f"{TINY.name}" in result.output
 
 
+def test_figures_of_a_gpu_say_what_they_were_computed_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("automl.jobs.evaluate.checked_device", lambda name: "cpu")  # this computer may have no GPU
+    named = ("evaluate", "round-00000005.safetensors", "--random", "0")
+    lines = [call(*named, *typed).output.splitlines() for typed in ((), ("--device", "cuda"), ("--device", "cuda", "--precision", "bf16"))]
+    said = "classifier-tiny after round 5, 355 held-out images of digits"
+    assert [each[0] for each in lines] == [said, f"{said}, computed in fp32 on cuda", f"{said}, computed in bf16 on cuda"]
+    assert lines[0][1:] == lines[1][1:]
+
+
+def test_an_export_is_measured_on_the_cpu(folder: Path) -> None:
+    result = call("evaluate", "found", "--device", "cuda")
+    assert result.exit_code == 2
+    assert "is an export, which is measured on the CPU" in result.output
+
+
 def test_data_that_a_snapshot_does_not_name_is_named_by_the_person(folder: Path) -> None:
     expected = call("evaluate", "round-00000005.safetensors", "--random", "0")
     result = call("evaluate", "no-data.safetensors", "--random", "0", "--data", "digits")

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 from automl.data.catalog import load_dataset
 from automl.data.images import ImageDataset, resize
 from automl.data.views import UNKNOWN, Pair, StereoDataset
-from automl.evaluation.held_out import calibrate, evaluate
+from automl.evaluation.held_out import calibrate, evaluate, outputs_of
 from automl.evaluation.samples import LOSS_UNIT, MAX_LOSS, evaluate_samples
 from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
@@ -32,6 +32,33 @@ def test_every_window_has_its_mean_error(stereo: Stereo) -> None:
     assert len(measured.losses) == sum(len(batch.targets) for batch in motorcycle.held_out_batches(64, 4))
     assert measured.loss == pytest.approx(measured.quality["epe"], rel=0.2)  # windows have about as many known pixels
     assert not measured.wrong
+
+
+def test_in_bf16_figures_are_near_those_in_fp32_and_not_the_same(supernet: Classifier, digits: ImageDataset) -> None:
+    exact, rounded, again = (evaluate_samples(supernet, digits, TINY.smallest(), "all", each) for each in ("fp32", "bf16", "fp32"))
+    assert again == exact != rounded
+    assert rounded.loss == pytest.approx(exact.loss, rel=0.05)
+    qualities = [evaluate(supernet, digits, [TINY.smallest()], precision=each)[0] for each in ("fp32", "bf16")]
+    assert [each["accuracy"] for each in qualities] == [each.quality["accuracy"] for each in (exact, rounded)]
+
+
+def test_in_bf16_disparities_are_near_those_in_fp32_and_not_the_same(stereo: Stereo) -> None:
+    motorcycle = load_dataset("motorcycle")
+    exact, rounded = (evaluate_samples(stereo, motorcycle, STEREO_TINY.smallest(), "all", each) for each in ("fp32", "bf16"))
+    assert rounded.losses != exact.losses
+    assert rounded.quality["epe"] == pytest.approx(exact.quality["epe"], rel=0.05)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_statistics_and_outputs_are_fp32_whatever_is_computed_in(precision: str, supernet: Classifier, digits: ImageDataset) -> None:
+    weights = supernet.flat_weights_N.clone()
+    calibrate(supernet, digits, TINY.smallest(), 256, precision)
+    outputs = outputs_of(supernet, resize(digits.held_out_images[:5], 16, 28), TINY.smallest(), precision)
+    assert outputs.dtype == torch.float32
+    assert {buffer.dtype for buffer in supernet.buffers()} == {torch.float32}
+    assert torch.equal(supernet.flat_weights_N, weights)
+    rounded = outputs.bfloat16().float()
+    assert torch.equal(outputs, rounded) == (precision == "bf16")
 
 
 def test_a_window_of_which_nothing_is_known_is_no_sample(stereo: Stereo) -> None:

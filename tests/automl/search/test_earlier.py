@@ -66,6 +66,7 @@ def test_what_was_measured_of_the_same_weights_and_data_is_not_measured_again(pa
     assert earlier.is_of({**SETTINGS, "seed": 4})
     assert not earlier.is_of({**SETTINGS, "state": "ef"})
     assert not earlier.is_of({**SETTINGS, "data": "ef"})
+    assert not earlier.is_of({**SETTINGS, "precision": "bf16"})
 
 
 def test_a_search_that_starts_warm_is_no_worse_than_what_it_started_from(path: Path) -> None:

@@ -42,8 +42,10 @@ class Measuring:
     def __init__(self) -> None:
         self.architectures: list[Architecture] = []
         self.interrupted_at: int | None = None
+        self.precisions: set[str] = set()
 
-    def evaluate(self, supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, part: str) -> Measured:
+    def evaluate(self, supernet: Supernet, dataset: EvaluationSet, architecture: Architecture, part: str, precision: str) -> Measured:
+        self.precisions.add(precision)
         if len(self.architectures) == self.interrupted_at:
             raise KeyboardInterrupt
         self.architectures.append(architecture)
@@ -105,6 +107,30 @@ def test_a_latency_limit_goes_by_the_table(snapshot: Path, measured: Measuring, 
     assert found["best"]["costs"]["latency_ms"] == pytest.approx(found["best"]["costs"]["macs"] / 1e6)
     assert all(each["costs"]["latency_ms"] <= 1.1 for each in found["front"])
     assert found["best"]["id"][:8] in result.output  # also in a narrow window: it is what people copy
+
+
+def test_a_search_in_bf16_says_so_and_shares_no_figure_with_one_in_fp32(
+    snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    typed = ("--device", "cuda", "--precision", "bf16", "--random", "0")
+    monkeypatch.setattr("automl.jobs.find.checked_device", lambda name: "cpu")  # this computer may have no GPU
+    result = find(snapshot, *typed, "--out", tmp_path / "found", *SHORT)
+    assert result.exit_code == 0, result.output
+    assert measured.precisions == {"bf16"}
+    assert "figures: of networks computed in bf16" in result.stdout
+    assert json.loads((tmp_path / "found" / "result.json").read_text())["settings"]["precision"] == "bf16"
+    again = find(snapshot, "--out", tmp_path / "found", *SHORT)
+    assert again.exit_code == 2
+    assert "precision" in again.stderr
+    before = len(measured.architectures)
+    for arguments, measures_anew in ((typed, False), (("--random", "0"), True)):
+        result = find(snapshot, *arguments, "--warm-start", tmp_path / "found", "--out", tmp_path / f"warm-{measures_anew}", *SHORT)
+        assert result.exit_code == 0, result.output
+        asked = measured.architectures[before:]
+        before = len(measured.architectures)
+        known = {line.get("architecture") for line in map(json.loads, (tmp_path / "found" / "search.jsonl").read_text().splitlines())}
+        assert any(each.text in known for each in asked) == measures_anew
+    assert measured.precisions == {"bf16", "fp32"}
 
 
 def test_a_search_without_any_limit_searches_everything(snapshot: Path, measured: Measuring, tmp_path: Path) -> None:
