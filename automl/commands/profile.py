@@ -7,7 +7,7 @@ import click
 from automl.commands import clear_errors, loading
 from automl.files import check_writable
 from automl.forms import check_onnx_packages
-from automl.latency.table import DTYPES, ONNXRUNTIME, RUNTIMES, TORCH
+from automl.latency.table import DTYPES, GRAPHS, ONNXRUNTIME, RUNTIMES
 from automl.spaces.space import TINY, space_named
 from protocol.errors import UserError
 
@@ -21,15 +21,14 @@ from protocol.errors import UserError
 @click.option(
     "--runtime",
     type=click.Choice(RUNTIMES),
-    default=TORCH,
-    show_default=True,
-    help="What runs the layers: onnxruntime measures as exported .onnx files run, on the CPU in fp32.",
+    help="What runs the layers: torch launches kernels one by one, cuda-graphs all at once; onnxruntime measures as exported .onnx files "
+    "run, on the CPU in fp32.  [default: torch; on a GPU cuda-graphs, where they can be made]",
 )
 @click.option("--quick", is_flag=True, help="Measure seldom: a rough table in seconds.")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, metavar="FILE", help="Where the table goes (JSON); an older one is replaced."
 )
-def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: int, runtime: str, quick: bool, out: Path) -> None:
+def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: int, runtime: str | None, quick: bool, out: Path) -> None:
     """Measure a latency table on this device. It says too how well the table foretells the latency of whole networks."""
     with clear_errors():
         space = space_named(supernet)
@@ -41,6 +40,8 @@ def profile(supernet: str, device: str, threads: int | None, dtype: str, batch: 
                     "onnxruntime is measured on the CPU in fp32 only: leave --device and --dtype out, or measure with --runtime torch"
                 )
             check_onnx_packages()
+        if runtime == GRAPHS and device != "cuda":
+            raise UserError("CUDA graphs are for GPUs: give --device cuda as well, or leave --runtime out")
         check_writable(out)
         with loading():
             from automl.jobs import profile as job

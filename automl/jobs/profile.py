@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from automl.latency.profiler import profile as measure
-from automl.latency.table import TORCH, LatencyTable
+from automl.latency.table import ONNXRUNTIME, LatencyTable
 from automl.latency.visits import QUICK, THOROUGH
 from automl.spaces.space import Architecture, SearchSpace
 
 
 def profile(
-    space: SearchSpace, device: str, threads: int | None, dtype: str, batch: int, runtime: str, *, is_quick: bool, out: Path
+    space: SearchSpace, device: str, threads: int | None, dtype: str, batch: int, runtime: str | None, *, is_quick: bool, out: Path
 ) -> None:
     """Measure, with a bar for the person; write the table to ``out`` and say what is in it.
 
@@ -26,7 +26,7 @@ def profile(
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn())
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("measuring" if runtime == TORCH else "exporting")
+        bar = progress.add_task("exporting" if runtime == ONNXRUNTIME else "measuring")
 
         def show(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total, description="measuring")

@@ -1,14 +1,15 @@
 """Measures a latency table: every layer of a search space alone, what every network has besides, and some whole networks to check by.
 
 Layers run at the shapes that they have in a network. Those of one shape are measured once: in a unit, all but the first. What a network has
-besides its layers is a network whose layers hand on what they once made. Two runtimes measure: torch, here, in its eager mode and the
-memory layout channels_last; and onnxruntime (``automl.latency.sessions``), with graphs like those that are exported. How times are
-taken: ``automl.latency.visits``.
+besides its layers is a network whose layers hand on what they once made. Measured is by torch, here, in the memory layout channels_last:
+in its eager mode, or on a GPU in CUDA graphs; and by onnxruntime (``automl.latency.sessions``), with graphs like those that are exported.
+How times are taken: ``automl.latency.visits``.
 
 Shapes: B batch, C channels, H and W height and width.
 """
 
 import functools
+import logging
 import math
 import platform
 import random
@@ -20,8 +21,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from automl.graphs import CudaGraphs, Recorder
 from automl.latency.correction import fitted_table
-from automl.latency.table import ONNXRUNTIME, TORCH, Conditions, LatencyTable
+from automl.latency.table import GRAPHS, ONNXRUNTIME, TORCH, Conditions, LatencyTable
 from automl.latency.visits import BESIDE, THOROUGH, Effort, Run, Stopwatch, Told
 from automl.models.plain import plain_network
 from automl.models.searchable import Plain, plain_layer
@@ -31,7 +33,11 @@ from automl.spaces.space import Architecture, SearchSpace, noted_widths
 from automl.spaces.units import Layer
 from protocol.errors import UserError
 
+_MOST_SAID = 200  # characters of an error
+_NEAR = 0.05  # of what is recorded: kernels may be other ones, which add in another order
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+logger = logging.getLogger("manta.latency")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +80,12 @@ def profile(
     batch: int = 1,
     effort: Effort = THOROUGH,
     told: Told = lambda done, total: None,
-    runtime: str = TORCH,
+    runtime: str | None = None,
 ) -> LatencyTable:
     """Return the latency table of a space on this machine's ``device``, "cpu" or "cuda"; torch's threads are as the caller set them.
 
-    onnxruntime has as many threads as torch, and measures on the CPU in fp32.
+    onnxruntime has as many threads as torch, and measures on the CPU in fp32. CUDA graphs are for GPUs; None: on a GPU these, where all
+    can be recorded, else torch's launches one by one.
 
     Raises:
         UserError: the device is not there, or cannot run the networks in this dtype or at this batch; a package for ONNX is missing.
@@ -94,10 +101,9 @@ def profile(
 
             times_ms, release = median_ms(space, subjects, batch, effort, told), version()
         else:
-            times_ms, release = (
-                Bench(space, torch.device(device), _DTYPES[dtype], batch).median_ms(subjects, effort, told),
-                torch.__version__,
-            )
+            wished = TORCH if runtime is None and device == "cpu" else runtime
+            times_ms, runtime = _by_torch(space, torch.device(device), _DTYPES[dtype], batch, subjects, effort, told, wished)
+            release = torch.__version__
     except RuntimeError as error:  # of torch: no such operator in this dtype, or no memory left
         reason = str(error).strip().split("\n")[0]
         raise UserError(
@@ -107,6 +113,28 @@ def profile(
     conditions = Conditions(device, device_name(device), torch.get_num_threads(), dtype, batch, release, runtime)
     entries = {key: taken_ms[part] for key, part in parts.items()}
     return fitted_table(space, conditions, entries, [(architecture, taken_ms[architecture]) for architecture in networks])
+
+
+def _by_torch(
+    space: SearchSpace,
+    device: torch.device,
+    dtype: torch.dtype,
+    batch: int,
+    subjects: Sequence[Part | Architecture],
+    effort: Effort,
+    told: Told,
+    runtime: str | None,
+) -> tuple[list[float], str]:
+    """Return the milliseconds of one run of each subject, and by which of torch's runtimes; None: by graphs where they can be recorded."""
+    if runtime != TORCH:
+        try:
+            return Bench(space, device, dtype, batch, recorder=CudaGraphs()).median_ms(subjects, effort, told), GRAPHS
+        except RuntimeError as error:
+            if runtime == GRAPHS:
+                raise
+            reason = " ".join(str(error).split())[:_MOST_SAID]
+            logger.warning("CUDA graphs cannot be measured here (%s): these are the times of launches one by one", reason)
+    return Bench(space, device, dtype, batch).median_ms(subjects, effort, told), TORCH
 
 
 def fixed_of(space: SearchSpace, part: FixedPart) -> Architecture:
@@ -143,8 +171,16 @@ class Bench:
     """Runs layers and networks in torch on a device, and takes their times."""
 
     def __init__(
-        self, space: SearchSpace, device: torch.device, dtype: torch.dtype, batch: int, clock_s: Callable[[], float] = time.perf_counter
+        self,
+        space: SearchSpace,
+        device: torch.device,
+        dtype: torch.dtype,
+        batch: int,
+        clock_s: Callable[[], float] = time.perf_counter,
+        recorder: Recorder | None = None,
     ) -> None:
+        """Prepare; with a ``recorder`` what runs is recorded first, and replayed."""
+        self._recorder = recorder
         self._space = space
         self._stopwatch = Stopwatch(clock_s, functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else None)
         self._device = device
@@ -155,10 +191,16 @@ class Bench:
 
     @torch.inference_mode()
     def median_ms(self, subjects: Sequence[Part | Architecture], effort: Effort, told: Told) -> list[float]:
-        """Return the milliseconds of one run of each subject."""
-        return self._stopwatch.median_ms([self._run(subject) for subject in subjects], effort, told)
+        """Return the milliseconds of one run of each subject.
 
-    def _run(self, subject: Part | Architecture) -> Run:
+        Raises:
+            RuntimeError: of torch; or a recording does not do what was recorded.
+        """
+        runs = [self._run(subject) for subject in subjects]
+        recorder = self._recorder
+        return self._stopwatch.median_ms(runs if recorder is None else [_recorded(recorder, run) for run in runs], effort, told)
+
+    def _run(self, subject: Part | Architecture) -> Callable[[], Tensor]:
         if isinstance(subject, LayerPart):
             shape = (self._batch * subject.shape.views, subject.shape.channels_in, subject.height, subject.width)
             return functools.partial(self._ready(plain_layer(subject.shape, subject.layer)), self._input(shape))
@@ -185,6 +227,17 @@ class Bench:
             x_BCHW = torch.rand(shape, generator=self._generator).to(self._device, self._dtype)
             self._inputs[shape] = x_BCHW.contiguous(memory_format=torch.channels_last)
         return self._inputs[shape]
+
+
+def _recorded(recorder: Recorder, run: Callable[[], Tensor]) -> Run:
+    """Return a run's recording. One that did nothing would be fast, and so it is compared."""
+    expected = run().clone()
+    recorded = recorder.record(run)
+    recorded.made.zero_()
+    recorded.replay()
+    if not torch.allclose(recorded.made, expected, rtol=0.0, atol=_NEAR * float(expected.abs().max())):
+        raise RuntimeError("a recording did not do what was recorded")
+    return recorded.replay
 
 
 class _Recording(nn.Module):

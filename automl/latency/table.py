@@ -23,7 +23,7 @@ MAX_BYTES = 4 << 20
 MAX_MS = 1e9
 MAX_TEXT = 200  # of the names in a table
 DTYPES = ("fp32", "bf16", "fp16")
-TORCH, ONNXRUNTIME = RUNTIMES = ("torch", "onnxruntime")
+TORCH, GRAPHS, ONNXRUNTIME = RUNTIMES = ("torch", "cuda-graphs", "onnxruntime")  # graphs are torch's, and have its version
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,8 @@ def _table(value: object) -> LatencyTable:
 
 def _runtime(conditions: object) -> str:
     """Return the one that is named in the conditions, with its version; a table of before knows torch alone."""
-    return ONNXRUNTIME if isinstance(conditions, dict) and ONNXRUNTIME in conditions else TORCH
+    named = [each for each in (GRAPHS, ONNXRUNTIME) if isinstance(conditions, dict) and each in conditions]
+    return named[0] if named else TORCH
 
 
 def _check(table: LatencyTable) -> None:

@@ -18,7 +18,7 @@ from automl.commands.export import export
 from automl.commands.find import find
 from automl.commands.profile import profile
 from automl.forms import FORMATS, ONNX
-from automl.latency.table import TORCH, LatencyTable
+from automl.latency.table import GRAPHS, TORCH, LatencyTable
 from automl.training.snapshot_header import read_header
 from peer.config import PeerConfig
 from protocol.errors import UserError
@@ -133,12 +133,13 @@ def holds_state(path: Path, digest: bytes, metadata: Mapping[str, str]) -> bool:
 
 
 def _is_of(table: Path, supernet: str, device: str) -> bool:
-    """Return whether a table is there already, of this supernet and device, measured by torch."""
+    """Return whether a table is there already, of this supernet and device, measured by torch, one way or the other."""
     try:
         found = LatencyTable.load(table)
     except UserError:
         return False
-    return (found.supernet, found.conditions.device, found.conditions.runtime) == (supernet, device, TORCH)
+    of = found.conditions
+    return (found.supernet, of.device) == (supernet, device) and of.runtime in (TORCH, GRAPHS)
 
 
 def _run(say: Callable[[str], None], command: click.Command, *arguments: str) -> None:

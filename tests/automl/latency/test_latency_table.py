@@ -1,6 +1,7 @@
 import json
 import math
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,19 +11,23 @@ import torch
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from automl.commands.profile import profile as profile_command
+from automl.graphs import Calls, Recorded, Recorder
 from automl.latency.correction import fitted_table
-from automl.latency.profiler import FixedPart, LayerPart, profile, table_parts
-from automl.latency.table import MAX_BYTES, ONNXRUNTIME, Accuracy, Conditions, LatencyTable
+from automl.latency.profiler import FixedPart, LayerPart, _by_torch, profile, table_parts
+from automl.latency.table import GRAPHS, MAX_BYTES, ONNXRUNTIME, TORCH, Accuracy, Conditions, LatencyTable
 from automl.latency.visits import Effort
 from automl.spaces.cost import cost_table
 from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
 from protocol.errors import EncodingError, UserError
 from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED, register
+from tests.automl.training.recorders import Counted
 
 ONCE = Effort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
 CONDITIONS = Conditions("cpu", "some processor", 1, "fp32", 1, "2.15.0")
+CPU = torch.device("cpu")
 ACCURACY = Accuracy(4, 4, 0.05, 0.1, 0.9)
 
 
@@ -234,6 +239,63 @@ def test_a_profile_by_onnxruntime_says_so_wherever_it_is_kept() -> None:
         LatencyTable.from_bytes(json.dumps(text).encode())
 
 
+class Unable:
+    """A recorder of a device that cannot."""
+
+    def record(self, work: Callable[[], Tensor]) -> Recorded:
+        raise RuntimeError("operation not permitted when stream is capturing\nlong trace")
+
+
+class Idle:
+    """A recorder whose recordings do nothing."""
+
+    def record(self, work: Callable[[], Tensor]) -> Recorded:
+        return Recorded(work(), lambda: None)
+
+
+@pytest.mark.parametrize("space", [small(TINY), small(STEREO_TINY)], ids=lambda space: space.name)
+def test_layers_that_are_recorded_are_timed_by_their_replays(space: SearchSpace, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Counted(Calls())
+    monkeypatch.setattr("automl.latency.profiler.CudaGraphs", lambda: recorder)
+    subjects = [*dict.fromkeys(table_parts(space).values()), space.largest()]
+    times_ms, runtime = _by_torch(space, CPU, torch.float32, 1, subjects, ONCE, lambda done, total: None, None)
+    assert runtime == GRAPHS
+    assert len(times_ms) == len(subjects) == recorder.recorded
+    assert min(times_ms) > 0.0
+    assert recorder.replayed >= 4 * len(subjects)
+
+
+@pytest.mark.parametrize(("recorder", "words"), [(Unable, "capturing long trace"), (Idle, "did not do what was recorded")])
+def test_where_layers_cannot_be_recorded_launches_are_timed_and_that_is_said_unless_graphs_were_asked_for(
+    recorder: Callable[[], Recorder], words: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    space = small(TINY)
+    monkeypatch.setattr("automl.latency.profiler.CudaGraphs", recorder)
+    subjects = [space.largest(), space.smallest()]
+    times_ms, runtime = _by_torch(space, CPU, torch.float32, 1, subjects, ONCE, lambda done, total: None, None)
+    assert (runtime, len(times_ms)) == (TORCH, 2)
+    assert words in caplog.text
+    with pytest.raises(RuntimeError):
+        _by_torch(space, CPU, torch.float32, 1, subjects, ONCE, lambda done, total: None, GRAPHS)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_on_a_gpu_layers_are_timed_in_cuda_graphs() -> None:
+    table = profile(small(TINY), device="cuda", effort=ONCE)
+    assert (table.conditions.device, table.conditions.runtime) == ("cuda", GRAPHS)
+
+
+def test_a_table_of_cuda_graphs_says_so_wherever_it_is_kept() -> None:
+    conditions = Conditions("cuda", "a GPU", 8, "fp32", 1, "2.15.0", GRAPHS)
+    text = json.loads(replace(made_up(TINY), conditions=conditions).to_bytes())
+    assert text["conditions"]["cuda-graphs"] == "2.15.0"
+    assert "torch" not in text["conditions"]
+    assert LatencyTable.from_bytes(json.dumps(text).encode()).conditions == conditions
+    for other in ("torch", "onnxruntime"):
+        with pytest.raises(EncodingError, match="exactly the fields"):
+            LatencyTable.from_bytes(json.dumps({**text, "conditions": {**text["conditions"], other: "1"}}).encode())
+
+
 def test_a_profile_can_be_of_another_dtype_and_batch() -> None:
     table = profile(small(TINY), dtype="bf16", batch=3, effort=ONCE)
     assert (table.conditions.dtype, table.conditions.batch) == ("bf16", 3)
@@ -286,6 +348,7 @@ def test_a_quick_profile_can_be_loaded_and_says_how_far_to_trust_it(tmp_path: Pa
         ["--device", "tpu", "--out", "table.json"],
         ["--runtime", "onnxruntime", "--dtype", "bf16", "--out", "table.json"],
         ["--runtime", "onnxruntime", "--device", "cuda", "--out", "table.json"],
+        ["--runtime", "cuda-graphs", "--out", "table.json"],
         ["--out", "missing/table.json"],
         ["--out", "."],
     ],
