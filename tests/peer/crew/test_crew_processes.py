@@ -111,13 +111,14 @@ def play(
     devices: tuple[Device, ...] = (CPU, CPU),
     patience: Patience = PATIENT,
     data: Callable[[], WorkerData] = lambda: WorkerData.of(digits(), None),
+    cuda_graphs: bool = False,
 ) -> None:
     """Run ``story`` with a crew; at its end nothing of it is left."""
     lines.clear()
     descriptors = set(os.listdir("/proc/self/fd"))
 
     async def whole() -> set[int]:
-        crew = ProcessCrew(TINY.name, data(), devices, patience)
+        crew = ProcessCrew(TINY.name, data(), devices, patience, cuda_graphs=cuda_graphs)
         crew.watch(lambda: None, lines.append)
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -274,7 +275,8 @@ def test_workers_end_with_a_peer_that_is_killed_even_one_that_stands_still() -> 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
-def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pause() -> None:
+@pytest.mark.parametrize("cuda_graphs", [False, True])
+def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pause(cuda_graphs: bool) -> None:
     async def story(crew: ProcessCrew) -> None:
         await crew.load(weights_of(1), None)
         pile = await trained(crew, 6)
@@ -284,4 +286,5 @@ def test_gpus_train_what_the_cpu_does_within_their_rounding_and_are_free_in_a_pa
         assert not crew.pids
 
     expected = alone(weights_of(1), None, 6)
-    play(story, devices=tuple(Device(f"cuda:{index}", 1) for index in range(torch.cuda.device_count())), patience=Patience())
+    gpus = tuple(Device(f"cuda:{index}", 1) for index in range(torch.cuda.device_count()))
+    play(story, devices=gpus, patience=Patience(), cuda_graphs=cuda_graphs)
