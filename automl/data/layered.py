@@ -211,13 +211,13 @@ def _inside(layer: _Layer, y: Grid, x: Grid) -> Mask:
 
 def _painted(scene: list[_Layer], seen: Places, disparity_256: Grid | None) -> Pixels:
     """Return the picture (H, W, 3) of the layers ``seen``; right pixels are shifted by their disparity, left ones by nothing."""
-    x_256 = np.array([layer.texture_256 for layer in scene], np.int32)[seen]
+    x_256 = np.array([layer.texture_256 for layer in scene], np.int32).take(seen)  # several times as fast as by an index
     x_256 += np.arange(WIDTH, dtype=np.int32) * _ONE
     if disparity_256 is not None:
         x_256 += disparity_256
     rows = np.array([layer.texture_row for layer in scene])[:, None] + np.arange(HEIGHT) & _BANK_ROWS - 1
     starts = (np.array([layer.texture * _BANK_ROWS for layer in scene])[:, None] + rows) * _BANK_COLUMNS
-    place = starts.reshape(-1)[seen * HEIGHT + np.arange(HEIGHT)[:, None]]
+    place = starts.reshape(-1).take(seen * HEIGHT + np.arange(HEIGHT)[:, None])
     place += x_256 >> 8 & _BANK_COLUMNS - 1
     texels = _neighbours().take(place)
     low, high = texels & 255, texels >> 8
