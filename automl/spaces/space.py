@@ -293,7 +293,13 @@ TINY = SearchSpace(
     num_classes=10,
     num_disparities=0,
     stem_width=16,
-    units=units_alike((16, 24, 40, 64, 96), depths=(1, 2), kernels=(3, 5, 7), expansions=(2, 3, 4)),
+    units=(  # maps of 14, 7, 4, 2 and 1 pixel: on the last two a kernel of 3 reaches everything
+        UnitSpace(16, (1, 2), (3, 5), (2, 3, 4)),
+        UnitSpace(24, (1, 2), (3, 5), (2, 3, 4)),
+        UnitSpace(40, (1, 2), (3, 5), (2, 3, 4)),
+        UnitSpace(64, (1, 2), (3,), (2, 3, 4)),
+        UnitSpace(96, (1, 2), (3,), (2, 3, 4)),
+    ),
 )
 
 BASE = SearchSpace(
@@ -324,7 +330,14 @@ STEREO_TINY = SearchSpace(
     num_classes=0,
     num_disparities=8,
     stem_width=16,
-    units=units_alike((16, 24, 40, 64, 80, 96), depths=(1, 2), kernels=(3, 5, 7), expansions=(2, 3, 4)),
+    units=(  # the finest map, where layers cost most, is expanded least; the last three have 4, 2 and 1 rows
+        UnitSpace(16, (1, 2), (3, 5), (1, 2, 3)),
+        UnitSpace(24, (1, 2), (3, 5), (2, 3, 4)),
+        UnitSpace(40, (1, 2), (3, 5), (2, 3, 4)),
+        UnitSpace(64, (1, 2), (3,), (2, 3, 4)),
+        UnitSpace(80, (1, 2), (3,), (2, 3, 4)),
+        UnitSpace(96, (1, 2), (3,), (2, 3, 4)),
+    ),
 )
 
 STEREO_BASE = SearchSpace(

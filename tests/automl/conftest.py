@@ -13,6 +13,8 @@ from automl.models.classifier import Classifier
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
 from automl.spaces.space import STEREO_TINY, TINY, space_named
+from tests.automl import kernels as every_kernel
+from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import FIXED, NARROW, WIDENED, register
 
 Net = TypeVar("Net", bound=Supernet)
@@ -46,6 +48,13 @@ def supernet() -> Classifier:
 
 
 @pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Classifier:
+    """The tiny classifier with three kernels to choose from in every unit, in general position."""
+    every_kernel.register(monkeypatch)
+    return in_general_position(Classifier(KERNELS))
+
+
+@pytest.fixture
 def base() -> Classifier:
     """The base classifier of 10 classes in general position."""
     return in_general_position(Classifier(space_named("classifier-base-3x10")))
@@ -76,6 +85,13 @@ def widened(monkeypatch: pytest.MonkeyPatch) -> Classifier:
 def stereo() -> Stereo:
     """The tiny stereo supernet in general position."""
     return in_general_position(Stereo(STEREO_TINY))
+
+
+@pytest.fixture
+def stereo_kernels(monkeypatch: pytest.MonkeyPatch) -> Stereo:
+    """The tiny stereo supernet with three kernels to choose from in every unit, in general position."""
+    every_kernel.register(monkeypatch)
+    return in_general_position(Stereo(STEREO_KERNELS))
 
 
 @pytest.fixture

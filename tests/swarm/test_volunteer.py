@@ -46,7 +46,7 @@ def test_a_peer_is_limited_looked_at_and_left_from_another_terminal(tmp_path: Pa
         for words in ("answers within", "clock: the log's", "digits is here, and is the run's", "others on this network can call"):
             assert words in found
         assert "BAD" not in found
-        assert "226,094 weights" in command("about", *there, "--dir", tmp_path / "doctor")
+        assert "205,696 weights" in command("about", *there, "--dir", tmp_path / "doctor")
         assert not (tmp_path / "doctor").exists()
 
         path = asyncio.run(newest_state(load_config({"dir": tmp_path / "doctor", "initial_peers": (address,)}), tmp_path, print))

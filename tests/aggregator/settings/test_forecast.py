@@ -77,7 +77,7 @@ def test_check_says_that_a_run_file_makes_a_run_and_what_it_means(tmp_path: Path
     assert result.exit_code == 0, result.output
     for words in (
         "classification on digits",
-        "226,094 weights",
+        "205,696 weights",
         "10 peers",
         "100 peers",
         "1000 peers",

@@ -208,7 +208,7 @@ def test_cohorts_send_what_their_bodies_weigh(few: ImageDataset) -> None:
     for codec, local_steps, ratio in (("int16", 1, 1.0), ("int8", 4, 8.0), (SPARSE, 10, 255.2)):
         traffic = trainer(few, plan_of(local_steps=local_steps), cohorts=3, codec=codec).traffic
         assert traffic is not None
-        assert traffic.sent_bytes == 3 * body_num_bytes(codec, 226_094)
+        assert traffic.sent_bytes == 3 * body_num_bytes(codec, 205_696)
         assert traffic.fp16_ratio == pytest.approx(ratio, rel=1e-3)
     assert trainer(few, plan_of(local_steps=2), codec=None).settings["codec"] == "int16"
 
@@ -263,7 +263,7 @@ def test_the_command_trains_cohorts_and_says_what_they_sent(tmp_path: Path) -> N
     arguments = ["train", "--out", str(tmp_path / "out"), *small, *thinly]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
-    sent = 2 * body_num_bytes(SPARSE, 226_094)
+    sent = 2 * body_num_bytes(SPARSE, 205_696)
     assert (
         f"{sent:,} bytes a round, {2 * sent:,} in all; with 2 bytes a weight after every update it were 51.0 times as many" in result.output
     )

@@ -13,8 +13,8 @@ SNAPSHOT = str(Path(__file__).parents[2] / "formats" / "0.1.0" / "state.safetens
 @pytest.mark.parametrize(
     ("supernet", "expected"),
     [
-        ("classifier-tiny", "5,904,900,000 architectures"),
-        ("stereo-tiny", "531,441,000,000 architectures"),
+        ("classifier-tiny", "10,668,672 architectures"),
+        ("stereo-tiny", "128,024,064 architectures"),
         ("classifier-base", "unit 5       128, 144, 160 channels; depths 2, 3, 4; kernels 3, 5, 7; expansions 3, 4, 6"),
         ("classifier-base", "all               47.16 to     507.18 M MACs,  1,390,544 to  3,985,496 weights"),
     ],

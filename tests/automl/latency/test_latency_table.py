@@ -22,7 +22,10 @@ from automl.latency.visits import Effort
 from automl.spaces.cost import cost_table
 from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace, layer_gene
 from protocol.errors import EncodingError, UserError
-from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED, register
+from tests.automl import kernels as every_kernel
+from tests.automl import narrow
+from tests.automl.kernels import KERNELS
+from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
 from tests.automl.training.recorders import Counted
 
 ONCE = Effort(visits=1, min_visits=1, visit_ms=0.01, subject_ms=1.0, num_networks=2)
@@ -43,8 +46,9 @@ def small(space: SearchSpace) -> SearchSpace:
 
 
 @pytest.fixture(autouse=True)
-def _narrow_spaces_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    register(monkeypatch)
+def _their_spaces_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow.register(monkeypatch)
+    every_kernel.register(monkeypatch)
 
 
 def test_the_latency_of_an_architecture_is_the_corrected_sum_over_its_genes() -> None:
@@ -58,8 +62,8 @@ def test_the_latency_of_an_architecture_is_the_corrected_sum_over_its_genes() ->
 
 @pytest.mark.parametrize("depths", [(1,), (1, 2), (2,)])
 def test_the_minimum_is_that_of_all_architectures(depths: tuple[int, ...]) -> None:
-    units = TINY.units[:2]  # few enough to try them all
-    of_two = replace(TINY, resolutions=(24, 32))
+    units = KERNELS.units[:2]  # few enough to try them all
+    of_two = replace(KERNELS, resolutions=(24, 32))
     space = replace(of_two, units=units).restricted(depths=depths, kernels=(3, 7), expansions=(2, 4))
     table = made_up(of_two)
     assert table.minimum_ms(space) == pytest.approx(min(table.latency_ms(architecture) for architecture in space), rel=1e-12)

@@ -12,6 +12,7 @@ from automl.models.plain import deployed, plain_network
 from automl.models.searchable import plain_layer
 from automl.spaces.space import BASE, STEREO_TINY, TINY, SearchSpace
 from protocol.errors import OwnFault
+from tests.automl.kernels import KERNELS
 from tests.automl.narrow import NARROW
 
 
@@ -22,7 +23,7 @@ def run(model: object, *inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("space", [TINY, BASE.with_largest(kernels=1, depths=9, expansions=1, widths=1), NARROW, STEREO_TINY])
+@pytest.mark.parametrize("space", [TINY, KERNELS, BASE.with_largest(kernels=1, depths=9, expansions=1, widths=1), NARROW, STEREO_TINY])
 def test_every_layer_computes_in_onnxruntime_what_it_computes_in_torch(space: SearchSpace) -> None:
     parts = [part for part in table_parts(space).values() if isinstance(part, LayerPart)]
     generator = torch.Generator().manual_seed(0)

@@ -16,6 +16,7 @@ from automl.models.supernet import Supernet
 from automl.spaces.cost import macs, num_weights
 from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace, noted_widths
 from automl.spaces.units import Layer
+from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import NARROW, WIDENED
 
 
@@ -52,13 +53,17 @@ def assert_equal_bits(supernet: Supernet, architecture: Architecture) -> None:
     assert torch.equal(supernet.extract(architecture)(x_BCHW), expected.squeeze(1) if expected.dim() == 4 else expected), architecture.text
 
 
-def test_the_extracted_classifier_computes_the_same_bits_as_the_supernet(supernet: Classifier) -> None:
-    for architecture in some(TINY, 50):
+@pytest.mark.parametrize("which", ["supernet", "kernels"])
+def test_the_extracted_classifier_computes_the_same_bits_as_the_supernet(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    for architecture in some(supernet.space, 50):
         assert_equal_bits(supernet, architecture)
 
 
-def test_the_extracted_stereo_network_computes_the_same_bits_as_the_supernet(stereo: Stereo) -> None:
-    for architecture in some(STEREO_TINY, 50):
+@pytest.mark.parametrize("which", ["stereo", "stereo_kernels"])
+def test_the_extracted_stereo_network_computes_the_same_bits_as_the_supernet(which: str, request: pytest.FixtureRequest) -> None:
+    stereo: Stereo = request.getfixturevalue(which)
+    for architecture in some(stereo.space, 50):
         assert_equal_bits(stereo, architecture)
 
 
@@ -89,7 +94,7 @@ def test_at_the_largest_widths_it_is_the_network_of_a_space_without_a_choice_who
         assert num_weights(widest, narrow.space) == num_weights(architecture, fixed.space)
 
 
-@pytest.mark.parametrize("which", ["supernet", "base", "stereo", "narrow", "widened"])
+@pytest.mark.parametrize("which", ["supernet", "kernels", "base", "stereo", "stereo_kernels", "narrow", "widened"])
 def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Supernet = request.getfixturevalue(which)
     space = supernet.space
@@ -101,7 +106,7 @@ def test_macs_and_weights_are_those_of_the_extracted_network(which: str, request
         assert sum(parameter.numel() for parameter in plain.parameters()) == num_weights(architecture, space)
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW, WIDENED], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW, WIDENED, KERNELS, STEREO_KERNELS], ids=lambda space: space.name)
 def test_macs_grow_with_every_gene(space: SearchSpace) -> None:
     rng = random.Random("monotone")
     for _ in range(30):
@@ -151,7 +156,7 @@ def test_an_extracted_network_has_weights_and_statistics_of_its_own(supernet: Cl
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("which", ["supernet", "base", "narrow", "widened"])
+@pytest.mark.parametrize("which", ["supernet", "kernels", "base", "narrow", "widened"])
 def test_the_largest_architecture_uses_every_weight_but_the_kernels_transforms(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Classifier = request.getfixturevalue(which)
     whole = supernet.extract(supernet.space.largest())

@@ -11,20 +11,24 @@ from automl.evaluation.calibration import recalibrate
 from automl.models.layers import ElasticBatchNorm, ElasticLayer
 from automl.models.stereo import PlainStereo, Stereo
 from automl.spaces.shapes import layer_shapes, unit_sides
-from automl.spaces.space import STEREO_BASE, STEREO_TINY, Architecture
+from automl.spaces.space import STEREO_BASE, STEREO_TINY, Architecture, SearchSpace
 from automl.spaces.stereo_shapes import decoder_widths, fixed_macs, fixed_num_weights
 from automl.training.objective import stereo_loss
+from tests.automl.kernels import STEREO_KERNELS
 
 SPACE = STEREO_TINY
 HEIGHT = SPACE.resolutions[-1]
 WIDTH = HEIGHT * SPACE.aspect
-ARCHITECTURES = [SPACE.largest(), SPACE.smallest(), *(SPACE.sample(random.Random(index)) for index in range(10))]
+CASES = [
+    pytest.param(space, each, id=f"{space.name}-{each.id[:6]}")
+    for space in (SPACE, STEREO_KERNELS)
+    for each in (space.largest(), space.smallest(), *(space.sample(random.Random(index)) for index in range(3)))
+]
 
 
-@pytest.fixture
-def stereo() -> Stereo:
-    """A stereo supernet in general position: random transforms, scales, shifts and running statistics."""
-    stereo = Stereo(SPACE)
+def in_general_position(space: SearchSpace) -> Stereo:
+    """Return a stereo supernet with random transforms, scales, shifts and running statistics."""
+    stereo = Stereo(space)
     generator = torch.Generator().manual_seed(1)
     stereo.initialise(generator)
     stereo.flat_weights_N.add_(torch.empty(stereo.num_weights).normal_(0.0, 0.05, generator=generator))
@@ -33,6 +37,11 @@ def stereo() -> Stereo:
             module.running_mean.normal_(0.0, 0.1, generator=generator)
             module.running_variance.uniform_(0.5, 2.0, generator=generator)
     return stereo
+
+
+@pytest.fixture
+def stereo() -> Stereo:
+    return in_general_position(SPACE)
 
 
 def pairs(batch: int, seed: int = 2) -> Tensor:
@@ -83,12 +92,13 @@ def test_the_largest_network_has_all_weights_but_the_kernel_transforms(stereo: S
     assert sum(parameter.numel() for parameter in plain.parameters()) == stereo.num_weights - transforms
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES[:5], ids=lambda a: a.id[:6])
-def test_gradients_are_zero_outside_the_active_slices_and_only_there(stereo: Stereo, architecture: Architecture) -> None:
+@pytest.mark.parametrize(("space", "architecture"), CASES)
+def test_gradients_are_zero_outside_the_active_slices_and_only_there(space: SearchSpace, architecture: Architecture) -> None:
+    stereo = in_general_position(space)
     torch.autograd.backward(stereo_loss(stereo.train()(pairs(2), architecture), torch.full((2, HEIGHT, WIDTH), 9.0)))
     assert all(gradient(parameter).any() for parameter in stereo.fixed.parameters())
     modules = dict(stereo.named_modules())
-    for shape in layer_shapes(SPACE):
+    for shape in layer_shapes(space):
         layer = modules[f"units.{shape.unit}.{shape.index}"]
         assert isinstance(layer, ElasticLayer)
         active = architecture.units[shape.unit]

@@ -13,10 +13,19 @@ from automl.models.layers import ElasticBatchNorm, ElasticLayer, ElasticSpatial,
 from automl.models.networks import build
 from automl.spaces.shapes import layer_shapes
 from automl.spaces.space import BASE, STEREO_TINY, TINY, Architecture, SearchSpace
+from tests.automl.conftest import in_general_position
+from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import NARROW
 
-FULL_SIZE = TINY.restricted(resolutions=(32,))
-ARCHITECTURES = [FULL_SIZE.largest(), FULL_SIZE.smallest(), *(FULL_SIZE.sample(random.Random(index)) for index in range(3))]
+
+def cases(space: SearchSpace, count: int) -> list[object]:
+    """Return the ends of a space at 32 px and some in between, each with the space."""
+    at_32 = space.restricted(resolutions=(32,))
+    chosen = [at_32.largest(), at_32.smallest(), *(at_32.sample(random.Random(index)) for index in range(count))]
+    return [pytest.param(space, each, id=f"{space.name}-{each.id[:6]}") for each in chosen]
+
+
+every_case = pytest.mark.parametrize(("space", "architecture"), [*cases(KERNELS, 3), *cases(TINY, 3)])
 
 
 def layer_of(supernet: Classifier, unit: int, index: int) -> ElasticLayer:
@@ -28,7 +37,7 @@ def reference_logits(supernet: Classifier, x: Tensor, architecture: Architecture
     for unit, index, chosen in architecture.layers():
         layer = layer_of(supernet, unit, index)
         kernel = layer.spatial.weight.detach()
-        for size, transform in ((5, layer.spatial.transforms[0]), (3, layer.spatial.transforms[1])):
+        for size, transform in zip(layer.spatial.kernels[1:], layer.spatial.transforms, strict=True):
             if chosen.kernel <= size:
                 flat = kernel[:, :, 1:-1, 1:-1].reshape(*kernel.shape[:2], size * size)
                 kernel = torch.einsum("oif,gf->oig", flat, transform).reshape(*kernel.shape[:2], size, size)
@@ -62,21 +71,22 @@ def reference_logits(supernet: Classifier, x: Tensor, architecture: Architecture
     return F.linear(x.mean((2, 3)), supernet.head_weight, supernet.head_bias)
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.id[:6])
+@every_case
 def test_a_subnet_computes_what_plain_modules_with_its_weights_compute(
-    supernet: Classifier, x_BCHW: Tensor, architecture: Architecture
+    x_BCHW: Tensor, space: SearchSpace, architecture: Architecture
 ) -> None:
-    supernet, x_BCHW = supernet.double(), x_BCHW.double()
+    supernet, x_BCHW = in_general_position(Classifier(space)).double(), x_BCHW.double()
     torch.testing.assert_close(supernet(x_BCHW, architecture), reference_logits(supernet, x_BCHW, architecture))
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.id[:6])
+@every_case
 def test_gradients_are_zero_outside_the_active_slices_and_only_there(
-    supernet: Classifier, x_BCHW: Tensor, architecture: Architecture
+    x_BCHW: Tensor, space: SearchSpace, architecture: Architecture
 ) -> None:
+    supernet = in_general_position(Classifier(space))
     F.cross_entropy(supernet(x_BCHW, architecture), torch.arange(4)).backward()
     active = {(unit, index): layer for unit, index, layer in architecture.layers()}
-    for unit, choices in enumerate(TINY.units):
+    for unit, choices in enumerate(space.units):
         for index in range(choices.depths[-1]):
             layer = layer_of(supernet, unit, index)
             if (unit, index) not in active:
@@ -89,9 +99,11 @@ def test_gradients_are_zero_outside_the_active_slices_and_only_there(
                 assert inside.any()
                 assert not outside.any()
             assert gradient(layer.spatial.weight).any()
-            margin = 0 if chosen.kernel == 7 else 1
-            assert not F.pad(torch.zeros(7 - 2 * margin, 7 - 2 * margin), [margin] * 4, value=1.0).mul(gradient(layer.spatial.weight)).any()
-            for transform, size in zip(layer.spatial.transforms, (5, 3), strict=True):
+            largest, *smaller = layer.spatial.kernels
+            margin = 0 if chosen.kernel == largest else 1
+            inner = largest - 2 * margin
+            assert not F.pad(torch.zeros(inner, inner), [margin] * 4, value=1.0).mul(gradient(layer.spatial.weight)).any()
+            for transform, size in zip(layer.spatial.transforms, smaller, strict=True):
                 assert bool(gradient(transform).any()) == (chosen.kernel <= size)
 
 
@@ -100,29 +112,35 @@ def gradient(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, KERNELS, STEREO_KERNELS], ids=lambda space: space.name)
 @torch.no_grad()
 def test_at_the_start_nearly_all_of_a_kernel_is_in_the_centre_that_the_smallest_one_has(space: SearchSpace) -> None:
     supernet = build(space)
     supernet.initialise(torch.Generator().manual_seed(3))
     spatials = [module for module in supernet.modules() if isinstance(module, ElasticSpatial)]
-    for kernel, most in ((5, 0.2), (7, 0.01)):
+    bounds = {5: 0.2, 7: 0.01}
+    found = {kernel for spatial in spatials for kernel in spatial.kernels if kernel > 3}
+    assert found == ({5} if space in (TINY, STEREO_TINY) else {5, 7})
+    for kernel in found:
         large = torch.cat([spatial.weight_for(kernel).flatten(0, 1) for spatial in spatials if kernel in spatial.kernels])
         rest = large - F.pad(large[:, 1:-1, 1:-1], [1] * 4)
-        assert 0.0 < float(rest.square().sum() / large.square().sum()) < most
+        assert 0.0 < float(rest.square().sum() / large.square().sum()) < bounds[kernel]
     # In all they are as large as those of a layer that has no other kernels (arXiv:1502.01852): their mean square is 2 / fan-in.
     squares = torch.cat([(spatial.weight.square().flatten(1).sum(1)) for spatial in spatials])
     assert abs(float(squares.mean()) - 2.0) < 0.2
 
 
-def test_identity_transforms_make_a_small_kernel_the_centre_of_the_large_one() -> None:
-    supernet = Classifier(TINY)
+@pytest.mark.parametrize("space", [TINY, KERNELS], ids=lambda space: space.name)
+def test_identity_transforms_make_a_small_kernel_the_centre_of_the_large_one(space: SearchSpace) -> None:
+    supernet = Classifier(space)
     supernet.initialise(torch.Generator().manual_seed(3))
-    for module in supernet.modules():
-        if isinstance(module, ElasticSpatial):
-            assert torch.equal(module.weight_for(7), module.weight)
-            assert torch.equal(module.weight_for(5), module.weight[:, :, 1:-1, 1:-1])
-            assert torch.equal(module.weight_for(3), module.weight[:, :, 2:-2, 2:-2])
+    spatials = [module for module in supernet.modules() if isinstance(module, ElasticSpatial)]
+    assert [spatial.kernels[::-1] for spatial in spatials] == [unit.kernels for unit in space.units for _ in range(unit.depths[-1])]
+    for spatial in spatials:
+        largest = spatial.kernels[0]
+        for kernel in spatial.kernels:
+            inside = slice((largest - kernel) // 2, (largest + kernel) // 2)
+            assert torch.equal(spatial.weight_for(kernel), spatial.weight[:, :, inside, inside])
 
 
 class Strides(TorchDispatchMode):
@@ -138,12 +156,17 @@ class Strides(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_the_first_convolution_of_each_unit_has_stride_two_and_all_others_stride_one(supernet: Classifier, x_BCHW: Tensor) -> None:
+@pytest.mark.parametrize("space", [TINY, KERNELS], ids=lambda space: space.name)
+def test_the_first_convolution_of_each_unit_has_stride_two_and_all_others_stride_one(space: SearchSpace, x_BCHW: Tensor) -> None:
+    supernet = in_general_position(Classifier(space))
     with torch.no_grad(), Strides() as strides:
-        supernet(x_BCHW, TINY.largest())
+        supernet(x_BCHW, space.largest())
     sides = [x_BCHW.shape[2] >> unit for unit in range(6)]
-    kernels = [min(7, 2 * side - 1) for side in sides]  # what of them lies on a map that is smaller
-    assert strides.seen == [each for first, next_ in pairwise(kernels) for each in ((first, 2), (1, 1), (1, 1), (next_, 1), (1, 1), (1, 1))]
+    expected = []
+    for unit, maps in zip(space.units, pairwise(sides), strict=True):
+        first, second = (min(unit.kernels[-1], 2 * side - 1) for side in maps)  # what of them lies on a map that is smaller
+        expected += [(first, 2), (1, 1), (1, 1), (second, 1), (1, 1), (1, 1)]
+    assert strides.seen == expected
 
 
 def test_the_tiny_supernet_has_between_200_and_300_thousand_weights_in_one_vector(supernet: Classifier, x_BCHW: Tensor) -> None:
@@ -183,7 +206,7 @@ def test_the_first_weights_depend_on_the_seed_alone_and_leave_the_global_generat
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW], ids=lambda space: space.name)
+@pytest.mark.parametrize("space", [TINY, BASE, STEREO_TINY, NARROW, KERNELS], ids=lambda space: space.name)
 def test_at_the_start_a_residual_layer_hands_on_what_it_reads_so_depth_makes_no_difference(space: SearchSpace) -> None:
     supernet = build(space)
     supernet.initialise(torch.Generator().manual_seed(3))

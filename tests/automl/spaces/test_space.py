@@ -11,11 +11,12 @@ import pytest
 from automl.spaces.space import BASE, MAX_TEXT, STEREO_BASE, STEREO_TINY, TINY, Architecture, SearchSpace, fitted_name, space_named
 from automl.spaces.units import Layer, UnitSpace, units_alike
 from protocol.errors import UserError
+from tests.automl.kernels import KERNELS, STEREO_KERNELS
 from tests.automl.narrow import NARROW, SMALL_NARROW, WIDENED
 
 JSON = TINY.largest().to_json()
 SMALL = replace(TINY, resolutions=(24, 32), units=units_alike((8, 8), depths=(1, 2), kernels=(3, 5), expansions=(2,)))
-SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE, NARROW, WIDENED]
+SPACES = [TINY, BASE, STEREO_TINY, STEREO_BASE, NARROW, WIDENED, KERNELS, STEREO_KERNELS]
 
 
 def sampled(count: int, space: SearchSpace = TINY) -> list[Architecture]:
@@ -142,7 +143,7 @@ def test_a_text_that_is_not_canonical_is_refused(text: str) -> None:
         '{"resolution": 28, "units": []}',
         '{"resolution": 28, "units": [[1]]}',
         "null",
-        JSON.replace("7", "7.5"),
+        JSON.replace("5", "5.5"),
         "[" * 10_000,
     ],
 )
@@ -176,17 +177,17 @@ def test_sampling_under_a_condition_gives_only_what_it_accepts_and_says_when_the
 
 
 def test_a_part_of_a_space_has_only_the_choices_that_are_left() -> None:
-    part = TINY.restricted(kernels=(5,), depths=(1,))
-    assert part.name == TINY.name
+    part = KERNELS.restricted(kernels=(5,), depths=(1,))
+    assert part.name == KERNELS.name
     assert part.size() == 3**5
     for architecture in sampled(100, part):
-        TINY.check(architecture)
+        KERNELS.check(architecture)
         assert {layer.kernel for _, _, layer in architecture.layers()} == {5}
 
 
 def test_a_part_with_few_of_the_largest_choices_keeps_those_of_each_unit() -> None:
     few = SearchSpace.with_largest(
-        replace(TINY, units=(*TINY.units[:1], UnitSpace(8, (1, 3, 4), (3, 5), (1,)))), kernels=1, depths=2, expansions=2, widths=1
+        replace(KERNELS, units=(*KERNELS.units[:1], UnitSpace(8, (1, 3, 4), (3, 5), (1,)))), kernels=1, depths=2, expansions=2, widths=1
     )
     assert [(unit.depths, unit.kernels, unit.expansions) for unit in few.units] == [((1, 2), (7,), (3, 4)), ((3, 4), (5,), (1,))]
 

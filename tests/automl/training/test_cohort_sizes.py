@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -114,5 +115,6 @@ def test_where_a_phase_has_nothing_that_small_it_is_the_smallest_of_the_phase() 
     plan = Plan("stereo-tiny", "shrinking", "model-parallel", ADAMW, ROUNDS, 0)
     part = plan.phase(1).space  # the full network, of the one resolution that there is
     assert plan.architectures(1, sized_name("here", 1)) == (part.smallest(),) == (part.largest(),)
-    wider = part.restricted(kernels=(3, 5, 7))
+    units = (replace(unit, kernels=all_.kernels) for unit, all_ in zip(part.units, plan.space.units, strict=True))
+    wider = replace(part, units=tuple(units))
     assert macs(drawn(wider, plan.space, 1, "0"), plan.space) == macs(wider.smallest(), plan.space) > bound_macs(plan.space, 1)

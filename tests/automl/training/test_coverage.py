@@ -12,17 +12,19 @@ from automl.models.networks import build
 from automl.models.supernet import Supernet
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.coverage import coverage
+from tests.automl import kernels, narrow
 from tests.automl.conftest import in_general_position
-from tests.automl.narrow import register
 
 SUPERNETS = ("classifier-tiny", "stereo-tiny", "classifier-tiny-3x100", "classifier-base-3x10")
 NARROW_ONES = ("classifier-narrow", "classifier-narrow-widened")
-every_supernet = pytest.mark.parametrize("name", [*SUPERNETS, *NARROW_ONES])
+WITH_ALL_KERNELS = ("classifier-kernels", "stereo-kernels")
+every_supernet = pytest.mark.parametrize("name", [*SUPERNETS, *NARROW_ONES, *WITH_ALL_KERNELS])
 
 
 @pytest.fixture(autouse=True)
-def _narrow_spaces_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    register(monkeypatch)
+def _their_spaces_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow.register(monkeypatch)
+    kernels.register(monkeypatch)
 
 
 def architectures(space: SearchSpace, count: int) -> list[Architecture]:
@@ -84,7 +86,7 @@ def test_a_smaller_choice_covers_less_and_all_cover_what_every_architecture_has(
 
 
 def test_the_coverage_of_a_layer_made_by_hand_is_what_its_slices_say() -> None:
-    space = space_named("classifier-tiny")
+    space = space_named("classifier-kernels")
     slices = build(space).slices()
     covered_N = coverage(space, space.smallest())  # kernels of 3, expansions of 2 of 4, one layer a unit of 2
     unit, dead = "units.1.0.", "units.1.1."

@@ -71,9 +71,9 @@ def test_the_cheapest_architecture_is_leased_the_first_of_several() -> None:
 def test_weights_of_another_length_or_not_finite_are_refused() -> None:
     space = space_named("classifier-tiny")
     smallest = space.smallest()
-    data = covered_weights(np.arange(226_094, dtype=np.float32), space, smallest)
+    data = covered_weights(np.arange(205_696, dtype=np.float32), space, smallest)
     assert len(data) == 4 * num_covered(space, smallest)
-    assert weights_of(data, space, smallest).max() <= 226_093
+    assert weights_of(data, space, smallest).max() <= 205_695
     for wrong in (data[:-4], data + b"\0\0\0\0", data[:-1], b"\0\0\xc0\x7f" + data[4:]):
         with pytest.raises(EncodingError):
             weights_of(wrong, space, smallest)

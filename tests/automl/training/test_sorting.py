@@ -14,7 +14,7 @@ from automl.models.classifier import Classifier
 from automl.models.searchable import Elastic
 from automl.models.stereo import Stereo
 from automl.models.supernet import Supernet
-from automl.spaces.space import STEREO_TINY, TINY
+from automl.spaces.space import TINY
 from automl.training.sorting import sort_channels
 from automl.training.update import _known_vector
 
@@ -30,14 +30,17 @@ def layers(supernet: Supernet) -> list[Elastic]:
 
 
 @torch.no_grad()
-def test_the_largest_network_computes_what_it_did_before(supernet: Classifier, stereo: Stereo, x_BCHW: Tensor) -> None:
+@pytest.mark.parametrize(("which", "views"), [("supernet", "stereo"), ("kernels", "stereo_kernels")])
+def test_the_largest_network_computes_what_it_did_before(which: str, views: str, request: pytest.FixtureRequest, x_BCHW: Tensor) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
+    stereo: Stereo = request.getfixturevalue(views)
     before, after = (
-        supernet.double()(x_BCHW.double(), TINY.largest()),
-        sorted_copy(supernet.float()).double()(x_BCHW.double(), TINY.largest()),
+        supernet.double()(x_BCHW.double(), supernet.space.largest()),
+        sorted_copy(supernet.float()).double()(x_BCHW.double(), supernet.space.largest()),
     )
     torch.testing.assert_close(after, before, rtol=1e-6, atol=1e-6)
     pair = torch.rand(2, 6, 64, 128, generator=torch.Generator().manual_seed(3))
-    expected, found = stereo(pair, STEREO_TINY.largest()), sorted_copy(stereo)(pair, STEREO_TINY.largest())
+    expected, found = stereo(pair, stereo.space.largest()), sorted_copy(stereo)(pair, stereo.space.largest())
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
 
@@ -53,7 +56,7 @@ def test_the_largest_network_of_bottlenecks_computes_what_it_did_before_and_the_
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("which", ["supernet", "fixed"])
+@pytest.mark.parametrize("which", ["supernet", "kernels", "fixed"])
 def test_a_smaller_width_keeps_the_channels_whose_projecting_weights_are_largest(which: str, request: pytest.FixtureRequest) -> None:
     supernet: Classifier = request.getfixturevalue(which)
     for layer, after in zip(layers(supernet), layers(sorted_copy(supernet)), strict=True):
@@ -118,9 +121,11 @@ def test_moments_move_along_with_channels_that_units_hand_on(which: str, request
 
 
 @torch.no_grad()
-def test_moments_move_along_with_their_weights_and_what_has_no_channels_stays(supernet: Classifier) -> None:
+@pytest.mark.parametrize("which", ["supernet", "kernels"])
+def test_moments_move_along_with_their_weights_and_what_has_no_channels_stays(which: str, request: pytest.FixtureRequest) -> None:
+    supernet: Classifier = request.getfixturevalue(which)
     places_N = torch.arange(supernet.num_weights, dtype=torch.float32)  # exact below 2^24: a vector that shows where each weight went
-    weights_N, (moved_N, twice_N) = sort_channels(supernet.flat_weights_N, (places_N, 2 * places_N), "classifier-tiny")
+    weights_N, (moved_N, twice_N) = sort_channels(supernet.flat_weights_N, (places_N, 2 * places_N), supernet.space.name)
     assert torch.equal(weights_N, supernet.flat_weights_N[moved_N.long()])
     assert torch.equal(twice_N, 2 * moved_N)
     assert torch.equal(moved_N.sort().values, places_N)
