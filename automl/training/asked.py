@@ -3,10 +3,12 @@
 Without torch: whoever only reads a log, and computes credits, needs no more. ``automl.training.course`` has what means need besides.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 
+from automl.spaces.cost import cost_table
 from automl.spaces.prices import price_keys
-from automl.spaces.space import space_named
+from automl.spaces.space import SearchSpace, resolution_gene, space_named
 from automl.training.schedule import Plan
 from protocol.errors import UserError
 from protocol.manifest import Manifest
@@ -30,10 +32,9 @@ class AskedCourse:
         self._prices = manifest.cost_table()
         has_widths = any(unit.widths for unit in space.units)
         if has_widths and not all(key in self._prices for key in price_keys(space.largest())):
-            raise UserError(
-                f"the run trains a {manifest.supernet} whose choices are others than those that this version knows: "
-                "its units had no widths to choose from before; use the version that began the run"
-            )
+            raise _others(manifest, "its units had no widths to choose from before")
+        if (unknown := _unknown_choice(space, self._prices)) is not None:
+            raise _others(manifest, f"this one has no {unknown}")
         self._asked = lru_cache(_REMEMBERED)(self._costs)
 
     def costs(self, round: int, cohort: str) -> tuple[int, ...]:
@@ -57,3 +58,17 @@ class AskedCourse:
 
     def _costs(self, round: int, cohort: str) -> tuple[int, ...]:
         return tuple(architecture_cost(one.text, self._prices) for one in self.plan.architectures(round, cohort))
+
+
+def _unknown_choice(space: SearchSpace, prices: Iterable[str]) -> str | None:
+    """Return the first layer that is priced at a resolution of the space and that the space does not have; None: there is none."""
+    known, firsts = dict(cost_table(space)), {resolution_gene(resolution) for resolution in space.resolutions}
+    layers = (key for key in prices if " " in key and key.partition(" ")[0] in firsts)
+    return next((key for key in layers if key not in known), None)
+
+
+def _others(manifest: Manifest, why: str) -> UserError:
+    return UserError(
+        f"the run trains a {manifest.supernet} whose choices are others than those that this version knows: {why}; "
+        "use the version that began the run"
+    )

@@ -9,6 +9,7 @@ from automl.spaces.space import BASE, TINY, SearchSpace
 from automl.training.asked import AskedCourse
 from protocol.errors import UserError
 from protocol.signing import Identity
+from tests.automl.kernels import KERNELS
 from tests.runs import manifest_of
 
 OPERATOR = Identity(b"\x0a" * 32)
@@ -26,3 +27,9 @@ def test_a_run_of_a_space_that_had_no_widths_yet_is_refused_with_what_to_do() ->
     before = replace(BASE, units=tuple(replace(unit, widths=()) for unit in BASE.units))
     with pytest.raises(UserError, match="units had no widths to choose from before; use the version that began the run"):
         AskedCourse(manifest_of(OPERATOR, supernet="classifier-base", costs=cost_table(before)))
+
+
+def test_a_run_of_a_space_that_had_more_kernels_is_refused_with_what_to_do() -> None:
+    costs = cost_table(KERNELS)
+    with pytest.raises(UserError, match=r"this one has no r28 u1\.0:k7e2; use the version that began the run"):
+        AskedCourse(manifest_of(OPERATOR, supernet="classifier-tiny", costs=costs))
