@@ -16,6 +16,7 @@ from automl.data.views import LEFT, RIGHT, StereoDataset
 from automl.models.linked import Link
 from automl.models.stereo import Stereo
 from automl.spaces.space import STEREO_TINY
+from automl.spaces.units import Layer
 from automl.training.lots import Lot, LotResult, Worker
 from automl.training.vertical import SiteWorker
 from peer.config import load_config
@@ -38,6 +39,8 @@ from tests.swarm.members import DEADLINE_S, PEERS, run
 MANIFEST = replace(manifest_of(Identity(b"o" * 32)), task="stereo", supernet="stereo-tiny", data_digest=few_pairs().digest, lot_samples=2)
 LEFT_KEY, RIGHT_KEY = (peer.public_key for peer in PEERS[:2])
 BASE = b"b" * 32
+SMALLEST = STEREO_TINY.smallest()
+ARCHITECTURE = replace(SMALLEST, units=(*SMALLEST.units[:-1], (Layer(3, 4),)))  # small, and yet more weights than a part has
 
 
 def weights(seed: int = 0) -> torch.Tensor:
@@ -47,7 +50,7 @@ def weights(seed: int = 0) -> torch.Tensor:
 
 
 def lot_of(key: bytes, index: int) -> Lot:
-    return Lot(MANIFEST.seed, BASE, 0, key, index, STEREO_TINY.smallest(), MANIFEST.lot_samples)
+    return Lot(MANIFEST.seed, BASE, 0, key, index, ARCHITECTURE, MANIFEST.lot_samples)
 
 
 class Near:
@@ -273,7 +276,7 @@ def test_sites_at_other_weights_or_paused_train_nothing_and_stay_together() -> N
 
 
 def test_what_a_mate_may_not_ask_is_refused() -> None:
-    name = LotName(BASE, 0, LEFT_KEY, 0, STEREO_TINY.smallest().text, b"w" * 32, 100)
+    name = LotName(BASE, 0, LEFT_KEY, 0, ARCHITECTURE.text, b"w" * 32, 100)
 
     async def scenario() -> None:
         async with pair_of() as pair:
