@@ -6,7 +6,7 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, TrustSection
+from aggregator.settings.sections import ExchangeSection, RecipeSection, TrustSection
 from automl.training.settings import first_floor
 from peer.commands.earnings import runs_of
 from protocol.audits import DIFFERS
@@ -20,7 +20,8 @@ CODEC = "topk-256-4"
 
 
 def test_whoever_hands_in_noise_is_found_guilty_and_nobody_honest_is_accused(tmp_path: Path) -> None:
-    config = small_run(rounds=10_000, first_open_s=2, max_open_s=4).model_copy(update={"trust": TrustSection(mode="audited")})
+    taught = {"trust": TrustSection(mode="audited"), "recipe": RecipeSection(taught_percent=100)}  # whoever audits needs the teacher, too
+    config = small_run(rounds=10_000, first_open_s=2, max_open_s=4).model_copy(update=taught)
     with Programs(tmp_path, config) as programs:
         programs.start_aggregator()
         for name in HONEST:
@@ -60,7 +61,8 @@ def stepped_run() -> RunConfig:
     """Return a run of several local steps and a sparse codec, whose rounds take some seconds, with audits."""
     settings = {"first_open_s": 6, "min_open_s": 6, "max_open_s": 12, "target_batch": 512, "weight_cap": 256, "max_claim_samples": 512}
     exchange = ExchangeSection(local_steps=4, codec=CODEC, first_floor=first_floor(CODEC))
-    return small_run(rounds=10_000, **settings).model_copy(update={"trust": TrustSection(mode="audited"), "exchange": exchange})
+    sections = {"trust": TrustSection(mode="audited"), "exchange": exchange, "recipe": RecipeSection(taught_percent=100)}
+    return small_run(rounds=10_000, **settings).model_copy(update=sections)
 
 
 def test_of_local_steps_false_lots_and_a_false_mean_are_found_and_a_cohort_that_is_honest_is_not_accused(tmp_path: Path) -> None:
