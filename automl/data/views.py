@@ -219,7 +219,7 @@ def _sample(
     """Return a window at a resolution; ``tables`` (6, 256) change the levels of the left view's three channels, then the right's."""
     rows = slice(window.top, window.top + window.height)
     columns = slice(window.left, window.left + _ASPECT * window.height)
-    planes = np.concatenate([pair.left[rows, columns], pair.right[rows, columns]], axis=2).transpose(2, 0, 1)[:, None]
+    planes = np.concatenate([view[rows, columns].transpose(2, 0, 1) for view in (pair.left, pair.right)])[:, None]
     is_turned = np.full(len(planes), upside_down)
     width = _ASPECT * resolution
     views = prepare(planes, WHITE, resolution, width, tables_NL=tables, is_turned_N=is_turned, axis=ROWS, device=device)[:, 0]
