@@ -24,7 +24,7 @@ _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 _PUBLIC_PREFIX = b"\x08\x01\x12\x20"
 _IDENTITY_MULTIHASH = b"\x00\x24"
 
-_VERSIONS = {"manifest": PROTOCOL, "claim": 4, "contribution": 2, "latency": 2}  # of a kind's records; 1 where it is not said
+_VERSIONS = {"manifest": PROTOCOL, "claim": 5, "contribution": 2, "latency": 2}  # of a kind's records; 1 where it is not said
 _RECORD_START = re.compile(r"manta/[^/\n]*/v[0-9]+\n")  # what ``_message`` puts before a payload
 
 _PEER_ID_BYTES = len(_IDENTITY_MULTIHASH + _PUBLIC_PREFIX) + 32

@@ -5,13 +5,14 @@ what answers come to says ``protocol.trust``. In an open run nothing of it is ke
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.delegations import Delegation, Owners
+from protocol.earnings import Shares
 from protocol.errors import LedgerError
 from protocol.horizon import Horizon
 from protocol.listed import Listed
@@ -81,6 +82,7 @@ class Standing:
     accused: frozenset[Question] = frozenset()  # of these: somebody spoke against the claim, and it is not decided
     decisions: dict[Question, Decision] = field(default_factory=dict)
     good: dict[bytes, int] = field(default_factory=dict)  # claim -> round of its table: its samples are counted
+    serving: Counter[bytes] = field(default_factory=Counter)  # by key, of all that it was paid, final, pending or void: for serving bytes
     owners: Owners = field(default_factory=Owners)  # which keys belong to which accounts, also in an open run
     plants: dict[bytes, int] = field(default_factory=dict)  # decoy's digest -> round with whose entry it was planted
 
@@ -103,6 +105,7 @@ class Standing:
             good=self.good.copy(),
             plants=self.plants.copy(),
             owners=self.owners.copy(),
+            serving=self.serving.copy(),
         )
 
     # What is.
@@ -190,7 +193,7 @@ class Standing:
 
     # What a round's entry does.
 
-    def turn(self, round: int, commit: bytes, extras: Sequence[Extra], table: Sequence[Claimed], shares: Mapping[bytes, int]) -> None:
+    def turn(self, round: int, commit: bytes, extras: Sequence[Extra], table: Sequence[Claimed], shares: Shares) -> None:
         """Take a round: the extras before it, then its table, which the audits of later rounds are about.
 
         Args:
@@ -198,12 +201,13 @@ class Standing:
             commit: its entry's digest, the beacon of the table before.
             extras: checked, in the log's order.
             table: its claims.
-            shares: what its work pays.
+            shares: what it pays, for work and for serving bytes.
         """
         self.round = round
+        self.serving.update(shares.serving)
         self.owners.take([extra for extra in extras if isinstance(extra, Delegation)])
         if not self.manifest.trust.is_audited:
-            self.accounts.earn(round, shares)
+            self.accounts.earn(round, shares.together)
             return
         paid: Counter[bytes] = Counter()
         answered = set[Question]()
@@ -215,7 +219,7 @@ class Standing:
             elif isinstance(extra, Reveal):
                 self._take_reveal(extra, round)
         self._decide(answered | self.accused, round)
-        paid.update(shares)
+        paid.update(shares.together)
         for key in [key for key in paid if key in self.guilty]:
             self.accounts.deny(key, paid.pop(key), self.guilty[key])
         self.accounts.earn(round, paid)
@@ -234,9 +238,8 @@ class Standing:
             if claimed.key not in self.guilty
             for question in questions_due(trust, beacon, claimed.digest, claimed.lots, self._percent(claimed.key))
         )
-        pool = self.manifest.reward_pool - self.manifest.work_pool
         proven = {key for key in candidates if self.is_proven(key)} - named
-        return Asked(beacon, tuple(sorted(named)), tuple(sorted(proven)), due, pool // max(len(due), 1))
+        return Asked(beacon, tuple(sorted(named)), tuple(sorted(proven)), due, self.manifest.audit_pool // max(len(due), 1))
 
     def _percent(self, key: bytes) -> int:
         return percent_audited(self.manifest.trust, self.is_proven(key), self.samples[key])

@@ -10,13 +10,13 @@ from math import isqrt
 
 from protocol.encoding import encode, pack, unpack
 from protocol.errors import RemoteFault
-from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_ROWS, UNPROVEN_PART, WEIGHT_BITS
+from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_COHORT, MAX_ROWS, UNPROVEN_PART, WEIGHT_BITS
 from protocol.fields import check_digest, check_name
 from protocol.merkle import leaf_hash, root, verify_inclusion
 from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
 from protocol.signing import Digest
 
-MAX_TABLE_BYTES = 192 * MAX_ROWS  # a row packed has at most 188, its weight 3
+MAX_TABLE_BYTES = 200 * MAX_ROWS  # a row packed has at most 193, its weight 3
 _MAX_WEIGHT = 2**WEIGHT_BITS - 1
 
 
@@ -36,6 +36,7 @@ class Row:
     cohort: str  # the name that model-parallel's architectures follow from, as its claims say
     body: bytes  # root over the body's groups
     unproven: int = 0  # of the samples: of keys that are not proven
+    unproven_claims: int = 0  # which of its claims are those keys', as bits, the first claim's the lowest
 
     def __post_init__(self) -> None:
         for what in ("contribution", "founder", "body"):
@@ -45,6 +46,8 @@ class Row:
             raise ValueError("age, role or samples out of range")
         if not 0 <= self.unproven <= self.samples:
             raise ValueError("samples of unproven keys out of range")
+        if not 0 <= self.unproven_claims < 2**MAX_COHORT:
+            raise ValueError("claims of unproven keys out of range")
 
 
 @dataclass(frozen=True, slots=True)

@@ -267,13 +267,13 @@ class MemoryLog:
     async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
         round_ = unpack(messages.AskTable, request, max_bytes=128).round
         table = self.ledger.table_at(round_) or ()
-        headers, unproven = [self.handed[one.row.contribution][0] for one in table], tuple(one.row.unproven for one in table)
+        headers, unproven = [self.handed[one.row.contribution][0] for one in table], tuple(one.row.unproven_claims for one in table)
         return pack(TableClaims(tuple(map(self.shows, headers)), unproven if any(unproven) else ()))
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.AskCredit, request, max_bytes=128)
         table = self.ledger.table_at(ask.round)
-        earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
+        earned = () if table is None else (self.ledger.shares(table).of(ask.key) + self.pays_more,)
         return pack(credit_word(self.ledger, ask.key, earned))
 
     async def _on_extra(self, _caller: PublicKey, request: bytes) -> bytes:

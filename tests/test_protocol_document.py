@@ -55,6 +55,7 @@ from protocol.records import (
 )
 from protocol.revocation import Revocation, SignedRevocation
 from protocol.rewards import architecture_cost, share_out
+from protocol.serving import serving_shares
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
@@ -130,7 +131,7 @@ SIGNED_CLAIM = SignedClaim.sign(CLAIM, KEY)
 CONTRIBUTION = SignedContribution.sign(
     Contribution(RUN, 1, RUN, KEY.public_key, (SIGNED_CLAIM.digest,), packed_body("int16", VECTOR, FLOOR)[1], b""), KEY
 )
-MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, work=(1, 0, 0, 0)), MATE)
+MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, work=(1, 0, 0, 0), thanks=((KEY.public_key, 5),)), MATE)
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
 COHORTS = SignedContribution.sign(replace(CONTRIBUTION.open(), claims=TOGETHER), KEY)
 STEP = StepRecord(0, 32, ZEROS, ZEROS, ZEROS)
@@ -204,7 +205,7 @@ def rows() -> Iterator[tuple[str, str]]:
         'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
         '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
         '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], [], '
-        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10], ["open", [], []], 1]`: its id, *run*',
+        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10], ["open", [], []], 1, 0]`: its id, *run*',
         f"`{RUN.hex()}`",
     )
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
@@ -215,7 +216,7 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     yield 'tree root over the one lot record `[0, 0, "r32", 16, "2.30259", Z]`', f"`{CLAIM.lots_root.hex()}`"
     yield (
-        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250, 0]`: digest when signed',
+        'claim `[run, 1, run, key, key, "cohort-0", 1, [2, 1, 0, 1], that root, "", Z, "", 250, 0, []]`: digest when signed',
         f"`{SIGNED_CLAIM.digest.hex()}`",
     )
     yield "signature of the claim", f"`{SIGNED_CLAIM.signature.hex()}`"
@@ -231,7 +232,8 @@ def rows() -> Iterator[tuple[str, str]]:
     yield "tree root over the one step record `[0, 32, Z, Z, Z]`", f"`{root([leaf_hash(pack(STEP))]).hex()}`"
     yield "public key of the seed `202122...3f`, *mate*", f"`{MATE.public_key.hex()}`"
     yield (
-        'claim of *mate* `[run, 1, run, mate, key, "cohort-0", 1, [1, 0, 0, 0], the same root, "", Z, "", 250, 0]`: digest when signed',
+        'claim of *mate* `[run, 1, run, mate, key, "cohort-0", 1, [1, 0, 0, 0], the same root, "", Z, "", 250, 0, [[key, 5]]]`: '
+        "digest when signed",
         f"`{MATES_CLAIM.digest.hex()}`",
     )
     yield (
@@ -289,6 +291,13 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     shares = share_out(1000, {b"a": 3, b"b": 3, b"c": 1})
     yield "a pool of 1000 shared among weights 3, 3, 1, in the order of keys", numbers(shares[key] for key in (b"a", b"b", b"c"))
+    said = [(b"a", ((b"b", 3), (b"c", 1))), (b"b", ()), (b"c", ((b"a", 1), (b"d", 1)))]
+    paid = serving_shares(1000, said, (b"a", b"b", b"c"))
+    yield (
+        "a serving part of 1000: of a, b and c, whose word counts, a thanks b for 3 bytes and c for 1, b nobody, "
+        "c a for 1 and a key without a claim for 1: what a, b and c get",
+        numbers(paid[key] for key in (b"a", b"b", b"c")),
+    )
     yield "root of the mean 0, 1, ..., 262144", f"`{vector_root(COUNTED_UP).hex()}`"
     yield (
         "sizes of the groups of 262,145 values in `int16`; in `int8`",

@@ -160,7 +160,7 @@ class Credit:
         except MantaError as error:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
-        return claims, shares.get(self._key, 0)
+        return claims, shares.of(self._key)
 
     def _wants(self, entry: Round) -> bool:
         return self._rng.random() * SHARE * entry.rows * _CLAIM_BYTES < self._mean_bytes

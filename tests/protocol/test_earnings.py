@@ -21,7 +21,7 @@ work = st.tuples(st.integers(0, 20), st.integers(0, 20)).filter(any)
 
 def paid(ledger: Ledger, headers: list[Header]) -> dict[bytes, int]:
     assert ledger.newest is not None
-    return earned(ledger.manifest, ledger.course, ledger.newest, TableClaims(tuple(in_order(headers))))
+    return earned(ledger.manifest, ledger.course, ledger.newest, TableClaims(tuple(in_order(headers)))).together
 
 
 @settings(max_examples=40)

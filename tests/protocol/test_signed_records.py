@@ -98,7 +98,7 @@ def test_a_record_opens_only_under_its_own_signer_s_signature(
 def test_the_kind_and_its_version_stand_before_what_is_signed(
     kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
 ) -> None:
-    version = {"manifest": 10, "claim": 4, "contribution": 2, "ticket": 1}[kind]
+    version = {"manifest": 10, "claim": 5, "contribution": 2, "ticket": 1}[kind]
     signed = cls.sign(record, ALICE)
     message = f"manta/{kind}/v{version}\n".encode() + signed.payload
     Ed25519PublicKey.from_public_bytes(ALICE.public_key).verify(signed.signature, message)
@@ -132,9 +132,11 @@ def test_a_claim_of_a_key_of_low_order_opens_for_nobody() -> None:
 
 def test_a_claim_is_short() -> None:
     assert len(entry_of(SIGNED_CLAIM)) < 350
-    four = replace(LARGEST_CLAIM, work=(100,) * 4)  # 700 would make 1 GB a day of 1,000 peers and a round a minute
+    four = replace(LARGEST_CLAIM, work=(100,) * 4, thanks=())  # 700 would make 1 GB a day of 1,000 peers and a round a minute
     assert len(entry_of(SignedClaim.sign(four, ALICE))) < 450
-    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 750
+    thanking = replace(four, thanks=tuple((key, 10**9) for key, _ in LARGEST_CLAIM.thanks))
+    assert len(entry_of(SignedClaim.sign(thanking, ALICE))) < 770
+    assert len(entry_of(SignedClaim.sign(LARGEST_CLAIM, ALICE))) < 1_100
 
 
 def test_a_contribution_is_short_and_one_of_a_full_cohort_fits() -> None:

@@ -107,13 +107,13 @@ def test_keys_and_signatures_are_those_of_rfc_8032() -> None:
     identity = Identity(RFC_SEED)
     assert identity.public_key == RFC_KEY
     verify("claim", RFC_KEY, b"payload", identity.sign("claim", b"payload"))
-    signed = b"manta/claim/v4\npayload"
+    signed = b"manta/claim/v5\npayload"
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign("claim", b"payload"), signed)
     Ed25519PublicKey.from_public_bytes(RFC_KEY).verify(identity.sign_note("text\n"), b"text\n")
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [("manifest", 10), ("claim", 4), ("contribution", 2), ("ticket", 1), ("latency", 2), ("a kind to come", 1)]
+    ("kind", "version"), [("manifest", 10), ("claim", 5), ("contribution", 2), ("ticket", 1), ("latency", 2), ("a kind to come", 1)]
 )
 def test_a_signature_is_of_one_version_of_its_kind(kind: str, version: int) -> None:
     key = Ed25519PublicKey.from_public_bytes(ALICE.public_key)
@@ -154,7 +154,7 @@ def test_a_second_signature_cannot_be_made_from_the_first_without_the_key() -> N
     "text",
     [
         "manta/claim/v1\n",
-        "manta/claim/v4\n",
+        "manta/claim/v5\n",
         "manta/ticket/v1\nanything\n",
         "manta/a kind to come/v1\n",
         "manta/claim/v10\n",
@@ -167,12 +167,12 @@ def test_no_note_is_signed_that_would_pass_for_a_record(text: str) -> None:
 
 
 def test_a_note_and_a_record_never_pass_for_each_other() -> None:
-    signature = ALICE.sign_note("manta/claim/v4/log\n0\n")
-    verify_note(ALICE.public_key, "manta/claim/v4/log\n0\n", signature)
+    signature = ALICE.sign_note("manta/claim/v5/log\n0\n")
+    verify_note(ALICE.public_key, "manta/claim/v5/log\n0\n", signature)
     with pytest.raises(SignatureError):
         verify("claim", ALICE.public_key, b"/log\n0\n", signature)
     with pytest.raises(SignatureError):
-        verify_note(ALICE.public_key, "manta/claim/v4\npayload", ALICE.sign("contribution", b"payload"))
+        verify_note(ALICE.public_key, "manta/claim/v5\npayload", ALICE.sign("contribution", b"payload"))
 
 
 def test_a_peer_id_is_the_key_in_libp2p_s_form() -> None:

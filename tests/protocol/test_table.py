@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from protocol.encoding import encode, pack, to_value
 from protocol.errors import EncodingError, ProofError
-from protocol.exchange import MAX_AGE, MAX_ROWS
+from protocol.exchange import MAX_AGE, MAX_COHORT, MAX_ROWS
 from protocol.merkle import inclusion_proof, leaf_hash
 from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
 from protocol.signing import sha256
@@ -132,11 +132,10 @@ def test_a_table_comes_back(rows: list[Row], data: st.DataObject) -> None:
 
 
 def test_the_largest_table_comes_back() -> None:
-    full = ordered(
-        row(number, age=MAX_AGE, role=MAX_ROLES - 1, samples=2**62 - 1, cohort="c" * 63, unproven=2**62 - 1) for number in range(MAX_ROWS)
-    )
+    most = {"samples": 2**62 - 1, "unproven": 2**62 - 1, "unproven_claims": 2**MAX_COHORT - 1}
+    full = ordered(row(number, age=MAX_AGE, role=MAX_ROLES - 1, cohort="c" * 63, **most) for number in range(MAX_ROWS))
     weighs = (2**16 - 1,) * MAX_ROWS
-    assert len(pack(full[0])) == 188
+    assert len(pack(full[0])) == 193
     assert len(table_bytes(full, weighs)) <= MAX_TABLE_BYTES
     assert open_table(table_bytes(full, weighs), round_of(full, weighs)) == (full, weighs)
 

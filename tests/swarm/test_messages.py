@@ -31,7 +31,7 @@ from swarm.rpc import MAX_MESSAGE_BYTES
 OPERATOR = Identity(b"\x01" * 32)
 DIGEST = sha256(b"any")
 TICKET = SignedTicket.sign(Ticket(DIGEST, MAX_ROUND, DIGEST), OPERATOR)
-ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, 63 * "c", DIGEST)
+ROW = Row(DIGEST, DIGEST, 4, 7, 2**62 - 1, 63 * "c", DIGEST, 2**62 - 1, 2**MAX_COHORT - 1)
 
 
 def largest_receipt() -> Receipt:

@@ -303,7 +303,7 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
         for peer in PEERS:
             client = scene.client(peer)
             entry = client.open(pack(scene.log.receipt(ledger.index_at(2) or 0))).proven.round
-            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(2))
+            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(2)).together
             word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, 0, (), 0, 1, b"", 0, (shares[peer.public_key],))
             assert await client.credit(2) == word
             assert await client.credit(0) == replace(word, earned=())
