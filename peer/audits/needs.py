@@ -14,6 +14,7 @@ from torch import Tensor
 from peer.audits.messages import Ask
 from protocol.audits import WHOLE
 from protocol.duties import Duty, check_duty
+from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.evidence import Records, records_of
 from protocol.exchange import codec_named
@@ -26,6 +27,7 @@ from swarm.log_client import OwnRow
 from swarm.operator_line import OperatorLine
 from swarm.records import fetch_records
 from swarm.rpc import Endpoint, Refused
+from swarm.taken import OnGiven
 from swarm.vectors import VectorsFolder, fetch_vector
 
 _VALUE_BYTES = 4
@@ -71,9 +73,20 @@ class Needs:
     """What one peer's audits need."""
 
     def __init__(
-        self, endpoint: Endpoint, line: OperatorLine, manifest: Manifest, run: bytes, known: Known, fetched: VectorsFolder, num_weights: int
+        self,
+        endpoint: Endpoint,
+        line: OperatorLine,
+        manifest: Manifest,
+        run: bytes,
+        known: Known,
+        fetched: VectorsFolder,
+        num_weights: int,
+        on_given: OnGiven,
     ) -> None:
-        """Ask over ``endpoint``, and the log over ``line``; keep vectors of others in ``fetched`` as long as they are needed."""
+        """Ask over ``endpoint``, and the log over ``line``; keep vectors of others in ``fetched`` as long as they are needed.
+
+        ``on_given`` is told who gave records and vectors that are right.
+        """
         self._endpoint = endpoint
         self._line = line
         self._manifest = manifest
@@ -81,6 +94,7 @@ class Needs:
         self._known = known
         self._fetched = fetched
         self._num_weights = num_weights
+        self._on_given = on_given
         self._is_sparse = codec_named(manifest.exchange.codec).is_sparse
 
     def base_of(self, duty: Duty, claim: Claim) -> Base:
@@ -155,7 +169,9 @@ class Needs:
             return records_of(await fetch_records(self._endpoint, self._line.operator, signed), claim)
         except (Weather, Refused) as error:
             logger.info("no records at the log reason=%s", error)
-        return records_of(await fetch_records(self._endpoint, PublicKey(claim.key), signed), claim)
+        pages = await fetch_records(self._endpoint, PublicKey(claim.key), signed)
+        self._on_given(PublicKey(claim.key), sum(len(pack(page)) for page in pages))
+        return records_of(pages, claim)
 
     async def _contribution(self, duty: Duty, claim: Claim) -> Contribution:
         """Return the contribution that lists a claim, which the table has that this peer knows the commit of."""
@@ -172,7 +188,11 @@ class Needs:
         *others, last = dict.fromkeys((PublicKey(claim.key), PublicKey(claim.founder), self._line.operator))
         for key in others:
             try:
-                return await fetch_vector(self._endpoint, key, signed, digest, self._num_weights, self._fetched)
+                return await self._get_of(key, signed, digest)
             except (Weather, RemoteFault) as error:
                 logger.info("no vector from peer=%s reason=%s", peer_name(key)[-8:], error)
-        await fetch_vector(self._endpoint, last, signed, digest, self._num_weights, self._fetched)
+        await self._get_of(last, signed, digest)
+
+    async def _get_of(self, key: PublicKey, signed: SignedClaim, digest: bytes) -> None:
+        await fetch_vector(self._endpoint, key, signed, digest, self._num_weights, self._fetched)
+        self._on_given(key, _VALUE_BYTES * self._num_weights)

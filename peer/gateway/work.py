@@ -127,6 +127,8 @@ class Terms:
             raise EncodingError("the claim is not the lease's")
         if claim.work != tuple(counts):
             raise EncodingError("the claim counts other lots than the lease has")
+        if claim.thanks:
+            raise EncodingError("the claim of a lease thanks nobody")
         self._check_roots(work, leased, places, claim, back)
         space = self._course.plan.space
         count = num_covered(space, work.architecture)

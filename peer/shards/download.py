@@ -25,6 +25,7 @@ from swarm.blobs import Blob, Shelf, sizes_of
 from swarm.fetching import fetch, fetch_file
 from swarm.file_blobs import FileBlob, FileName
 from swarm.rpc import Endpoint
+from swarm.taken import OnGiven
 
 _SAID_EVERY_S = 10.0
 
@@ -43,6 +44,7 @@ class Download:
         shelf: Shelf,
         say: Callable[[str], None],
         on_piece: Callable[[], None] = lambda: None,
+        on_given: OnGiven = lambda _key, _num_bytes: None,
     ) -> None:
         """Prepare.
 
@@ -54,6 +56,7 @@ class Download:
             shelf: from which this peer hands out what it has.
             say: says how far it is.
             on_piece: is called at each piece.
+            on_given: is told who gave bytes that are right.
         """
         self._node = node
         self._manifest = manifest
@@ -62,6 +65,7 @@ class Download:
         self._shelf = shelf
         self._say = say
         self._on_piece = on_piece
+        self._on_given = on_given
         self._done_bytes = 0  # of whole shards that are here
         self._coming_bytes = 0  # of the one under way
         self._size_bytes = 0  # of all that are wanted
@@ -134,7 +138,7 @@ class Download:
         async def attempt() -> Blob:
             sizes = sizes_of(list_bytes, PIECE_BYTES)
             sources, on_wrong = self._holders.sources(), self._holders.distrust
-            return await fetch(self._node, root, sizes, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong)
+            return await fetch(self._node, root, sizes, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong, on_given=self._on_given)
 
         return (await self._insist(attempt)).join()
 
@@ -153,8 +157,15 @@ class Download:
         async def attempt() -> None:
             nonlocal last
             last = None
-            sources, on_wrong = self._holders.sources(), self._holders.distrust
-            await fetch_file(self._node, name, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong, on_piece=arrived)
+            await fetch_file(
+                self._node,
+                name,
+                self._holders.sources(),
+                deadline_s=waits.FETCH_S,
+                on_wrong=self._holders.distrust,
+                on_given=self._on_given,
+                on_piece=arrived,
+            )
 
         await self._insist(attempt)
         self._coming_bytes = 0

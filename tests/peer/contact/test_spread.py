@@ -44,7 +44,19 @@ class Peer:
         sizes = [len(piece) for piece in given.bodies[0].pieces]
         log = LogClient(endpoint, manifest, given.signed.run)
         neighbours: Any = self.neighbours if size is None else _Larger(self.neighbours, size)
-        self.spread = Spread(endpoint, log, manifest, given.signed.run, self.shelf, neighbours, sizes, MEAN_BYTES, clock=now)
+        self.given: Counter[bytes] = Counter()  # verified bytes, by who gave them
+        self.spread = Spread(
+            endpoint,
+            log,
+            manifest,
+            given.signed.run,
+            self.shelf,
+            neighbours,
+            sizes,
+            MEAN_BYTES,
+            clock=now,
+            on_given=lambda key, count: self.given.update({key: count}),
+        )
 
 
 class _Larger:
@@ -136,6 +148,11 @@ def test_bodies_are_everywhere_before_the_commit_and_the_log_sends_none() -> Non
         counts = [peer.spread.counts for peer in scene.peers]
         assert sum(sum(one.hops.values()) for one in counts) == 12 * 3 - 3
         assert sum(one.bytes_in for one in counts) <= sum(one.bytes_out for one in counts)
+        whole = sum(blob.size_bytes for blob in scene.given.bodies)
+        for number, peer in enumerate(scene.peers):
+            own = scene.given.bodies[number].size_bytes if number < 3 else 0
+            assert LOG not in peer.given
+            assert whole - own <= sum(peer.given.values()) <= 1.01 * whole  # hashes too
 
     story(work, 12)
 
