@@ -144,14 +144,17 @@ class MemoryLog:
         """Return once so many contributions are in the open round."""
         await until(lambda: len(self.in_round()) >= count)
 
-    def give(self, peer: Identity, seed: int = 0, *, age: int = 0) -> bytes:
-        """Put a contribution of random numbers, on a base so many commits old, in the open round; return its digest."""
+    def give(self, peer: Identity, seed: int = 0, *, age: int = 0, **changes: Any) -> bytes:
+        """Put a contribution of random numbers, on a base so many commits old, in the open round; return its digest.
+
+        ``changes`` are its claim's.
+        """
         base = self.ledger.round - age
         values = (torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100).numpy()
         codec = self.manifest.exchange.codec
         blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
         work = (1,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
-        header = header_of(self.ledger, peer, round=base + 1, lots=work, body=blob.root)
+        header = header_of(self.ledger, peer, round=base + 1, lots=work, body=blob.root, **changes)
         digest = header.contribution.digest
         self.handed[digest], self.rounds[digest] = (header, blob), self.ledger.round + 1
         return digest

@@ -8,11 +8,12 @@ from aggregator.monitor.opened import Opened
 from protocol.admission import Admission
 from protocol.audits import Extra
 from protocol.course import Course
+from protocol.earnings import shares_of
 from protocol.errors import LedgerError
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Round
 from protocol.revocation import Revocation
-from protocol.rewards import claim_weight, share_out
+from protocol.rewards import claim_weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +105,11 @@ def table_seen(first: int, entries: Sequence[Opened], manifest: Manifest, course
 
 
 def _earned(claims: Sequence[Claim], manifest: Manifest, course: Course) -> dict[bytes, int]:
-    """Return key -> credit, as ``protocol.ledger`` shares it out."""
+    """Return key -> credit, as ``protocol.ledger`` shares it out; where claims are audited for work alone: all else goes by verdicts."""
     cap = manifest.exchange.weight_cap
     weights = {claim.key: claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.lot_samples, cap) for claim in claims}
-    return share_out(manifest.work_pool, weights, manifest.credit_cap)
+    thanks = {claim.key: claim.thanks for claim in claims}
+    return shares_of(manifest, weights, thanks, lambda _key: not manifest.trust.is_audited).together
 
 
 def _row(

@@ -1,4 +1,7 @@
-"""Peers without labels, of different people on one host: a cohort where the manifest says affinity, alone where it says consent."""
+"""Peers without labels, of different people on one host: a cohort where the manifest says affinity, alone where it says consent.
+
+Those who are alone give each other their contributions, and where the run pays for that they earn by it.
+"""
 
 import re
 import secrets
@@ -7,12 +10,15 @@ from typing import Literal
 
 import pytest
 
-from aggregator.settings.sections import RunSection
+from aggregator.log.verify import verify_directory
+from aggregator.settings.sections import ExchangeSection, RewardsSection, RunSection
+from automl.training.settings import first_floor
+from peer.commands.earnings import runs_of
 from tests.swarm.processes import LISTEN, Programs, small_run
 
 pytestmark = pytest.mark.swarm
 
-NAMES = ("one", "other")
+NAMES = ("one", "other", "third")
 
 
 def start(programs: Programs, name: str) -> None:
@@ -37,25 +43,47 @@ def together(programs: Programs) -> int:
 
 @pytest.mark.parametrize("cohorts", ["affinity", "consent"])
 def test_strangers_on_one_host_are_a_cohort_if_the_manifest_says_so(tmp_path: Path, cohorts: Literal["affinity", "consent"]) -> None:
-    config = small_run(first_open_s=2, max_open_s=6)
-    config = config.model_copy(update={"run": RunSection(name="test", rounds=1000, cohorts=cohorts)})
+    names = NAMES[:2] if cohorts == "affinity" else NAMES
+    exchange = ExchangeSection(codec="int8", first_floor=first_floor("int8"))  # the bodies of two others are less than a mean
+    settings = {"run": RunSection(name="test", rounds=1000, cohorts=cohorts), "exchange": exchange}
+    config = small_run(first_open_s=2, max_open_s=6).model_copy(update={**settings, "rewards": RewardsSection(serving_pool_percent=20)})
     with Programs(tmp_path, config) as programs:
         programs.start_aggregator()
-        for name in NAMES:
+        for name in names:
             start(programs, name)
         if cohorts == "affinity":
             programs.wait_until(lambda: together(programs) >= 2, "two rounds have one contribution of both")
-            programs.wait_until(lambda: all(programs.status(name)["mates"] == 1 for name in NAMES), "both say that they have a mate")
-            assert {programs.status(name)["why"] for name in NAMES} == {"same host as 1 other"}
-            assert len({programs.status(name)["cohort"] for name in NAMES}) == 1
+            programs.wait_until(lambda: all(programs.status(name)["mates"] == 1 for name in names), "both say that they have a mate")
+            assert {programs.status(name)["why"] for name in names} == {"same host as 1 other"}
+            assert len({programs.status(name)["cohort"] for name in names}) == 1
         else:
-            programs.wait_until(lambda: all(programs.status(name).get("near") for name in NAMES), "both know who is near")
+            near = "same host as 2 others"
+            programs.wait_until(lambda: {programs.status(name).get("near") for name in names} == {near}, "all know who is near")
             before = len(states(programs, "aggregator"))
             programs.wait_until(lambda: len(states(programs, "aggregator")) >= before + 3, "three more rounds")
-            assert {programs.status(name)["near"] for name in NAMES} == {"same host as 1 other"}
-            assert {programs.status(name)["mates"] for name in NAMES} == {0}
+            assert {programs.status(name)["mates"] for name in names} == {0}
             assert together(programs) == 0
-        told = {name: states(programs, name) for name in ("aggregator", *NAMES)}
+            log = tmp_path / "aggregator"
+            programs.wait_until(lambda: len(verify_directory(log).serving) == len(names), "all earned by what they gave each other")
+        told = {name: states(programs, name) for name in ("aggregator", *names)}
         common = set.intersection(*(set(each) for each in told.values()))
         assert common
         assert all(len({each[round_] for each in told.values()}) == 1 for round_ in common)
+        for name in (*names, "aggregator"):
+            programs.interrupt(name)
+            programs.wait_for_end(name)
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in names}
+    check_pay(tmp_path, keys, all_earned=cohorts == "consent")
+
+
+def check_pay(directory: Path, keys: dict[str, bytes], *, all_earned: bool) -> None:
+    """Check that slips prove what the log says that each earned by giving bytes to others."""
+    found = verify_directory(directory / "aggregator")
+    assert found.serving.keys() <= set(keys.values())  # also mates may have been alone at first
+    assert sum(found.serving.values()) <= found.rounds * 200_000
+    assert sum(found.credits.values()) <= found.rounds * 1_000_000
+    for name, key in keys.items():
+        (earned,) = runs_of(directory / name, verify=True)
+        assert earned.problems == []
+        assert earned.serving > 0 or not all_earned
+        assert earned.serving <= found.serving.get(key, 0)  # who left may have no slip of the last round, or one without its claims
