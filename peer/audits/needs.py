@@ -185,6 +185,8 @@ class Needs:
 
     async def _get(self, signed: SignedClaim, claim: Claim, digest: bytes) -> None:
         """Get a vector of a claim of whoever made it, of its founder, or of the log."""
+        if self._fetched.has(signed.digest, digest):
+            return  # of an earlier try
         *others, last = dict.fromkeys((PublicKey(claim.key), PublicKey(claim.founder), self._line.operator))
         for key in others:
             try:

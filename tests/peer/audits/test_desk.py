@@ -233,6 +233,19 @@ def test_a_lot_of_a_later_step_is_computed_on_the_weights_before_it(tmp_path: Pa
     assert [path for path in (tmp_path / "fetched").rglob("*") if path.is_file()] == []
 
 
+def test_a_vector_that_is_here_already_was_given_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, steps=LOTS)
+    scene.holders = {A: RIGHT}
+
+    async def twice() -> None:
+        await scene._serve_vectors()
+        for _ in range(2):
+            await scene.desk._needs._get(scene.claim, scene.claim.open(), scene.steps[2].state)
+
+    asyncio.run(twice())
+    assert scene.given == [(A.public_key, len(RIGHT))]
+
+
 def test_without_these_weights_it_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "manta.audits")
     scene = Scene(tmp_path, steps=LOTS)
