@@ -12,7 +12,7 @@ import { verifySignature } from "./notes.js";
 const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
-  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
+  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards thanks".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
   finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
@@ -23,7 +23,7 @@ const FIELDS = {
 const SIGNED = {
   admission: { by: holderOf, version: 1 },
   revocation: { by: (fields) => fields.operator, version: 1 },
-  claim: { by: (fields) => fields.key, version: 4 },
+  claim: { by: (fields) => fields.key, version: 5 },
   contribution: { by: (fields) => fields.founder, version: 2 },
   finding: { by: (fields) => fields.auditor, version: 1 },
   plant: { by: (fields) => fields.operator, version: 1 },

@@ -1,0 +1,23 @@
+"""What the page reads entries by is what the records are: names and versions, compared without a browser."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import aggregator.monitor
+from protocol.records import Claim, Contribution, Round
+from protocol.signing import _VERSIONS
+
+ENTRIES = (Path(aggregator.monitor.__file__).parent / "static" / "js" / "entries.js").read_text(encoding="utf-8")
+
+
+def test_the_page_knows_the_fields_of_claims_contributions_and_rounds() -> None:
+    found = dict(re.findall(r'^  ([a-z]+): "([a-z_ ]+)"\.split', ENTRIES, re.MULTILINE))
+    for kind, record in (("claim", Claim), ("contribution", Contribution), ("round", Round)):
+        assert found[kind].split(" ") == [field.name for field in fields(record)]
+
+
+def test_the_page_checks_signatures_of_the_present_versions() -> None:
+    found = re.findall(r"^  ([a-z]+): \{ by: .*version: ([0-9]+) \}", ENTRIES, re.MULTILINE)
+    assert len(found) >= 8
+    assert {kind: int(version) for kind, version in found} == {kind: _VERSIONS.get(kind, 1) for kind, _ in found}
