@@ -1,6 +1,7 @@
 """Peers of one run in one event loop: the loop, store and status of the program, a log and a network in memory, a worker that is quick."""
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -100,6 +101,14 @@ class Member:
         """Return once it has left, as a person asks it to."""
         self.loop.leave()
         await self.ends()
+
+    async def stops(self) -> None:
+        """Have it stop wherever it is, and return once it writes no file any more: a thread that it began goes on for a moment."""
+        self.task.cancel()
+        await until(self.task.done)
+        threads = min(32, (os.cpu_count() or 1) + 4)  # of asyncio.to_thread at most; each has to be free to come to the barrier
+        barrier = threading.Barrier(threads)
+        await asyncio.gather(*(asyncio.to_thread(barrier.wait, DEADLINE_S) for _ in range(threads)))
 
     async def ends(self) -> None:
         """Return once it has ended by itself."""

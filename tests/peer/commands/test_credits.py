@@ -239,8 +239,7 @@ def test_a_peer_that_was_killed_has_the_slip_of_its_last_round_again_and_learns_
         folder = folder_of(member.store.directory)
         handed_in: list[bytes] = []
         await rounds(scene, member, 1, before_commit=lambda: handed_in.append((folder.parent / "sealed").read_bytes()))
-        member.task.cancel()
-        await until(member.task.done)
+        await member.stops()
         last = load_slip(folder, 2)
         for left in (None, replace(last, claims=(), paid=())):  # killed before it had written anything, and before it knew what was paid
             (folder.parent / "sealed").write_bytes(handed_in[0])  # it may have gone on to the next round's work
@@ -249,8 +248,7 @@ def test_a_peer_that_was_killed_has_the_slip_of_its_last_round_again_and_learns_
                 (folder / "00000002").write_bytes(slip_bytes(left))
             again = scene.join(0)
             await until(lambda: (folder / "00000002").exists() and load_slip(folder, 2).paid)
-            again.task.cancel()
-            await until(again.task.done)
+            await again.stops()
             assert load_slip(folder, 2) == last
 
     play(tmp_path, story)
