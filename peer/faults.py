@@ -5,7 +5,7 @@ from typing import Any
 
 from protocol.accounts import Fault, Void
 from protocol.audits import DIFFERS, WITHHELD
-from protocol.standing import APPROVED_DECOY, DECOY, OUTVOTED
+from protocol.standing import APPROVED_DECOY, DECOY, LEFT, OUTVOTED
 
 
 def plain_fault(void: Void) -> dict[str, Any]:
@@ -22,7 +22,8 @@ def fault_line(fault: Mapping[str, Any]) -> str:
 
 _WHAT = {
     DIFFERS: "lots of its{claim} were computed again, and are not what it said",
-    WITHHELD: "nobody was given the records of its{claim}",
+    WITHHELD: "nobody was given what audits of its{claim} need",
+    LEFT: "it left before audits of its{claim} had what they need",
     OUTVOTED: "what it said as an auditor of{claim} was contradicted by others",
     APPROVED_DECOY: "as an auditor it found{claim} good, which the operator had made bad on purpose",
     DECOY: "its key is the operator's own decoy",
@@ -42,7 +43,7 @@ _ANEW = "this key stays guilty in this run: then take part with another one (man
 
 def is_guilty(fault: Fault) -> bool:
     """Return whether a fault ends trust for good."""
-    return fault.reason != WITHHELD
+    return fault.reason not in (WITHHELD, LEFT)
 
 
 def verdict(fault: Fault, claim_round: int | None) -> str:

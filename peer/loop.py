@@ -39,6 +39,7 @@ from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residuals
 from peer.rounds.seating import Seating
 from peer.rounds.states import States
+from peer.rounds.staying import stay
 from peer.rounds.vectors import OwnVectors
 from peer.status import YOU, StatusBoard
 from peer.store import PeerStore
@@ -385,10 +386,10 @@ class PeerLoop:
                 await unless(self._leaving, self._one_history.telling(self._ear.first_look))
                 if self._leaving.is_set():
                     return
+                background.append(meeting := tasks.create_task(self._others.presence.meet()))
                 background += [
                     tasks.create_task(watch)
                     for watch in (
-                        self._others.presence.meet(),
                         self._others.presence.watch(),
                         self._one_history.telling(self._ear.listen),
                         self._one_history.telling(self._one_history.watch),
@@ -406,6 +407,17 @@ class PeerLoop:
                 await self._credit.settle()
                 if self._records is not None:
                     await self._records.settle()
+                if self._vectors is not None and self.guilty is None and not self.ended:
+                    meeting.cancel()
+                    await self._others.presence.leave_cohort()
+                    await stay(
+                        self._vectors,
+                        self.machine,
+                        self._board,
+                        self._changed,
+                        open_ms=self._open_ms,
+                        num_rounds=self.manifest.num_rounds,
+                    )
                 for task in background:
                     task.cancel()
                 await self._others.presence.withdraw()

@@ -62,11 +62,11 @@ class Accounts:
         for old in [old for old in self.pending if old <= round - self.rounds]:
             self.final.update(self.pending.pop(old))
 
-    def take_back(self, key: bytes, fault: Fault) -> None:
-        """Make all void that is pending for ``key``."""
+    def take_back(self, key: bytes, fault: Fault, round: int | None = None) -> None:
+        """Make all void that is pending for ``key``, or that alone which ``round`` paid."""
         amount = 0
         for round_, shares in self.pending.items():
-            if key in shares:
+            if key in shares and round in (None, round_):
                 amount += shares[key]
                 self.pending[round_] = {each: share for each, share in shares.items() if each != key}
         self.deny(key, amount, fault)

@@ -30,6 +30,7 @@ MODES = (OPEN, AUDITED)
 LOT, SUM, WHOLE = "lot", "sum", "whole"
 CHECKS = (LOT, SUM, WHOLE)  # one lot computed again · the body against what the lots' records say · all lots, and what follows from them
 HOLDS, DIFFERS, WITHHELD = "holds", "differs", "withheld"
+THERE = 4  # rounds after its table: whose key has a claim there was there while it was asked what audits need
 OUTCOMES = (HOLDS, DIFFERS, WITHHELD)
 
 

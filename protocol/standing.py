@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from protocol.accounts import Account, Accounts, Fault
-from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
+from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, THERE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.delegations import Delegation, Owners
 from protocol.earnings import Shares
 from protocol.errors import LedgerError
@@ -19,8 +19,8 @@ from protocol.listed import Listed
 from protocol.manifest import Manifest
 from protocol.trust import Decision, Question, Vote, check_evidence, decided, lots_audited, panel, percent_audited, questions_due
 
-OUTVOTED, DECOY, APPROVED_DECOY = "outvoted", "decoy", "approved a decoy"
-REASONS = (DIFFERS, WITHHELD, OUTVOTED, DECOY, APPROVED_DECOY)
+LEFT, OUTVOTED, DECOY, APPROVED_DECOY = "left", "outvoted", "decoy", "approved a decoy"
+REASONS = (DIFFERS, WITHHELD, LEFT, OUTVOTED, DECOY, APPROVED_DECOY)
 MAX_PLANTS = 1024  # that nobody has revealed
 
 
@@ -75,13 +75,13 @@ class Standing:
     round: int = 0  # the newest
     samples: Counter[bytes] = field(default_factory=Counter)  # by key, that audits found good since its last fault
     guilty: dict[bytes, Fault] = field(default_factory=dict)
-    fallen: frozenset[bytes] = frozenset()  # proven by the manifest, until they withheld something
+    fallen: frozenset[bytes] = frozenset()  # proven by the manifest, until they withheld something while they were there
     tables: dict[int, dict[bytes, Claimed]] = field(default_factory=dict)  # by round: the claims whose audits are not over
     asked: dict[int, Asked] = field(default_factory=dict)  # by round of the table
     votes: dict[Question, tuple[Vote, ...]] = field(default_factory=dict)
     accused: frozenset[Question] = frozenset()  # of these: somebody spoke against the claim, and it is not decided
     decisions: dict[Question, Decision] = field(default_factory=dict)
-    good: dict[bytes, int] = field(default_factory=dict)  # claim -> round of its table: its samples are counted
+    good: dict[bytes, int] = field(default_factory=dict)  # claim -> how many of its key's samples are its own; all that were ever counted
     serving: Counter[bytes] = field(default_factory=Counter)  # by key, of all that it was paid, final, pending or void: for serving bytes
     owners: Owners = field(default_factory=Owners)  # which keys belong to which accounts, also in an open run
     plants: dict[bytes, int] = field(default_factory=dict)  # decoy's digest -> round with whose entry it was planted
@@ -138,6 +138,11 @@ class Standing:
     def claimed(self, round: int, claim: bytes) -> Claimed | None:
         """Return a claim in the table of ``round`` whose audits are not over; None: there is none."""
         return self.tables.get(round, {}).get(claim)
+
+    def was_there(self, claimed: Claimed) -> bool:
+        """Return whether a claim's key took part while it was asked what audits of it need."""
+        late = [table for round_, table in self.tables.items() if round_ >= claimed.round + min(THERE, self.manifest.trust.kept_rounds)]
+        return any(other.key == claimed.key for table in late for other in table.values())
 
     # What may be handed in.
 
@@ -218,12 +223,12 @@ class Standing:
                 self.plants[extra.decoy] = round
             elif isinstance(extra, Reveal):
                 self._take_reveal(extra, round)
+        self.tables[round] = {claimed.digest: claimed for claimed in table}
         self._decide(answered | self.accused, round)
         paid.update(shares.together)
         for key in [key for key in paid if key in self.guilty]:
             self.accounts.deny(key, paid.pop(key), self.guilty[key])
         self.accounts.earn(round, paid)
-        self.tables[round] = {claimed.digest: claimed for claimed in table}
         if round > 1:
             self.asked[round - 1] = self._asked(round - 1, commit)
         self._forget(round - self.manifest.trust.kept_rounds - PATIENCE - 1)
@@ -292,8 +297,10 @@ class Standing:
                 self._condemn(auditor, Fault(round, OUTVOTED, question.claim))
             if decision.outcome == HOLDS:
                 self._count(claimed)
-            elif decision.outcome == WITHHELD:
+            elif decision.outcome == WITHHELD and self.was_there(claimed):
                 self._bring_down(claimed.key, Fault(round, WITHHELD, question.claim))
+            elif decision.outcome == WITHHELD:
+                self._pass_over(claimed, Fault(round, LEFT, question.claim))
             else:
                 self._condemn(claimed.key, Fault(round, DIFFERS, question.claim))
 
@@ -302,8 +309,16 @@ class Standing:
 
     def _count(self, claimed: Claimed) -> None:
         if claimed.digest not in self.good:
-            self.good[claimed.digest] = claimed.round
+            self.good[claimed.digest] = claimed.samples
             self.samples[claimed.key] += claimed.samples
+
+    def _pass_over(self, claimed: Claimed, fault: Fault) -> None:
+        """What nobody could look at is not paid, nor counted as good; it says nothing of the rest of what its key did."""
+        if any(void.fault.claim == claimed.digest for void in self.accounts.of(claimed.key).void):
+            return
+        self.accounts.take_back(claimed.key, fault, claimed.round)
+        self.samples[claimed.key] -= self.good.get(claimed.digest, 0)
+        self.good[claimed.digest] = 0  # whatever else is found of it
 
     def _condemn(self, key: bytes, fault: Fault) -> None:
         """Trust in a key ends for good."""
@@ -315,6 +330,8 @@ class Standing:
         """What is pending for a key is void, and it has to be found good from the beginning."""
         self.accounts.take_back(key, fault)
         self.samples.pop(key, None)
+        own = {claimed.digest for table in self.tables.values() for claimed in table.values() if claimed.key == key}
+        self.good.update(dict.fromkeys(own & self.good.keys(), 0))
         if key in self.manifest.trust.proven:
             self.fallen |= {key}
 

@@ -130,8 +130,9 @@ def decided(votes: Sequence[Vote], num_named: int, round: int) -> Decision | Non
         return None
     if cleared > accused:
         return Decision(HOLDS, tuple(vote.auditor for vote in votes if vote.is_against))
-    outcome = DIFFERS if any(vote.outcome == DIFFERS for vote in voting) else WITHHELD
-    return Decision(outcome, tuple(vote.auditor for vote in votes if not vote.is_against))
+    if not any(vote.outcome == DIFFERS for vote in voting):
+        return Decision(WITHHELD, ())  # who was shown it before its key left says that it holds, and does not contradict
+    return Decision(DIFFERS, tuple(vote.auditor for vote in votes if not vote.is_against))
 
 
 def check_evidence(finding: Finding, lots_root: bytes, lots: int) -> LotRecord | None:

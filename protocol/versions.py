@@ -9,7 +9,7 @@ import re
 
 from protocol.errors import OtherVersion
 
-PROTOCOL = 10  # grows with every change of what is signed, logged or sent; it is the version of a manifest's signature, too
+PROTOCOL = 11  # grows with every change of what is signed, logged or sent; it is the version of a manifest's signature, too
 PROGRAM = "0.1.0"  # the oldest release of manta-swarm that takes part in runs of this version
 MAX_PROTOCOL = 2**16
 

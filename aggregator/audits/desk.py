@@ -42,7 +42,6 @@ _PROGRAM = "aggregator.audits.auditor"
 _NICENESS = 5  # findings are due within some rounds
 _PATIENCE = Patience(start_s=1800.0, quiet_s=300.0)  # where all cores are busy its libraries may take long; it holds no lock
 _AT_ONCE = 8  # claims whose keys are asked
-_THERE = 4  # rounds after its table: who has a claim there was asked three times while it was there
 
 logger = logging.getLogger("manta.audits")
 
@@ -105,6 +104,8 @@ class Audits:
         self._left: dict[Question, int] = {}  # to volunteers, with the round of their table
         self._doubts = Doubts(log, self._volunteers)  # what speaks against a claim, and is not handed in yet
         self._changed = asyncio.Event()
+        is_alone = len(log.ledger.manifest.operators) == 1
+        self._since = 0 if is_alone else log.ledger.round  # of tables from then on it knows what was shown; its own disk knows of all
         self.totals = Totals()
         self.again_s = AGAIN_S
         self.rounds_asked = 0  # after how many commits those who had not given records were asked for them
@@ -243,10 +244,10 @@ class Audits:
         self.rounds_asked += 1
 
     async def _get_shown_of(self, one: OpenClaim, round_: int) -> None:
-        lost = await self._shown.get(one, round_, self._was_there(one))
+        lost = await self._shown.get(one, round_)
         if lost is None or one.jobs:  # what can be found of it without that is found first
             return
-        if lost.withheld is not None:
+        if lost.withheld is not None and (self._was_there(one) or self._would_know(one, lost.withheld)):
             self.totals.withheld += 1
             await self._find(one, lost.withheld, WITHHELD, b"", ())
         else:
@@ -255,10 +256,14 @@ class Audits:
             self._forget(one.claim.digest)
 
     def _was_there(self, one: OpenClaim) -> bool:
-        """Return whether a claim's key took part long after it could be asked about it."""
-        tables = self._log.ledger.standing.tables
-        late = [table for round_, table in tables.items() if round_ >= one.round + _THERE]
-        return any(claimed.key == one.opened.key for table in late for claimed in table.values())
+        standing = self._log.ledger.standing
+        claimed = standing.claimed(one.round, one.claim.digest)
+        return claimed is not None and standing.was_there(claimed)
+
+    def _would_know(self, one: OpenClaim, question: Question) -> bool:
+        """Return whether a key that has left showed nobody what it had to: it may have shown it to who wrote the log before."""
+        decision = self._log.ledger.standing.decisions.get(question)
+        return (decision is None or decision.outcome != HOLDS) and one.round >= self._since
 
     # Answers.
 

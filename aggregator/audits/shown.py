@@ -1,8 +1,8 @@
 """What claims' keys have to show before anything can be found of a claim: its records, and the vectors that a question needs.
 
 Each is asked of the claim's key, then of its founder, then of mates that had the same vector, once a round. Who says in three rounds that
-it has not got them, or hands out others, and who does not answer for nearly as long as it has to keep them, withholds them. Records are
-given to the log before a peer leaves, vectors are not: so who has left is not blamed for these. What was got stays for others who ask.
+it has not got them, or hands out others, and who does not answer for nearly as long as it has to keep them, withholds them; what that
+costs one that has left says the log (``protocol.standing``). What was got stays for others who ask.
 """
 
 import asyncio
@@ -82,10 +82,8 @@ class Shown:
         self.records.prune(newest)
         self.vectors.prune(newest)
 
-    async def get(self, one: OpenClaim, round_: int, was_there: bool) -> Lost | None:
+    async def get(self, one: OpenClaim, round_: int) -> Lost | None:
         """Ask for what lacks of a claim; return what is to be said of it, if it is not waited for any longer after the commit ``round_``.
-
-        ``was_there``: its key took part after it could be asked.
 
         Raises:
             StorageError: the disk refuses.
@@ -96,8 +94,7 @@ class Shown:
         is_late = round_ - one.round >= self._kept_rounds - 1  # what is found has to be in the log in time
         if found or not (one.refusals >= REFUSALS or is_late):
             return None
-        has_left = one.refusals < REFUSALS and not was_there and await asyncio.to_thread(self.records.has, one.claim)
-        return Lost(None if one.has_no_room or has_left else await asyncio.to_thread(self._unanswered, one))
+        return Lost(None if one.has_no_room else await asyncio.to_thread(self._unanswered, one))
 
     def _unanswered(self, one: OpenClaim) -> Question | None:
         """Return the question that cannot be answered; of records alone, none that nobody was due to ask."""

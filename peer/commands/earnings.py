@@ -22,6 +22,7 @@ from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt
 from protocol.slips import ProvenSlip, Slip, check_one_log, prove
+from protocol.standing import LEFT
 from swarm.messages import MAX_RECEIPT_BYTES, CreditWord
 
 CLAIMS, WORD, UNKNOWN = "claims", "word", "unknown"  # an amount is known by the table's claims, by the log's word alone, not at all
@@ -143,7 +144,8 @@ def _earned(found: RunEarned, round_: int, slip: Slip, serving: int | None, prov
         RemoteFault: the claim of the slip is none.
     """
     key = slip.claim.open().key
-    fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, found.horizon.pending_rounds)), None)
+    faults = [fault for fault in _faults(found.word) if _takes(fault, round_, slip.claim.digest, found.horizon.pending_rounds)]
+    fault = next(iter(faults), None)
     if fault is not None:
         state, reason = VOID, f"{fault.reason}, verdict of round {fault.round}, as the log says"
     elif (until := found.horizon.final_with(round_)) is None:
@@ -160,8 +162,10 @@ def _faults(word: CreditWord | None) -> tuple[Fault, ...]:
     return () if word is None else tuple(each.fault for each in word.faults)
 
 
-def _takes(fault: Fault, round_: int, pending_rounds: int) -> bool:
-    """Return whether a fault makes void what a round paid: what was pending then, and after guilt all that came (``protocol.standing``)."""
+def _takes(fault: Fault, round_: int, claim: bytes, pending_rounds: int) -> bool:
+    """Return whether a fault makes void what a round paid for ``claim``: what was pending then, and after guilt all that came."""
+    if fault.reason == LEFT:
+        return fault.claim == claim
     return fault.round - pending_rounds <= round_ and (round_ < fault.round or fault.reason != WITHHELD)
 
 

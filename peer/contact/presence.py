@@ -111,6 +111,12 @@ class Presence:
         company = self._company
         await self._neighbours.announce(cohort=company.name, round_=self._round(), position=company.position(), size=company.own_size)
 
+    async def leave_cohort(self) -> None:
+        """Tell the mates that this peer trains no more; it can be called still."""
+        with contextlib.suppress(MantaError, TimeoutError):
+            async with asyncio.timeout(waits.LEAVE_S):
+                await self._cohort.leave()
+
     async def withdraw(self) -> None:
         """Tell the mates and the DHT that this peer leaves; what cannot be told in a moment expires."""
         with contextlib.suppress(MantaError, TimeoutError):

@@ -31,6 +31,7 @@ from swarm.tasks import within
 from swarm.vectors import WORKING, VectorsFolder, serve_vectors
 
 _IN_FLIGHT = 3  # rounds whose claims have no beacon yet: that of a claim's table is known with the commit after it
+_ASKED_AFTER = 2  # rounds after a claim's table: its beacon is a round old
 _VALUE_BYTES = 4
 
 logger = logging.getLogger("manta.peer")
@@ -83,6 +84,7 @@ class OwnVectors:
         self._newest = newest
         self._round = 0  # of the work under way
         self._open: dict[bytes, _Open] = {}
+        self._asked_by = 0  # with this round audits have had time to ask for what the newest tables have
         self._changed = asyncio.Event()
 
     @classmethod
@@ -166,7 +168,19 @@ class OwnVectors:
         """The table of a round has this claim."""
         if (found := self._open.get(claim)) is not None:
             found.table = table
+            self._asked_by = max(self._asked_by, table + _ASKED_AFTER)
         self._changed.set()
+
+    @property
+    def asked_by(self) -> int:
+        """The round with whose commit audits have had time to ask for all that was handed in; 0: there is nothing that they could want."""
+        coming = [one.round + _ASKED_AFTER for one in self._open.values() if not one.is_old and one.table is None]
+        return max([self._asked_by, *coming])
+
+    @property
+    def kept_until(self) -> int:
+        """The round up to whose commit they may be asked for."""
+        return self.asked_by - _ASKED_AFTER + self._manifest.trust.kept_rounds - 1
 
     def committed(self) -> None:
         """The log has a new round."""

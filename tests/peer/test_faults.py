@@ -5,7 +5,7 @@ import pytest
 from peer.faults import advice, is_guilty, verdict
 from protocol.accounts import Fault
 from protocol.audits import DIFFERS, WITHHELD
-from protocol.standing import APPROVED_DECOY, DECOY, OUTVOTED, REASONS
+from protocol.standing import APPROVED_DECOY, DECOY, LEFT, OUTVOTED, REASONS
 
 CLAIM = bytes(range(32))
 
@@ -21,7 +21,7 @@ def test_a_verdict_names_its_round_and_the_claims() -> None:
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_has_words(reason: str) -> None:
     fault = Fault(3, reason, CLAIM)
-    assert is_guilty(fault) == (reason != WITHHELD)
+    assert is_guilty(fault) == (reason not in (WITHHELD, LEFT))
     assert "round 3" in verdict(fault, None)
     if is_guilty(fault):
         assert ("doctor" in advice(fault)) == (reason in (DIFFERS, OUTVOTED, APPROVED_DECOY))

@@ -11,6 +11,7 @@ from protocol.audits import (
     HOLDS,
     PATIENCE,
     SUM,
+    THERE,
     WHOLE,
     WITHHELD,
     LotEvidence,
@@ -27,7 +28,7 @@ from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.rewards import share_out
 from protocol.signing import Identity, sha256
-from protocol.standing import APPROVED_DECOY, DECOY, OUTVOTED
+from protocol.standing import APPROVED_DECOY, DECOY, LEFT, OUTVOTED
 from protocol.table import weights
 from tests.audited import (
     OPERATOR,
@@ -260,16 +261,53 @@ def test_who_is_guilty_is_never_trusted_again_and_weighs_as_who_is_new() -> None
 
 
 def test_who_withholds_loses_what_is_pending_and_may_begin_anew() -> None:
-    ledger = ready(A, B, proven=(A.public_key,))
-    share = ledger.shares([ledger.listed(header, 3) for header in works_of(ledger, [A, B])]).of(A.public_key)
-    go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A, WITHHELD)])
+    ledger = ready(A, B, rounds=THERE, proven=(A.public_key,))
+    share = ledger.shares([ledger.listed(header, THERE + 1) for header in works_of(ledger, [A, B])]).of(A.public_key)
+    go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A, WITHHELD, round=1)])  # that round has a claim of A: it was there all the time
     assert guilty(ledger) == {}
     assert not ledger.standing.is_proven(A.public_key)
     account = ledger.standing.account(A.public_key)
-    assert (account.credit, [void.amount for void in account.void]) == (share, [2 * share])  # what round 3 paid came after
+    assert account.credit == share  # what the newest round paid came after
+    assert account.void == (Void(THERE * share, Fault(THERE + 1, WITHHELD, claimed_of(ledger, A, 1).digest)),)
     for _ in range(2):
         go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A)])
     assert ledger.standing.is_proven(A.public_key)
+
+
+def test_what_who_left_showed_nobody_is_not_paid_and_costs_it_nothing_else() -> None:
+    ledger = ready(A, B, proven=(A.public_key,), kept_rounds=6, pending_rounds=12)
+    share = ledger.standing.account(A.public_key).pending[0][1]
+    for _ in range(THERE - 1):
+        go_on(ledger, [B])
+    left = claimed_of(ledger, A, 2)
+    go_on(ledger, [B], [finding_of(ledger, OPERATOR, A, WITHHELD, round=2)])
+    void = Void(share, Fault(ledger.round, LEFT, left.digest))
+    assert ledger.standing.account(A.public_key) == Account(0, ((1, share),), (void,))
+    assert (guilty(ledger), ledger.standing.is_proven(A.public_key)) == ({}, True)
+    refused(ledger, entry_of(finding_of(ledger, OPERATOR, A, round=2)), match="decided")
+    go_on(ledger, [A, B])
+    assert len(ledger.standing.account(A.public_key).pending) == 2  # it goes on as before
+
+
+@pytest.mark.parametrize("is_good_first", [False, True])
+def test_a_claim_that_was_not_shown_whole_is_not_counted_whatever_else_is_found_of_it(is_good_first: bool) -> None:
+    ledger = ready(A, B, whole_percent=100)
+    good = finding_of(ledger, OPERATOR, A, round=1)
+    whole = finding_of(ledger, OPERATOR, A, WITHHELD, round=1, check=WHOLE, lot=0)
+    for said in (good, whole) if is_good_first else (whole, good):
+        go_on(ledger, [B], [said])
+        assert ledger.standing.samples[A.public_key] == (48 if is_good_first and said == good else 0)
+
+
+def test_a_claim_that_counts_no_more_since_its_key_fell_is_not_taken_off_what_was_found_good_since() -> None:
+    ledger = ready(A, B, rounds=5, whole_percent=100, kept_rounds=12, pending_rounds=20)
+    go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A, round=4)])
+    go_on(ledger, [B], [finding_of(ledger, OPERATOR, A, WITHHELD, round=1)])
+    assert ledger.standing.samples[A.public_key] == 0
+    go_on(ledger, [B], [finding_of(ledger, OPERATOR, A, round=5)])
+    go_on(ledger, [B], [finding_of(ledger, OPERATOR, A, WITHHELD, round=4, check=WHOLE, lot=0)])
+    assert [void.fault.reason for void in ledger.standing.account(A.public_key).void] == [WITHHELD, LEFT]
+    assert ledger.standing.samples[A.public_key] == 48
 
 
 def test_two_of_three_named_auditors_decide_and_the_third_is_found_lying() -> None:

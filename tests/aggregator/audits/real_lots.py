@@ -100,6 +100,7 @@ class Scene:
         self.folder = RecordsFolder(directory / FOLDER, kept_rounds=14, max_bytes=1 << 24)
         self.jobs = JobFolder(directory)
         self.findings: list[Finding] = []
+        self.signed: list[SignedFinding] = []  # the same
         self.said: list[str] = []
         self._working: asyncio.Future[object] | None = None
         self.errs = 0  # lots that the process will compute wrongly
@@ -113,6 +114,7 @@ class Scene:
     async def _take(self, signed: SignedFinding) -> None:
         self.run.log.ledger.check_extra(signed)
         self.findings.append(signed.open())
+        self.signed.append(signed)
 
     def train(self, peer: Identity, **changes: object) -> Work:
         assert self.run.follower.state is not None

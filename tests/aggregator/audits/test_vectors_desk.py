@@ -14,6 +14,7 @@ from aggregator.audits.shown import REFUSALS
 from protocol.audits import CHECKS, DIFFERS, HOLDS, LOT, SUM, WHOLE, WITHHELD, SignedFinding, Trust
 from protocol.records import entry_of
 from protocol.signing import Identity, sha256
+from protocol.standing import LEFT
 from protocol.trust import is_whole, lots_audited
 from protocol.vectors import step_asked, vectors_asked
 from protocol.wanted import Asked, wanted
@@ -106,7 +107,7 @@ def test_whoever_has_none_of_its_vectors_withholds_them(stepped: VectorScene, tm
 
 
 @pytest.mark.parametrize("stays", [True, False])
-def test_who_left_before_it_was_asked_for_vectors_is_not_blamed(stepped: VectorScene, stays: bool) -> None:
+def test_who_shows_no_vectors_is_said_to_withhold_them_and_one_that_left_loses_that_round_alone(stepped: VectorScene, stays: bool) -> None:
     away = stepped.work(OTHER)  # nobody answers for it
     stepped.give_all(away)
     stepped.commit_all(away)
@@ -120,8 +121,11 @@ def test_who_left_before_it_was_asked_for_vectors_is_not_blamed(stepped: VectorS
 
     asyncio.run(scenario())
     outcomes = {key: {outcome for _, outcome in found} for key, found in stepped.against().items()}
-    assert outcomes == ({OTHER.public_key: {WITHHELD}} if stays else {})
-    assert stepped.audits.totals.withheld == stays
+    assert outcomes == {OTHER.public_key: {WITHHELD}}
+    assert stepped.audits.totals.withheld == 1
+    stepped.go_on(ONE, extras=[entry_of(signed) for signed in stepped.signed if signed.open().outcome == WITHHELD])
+    account = stepped.run.log.ledger.standing.account(OTHER.public_key)
+    assert {void.fault.reason for void in account.void} == {WITHHELD if stays else LEFT}
 
 
 def test_members_that_lie_of_their_lots_frame_no_founder_and_a_founders_false_body_is_its_own(dense: VectorScene, tmp_path: Path) -> None:

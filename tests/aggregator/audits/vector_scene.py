@@ -31,10 +31,10 @@ class VectorScene(Scene):
         real_run.commit(self.run, sorted((work.made for work in works), key=lambda made: made.peer.public_key))
         self.audits.committed()
 
-    def go_on(self, *peers: Identity) -> None:
+    def go_on(self, *peers: Identity, extras: Sequence[bytes] = ()) -> None:
         """Commit a round of these without any training; nobody has records of it."""
         made = [real_run.made(self.run.log.ledger, peer, cohort="here") for peer in sorted(peers, key=lambda peer: peer.public_key)]
-        real_run.commit(self.run, made)
+        real_run.commit(self.run, made, extras=extras)
         self.audits.committed()
 
     def give_all(self, *works: Together) -> None:

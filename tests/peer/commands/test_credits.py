@@ -20,6 +20,7 @@ from protocol.records import Receipt
 from protocol.serving import Thanks
 from protocol.signing import Identity, sha256
 from protocol.slips import Slip, slip_bytes
+from protocol.standing import LEFT
 from tests.command import typed
 from tests.memory_log import OPERATOR, PEERS, until
 from tests.peer.scene import Member, Scene, play
@@ -200,13 +201,18 @@ def test_a_damaged_file_is_one_clear_line(name: str, here: Path) -> None:
 def test_what_a_verdict_took_back_is_void_with_its_reason_and_called_the_logs_word(kept: tuple[Path, int], here: Path) -> None:
     path = folder_of(here).parent / "credit"
     (word,) = read_credit(path.read_bytes()).word
-    for reason, void in ((DIFFERS, ROUNDS), (WITHHELD, 1)):  # who withheld goes on earning
-        fault = Void(kept[1], Fault(2, reason, sha256(b"claim")))
+    claim = load_slip(path.parent / "slips", 3).claim.digest
+    for reason, void in (
+        (DIFFERS, ROUNDS),
+        (WITHHELD, 1),
+        (LEFT, 1),
+    ):  # who withheld goes on earning; who left lost what that claim was paid
+        fault = Void(kept[1], Fault(2, reason, claim))
         path.write_bytes(credit_bytes(Kept((replace(word, pending=0, until=0, void=kept[1], faults=(fault,)),))))
         code, lines = said(here, "--verify")
         assert code == 0
         assert sum(f"void ({reason}, verdict of round 2, as the log says)" in line for line in lines) == void
-        assert f"  {kept[1]:,} void ({reason}, verdict of round 2, claim {sha256(b'claim').hex()[:16]})" in lines
+        assert f"  {kept[1]:,} void ({reason}, verdict of round 2, claim {claim.hex()[:16]})" in lines
 
 
 def test_a_log_that_says_less_than_the_slips_prove_does_not_hold(kept: tuple[Path, int], here: Path) -> None:

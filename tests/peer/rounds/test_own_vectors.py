@@ -189,6 +189,62 @@ def test_a_peer_that_was_killed_after_the_beacon_has_what_that_asks_for(tmp_path
     play(tmp_path, story, exchange=THIN, trust=TRUST)
 
 
+def test_who_leaves_stays_until_audits_could_ask_for_what_it_handed_in_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waits, "ASKED_S", (60.0, 60.0))
+    said = []
+
+    def has_said(words: str) -> bool:
+        said.append(capsys.readouterr().out)
+        return words in "".join(said)
+
+    async def story(scene: Scene) -> None:
+        member, other, asker = scene.join(0), scene.join(1), Asker(scene, tmp_path)
+        signed = await handed_in(scene, member)
+        member.loop.leave()
+        await until(lambda: has_said("it stays until audits could ask"))
+        for round_ in (1, 2):
+            await handed_in(scene, other)
+            scene.log.commit()
+            await other.reaches(round_)
+        records = records_of(scene, member, signed)
+        for digest in vectors_asked(scene.log.manifest.trust, scene.log.ledger.last_commit, signed.digest, signed.open(), records):
+            await asker.get(member, signed, digest)
+        assert not member.task.done()
+        assert len(member.worker.lots) == STEPS  # it trains no more
+        await handed_in(scene, other)
+        scene.log.commit()
+        await member.ends()
+
+    play(tmp_path, story, exchange=THIN, trust=TRUST)
+    assert not has_said("audits may still ask")
+
+
+def test_who_cannot_wait_for_audits_is_told_until_when_it_may_come_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await handed_in(scene, member)
+        scene.log.commit()
+        await member.reaches(1)
+        await handed_in(scene, member)
+        await member.leaves()
+
+    play(tmp_path, story, exchange=THIN, trust=TRUST)
+    assert f"before round {2 + TRUST.kept_rounds - 1} is over" in capsys.readouterr().out
+
+
+def test_who_handed_in_nothing_that_rests_on_vectors_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "ASKED_S", (1e6, 1e6))
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await handed_in(scene, member)
+        await member.leaves()
+
+    play(tmp_path, story, exchange=SMALL_EXCHANGE, trust=TRUST)
+
+
 def test_who_asks_too_early_is_told_to_come_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "VECTORS_READY_S", 0.01)
 

@@ -9,6 +9,7 @@ const VERDICTS = 10;
 const REASONS = {
   differs: "its work is not what it said",
   withheld: "it did not show its work",
+  left: "it left before it had shown this work",
   outvoted: "it said something else than was decided",
   decoy: "a decoy, as its maker said beforehand",
   "approved a decoy": "it called a decoy true",
