@@ -6,11 +6,12 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.settings.config import RunConfig
-from aggregator.settings.sections import ExchangeSection, RecipeSection, TrustSection
+from aggregator.settings.sections import LEAST_KEPT_ROUNDS, ExchangeSection, RecipeSection, TrustSection
 from automl.training.settings import first_floor
 from peer.commands.earnings import runs_of
 from protocol.audits import DIFFERS
 from protocol.ledger import Ledger
+from protocol.standing import LEFT
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
@@ -100,3 +101,36 @@ def test_of_local_steps_false_lots_and_a_false_mean_are_found_and_a_cohort_that_
         assert not standing.account(keys[name]).void
         assert standing.samples[keys[name]] > 0
     assert max(cohorts) == 2
+
+
+def test_who_is_killed_before_audits_could_ask_is_not_paid_for_that_and_who_leaves_is(tmp_path: Path) -> None:
+    trust = TrustSection(mode="audited", kept_rounds=LEAST_KEPT_ROUNDS)
+    with Programs(tmp_path, stepped_run().model_copy(update={"trust": trust})) as programs:
+        programs.start_aggregator()
+        names = ("stays", "leaves", "killed")
+        for name in names:
+            programs.start_peer(name, name)
+        programs.wait_until(lambda: all(programs.status(name).get("rounds_counted", 0) for name in names), "all of them count in a round")
+        keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in names}
+        programs.kill("killed")
+        programs.interrupt("leaves")
+        assert programs.wait_for_end("leaves") == 0
+        assert "it stays until audits could ask" in programs.log("leaves")
+        assert "audits may still ask" not in programs.log("leaves")
+        programs.wait_for_round(int(programs.status("aggregator")["round"]) + LEAST_KEPT_ROUNDS + 2)
+        for name in ("stays", "aggregator"):
+            programs.interrupt(name)
+            programs.wait_for_end(name)
+    last: list[Ledger] = []
+    verify_directory(tmp_path / "aggregator", on_round=lambda ledger: last.__setitem__(slice(None), [ledger]))
+    standing = last[0].standing
+    accounts = {name: standing.account(key) for name, key in keys.items()}
+    assert standing.guilty == {}
+    assert {name: {void.fault.reason for void in account.void} for name, account in accounts.items()} == {
+        "stays": set(),
+        "leaves": set(),
+        "killed": {LEFT},
+    }
+    assert standing.samples[keys["leaves"]] > 0
+    (earned,) = runs_of(tmp_path / "leaves", verify=True)
+    assert earned.problems == []
