@@ -1,6 +1,6 @@
 """How far an honest lot is from the same lot computed elsewhere, and how far a false one is: what an audit's tolerance is chosen by.
 
-    .venv/bin/python benchmarks/tolerances.py [--supernets classifier-tiny,stereo-tiny] [--lots 200] [--each 5] [--threads 1,2] [--keep DIR]
+    .venv/bin/python benchmarks/tolerances.py [--supernets NAMES] [--lots 200] [--each 5] [--threads 1,2] [--taught] [--keep DIR]
 
 A setting is so many threads of the CPU, images in memory channels last or channels first, and the instruction sets that torch and the
 libraries below it (oneDNN, MKL) may use: SSE4, AVX2, AVX-512. Lots are of random architectures, some of the largest and the smallest, in
@@ -96,6 +96,7 @@ class Task:
     samples: int  # of a lot
     threads: int
     layout: str
+    is_taught: int  # 1: lots learn from the largest network of the same weights, too
 
     @property
     def out(self) -> Path:
@@ -132,7 +133,7 @@ def compute(task: Task) -> None:
     projections, losses, norms = list[NDArray[np.float32]](), list[float](), list[float]()
     for index in indices:
         if not losses or index % CLAIM_LOTS == 0:
-            worker.load(states[index // CLAIM_LOTS % 2])
+            _load(worker, states[index // CLAIM_LOTS % 2], task.is_taught)
         result = worker.train(lot_at(space, index, task.samples))
         projections.append(np.frombuffer(result.projection, "<f4"))
         losses.append(result.loss)
@@ -141,6 +142,11 @@ def compute(task: Task) -> None:
     rows = np.array(projections, np.float32).reshape(len(indices), NUM_PROJECTIONS)
     np.savez(writing, indices=np.array(indices, np.int64), projections=rows, losses=np.array(losses), norms=np.array(norms))
     writing.rename(task.out)
+
+
+def _load(worker: Worker, weights: Tensor, is_taught: int) -> None:
+    worker.load(weights)
+    worker.teach(weights if is_taught else None)
 
 
 def be_child(task: Task) -> None:
@@ -200,7 +206,7 @@ class Compared:
         return f"{counts}; projection {shown}; loss {of_loss}"
 
 
-def honest(supernet: str, settings: Sequence[Setting], lots: int, each: int, samples: int, folder: Path) -> None:
+def honest(supernet: str, settings: Sequence[Setting], lots: int, each: int, samples: int, folder: Path, is_taught: int) -> None:
     """Compute lots block by block and compare them; print what all so far come to after each block."""
     together = {other.differs_in(one): Compared() for one, other in combinations(settings, 2)}
     began = time.perf_counter()
@@ -208,7 +214,7 @@ def honest(supernet: str, settings: Sequence[Setting], lots: int, each: int, sam
         end = min(first + BLOCK_LOTS, lots)
         found: list[Results] = []
         for number, setting in enumerate(settings):
-            task = Task(supernet, str(folder), number, len(settings), each, first, end, samples, setting.threads, setting.layout)
+            task = Task(supernet, str(folder), number, len(settings), each, first, end, samples, setting.threads, setting.layout, is_taught)
             found.append(run(task, setting))
         for one, other in combinations(range(len(settings)), 2):
             together[settings[other].differs_in(settings[one])].add(found[other], found[one])
@@ -222,7 +228,7 @@ def record_of(lot: Lot, result: LotResult) -> LotRecord:
     return LotRecord(lot.step, lot.index, lot.architecture.text, lot.samples, f"{result.loss:.6g}", result.projection)
 
 
-def cheats(supernet: str, weights: Path, lots: int, samples: int) -> None:
+def cheats(supernet: str, weights: Path, lots: int, samples: int, is_taught: int) -> None:
     """Print how far false lots are from the ones that they are claimed to be."""
     space, states = space_named(supernet), torch.from_numpy(np.load(weights))
     worker = Worker(supernet, load_dataset(usual(space.task).dataset))
@@ -230,7 +236,7 @@ def cheats(supernet: str, weights: Path, lots: int, samples: int) -> None:
     found: dict[str, list[Deviation]] = {}
     for index in range(lots):
         lot = lot_at(space, index, samples)
-        worker.load(states[index % 2])
+        _load(worker, states[index % 2], is_taught)
         own = worker.train(lot)
         norm = float(own.gradient.double().norm())
         other: dict[str, Callable[[], LotResult]] = {
@@ -243,7 +249,8 @@ def cheats(supernet: str, weights: Path, lots: int, samples: int) -> None:
         }
         for name, make in other.items():
             found.setdefault(name, []).append(deviation(record_of(lot, make()), own))
-        worker.load(states[index % 2] * (1 + 0.05 * torch.randn(states.shape[1], generator=torch.Generator().manual_seed(index))))
+        off = states[index % 2] * (1 + 0.05 * torch.randn(states.shape[1], generator=torch.Generator().manual_seed(index)))
+        _load(worker, off, is_taught)
         found.setdefault("weights that are 5 % off", []).append(deviation(record_of(lot, worker.train(lot)), own))
     for name, each in found.items():
         passed = sum(one.is_within(FP32) for one in each)
@@ -287,12 +294,14 @@ def main() -> None:
     parser.add_argument("--cheats", type=int, default=40, metavar="N", help="lots of each cheat")
     parser.add_argument("--threads", default="1,2", metavar="NUMBERS")
     parser.add_argument("--trained", type=int, default=60, metavar="N", help="steps to the second weights")
+    parser.add_argument("--taught", action="store_true", help="lots learn from the largest network, too")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="where what is done stays, for the same command to go on from")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child is not None:
         be_child(Task(**json.loads(arguments.child)))
         return
+    is_taught = int(arguments.taught)
     settings = [Setting(int(number), *each) for number, *each in product(arguments.threads.split(","), LAYOUTS, INSTRUCTIONS)]
     if arguments.lots < 1 or not 2 <= arguments.each <= len(settings):
         parser.error(f"--lots is at least 1, --each between 2 and {len(settings)}")
@@ -301,18 +310,21 @@ def main() -> None:
     )
     with tempfile.TemporaryDirectory() if arguments.keep is None else nullcontext(arguments.keep) as folder:
         try:
-            check_kept(Path(folder), f"--each {arguments.each} --threads {arguments.threads} --trained {arguments.trained}")
+            check_kept(
+                Path(folder),
+                f"--each {arguments.each} --threads {arguments.threads} --trained {arguments.trained}{' --taught' * is_taught}",
+            )
         except ValueError as error:
             parser.error(str(error))
         for supernet in arguments.supernets.split(","):
             samples = usual(space_named(supernet).task).lot_samples
-            weights = Task(supernet, str(folder), 0, 0, 0, 0, 0, samples, 1, "last").weights
+            weights = Task(supernet, str(folder), 0, 0, 0, 0, 0, samples, 1, "last", is_taught).weights
             if not weights.exists():
                 np.save(weights, states_of(supernet, arguments.trained, samples).numpy())
             print(f"{supernet}, lots of {samples}: middle, one in a hundred, one in a thousand, farthest")
-            honest(supernet, settings, arguments.lots, arguments.each, samples, Path(folder))
+            honest(supernet, settings, arguments.lots, arguments.each, samples, Path(folder), is_taught)
             print("  cheats: nearest, one in a hundred, middle")
-            cheats(supernet, weights, arguments.cheats, samples)
+            cheats(supernet, weights, arguments.cheats, samples, is_taught)
 
 
 def check_kept(folder: Path, options: str) -> None:

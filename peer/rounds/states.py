@@ -194,11 +194,11 @@ class States:
             EncodingError: what has the digest is no state of this run's supernet.
         """
         state = state_from_pieces((await self._state(digest)).pieces, self._num_weights)
+        if self._plan.phase(state.round + 1).teaches_itself:
+            return state.parameters, state.parameters
         teacher = teacher_digest(state, self._plan)
         if teacher is None:
             return state.parameters, None
-        if self._plan.phase(state.round + 1).teaches_itself:
-            return state.parameters, state.parameters
         if self._teacher is not None and self._teacher[0] == teacher:
             return state.parameters, self._teacher[1]
         return state.parameters, state_from_pieces((await self._state(teacher)).pieces, self._num_weights).parameters
