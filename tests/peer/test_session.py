@@ -144,7 +144,11 @@ def test_a_terminal_that_is_closed_lets_it_leave_however_often_that_is_told(stor
             await stopping  # and was not stopped
         return loop
 
-    assert asyncio.run(play()).left == 1
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # where the tests run under nohup it is ignored, by them and by a peer
+    try:
+        assert asyncio.run(play()).left == 1
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_second_ctrl_c_stops_it_at_once(store: PeerStore) -> None:

@@ -98,7 +98,7 @@ def test_a_record_opens_only_under_its_own_signer_s_signature(
 def test_the_kind_and_its_version_stand_before_what_is_signed(
     kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
 ) -> None:
-    version = {"manifest": 10, "claim": 5, "contribution": 2, "ticket": 1}[kind]
+    version = {"manifest": 11, "claim": 5, "contribution": 2, "ticket": 1}[kind]
     signed = cls.sign(record, ALICE)
     message = f"manta/{kind}/v{version}\n".encode() + signed.payload
     Ed25519PublicKey.from_public_bytes(ALICE.public_key).verify(signed.signature, message)

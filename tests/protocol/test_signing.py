@@ -113,7 +113,7 @@ def test_keys_and_signatures_are_those_of_rfc_8032() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"), [("manifest", 10), ("claim", 5), ("contribution", 2), ("ticket", 1), ("latency", 2), ("a kind to come", 1)]
+    ("kind", "version"), [("manifest", 11), ("claim", 5), ("contribution", 2), ("ticket", 1), ("latency", 2), ("a kind to come", 1)]
 )
 def test_a_signature_is_of_one_version_of_its_kind(kind: str, version: int) -> None:
     key = Ed25519PublicKey.from_public_bytes(ALICE.public_key)
