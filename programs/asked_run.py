@@ -1,4 +1,4 @@
-"""A run whose members measure for a search: visited under a key of one's own that is gone afterwards, in a thread beside the search.
+"""A run whose members measure for a search: visited under a key that is gone afterwards, or a guest's, in a thread beside the search.
 
 The search is a program that asks and waits; the network is an event loop. So the loop runs in a thread, and only calls go over.
 """
@@ -25,6 +25,7 @@ from protocol.signing import PublicKey, peer_name
 from swarm.asked_members import AskedMembers
 from swarm.neighbours import Neighbours
 
+GUEST = "guest"  # in a search's folder: the key that a run's invitation let in
 _END_S = 30.0  # for the node to say goodbye
 
 
@@ -62,16 +63,17 @@ class Asked:
 
 
 @contextlib.contextmanager
-def opened(address: str, run: str | None, folder: Path) -> Iterator[Asked]:
+def opened(address: str, run: str | None, invitation: str | None, folder: Path) -> Iterator[Asked]:
     """Yield the run at an address, whose members are there to be asked; the network is left however the program is told to end.
 
     Raises:
-        UserError: nobody answers there, it is another run, or its data are private.
+        UserError: nobody answers there, it is another run, its data are private, or it does not let anybody in by this invitation.
         MantaError: the state cannot be had.
     """
     found: concurrent.futures.Future[Asked] = concurrent.futures.Future()
     loop = asyncio.new_event_loop()
-    visit = loop.create_task(_visit(address, run, folder, found))
+    config = PeerConfig(initial_peers=(address,), run=run, invitation=invitation)
+    visit = loop.create_task(_visit(config, folder, found))
     thread = threading.Thread(target=_live, args=(loop, visit, found), name="network")
     thread.start()
     try:
@@ -118,27 +120,27 @@ def _live(loop: asyncio.AbstractEventLoop, visit: "asyncio.Task[None]", found: "
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.run_until_complete(loop.shutdown_default_executor())
         loop.close()
 
 
-async def _visit(address: str, run: str | None, folder: Path, found: "concurrent.futures.Future[Asked]") -> None:
-    config = PeerConfig(initial_peers=(address,), run=run)
-    async with visiting(config) as visit:
+async def _visit(config: PeerConfig, folder: Path, found: "concurrent.futures.Future[Asked]") -> None:
+    async with visiting(config, guest=folder / GUEST) as visit:
         manifest = visit.manifest
         if manifest.is_private:
             raise UserError("this run's data stay with their owners, who measure for nobody: take a snapshot of its operator's")
         path = await _snapshot(visit, folder)
         state, _ = load_snapshot(path)
-        neighbours = Neighbours(visit.node, visit.signed.run)
+        neighbours = Neighbours(visit.door, visit.signed.run)
 
         async def members() -> list[PublicKey]:
             await neighbours.look()
             return neighbours.members()
 
-        asking = AskedMembers(visit.node, visit.signed.run, manifest.data_digest, members, say=lambda line: click.echo(line, err=True))
+        asking = AskedMembers(visit.door, visit.signed.run, manifest.data_digest, members, say=lambda line: click.echo(line, err=True))
         found.set_result(Asked(asyncio.get_running_loop(), asking, path, state.round, state_digest(state)))
         await asyncio.Event().wait()
 

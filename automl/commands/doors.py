@@ -31,5 +31,7 @@ class AskedRun(Protocol):
 class Doors:
     """The ways out."""
 
-    check: Callable[[str, str | None], None]  # an address and a run's id, or None; raises UserError; imports no heavy library
-    members: Callable[[str, str | None, Path], AbstractContextManager[AskedRun]]  # the same, and a folder for the state
+    # An address, a run's id or None, and an invitation or None; raises UserError; imports no heavy library.
+    check: Callable[[str, str | None, str | None], None]
+    # The same, and a folder for the state.
+    members: Callable[[str, str | None, str | None, Path], AbstractContextManager[AskedRun]]

@@ -31,6 +31,7 @@ class Wishes:
     snapshot: Path | None
     peers: str | None
     run: str | None
+    invitation: str | None
     latency_ms: str | None
     macs: str | None
     weights: str | None
@@ -55,6 +56,7 @@ class Wishes:
 @click.option("--snapshot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="A .safetensors file.")
 @click.option("--peers", metavar="ADDRESS", help="Instead: the newest state of the run there, measured by its members.")
 @click.option("--run", metavar="ID", help="With --peers: the run's id; refuse any other run.")
+@click.option("--invitation", metavar="FILE|TEXT", help="With --peers: what its operator gave you, where a run takes invited peers only.")
 @click.option("--latency-ms", metavar="X", help="At most so many milliseconds, by --latency-table.")
 @click.option("--macs", metavar="M", help="At most so many multiply-accumulates, like 2.5M or 300k.")
 @click.option("--weights", metavar="W", help="At most so many weights, like 80k.")
@@ -143,8 +145,9 @@ def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun 
     if (wishes.snapshot is None) == (wishes.peers is None):
         raise UserError("give --snapshot FILE, to measure here, or --peers ADDRESS, to have a run's members measure")
     if wishes.snapshot is not None:
-        if wishes.run is not None:
-            raise UserError("--run is for --peers ADDRESS: leave it out")
+        for name, value in (("--run", wishes.run), ("--invitation", wishes.invitation)):
+            if value is not None:
+                raise UserError(f"{name} is for --peers ADDRESS: leave it out")
         yield wishes.snapshot, None
         return
     assert wishes.peers is not None
@@ -153,10 +156,10 @@ def _measured_by(wishes: Wishes, folder: Path) -> Iterator[tuple[Path, AskedRun 
     doors = click.get_current_context().find_object(Doors)
     if doors is None:
         raise UserError("this program has no network: type manta-search find --peers ADDRESS")
-    doors.check(wishes.peers, wishes.run)
+    doors.check(wishes.peers, wishes.run, wishes.invitation)
     with loading():  # now, while there is nothing to clean up
         import automl.jobs.find  # noqa: F401
-    with doors.members(wishes.peers, wishes.run, folder) as members:
+    with doors.members(wishes.peers, wishes.run, wishes.invitation, folder) as members:
         yield members.snapshot, members
 
 

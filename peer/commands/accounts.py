@@ -90,7 +90,7 @@ async def revoke(config: PeerConfig, path: Path, peer: str) -> str:
     from peer.contact.visiting import visiting
 
     account, key = _account_in(path), _key_of(peer)
-    async with visiting(config) as visit:
+    async with visiting(config, guest=config.dir) as visit:
         word = await visit.log.credit(0, key)
         if word.account != account.public_key:
             raise UserError(f"in run {visit.manifest.name} {peer} does not belong to account {peer_name(account.public_key)}")

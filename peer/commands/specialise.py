@@ -102,7 +102,7 @@ async def newest_state(config: PeerConfig, folder: Path, say: Callable[[str], No
     from automl.training.snapshot import save_snapshot
     from peer.contact.visiting import visiting
 
-    async with visiting(config) as visit:
+    async with visiting(config, guest=config.dir) as visit:
         manifest, newest = visit.manifest, await visit.newest()
         if manifest.is_private:
             raise UserError("this run's data stay with their owners: get a snapshot of its operator's, and give --snapshot FILE")

@@ -1,4 +1,4 @@
-"""A look at a run without taking part in it, under a key of its own that is gone afterwards."""
+"""A look at a run without taking part in it, under a key of its own that is gone afterwards; or as a guest that the run has let in."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -10,18 +10,20 @@ from automl.models.networks import build
 from automl.spaces.space import space_named
 from automl.training.update import State, state_from_pieces, state_piece_sizes
 from peer.config import PeerConfig
+from peer.contact.admission import enter
 from peer.contact.finding import fetch_checked_manifest, start_node
 from peer.contact.whereabouts import find_addresses
-from peer.store import read_last_run
+from peer.store import PeerStore, read_last_run
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Round
 from protocol.signing import PublicKey
 from swarm import waits
-from swarm.disk import load_identity
+from swarm.disk import load_identity, only_process
 from swarm.fetching import fetch
 from swarm.log_client import LogClient
 from swarm.neighbours import Neighbours
 from swarm.node import Node
+from swarm.rpc import OwnNode
 
 _SOURCES = 8  # peers that are asked for the state beside the log
 
@@ -31,6 +33,7 @@ class Visit:
     """A run that was found, and the node to look at it with."""
 
     node: Node
+    door: OwnNode  # the same, held to whom the run admits, if it let this visitor in
     addresses: tuple[str, ...]  # that were tried
     signed: SignedManifest
     log: LogClient
@@ -64,12 +67,12 @@ class Visit:
         """
         manifest = self.manifest
         count = num_weights(manifest)
-        neighbours = Neighbours(self.node, self.signed.run)
+        neighbours = Neighbours(self.door, self.signed.run)
         await neighbours.look()
         sources = [*self.log.line.in_turn, *neighbours.members()[:_SOURCES]]
         sizes = state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps)
         digest = manifest.initial_state if round_ is None else round_.state
-        blob = await fetch(self.node, digest, sizes, sources, deadline_s=waits.FETCH_S)
+        blob = await fetch(self.door, digest, sizes, sources, deadline_s=waits.FETCH_S)
         return state_from_pieces(blob.pieces, count)
 
 
@@ -83,20 +86,42 @@ def num_weights(manifest: Manifest) -> int:
 
 
 @asynccontextmanager
-async def visiting(config: PeerConfig) -> AsyncIterator[Visit]:
+async def visiting(config: PeerConfig, guest: Path | None = None) -> AsyncIterator[Visit]:
     """Yield the run that the settings name, or that was joined last.
+
+    Args:
+        config: the settings, with an invitation perhaps.
+        guest: where a peer's key and pass are, or will be: who comes to a run that not everybody may take part in, to ask what it answers
+            to nobody else, is let in by them, or by the invitation. Else nobody is.
 
     Raises:
         NotThere: nobody answers.
-        UserError: no run is known, or what is served is not to be believed.
+        UserError: no run is known, what is served is not to be believed, the run does not let the guest in, or a peer is at work there.
     """
     addresses, expected_run = find_addresses(config, read_last_run(config.dir))
     node = await visiting_node(config, addresses, expected_run)
     try:
         signed = await fetch_checked_manifest(node, addresses, expected_run)
-        yield Visit(node, addresses, signed, LogClient(node, signed.open(), signed.run))
+        if guest is None or signed.open().admission.is_open:
+            yield Visit(node, node, addresses, signed, LogClient(node, signed.open(), signed.run))
+            return
     finally:
         await node.close()
+    async with _guest_of(config, guest, addresses, signed) as visit:
+        yield visit
+
+
+@asynccontextmanager
+async def _guest_of(config: PeerConfig, folder: Path, addresses: tuple[str, ...], signed: SignedManifest) -> AsyncIterator[Visit]:
+    store = PeerStore(folder)
+    with only_process(folder):
+        identity = load_identity(store.identity_path)
+        node = await start_node(config, identity, store.identity_path, addresses, signed.run.hex())
+        try:
+            door = await enter(node, identity, store, config, signed)
+            yield Visit(node, door, addresses, signed, LogClient(door, signed.open(), signed.run))
+        finally:
+            await node.close()
 
 
 async def visiting_node(config: PeerConfig, addresses: tuple[str, ...], expected_run: str | None) -> Node:

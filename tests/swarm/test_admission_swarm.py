@@ -1,4 +1,4 @@
-"""A run of invited peers with the real programs: who is invited trains, and has mates; who is not is told what to ask for."""
+"""A run of invited peers with the real programs: who is invited trains, and has mates, or searches; who is not is told what to ask for."""
 
 from pathlib import Path
 
@@ -10,8 +10,23 @@ from aggregator.settings.sections import AdmissionSection
 from protocol.signing import peer_name
 from tests.command import typed
 from tests.swarm.processes import Programs, small_run
+from tests.swarm.test_search_by_members import typed as typed_search
 
 pytestmark = pytest.mark.swarm
+
+
+def search_as_a_guest(directory: Path, address: str) -> None:
+    """Have the members measure for a search: for somebody who is not in it ends with a line, and an invitation lets it in once for all."""
+    guests, out = directory / "guests.txt", directory / "found"
+    assert typed(main, "invite", "--dir", directory / "aggregator", "--keys", 1, "--out", guests).exit_code == 0
+    find = ("find", "--peers", address, "--macs", "1M", "--population", "3", "--no-predictor", "--random", "1", "--out", out)
+    stranger = typed_search("search", *find, "--generations", "1")
+    assert (stranger.returncode, "takes invited peers only, and yours" in stranger.stderr) == (2, True)
+    guest = typed_search("search", *find, "--generations", "1", "--invitation", guests)
+    assert guest.returncode == 0, guest.stderr
+    assert (out / "best.json").exists()
+    again = typed_search("search", *find, "--generations", "1")  # its key and its pass lie beside what it found
+    assert again.returncode == 0, again.stderr
 
 
 def test_invited_peers_train_in_one_cohort_and_an_uninvited_one_ends_with_a_line(tmp_path: Path) -> None:
@@ -36,6 +51,7 @@ def test_invited_peers_train_in_one_cohort_and_an_uninvited_one_ends_with_a_line
             return all(programs.status(name).get("mates") == 1 for name in ("peer-0", "peer-1"))
 
         programs.wait_until(have_met, "the two are mates")
+        search_as_a_guest(tmp_path, str(programs.status("aggregator")["addresses"][0]))
         together = programs.status("aggregator")["round"]
         programs.wait_for_round(together + 2)
         keys = {programs.status(name)["peer"] for name in ("peer-0", "peer-1")}
