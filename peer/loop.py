@@ -401,7 +401,7 @@ class PeerLoop:
                 if self._vectors is not None:
                     background.append(tasks.create_task(self._vectors.tend()))
                 self._credit.ask()
-                self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
+                await self._handing.take_up(self._bench.num_weights)  # only now: what is too old may have counted long ago
                 await self._rounds()
                 await self._commits.promises.settle()  # a neighbour may have told of the last commit before the log did
                 await self._credit.settle()

@@ -97,11 +97,13 @@ class Handing:
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
 
-    def take_up(self, num_weights: int) -> None:
+    async def take_up(self, num_weights: int) -> None:
         """Take up the contribution of an earlier life, if it is this run's and this key's, and may still count.
 
+        Of one that may not nobody can say any more whether it did, and so which residual holds.
+
         Raises:
-            StorageError: its file is damaged.
+            StorageError: its file is damaged, or the disk refuses.
         """
         kept = self._store.load_sealed(self._run)
         if kept is None or self._identity.public_key not in [signed.open().key for signed in kept.header.claims]:
@@ -110,6 +112,8 @@ class Handing:
         if blob.root != kept.header.contribution.open().body:
             return
         self._machine.restore(kept.header)
+        if self._machine.sealed is None and self._residuals.is_on_its_way(kept.header.contribution.digest):
+            await self._residuals.forget()
         records = None if self._records is None else self._records.folder.records(kept.header.claims[0])
         is_common = records is not None and _is_common(records)
         self._hold(InHand(kept.header, blob, parse(self._codec.name, kept.body, num_weights), is_common=is_common))

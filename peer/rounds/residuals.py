@@ -93,6 +93,10 @@ class Residuals:
         if before.digest or self._held.digest:
             await self._save()
 
+    def is_on_its_way(self, contribution: bytes) -> bool:
+        """Return whether a contribution may come to be listed, or be listed, as far as is known here, and leave another residual."""
+        return contribution in self._left
+
     async def forget(self) -> None:
         """Nobody here knows which one holds: use none.
 

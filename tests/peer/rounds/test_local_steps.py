@@ -9,6 +9,7 @@ import torch
 from automl.training.local import LocalSteps
 from automl.training.lots import Lot, LotResult
 from exact.residuals import vector_digest
+from protocol.exchange import MAX_AGE
 from protocol.records import Claim, Contribution
 from protocol.rounds import Phase
 from tests.memory_log import LOT, SMALL_EXCHANGE, start_of, until
@@ -115,6 +116,27 @@ def test_the_residual_survives_a_restart(tmp_path: Path) -> None:
         residuals = [listed(scene, round_)[0] for round_ in (1, 2, 3)]
         assert residuals[1][1].residual == residuals[0][0].residual
         assert residuals[2][1].residual == residuals[1][0].residual
+
+    play(tmp_path, story, exchange=THIN)
+
+
+def test_who_comes_back_when_nobody_can_say_any_more_whether_its_last_work_counted_uses_no_residual(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.join(0)
+        await rounds(scene, 1, 1)
+        await scene.log.wait_for(1)
+        await scene.end()  # as kill -9 does, with a ticket for the second round, which leaves another residual
+        scene.log.commit()
+        other = scene.join(1)
+        for round_ in range(3, MAX_AGE + 5):
+            await scene.log.wait_for(1)
+            scene.log.commit()
+            await other.reaches(round_)
+        again = scene.join(0)
+        await scene.log.wait_for(2)
+        claims = [scene.log.handed[each][0].claims[0].open() for each in scene.log.in_round()]
+        assert [claim.residual for claim in claims if claim.key == again.identity.public_key] == [b""]
+        assert again.status.samples_lost == 0
 
     play(tmp_path, story, exchange=THIN)
 
