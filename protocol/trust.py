@@ -108,7 +108,8 @@ def decided(votes: Sequence[Vote], num_named: int, round: int) -> Decision | Non
 
     Those that the run names decide, if any of them has spoken: two that agree, or one where there is one only. An accusation waits
     ``PATIENCE`` rounds for others; then the majority of the named stands, or, where none of them spoke, that of two proven ones at
-    least. A claim is good by the word of one that is named or two that are proven, if nobody contradicts.
+    least. A claim is good by the word of one that is named or two that are proven, if nobody contradicts. Where it comes to
+    withheld nobody is outvoted: who was shown it in time may say that it holds.
 
     Args:
         votes: one an auditor, all of the claim's panel, in the log's order.
