@@ -417,6 +417,7 @@ class PeerLoop:
                         self._changed,
                         open_ms=self._open_ms,
                         num_rounds=self.manifest.num_rounds,
+                        is_away=self._word.is_away,
                     )
                 for task in background:
                     task.cancel()

@@ -39,11 +39,16 @@ class OperatorsWord:
         """Take note of what operators say before they stop, from now on."""
         await hear_farewells(endpoint, self._log.operators.keys, self._log.operators.run, self._stops)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether the log is waited for."""
+        return self._board.status.waiting_for == _NO_LOG
+
     def show_away(self, is_away: bool) -> None:
         """Show whether the log is waited for; what else is waited for stays as it is, and nobody waits for a run that is over."""
         if is_away and not self.ended:
             self._board.update(waiting_for=_NO_LOG)
-        elif self._board.status.waiting_for == _NO_LOG:
+        elif self.is_away:
             self._board.update(waiting_for="")
 
     def _talks_to(self, key: PublicKey, why: str) -> None:

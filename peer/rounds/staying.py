@@ -15,7 +15,7 @@ _ROUNDS = 3  # that it may take: what is left of the present one, the one with t
 
 
 async def stay(
-    vectors: OwnVectors, machine: RoundMachine, board: StatusBoard, changed: asyncio.Event, *, open_ms: int, num_rounds: int
+    vectors: OwnVectors, machine: RoundMachine, board: StatusBoard, changed: asyncio.Event, *, open_ms: int, num_rounds: int, is_away: bool
 ) -> None:
     """Return once audits had time to ask for what was handed in, or when that takes too long.
 
@@ -26,6 +26,7 @@ async def stay(
         changed: is set at each commit.
         open_ms: how long a round is open.
         num_rounds: the run's; no audits look at its last ones.
+        is_away: the log cannot be reached: nobody asks, then.
     """
 
     def is_over() -> bool:
@@ -33,14 +34,15 @@ async def stay(
 
     if is_over():
         return
-    least_s, most_s = waits.ASKED_S
-    limit_s = min(most_s, least_s + _ROUNDS * open_ms / 1000)
-    board.say(f"handed in; it stays until audits could ask for what that rests on, {limit_s:.0f} s at most (Ctrl-C: leave now)")
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(limit_s):
-            while not is_over():
-                changed.clear()
-                await changed.wait()
+    if not is_away:
+        least_s, most_s = waits.ASKED_S
+        limit_s = min(most_s, least_s + _ROUNDS * open_ms / 1000)
+        board.say(f"handed in; it stays until audits could ask for what that rests on, {limit_s:.0f} s at most (Ctrl-C: leave now)")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while not is_over():
+                    changed.clear()
+                    await changed.wait()
     if not is_over():
         board.say(
             f"audits may still ask for what it handed in last: if they do, that is paid only if this peer is here again "

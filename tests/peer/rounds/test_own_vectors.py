@@ -234,6 +234,23 @@ def test_who_cannot_wait_for_audits_is_told_until_when_it_may_come_back(tmp_path
     assert f"before round {2 + TRUST.kept_rounds - 1} is over" in capsys.readouterr().out
 
 
+def test_where_the_log_is_away_nobody_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(waits, "ASKED_S", (1e6, 1e6))
+    monkeypatch.setattr(waits, "LAST_ROWS_S", 0.1)
+
+    async def story(scene: Scene) -> None:
+        member = scene.join(0)
+        await handed_in(scene, member)
+        scene.log.go_away()
+        await until(lambda: "cannot be reached" in member.status.waiting_for)
+        await member.leaves()
+
+    play(tmp_path, story, exchange=THIN, trust=TRUST)
+    assert "audits may still ask for what it handed in last" in capsys.readouterr().out
+
+
 def test_who_handed_in_nothing_that_rests_on_vectors_leaves_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "ASKED_S", (1e6, 1e6))
 
