@@ -29,7 +29,7 @@ PUSH_S = 5.0  # telling a neighbour of a commit; it will learn of it anyway
 PATIENCE_S = 5.0  # the log holds a caller who waits for a commit so long beyond the round's time and grace ...
 ANSWER_S = 10.0  # ... and the caller waits so much longer than that before the log counts as away
 WORD_S = 2.0  # after a commit a member waits so long for its founder's word, which travels as the commit does
-ASKED_S = (5.0, 60.0)  # and so long, beyond three rounds and at most, for audits to ask for what that rests on
+ASKED_S = (10.0, 60.0)  # and so long, beyond four rounds and at most, for audits to ask for what that rests on
 LAST_ROWS_S = 5.0  # at its end a peer waits so long to see that its last contribution is in its table
 
 # Handing in. Between its deadline and its commit a round takes its grace, a sync and the arithmetic.

@@ -11,7 +11,7 @@ from peer.status import StatusBoard
 from protocol.rounds import RoundMachine
 from swarm import waits
 
-_ROUNDS = 3  # that it may take: what is left of the present one, the one with the beacon, and one in which the log asks
+_ROUNDS = 4  # that it may take: what is left of the present one, the one with the beacon, one in which the log asks, and their closing
 
 
 async def stay(
