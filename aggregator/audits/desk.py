@@ -247,7 +247,7 @@ class Audits:
         lost = await self._shown.get(one, round_)
         if lost is None or one.jobs:  # what can be found of it without that is found first
             return
-        if lost.withheld is not None and (self._was_there(one) or self._would_know(one, lost.withheld)):
+        if lost.withheld is not None and (self._was_there(one) or self._may_be_said(one, lost.withheld)):
             self.totals.withheld += 1
             await self._find(one, lost.withheld, WITHHELD, b"", ())
         else:
@@ -260,8 +260,8 @@ class Audits:
         claimed = standing.claimed(one.round, one.claim.digest)
         return claimed is not None and standing.was_there(claimed)
 
-    def _would_know(self, one: OpenClaim, question: Question) -> bool:
-        """Return whether a key that has left showed nobody what it had to: it may have shown it to who wrote the log before."""
+    def _may_be_said(self, one: OpenClaim, question: Question) -> bool:
+        """Return whether a key that has left showed nobody what it had to: not where others found it to hold, or may have been shown it."""
         decision = self._log.ledger.standing.decisions.get(question)
         return (decision is None or decision.outcome != HOLDS) and one.round >= self._since
 

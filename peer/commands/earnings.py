@@ -144,8 +144,8 @@ def _earned(found: RunEarned, round_: int, slip: Slip, serving: int | None, prov
         RemoteFault: the claim of the slip is none.
     """
     key = slip.claim.open().key
-    faults = [fault for fault in _faults(found.word) if _takes(fault, round_, slip.claim.digest, found.horizon.pending_rounds)]
-    fault = next(iter(faults), None)
+    claim, pending_rounds = slip.claim.digest, found.horizon.pending_rounds
+    fault = next((fault for fault in _faults(found.word) if _takes(fault, round_, claim, pending_rounds)), None)
     if fault is not None:
         state, reason = VOID, f"{fault.reason}, verdict of round {fault.round}, as the log says"
     elif (until := found.horizon.final_with(round_)) is None:
