@@ -75,6 +75,8 @@ def check_visit(config: PeerConfig) -> None:
     check_listen(config.listen_addresses)
     for address in find_addresses(config, None)[0]:
         check_peer_address(address)
+    if config.invitation is not None:
+        check_invitation(config.invitation, config.dir / IDENTITY)
 
 
 def check_light(config: PeerConfig) -> None:

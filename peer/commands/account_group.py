@@ -74,6 +74,7 @@ def leave_command(**options: Any) -> None:
 @_KEY
 @click.option("--initial-peers", multiple=True, metavar="MADDR", help="Address that the operator printed; may be repeated.")
 @click.option("--run", metavar="ID", help="The run's id: no other.")
+@click.option("--invitation", metavar="FILE|TEXT", help="Where a run takes invited peers only, and the peer of --dir is none of them yet.")
 @DIR
 def revoke_command(peer: str, account: Path, **options: Any) -> None:
     """End, as the account, that a machine's credit adds up to it. That holds for one run; the machine is not needed for it."""

@@ -68,6 +68,10 @@ def test_each_mistake_is_one_clear_line(tmp_path: Path) -> None:
         (("join", "missing", "--dir", machine), "cannot read the grant"),
         (("join", grant, "--dir", tmp_path / "nowhere"), "there is no key in"),
         (("leave", "--dir", tmp_path / "nowhere"), "there is no key in"),
+        (
+            ("revoke", own, "--key", path, "--initial-peers", f"/ip4/127.0.0.1/tcp/1/p2p/{own}", "--invitation", "missing"),
+            "cannot read the invitation",
+        ),
     ):
         ended = typed(main, "account", *arguments)
         assert (ended.exit_code, words in ended.errors) == (2, True), ended

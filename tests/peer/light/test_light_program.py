@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory_log import LOT
+from tests.memory_log import LOT, until
 from tests.peer.gateway.test_gateway_desk import own_claim
 from tests.peer.gateways import Gateway, play
 
@@ -130,8 +130,8 @@ def test_it_is_paused_limited_asked_and_told_to_leave_from_another_terminal(tmp_
                     assert line, (await program.communicate())[1].decode()
                 assert await told(PAUSE) == "paused: nothing is computed until manta-peer resume"
                 assert await program.stdout.readline() == b"paused (by you): nothing is computed until manta-peer resume\n"
-                while json.loads((directory / "status.json").read_text())["phase"] != "paused":  # a request may have been under way
-                    await asyncio.sleep(0.05)
+                status = directory / "status.json"  # a request for a lease may have been under way
+                await until(lambda: json.loads(status.read_text())["phase"] == "paused")
                 seat = await gateway.convene()
                 assert await told(LIMITS, {"cpu_threads": "1", "duty": "50%"}) == (
                     "duty 50%, cpu-threads 1, max-download 10MB; nothing is computed now: by you"
