@@ -95,7 +95,7 @@ class Manifest:
         check_digest(self.initial_state, "initial_state")
         require(self.cohorts == "consent" or not self.is_private, "with private data cohorts come of consent")
         require(0 <= self.seed < 2**63, "seed is between 0 and 2^63")
-        require(1 <= self.num_rounds <= MAX_ROUND, "num_rounds is at least 1")
+        require(1 <= self.num_rounds <= MAX_ROUND, f"num_rounds is 1 to {MAX_ROUND}")
         require(1 <= self.reward_pool <= 2**48, "reward_pool is at least 1 and at most 2^48")
         require(1 <= self.lot_samples <= 65_536, "lot_samples is at least 1 and at most 65536")
         require(self.lot_samples <= self.exchange.weight_cap, "weight_cap is at least one lot")

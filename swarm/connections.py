@@ -43,7 +43,10 @@ async def connect(p2p: P2P, key: PublicKey, maddrs: Sequence[str], what: str) ->
     Raises:
         Unreachable: there is no way to it.
     """
-    bare = [Multiaddr(maddr).decapsulate(Multiaddr(f"/p2p/{peer_name(key)}")).to_bytes() for maddr in maddrs]
+    try:
+        bare = [Multiaddr(maddr).decapsulate(Multiaddr(f"/p2p/{peer_name(key)}")).to_bytes() for maddr in maddrs]
+    except ValueError as error:
+        raise Unreachable(f"{what} has an address that none can be reached at: {error}") from error
     connecting = p2pd_pb2.ConnectRequest(peer=peer_id(key), addrs=bare)
     request = p2pd_pb2.Request(type=p2pd_pb2.Request.CONNECT, connect=connecting)
     _, _, writer = await answer_of(ask(p2p, request), what, waits.CONNECT_S)

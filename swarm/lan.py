@@ -44,6 +44,8 @@ class _Whereabouts:
         if len(self.places) > MAX_ADDRESSES or not all(0 < port < 65536 for _, port in self.places):
             raise ValueError("too many places, or no TCP port")
         for host, _ in self.places:
+            if "%" in host:  # an interface of another computer says nothing here, and no multiaddr can name one
+                raise ValueError("an address with a scope")
             ipaddress.ip_address(host)
 
 

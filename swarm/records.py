@@ -6,6 +6,7 @@ A peer keeps those of its own claims, the log those of all that are in its table
 """
 
 import contextlib
+import threading
 from pathlib import Path
 
 from protocol.encoding import pack, unpack
@@ -31,10 +32,11 @@ from swarm.rpc import Endpoint
 
 
 class RecordsFolder:
-    """The pages in one folder. Its methods block, each for a small file or a few."""
+    """The pages in one folder. For any number of threads; its methods block, each for a small file or a few."""
 
     def __init__(self, directory: Path, *, kept_rounds: int, max_bytes: int) -> None:
         """Use ``directory``, which is made when it is first needed; pages of the newest rounds stay, at most so many bytes of them."""
+        self._lock = threading.Lock()
         self._folders = RoundFolders(directory, kept_rounds=kept_rounds, max_bytes=max_bytes)
 
     def keep(self, page: RecordsPage) -> None:
@@ -46,13 +48,14 @@ class RecordsFolder:
         """
         claim, data = page.claim.open(), pack(page)
         path = self._path(claim.round, page.claim.digest, page.first)
-        if path.exists():
-            return
-        self._folders.make_room(claim.round, len(data))
-        if not path.parent.exists():
-            make_directory(path.parent)
-        replace_file(path, data)
-        self._folders.count(claim.round, len(data))
+        with self._lock:
+            if path.exists():
+                return
+            self._folders.make_room(claim.round, len(data))
+            if not path.parent.exists():
+                make_directory(path.parent)
+            replace_file(path, data)
+            self._folders.count(claim.round, len(data))
 
     def page(self, round_: int, claim: bytes, first: int) -> RecordsPage | None:
         """Return a page; None: it is not here, or damaged."""
@@ -90,7 +93,8 @@ class RecordsFolder:
         Raises:
             StorageError: the disk refuses.
         """
-        self._folders.prune(newest)
+        with self._lock:
+            self._folders.prune(newest)
 
     def _path(self, round_: int, claim: bytes, first: int) -> Path:
         return self._folders.path(round_) / f"{claim.hex()}-{first}"

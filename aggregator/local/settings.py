@@ -12,6 +12,7 @@ from automl.spaces.space import fitted_name, space_named
 from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, codec_named
+from protocol.fields import MAX_ROUND
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from protocol.private import PRIVATE
 from swarm.disk import make_directory
@@ -155,8 +156,8 @@ def _check(wishes: Wishes) -> None:
         raise UserError("--affinity goes without --private: in a cohort the others see what a peer's own data taught it")
     if wishes.workers is not None and not 1 <= wishes.workers <= _MAX_WORKERS:
         raise UserError(f"--workers takes a number from 1 to {_MAX_WORKERS}, not {wishes.workers}")
-    if wishes.rounds is not None and wishes.rounds < 1:
-        raise UserError(f"--rounds takes a number from 1 on, not {wishes.rounds}")
+    if wishes.rounds is not None and not 1 <= wishes.rounds <= MAX_ROUND:
+        raise UserError(f"--rounds takes a number from 1 to {MAX_ROUND}, not {wishes.rounds}")
     if not 1 <= wishes.local_steps <= MAX_LOCAL_STEPS:
         raise UserError(f"--local-steps takes a number from 1 to {MAX_LOCAL_STEPS}, not {wishes.local_steps}")
     try:

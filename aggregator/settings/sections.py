@@ -13,7 +13,7 @@ from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_AUDITORS, MAX_PROVE
 from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
-from protocol.fields import check_name
+from protocol.fields import MAX_ROUND, check_name
 from protocol.manifest import MAX_OPERATORS, MAX_SERVING_PERCENT
 from protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
@@ -61,6 +61,7 @@ class RunSection(Section):
     rounds: int = Field(
         default=_USUAL.num_rounds,
         ge=1,
+        le=MAX_ROUND,
         description="exchanges of the whole swarm until the run is finished; each has [exchange] local_steps updates",
     )
 

@@ -17,6 +17,8 @@ from automl.spaces.space import SearchSpace, space_named
 from automl.training.snapshot_header import read_header
 from protocol.errors import MantaError, UserError
 
+MAX_THREADS = 1024  # that somebody may ask for: torch starts all of them, and a mistyped number would leave the computer none
+
 _OF_SWARM = frozenset({"torchvision", "sklearn", "scipy", "skimage", "matplotlib", "PIL"})  # what a light contributor's install lacks
 
 

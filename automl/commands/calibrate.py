@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from automl.commands import check_data, clear_errors, described, loading
+from automl.commands import MAX_THREADS, check_data, clear_errors, described, loading
 from automl.forms import MAX_STORED
 from automl.spaces.choice import chosen
 from protocol.errors import UserError
@@ -30,7 +30,7 @@ class Wishes:
 @click.option("--search", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="A search's folder, to look up ids in.")
 @click.option("--data", metavar="NAME", help="Data set to calibrate and measure with.  [default: what the snapshot was trained on]")
 @click.option("--data-root", type=click.Path(path_type=Path), metavar="DIR", help="Where data sets lie that no library brings along.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def calibrate(**options: Any) -> None:
     """Measure subnets' statistics and write them beside the snapshot. They are those of the largest, the smallest and any that are named.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from automl.commands import check_data, check_device, clear_errors, described, loading
+from automl.commands import MAX_THREADS, check_data, check_device, clear_errors, described, loading
 from automl.data.dataset import PARTS
 from automl.data.names import check_name
 from automl.forms import SUFFIXES, check_opens
@@ -54,7 +54,7 @@ class Wishes:
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), default=0, show_default=True, metavar="N", help="Which random subnets.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU; of a snapshot.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU computes in.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def evaluate(**options: Any) -> None:
     """Print how good a snapshot's subnets, or an export, are. That is measured on held-out data. A snapshot is a .safetensors file, an
     export a .pt2 or .onnx file or a folder.

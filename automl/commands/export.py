@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from automl.commands import check_data, clear_errors, described, loading
+from automl.commands import MAX_THREADS, check_data, clear_errors, described, loading
 from automl.forms import ALL_FORMATS, FORMATS, INT8, check_licence, check_targets
 from automl.spaces.choice import chosen
 from automl.spaces.space import Architecture, SearchSpace
@@ -56,7 +56,7 @@ class Wishes:
 @click.option("--data-licence", metavar="NAME", help="The data set's.  [default: what the set tells, else unknown]")
 @click.option("--stored", is_flag=True, help="Read no data: take what manta-search calibrate has written beside the snapshot.")
 @click.option("--force", is_flag=True, help="Replace an earlier export of that name.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def export(**options: Any) -> None:
     """Export a subnet of a snapshot, without fine-tuning. Its statistics are measured anew on training data."""
     with clear_errors():

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from automl.commands import check_data, check_device, clear_errors, described, loading
+from automl.commands import MAX_THREADS, check_data, check_device, clear_errors, described, loading
 from automl.commands.doors import AskedRun, Doors
 from automl.latency.table import LatencyTable
 from automl.precisions import FP32, PRECISIONS, check_precision
@@ -103,7 +103,7 @@ class Wishes:
 @click.option("--workers", type=click.IntRange(0, 1024), default=0, show_default=True, metavar="N", help="Processes; 0 or 1: this one.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--precision", type=click.Choice(PRECISIONS), default=FP32, show_default=True, help="What a GPU measures in.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads of this process.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads of this process.  [default: all cores]")
 def find(**options: Any) -> None:
     """Find the best subnet of a snapshot within limits. Nothing is trained. The same command goes on after a break.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from automl.commands import clear_errors, loading
+from automl.commands import MAX_THREADS, clear_errors, loading
 from automl.files import check_writable
 from automl.forms import check_onnx_packages
 from automl.latency.table import DTYPES, GRAPHS, ONNXRUNTIME, RUNTIMES
@@ -15,7 +15,7 @@ from protocol.errors import UserError
 @click.command()
 @click.option("--supernet", default=TINY.name, show_default=True, metavar="NAME", help="Whose layers to measure.")
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 @click.option("--dtype", type=click.Choice(DTYPES), default="fp32", show_default=True, help="What is computed in.")
 @click.option("--batch", type=click.IntRange(1, 4096), default=1, show_default=True, metavar="N", help="Samples of one run.")
 @click.option(

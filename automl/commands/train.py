@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from automl.commands import check_device, clear_errors, loading
+from automl.commands import MAX_THREADS, check_device, clear_errors, loading
 from automl.data.names import check_name
 from automl.spaces.space import FAMILIES, space_named
 from automl.training.settings import usual
@@ -94,7 +94,7 @@ class Wishes:
 )
 @click.option("--device", default="cpu", show_default=True, metavar="NAME", help="cpu, or cuda for a GPU.")
 @click.option("--cuda-graphs", is_flag=True, help="Record lots on the GPU and replay them; no GPU has run this yet.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="CPU threads to compute with.  [default: all cores]")
+@click.option("--threads", type=click.IntRange(1, MAX_THREADS), metavar="N", help="CPU threads to compute with.  [default: all cores]")
 def train(**options: Any) -> None:
     """Train a supernet in this process. The same command goes on after a break."""
     with clear_errors():

@@ -2,9 +2,11 @@
 
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
+from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.signing import PublicKey, peer_name
 from swarm import lan
@@ -102,5 +104,31 @@ def test_what_nobody_of_the_cohort_sealed_is_counted_and_left_alone() -> None:
             scene.network.records[name] = {three.key: data}  # the last is another one's, under a key that did not write it
             await mates.meet([])
         assert (scene.dialled, mates.malformed) == ([], 5)
+
+    run(look())
+
+
+@dataclass(frozen=True, slots=True)
+class _AnyPlaces:
+    """What a node says of where it listens, true or not."""
+
+    places: tuple[tuple[str, int], ...]
+
+
+@pytest.mark.parametrize("place", [("fe80::1%x", 4000), ("192.168.1.3%1", 4000), ("nowhere", 4000), ("192.168.1.3", 65536)])
+def test_an_address_that_is_none_is_counted_and_left_alone_whoever_sealed_it(
+    place: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lan, "own_networks", lambda: ([HOME, ipaddress.ip_network("fe80::/64")], {"192.168.1.2"}))
+
+    async def look() -> None:
+        scene = _Dialling()
+        one, two, _ = scene.nodes
+        mates, others = (LocalNetwork(node, RUN, SECRET, "home") for node in (one, two))
+        nonce = bytes(12)
+        sealed = others._seal.encrypt(nonce, pack(_AnyPlaces((place,))), others._about(two.key))
+        await two.publish(others._name, nonce + sealed, ttl_s=60)
+        await mates.meet([])
+        assert (scene.dialled, mates.malformed) == ([], 1)
 
     run(look())

@@ -1,6 +1,10 @@
 """A folder of records: what is kept, what goes first, and what a node that hands out something else achieves."""
 
 import asyncio
+import contextlib
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,6 +74,31 @@ def test_over_the_budget_the_oldest_rounds_go_and_never_newer_ones(tmp_path: Pat
     with pytest.raises(NoRoom):
         keep(folder, signed, records)
     assert folder.records(later) == records
+
+
+def test_any_number_of_threads_may_keep_and_remove_at_once(tmp_path: Path) -> None:
+    claims = [made(2, round=round_) for round_ in range(1, 41)]
+    size = len(pack(pages(*claims[0])[0]))
+    folder = folder_in(tmp_path, max_bytes=4 * size)
+    begin = threading.Barrier(8)
+
+    def work(number: int) -> None:
+        begin.wait()
+        for signed, records in claims:
+            with contextlib.suppress(NoRoom):  # others are at newer rounds
+                keep(folder, signed, records)
+            folder.prune(signed.open().round - number % 3)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(work, range(8)))
+    finally:
+        sys.setswitchinterval(before)
+    left = [path for path in (tmp_path / "records").rglob("*") if path.is_file()]
+    assert 1 <= len(left) <= 4
+    assert not [path for path in left if path.suffix == ".part"]
 
 
 def test_a_disk_that_refuses_is_said(tmp_path: Path) -> None:
