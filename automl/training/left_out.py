@@ -25,9 +25,9 @@ def left_out(manifest: Manifest, plan: Plan, claim: Claim, records: Sequence[Lot
     architectures = [each.text for each in plan.architectures(claim.round, claim.cohort)]
     count = len(architectures)
     costs = [architecture_cost(each, manifest.cost_table()) for each in architectures]
-    due = [0] * count
-    for index in range(records[-1].index + 1):
-        due[place_of_lot(count, claim.base, claim.key, index)] += 1
+    sweeps, rest = divmod(records[-1].index + 1, count)  # an index may be any number: nothing here may take as long as it is large
+    begun = {place_of_lot(count, claim.base, claim.key, index) for index in range(rest)}
+    due = [sweeps + (place in begun) for place in range(count)]
     shares = [done / of if of else 1.0 for done, of in zip(claim.work, due, strict=True)]
     picked = {
         place
@@ -39,7 +39,7 @@ def left_out(manifest: Manifest, plan: Plan, claim: Claim, records: Sequence[Lot
         return None
     there = {record.index for record in records}
     of_step = [record.index for record in records if record.step == step]
-    for index in range(min(of_step), max(of_step)):
+    for index in range(min(of_step), max(of_step)):  # of each sweep one at least is picked: as many sweeps as there are records, and one
         place = place_of_lot(count, claim.base, claim.key, index)
         if index not in there and place in picked:
             return LotRecord(step, index, architectures[place], manifest.lot_samples, "0", b"")

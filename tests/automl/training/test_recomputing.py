@@ -153,6 +153,16 @@ def test_who_does_the_dearest_lots_alone_is_found_and_who_misses_a_few_or_does_t
         assert recomputer.lot(work.claim, work.records, 1).holds
 
 
+def test_an_index_of_any_size_is_answered_at_once(recomputer: Recomputer, worker: Worker) -> None:
+    key = b"k" * 32
+    dearest = of_place("dearest", key, 40)
+    far = 2**60 * len(PLAN.architectures(1, "home")) + dearest[0]  # a stranger's number: counting up to it would take for ever
+    picked = worked(worker, key, lots=[*dearest, far])
+    assert "left out lots that pay less" in recomputer.lot(picked.claim, picked.records, 1).reason
+    work = worked(worker, key, lots=[0, 1, 2, 3, far])
+    assert recomputer.lot(work.claim, work.records, 4).holds
+
+
 def test_lots_that_come_to_nothing_finite_were_not_picked(recomputer: Recomputer, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     key = b"k" * 32
     picked = worked(worker, key, lots=of_place("dearest", key, 40))
