@@ -7,12 +7,12 @@ A claim has their roots only. Who made it keeps the records and gives them to th
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from protocol.audits import MAX_LOT_BYTES, LotEvidence
+from protocol.audits import MAX_LOT_BYTES, MAX_PROOF, LotEvidence
 from protocol.encoding import pack
-from protocol.errors import EncodingError
+from protocol.errors import EncodingError, ProofError
 from protocol.exchange import MAX_LOCAL_STEPS
 from protocol.fields import check_digest, require
-from protocol.merkle import inclusion_proof, leaf_hash, root
+from protocol.merkle import inclusion_proof, leaf_hash, root, verify_inclusion
 from protocol.records import Claim, LotRecord, SignedClaim, StepRecord
 
 ASK, GIVE = "records", "give-records"  # methods of peers and of the log · of the log
@@ -36,16 +36,18 @@ class AskRecords:
 
 @dataclass(frozen=True, slots=True)
 class RecordsPage:
-    """Some of a claim's records. That they are under its roots shows once all pages are there."""
+    """Some of a claim's records, with the proof that they are under its roots: whatever else somebody hands out is refused."""
 
     claim: SignedClaim
     first: int
     lots: tuple[LotRecord, ...]
     steps: tuple[StepRecord, ...]  # all of them with the first page, none with the others
+    proof: tuple[bytes, ...]  # from the root over the page's lots to that over all; of a claim's only page empty
 
     def __post_init__(self) -> None:
         require(self.first >= 0 and self.first % PAGE_LOTS == 0, "a page begins at a multiple of its size")
         require(1 <= len(self.lots) <= PAGE_LOTS, f"a page has 1 to {PAGE_LOTS} lots")
+        require(len(self.proof) <= MAX_PROOF, f"a proof has at most {MAX_PROOF} hashes")
         require(len(self.steps) <= MAX_LOCAL_STEPS and not (self.first and self.steps), "steps stand on the first page")
 
 
@@ -58,9 +60,16 @@ class Records:
 
 
 def pages(claim: SignedClaim, records: Records) -> list[RecordsPage]:
-    """Return the pages of a claim's records, in order."""
-    firsts = range(0, len(records.lots), PAGE_LOTS)
-    return [RecordsPage(claim, first, records.lots[first : first + PAGE_LOTS], () if first else records.steps) for first in firsts]
+    """Return the pages of a claim's records, in order.
+
+    A page is as large as a whole subtree of the claim's tree over its lots, so the roots of pages are the leaves of that tree's top.
+    """
+    lots = [records.lots[first : first + PAGE_LOTS] for first in range(0, len(records.lots), PAGE_LOTS)]
+    roots = [_root_of(each) for each in lots]
+    return [
+        RecordsPage(claim, number * PAGE_LOTS, each, () if number else records.steps, tuple(inclusion_proof(roots, number)))
+        for number, each in enumerate(lots)
+    ]
 
 
 def evidence_of(records: Records, lot: int) -> LotEvidence:
@@ -75,17 +84,22 @@ def num_pages(claim: Claim) -> int:
 
 
 def check_page(page: RecordsPage, claim: Claim) -> None:
-    """Check that a page is of the size that its claim gives it; a claim's only page is checked against its roots too.
+    """Check that a page is its claim's: of the size that the claim gives it, and under its roots.
 
     Raises:
         EncodingError: it is not.
     """
     if len(page.lots) != min(PAGE_LOTS, claim.lots - page.first):
         raise EncodingError("a page of more or fewer lots than its claim has there")
-    if not page.first and len(page.steps) != (claim.local_steps if claim.local_steps > 1 else 0):
-        raise EncodingError("records of more or fewer steps than the claim has")
-    if claim.lots <= PAGE_LOTS:
-        records_of((page,), claim)
+    try:
+        verify_inclusion(_root_of(page.lots), page.first // PAGE_LOTS, num_pages(claim), page.proof, claim.lots_root)
+    except ProofError as error:
+        raise EncodingError(f"records of other lots than the claim has: {error}") from error
+    if not page.first:
+        if len(page.steps) != (claim.local_steps if claim.local_steps > 1 else 0):
+            raise EncodingError("records of more or fewer steps than the claim has")
+        if (_root_of(page.steps) if page.steps else b"") != claim.steps_root:
+            raise EncodingError("records of other steps than the claim has")
 
 
 def records_of(found: Sequence[RecordsPage], claim: Claim) -> Records:
@@ -94,11 +108,20 @@ def records_of(found: Sequence[RecordsPage], claim: Claim) -> Records:
     Raises:
         EncodingError: they are not the claim's.
     """
-    records = Records(tuple(record for page in found for record in page.lots), tuple(step for page in found for step in page.steps))
-    lots = [pack(record) for record in records.lots]
-    if max(map(len, lots), default=0) > MAX_LOT_BYTES or len(lots) != claim.lots or root(map(leaf_hash, lots)) != claim.lots_root:
-        raise EncodingError("records of other lots than the claim has")
-    steps = [pack(step) for step in records.steps]
-    if (root(map(leaf_hash, steps)) if steps else b"") != claim.steps_root:
-        raise EncodingError("records of other steps than the claim has")
-    return records
+    if [page.first for page in found] != [number * PAGE_LOTS for number in range(num_pages(claim))]:
+        raise EncodingError("other pages than the claim has")
+    for page in found:
+        check_page(page, claim)
+    return Records(tuple(record for page in found for record in page.lots), found[0].steps)
+
+
+def _root_of(records: Sequence[LotRecord] | Sequence[StepRecord]) -> bytes:
+    """Return the root over records.
+
+    Raises:
+        EncodingError: one is too large.
+    """
+    packed = [pack(record) for record in records]
+    if max(map(len, packed)) > MAX_LOT_BYTES:
+        raise EncodingError("a record is too large")
+    return root(map(leaf_hash, packed))

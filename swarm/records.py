@@ -114,7 +114,7 @@ async def serve_records(endpoint: Endpoint, folder: RecordsFolder) -> None:
 
 
 async def fetch_records(endpoint: Endpoint, key: PublicKey, signed: SignedClaim) -> list[RecordsPage]:
-    """Return the pages of a claim's records, got from a node, each of the right size, and all of them under the claim's roots.
+    """Return the pages of a claim's records, got from a node, all of them under the claim's roots.
 
     Raises:
         Unreachable: it does not answer.
@@ -132,5 +132,4 @@ async def fetch_records(endpoint: Endpoint, key: PublicKey, signed: SignedClaim)
             raise EncodingError("records of another claim than was asked for")
         check_page(page, claim)
         found.append(page)
-    records_of(found, claim)
     return found

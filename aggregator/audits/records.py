@@ -12,7 +12,6 @@ from protocol.encoding import unpack
 from protocol.errors import EncodingError, LedgerError
 from protocol.evidence import GIVE, MAX_PAGE_BYTES, RecordsPage, check_page
 from protocol.ledger import KEPT_TABLES, Ledger
-from protocol.records import Claim
 from protocol.signing import PublicKey
 from swarm.budget import Faults
 from swarm.records import RecordsFolder, serve_records
@@ -33,7 +32,7 @@ class RecordsDesk:
             endpoint: the log's.
             folder: keeps what was given.
             ledger: returns the log's ledger as it is published.
-            closing: knows whose contributions are in hand.
+            closing: knows which claims are in hand.
             faults: counts what is no record of the caller's.
         """
         self._endpoint = endpoint
@@ -56,7 +55,7 @@ class RecordsDesk:
         return b""
 
     def _checked(self, caller: PublicKey, request: bytes) -> RecordsPage:
-        """Return a page that is its claim's, as far as one page shows it.
+        """Return a page that is its claim's.
 
         Raises:
             RemoteFault: it is not, or nobody asked for it.
@@ -68,16 +67,14 @@ class RecordsDesk:
         exchange = ledger.manifest.exchange
         if claim.run != ledger.run or claim.lots * ledger.manifest.lot_samples > exchange.max_claim_samples:
             raise LedgerError("records of a claim that this log does not take")
-        if not self._is_in_hand(claim, page.claim.digest):
+        if not self._is_in_hand(page.claim.digest):
             raise NotTaken("no contribution with that claim is in hand, or in one of the newest tables")  # nobody's fault: it may be late
         check_page(page, claim)
         if page.lots[-1].samples != ledger.manifest.lot_samples:
             raise EncodingError("records of lots of another size than this run's")
         return page
 
-    def _is_in_hand(self, claim: Claim, digest: bytes) -> bool:
+    def _is_in_hand(self, claim: bytes) -> bool:
         ledger = self._ledger()
-        if any(claim.key in keys for _, keys, _ in self._closing.standing()):
-            return ledger.round - KEPT_TABLES < claim.round <= ledger.round + 1
         tables = (ledger.table_at(round_) or () for round_ in range(max(1, ledger.round - KEPT_TABLES + 1), ledger.round + 1))
-        return any(digest in listed.claims for table in tables for listed in table)
+        return self._closing.has_claim(claim) or any(claim in listed.claims for table in tables for listed in table)

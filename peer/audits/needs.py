@@ -26,7 +26,7 @@ from protocol.wanted import Asked, is_by_body, wanted_of_one
 from swarm.log_client import OwnRow
 from swarm.operator_line import OperatorLine
 from swarm.records import fetch_records
-from swarm.rpc import Endpoint, Refused
+from swarm.rpc import Endpoint
 from swarm.taken import OnGiven
 from swarm.vectors import VectorsFolder, fetch_vector
 
@@ -167,7 +167,7 @@ class Needs:
         """Return a claim's records, got from the log or from whoever made it."""
         try:
             return records_of(await fetch_records(self._endpoint, self._line.operator, signed), claim)
-        except (Weather, Refused) as error:
+        except (Weather, RemoteFault) as error:
             logger.info("no records at the log reason=%s", error)
         pages = await fetch_records(self._endpoint, PublicKey(claim.key), signed)
         self._on_given(PublicKey(claim.key), sum(len(pack(page)) for page in pages))

@@ -68,6 +68,25 @@ def test_a_page_has_the_size_that_its_claim_gives_it_and_an_only_page_its_roots(
             check_page(wrong, claim)
 
 
+@pytest.mark.parametrize("lots", [PAGE_LOTS + 1, 2 * PAGE_LOTS, 3 * PAGE_LOTS + 5, 5 * PAGE_LOTS])
+def test_each_page_alone_is_the_claims_or_refused(lots: int) -> None:
+    signed, records = made(lots)
+    claim, found = signed.open(), pages(signed, records)
+    for number, page in enumerate(found):
+        check_page(page, claim)
+        last = page.lots[-1]
+        for wrong in (
+            replace(page, lots=(*page.lots[:-1], replace(last, loss="1"))),
+            replace(page, lots=found[number - 1].lots[: len(page.lots)]),
+            replace(page, proof=page.proof[1:]),
+            replace(page, proof=(*page.proof, bytes(32))),
+            replace(page, proof=(b"short",)),
+            replace(page, first=page.first + PAGE_LOTS),
+        ):
+            with pytest.raises(EncodingError):
+                check_page(wrong, claim)
+
+
 def test_the_largest_page_fits_its_bound_and_larger_records_are_refused() -> None:
     step = StepRecord(MAX_LOCAL_STEPS - 1, 2**40, bytes(32), bytes(32), bytes(32))
     assert len(pack(step)) <= MAX_STEP_BYTES
@@ -75,7 +94,7 @@ def test_the_largest_page_fits_its_bound_and_larger_records_are_refused() -> Non
     long = replace(records.lots[0], architecture="x" * MAX_LOT_BYTES)
     claim = replace(signed.open(), lots_root=root([leaf_hash(pack(long))]))
     with pytest.raises(EncodingError):
-        records_of([RecordsPage(signed, 0, (long,), ())], claim)
+        records_of([RecordsPage(signed, 0, (long,), (), ())], claim)
 
 
 @pytest.mark.parametrize("first", [-1, 1, PAGE_LOTS - 1])
@@ -84,7 +103,7 @@ def test_pages_begin_at_multiples_of_their_size(first: int) -> None:
     with pytest.raises(ValueError, match="multiple"):
         AskRecords(signed.digest, first)
     with pytest.raises(ValueError, match="multiple"):
-        RecordsPage(signed, first, records.lots, ())
+        RecordsPage(signed, first, records.lots, (), ())
 
 
 def test_a_question_for_a_page_is_short() -> None:

@@ -58,6 +58,10 @@ def test_records_of_a_claim_in_hand_are_kept_and_handed_out(tmp_path: Path, cloc
         await desk.header(made)
         assert await desk.call(OWNER, GIVE, pack(page)) == b""
         assert folder.records(signed) == records
+        another = SignedClaim.sign(replace(signed.open(), lot_ms=7), OWNER)  # of the same key, and nobody handed it in
+        with pytest.raises(Refused, match="in hand"):
+            await desk.call(OWNER, GIVE, pack(replace(page, claim=another)))
+        assert folder.records(another) is None
         asking = desk.network.endpoint(OTHER.public_key)
         assert await fetch_records(asking, PublicKey(OPERATOR.public_key), signed) == [page]
         with pytest.raises(Refused, match="no such records"):
@@ -77,7 +81,7 @@ def test_records_that_are_anothers_or_not_the_claims_are_refused_and_counted(tmp
         more = replace(page, lots=(*page.lots, page.lots[0]))
         false = replace(page, lots=(replace(page.lots[0], loss="1"), *page.lots[1:]))
         elsewhere = SignedClaim.sign(replace(signed.open(), run=bytes(32)), OWNER)
-        for wrong in (b"no page", pack(forged), pack(more), pack(false), pack(RecordsPage(elsewhere, 0, page.lots, ()))):
+        for wrong in (b"no page", pack(forged), pack(more), pack(false), pack(RecordsPage(elsewhere, 0, page.lots, (), ()))):
             with pytest.raises(Refused):
                 await desk.call(OWNER, GIVE, wrong)
         assert folder.records(signed) is None
