@@ -7,6 +7,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -25,6 +26,7 @@ from protocol.errors import UserError
 from swarm.exits import end_soon
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, json_line, set_up_logging
+from swarm.voice import Voice
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -77,7 +79,8 @@ def start(
 ) -> None:
     """Serve the run of RUN_FILE until Ctrl-C; start again to go on."""
     set_up_logging(log_format, verbose=verbose)
-    say = _say_json if log_format == "json" else click.echo
+    voice = Voice()
+    say = partial(_say_json, voice) if log_format == "json" else voice.say
     with clear_errors():
         from aggregator.early import check_start, door_of
         from aggregator.settings.config import load_run_file
@@ -109,13 +112,14 @@ def start(
         if threads is not None:
             torch.set_num_threads(threads)
         try:
-            asyncio.run(serve())
+            with voice:  # a terminal that is closed, or a pipe that nobody reads, is no reason to end a run
+                asyncio.run(serve())
         finally:
             end_soon()
 
 
-def _say_json(line: str) -> None:
-    click.echo(json_line(line.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
+def _say_json(voice: Voice, line: str) -> None:
+    voice.say(json_line(line.strip(), level="info", logger="manta.aggregator", at_s=time.time()))
 
 
 @main.group()

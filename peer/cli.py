@@ -25,7 +25,7 @@ from swarm.logs import FORMATS, set_up_logging
 
 if TYPE_CHECKING:
     from peer.config import PeerConfig
-    from peer.voice import Form
+    from swarm.voice import Form
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -85,7 +85,7 @@ def join_command(log_format: str, verbose: bool, plain: bool, as_json: bool, **o
         from automl.memory import keep_freed_memory
         from peer.config import load_config
         from peer.early import check
-        from peer.voice import Form
+        from swarm.voice import Form
 
         if plain and as_json:
             raise UserError("--plain or --json, not both")
@@ -230,7 +230,7 @@ def _join(config: "PeerConfig", form: "Form", *, is_plain: bool) -> None:
     with ending_at_ctrl_c():
         from peer.dashboard.screen import Screen, can_be_lent
         from peer.session import Stopped, join
-        from peer.voice import Voice
+        from swarm.voice import Voice
 
     try:
         with Voice(form) as voice, contextlib.nullcontext() if is_plain or not can_be_lent() else Screen(config.dir, voice):

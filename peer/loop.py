@@ -162,6 +162,7 @@ class PeerLoop:
                 has_light=gateway is not None,
                 commit=lambda round_: self._commits.proven(round_),
                 newest=lambda: self.machine.newest.round,
+                is_looked_for=lambda claim: self._commits.promises.is_looking_for(claim),
             )
             if gateway is not None:
                 gateway.keep_records, gateway.keep_vectors = self._records.keep, self._vectors.keep_light

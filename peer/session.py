@@ -57,7 +57,6 @@ from peer.training.private import described, noise_of
 from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread
 from peer.views.views import SiteCrew, make_site_crew
-from peer.voice import Voice
 from protocol.cohorts import affinity_token, cohort_name
 from protocol.decoys import FILE as DECOY
 from protocol.errors import FoundGuilty, MantaError
@@ -70,6 +69,7 @@ from swarm.node import Node
 from swarm.rpc import OwnNode
 from swarm.tasks import unless
 from swarm.traffic import Traffic
+from swarm.voice import Voice
 
 MakeWorker = Callable[[str, Dataset, str], Worker]  # from the supernet's name, the data and torch's name of the device
 DevicesFor = Callable[[int | None], Devices]  # from the threads to compute with; None: all

@@ -8,10 +8,10 @@ from typing import Any
 
 from peer.faults import fault_line, plain_fault
 from peer.store import PeerStore
-from peer.voice import Form, Voice
 from protocol.errors import StorageError
 from protocol.horizon import Horizon
 from swarm.messages import CreditWord
+from swarm.voice import Form, Voice
 
 _ROUNDS = 40  # of which it is known how many samples they had
 

@@ -43,7 +43,7 @@ class Trust:
     auditors: tuple[bytes, ...] = ()  # keys that audit for the operators, which always may, sorted
     proven_samples: int = 65_536  # that audits have to have found good until a key is proven
     pending_rounds: int = 30  # for which guilt takes back what was earned
-    kept_rounds: int = 20  # for which peers keep and serve what an audit of a table needs, and findings on it are taken
+    kept_rounds: int = 20  # for which findings on a table are taken; what an audit of it needs is kept for PATIENCE more
     audit_percent: int = 5  # of the claims of a proven key that are audited at least
     audit_lots: int = 1  # lots of a claim that are computed again
     whole_percent: int = 2  # of the claims that are audited: whose lots are all computed again
@@ -63,6 +63,11 @@ class Trust:
         require(1 <= self.audit_percent <= 100 and 0 <= self.whole_percent <= 100, "a percentage of audits is at most 100, and not nothing")
         require(1 <= self.audit_lots <= MAX_AUDITED_LOTS, f"1 to {MAX_AUDITED_LOTS} lots of a claim are audited")
         require(0 <= self.audit_pool_percent <= 50, "audits are paid with at most half of the pool")
+
+    @property
+    def shown_rounds(self) -> int:
+        """Rounds after a claim's table for which all that an audit needs of it is kept: so long findings on what is accused are taken."""
+        return self.kept_rounds + PATIENCE
 
     @property
     def is_audited(self) -> bool:

@@ -10,14 +10,14 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from protocol.accounts import Account, Accounts, Fault
-from protocol.audits import DIFFERS, HOLDS, LOT, PATIENCE, THERE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
+from protocol.audits import DIFFERS, HOLDS, LOT, THERE, WHOLE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.delegations import Delegation, Owners
 from protocol.earnings import Shares
 from protocol.errors import LedgerError
 from protocol.horizon import Horizon
 from protocol.listed import Listed
 from protocol.manifest import Manifest
-from protocol.trust import Decision, Question, Vote, check_evidence, decided, lots_audited, panel, percent_audited, questions_due
+from protocol.trust import Decision, Question, Vote, check_evidence, decided, is_whole, lots_audited, panel, percent_audited, questions_due
 
 LEFT, OUTVOTED, DECOY, APPROVED_DECOY = "left", "outvoted", "decoy", "approved a decoy"
 REASONS = (DIFFERS, WITHHELD, LEFT, OUTVOTED, DECOY, APPROVED_DECOY)
@@ -126,10 +126,11 @@ class Standing:
     def due(self) -> list[Due]:
         """Return what is open of the tables whose audits are not over: what ought to be found out, and what else was accused."""
         found = []
-        for round_ in [round_ for round_ in self.asked if self._is_taken(round_)]:
-            asked = self.asked[round_]
-            others = [question for question in sorted(self.accused) if question.claim in self.tables[round_] and question not in asked.due]
-            for question in (*asked.due, *others):
+        for round_, asked in self.asked.items():
+            accused = [question for question in sorted(self.accused) if question.claim in self.tables[round_]]
+            ought = asked.due if self._is_taken(round_, is_accused=False) else ()
+            others = [question for question in accused if question not in ought and self._is_taken(round_, is_accused=True)]
+            for question in (*ought, *others):
                 claimed = self.tables[round_][question.claim]
                 if not self._is_closed(question) and claimed.key not in self.guilty:
                     found.append(Due(question, claimed, asked.beacon, self._panel(asked, claimed), self.votes.get(question, ())))
@@ -169,9 +170,12 @@ class Standing:
 
     def _check_finding(self, finding: Finding) -> None:
         asked, claimed = self.asked.get(finding.round), self.claimed(finding.round, finding.claim)
-        if asked is None or claimed is None or claimed.row != finding.row or not self._is_taken(finding.round):
-            raise LedgerError("a finding on no claim of that table, or one that is not to be audited yet, or any more")
         question = Question(finding.claim, finding.check, finding.lot)
+        is_taken = self._is_taken(finding.round, is_accused=question in self.accused)
+        if asked is None or claimed is None or claimed.row != finding.row or not is_taken:
+            raise LedgerError("a finding on no claim of that table, or one that is not to be audited yet, or any more")
+        if finding.check == WHOLE and not is_whole(self.manifest.trust, asked.beacon, finding.claim):
+            raise LedgerError("a finding on a whole claim whose beacon asks for single lots")  # its key has not kept what that needs
         if finding.check == LOT and finding.lot not in lots_audited(self.manifest.trust, asked.beacon, finding.claim, claimed.lots):
             raise LedgerError("a finding on another lot than the beacon's")
         if finding.auditor not in self._panel(asked, claimed):
@@ -182,9 +186,12 @@ class Standing:
             raise LedgerError("this auditor has answered this question")
         check_evidence(finding, claimed.lots_root, claimed.lots)
 
-    def _is_taken(self, round: int) -> bool:
-        """Are findings on the table of ``round`` still taken: those that follow the newest round."""
-        return round >= self.round - self.manifest.trust.kept_rounds
+    def _is_taken(self, round: int, *, is_accused: bool) -> bool:
+        """Are findings on the table of ``round`` still taken, of those that follow the newest round: longer where a claim is accused, for
+        whoever accuses it last must not have the last word.
+        """
+        trust = self.manifest.trust
+        return round >= self.round - (trust.shown_rounds if is_accused else trust.kept_rounds)
 
     def _panel(self, asked: Asked, claimed: Claimed) -> tuple[bytes, ...]:
         keys = asked.panels.get(claimed.digest)
@@ -231,7 +238,7 @@ class Standing:
         self.accounts.earn(round, paid)
         if round > 1:
             self.asked[round - 1] = self._asked(round - 1, commit)
-        self._forget(round - self.manifest.trust.kept_rounds - PATIENCE - 1)
+        self._forget(round - self.manifest.trust.shown_rounds - 1)
 
     def _asked(self, round: int, beacon: bytes) -> Asked:
         trust = self.manifest.trust

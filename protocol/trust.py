@@ -108,8 +108,8 @@ def decided(votes: Sequence[Vote], num_named: int, round: int) -> Decision | Non
 
     Those that the run names decide, if any of them has spoken: two that agree, or one where there is one only. An accusation waits
     ``PATIENCE`` rounds for others; then the majority of the named stands, or, where none of them spoke, that of two proven ones at
-    least. A claim is good by the word of one that is named or two that are proven, if nobody contradicts. Where it comes to
-    withheld nobody is outvoted: who was shown it in time may say that it holds.
+    least. A claim is good by the word of one that is named or two that are proven, if nobody contradicts. That a claim holds and that it
+    is withheld do not contradict each other: a key may show one auditor what it does not show another, or not any more.
 
     Args:
         votes: one an auditor, all of the claim's panel, in the log's order.
@@ -130,9 +130,9 @@ def decided(votes: Sequence[Vote], num_named: int, round: int) -> Decision | Non
     if not is_settled:
         return None
     if cleared > accused:
-        return Decision(HOLDS, tuple(vote.auditor for vote in votes if vote.is_against))
+        return Decision(HOLDS, tuple(vote.auditor for vote in votes if vote.outcome == DIFFERS))
     if not any(vote.outcome == DIFFERS for vote in voting):
-        return Decision(WITHHELD, ())  # who was shown it before its key left says that it holds, and does not contradict
+        return Decision(WITHHELD, ())
     return Decision(DIFFERS, tuple(vote.auditor for vote in votes if not vote.is_against))
 
 

@@ -153,7 +153,7 @@ class MemoryLog:
         values = (torch.randn(self.num_weights, generator=torch.Generator().manual_seed(seed)) / 100).numpy()
         codec = self.manifest.exchange.codec
         blob = Blob.of(body_groups(codec, encode(codec, values, self.ledger.floor_at(base)), self.num_weights))
-        work = (1,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
+        work = (self.manifest.exchange.local_steps,) + (0,) * (len(self.course.costs(base + 1, "here")) - 1)
         header = header_of(self.ledger, peer, round=base + 1, lots=work, body=blob.root, **changes)
         digest = header.contribution.digest
         self.handed[digest], self.rounds[digest] = (header, blob), self.ledger.round + 1

@@ -96,13 +96,14 @@ class Audits:
         self._say = say
         self._tables = Tables(log)
         self._volunteers = Volunteers(log, self._tables, identity.public_key, rng or random.SystemRandom())
-        self._kept_rounds = log.ledger.manifest.trust.kept_rounds
+        self._trust = log.ledger.manifest.trust
         self._looked_at = self._got_in = 0  # the newest round: after which it was looked for what is due, and for records that lack
         self._seen: dict[Question, int] = {}  # those that were taken up, with the round of their table
         self._open: dict[bytes, OpenClaim] = {}  # by claim
         self._due: dict[Question, Due] = {}  # what was open when it was looked last
         self._left: dict[Question, int] = {}  # to volunteers, with the round of their table
         self._doubts = Doubts(log, self._volunteers)  # what speaks against a claim, and is not handed in yet
+        self._untaken: list[Doubt] = []  # what the log had no room for: it is handed in again after the next commit
         self._changed = asyncio.Event()
         is_alone = len(log.ledger.manifest.operators) == 1
         self._since = 0 if is_alone else log.ledger.round  # of tables from then on it knows what was shown; its own disk knows of all
@@ -133,6 +134,7 @@ class Audits:
             self._open.clear()  # what is due is found in the log again
             self._seen.clear()
             self._doubts.clear()
+            self._untaken.clear()
             self._looked_at = self._got_in = 0
             await asyncio.sleep(self.again_s)
 
@@ -145,7 +147,8 @@ class Audits:
                 if self._looked_at < self._log.ledger.round:
                     self._looked_at = self._log.ledger.round
                     self._look()
-                    for doubt in self._doubts.ripe(self._note_again):
+                    untaken, self._untaken = self._untaken, []
+                    for doubt in [*untaken, *self._doubts.ripe(self._note_again)]:
                         await self._hand_in(doubt.one, doubt.question, doubt.finding, doubt.reason)
                     if self._told is not None:
                         await self._told.tell(self._log.ledger, self._volunteers.due(), asdict(self.totals))
@@ -183,16 +186,23 @@ class Audits:
                 self._left[question] = claimed.round
                 continue
             self._note(question, signed, header, claimed.round, claimed.row, due.beacon)
-        self._forget_before(round_ - self._kept_rounds)
+        self._forget_before(round_ - self._trust.kept_rounds)
 
     def _forget_before(self, oldest: int) -> None:
+        """Forget the tables before ``oldest``, but what is accused in them, for as long as that can be answered."""
+        accused = self._accused()
+        for digest, one in list(self._open.items()):
+            if one.round < oldest and digest not in accused:
+                self.totals.missed += len(one.questions)
+                self._forget(digest)
+        oldest -= self._trust.shown_rounds - self._trust.kept_rounds
         self._seen = {question: round_ for question, round_ in self._seen.items() if round_ >= oldest - 1}
         self._left = {question: round_ for question, round_ in self._left.items() if round_ >= oldest - 1}
         self._tables.forget(oldest - 1)
-        for digest, one in list(self._open.items()):
-            if one.round < oldest:
-                self.totals.missed += len(one.questions)
-                self._forget(digest)
+
+    def _accused(self) -> set[bytes]:
+        """Return the claims that somebody spoke against, and that may still be answered for."""
+        return {due.claimed.digest for due in self._due.values() if due.is_accused}
 
     def _compare_body(self, due: Due, signed: SignedClaim, header: Header) -> None:
         """Note that a contribution with a claim that is due is to be compared with what the claims in it say.
@@ -230,7 +240,8 @@ class Audits:
         self._note(doubt.question, one.claim, one.header, one.round, one.row, one.beacon)
 
     def _forget(self, digest: bytes) -> None:
-        for name in self._open.pop(digest).jobs:
+        one = self._open.pop(digest, None)  # another task may have given it up meanwhile
+        for name in () if one is None else one.jobs:
             self._jobs.forget(name)
 
     # What is shown.
@@ -244,16 +255,15 @@ class Audits:
         self.rounds_asked += 1
 
     async def _get_shown_of(self, one: OpenClaim, round_: int) -> None:
-        lost = await self._shown.get(one, round_)
+        lost = await self._shown.get(one, round_, is_accused=one.claim.digest in self._accused())
         if lost is None or one.jobs:  # what can be found of it without that is found first
             return
-        if lost.withheld is not None and (self._was_there(one) or self._may_be_said(one, lost.withheld)):
+        if lost.withheld is not None and self._may_be_said(one, lost.withheld):
             self.totals.withheld += 1
             await self._find(one, lost.withheld, WITHHELD, b"", ())
         else:
             self.totals.missed += sum(question.check != SUM for question in one.questions)
-        if one.claim.digest in self._open:
-            self._forget(one.claim.digest)
+        self._forget(one.claim.digest)
 
     def _was_there(self, one: OpenClaim) -> bool:
         standing = self._log.ledger.standing
@@ -261,9 +271,10 @@ class Audits:
         return claimed is not None and standing.was_there(claimed)
 
     def _may_be_said(self, one: OpenClaim, question: Question) -> bool:
-        """Return whether a key that has left showed nobody what it had to: not where others found it to hold, or may have been shown it."""
+        """Return whether a key showed nobody what it had to: not where others found it to hold, or perhaps were shown it before it left."""
         decision = self._log.ledger.standing.decisions.get(question)
-        return (decision is None or decision.outcome != HOLDS) and one.round >= self._since
+        is_shown = decision is not None and decision.outcome == HOLDS
+        return not is_shown and (self._was_there(one) or one.round >= self._since)
 
     # Answers.
 
@@ -346,9 +357,9 @@ class Audits:
     async def _hand_in(self, one: OpenClaim, question: Question, finding: Finding, reason: str) -> None:
         try:
             await self._take(SignedFinding.sign(finding, self._identity))
-        except NotTaken as error:  # it is found out again: there is no hurry, and little to compute
+        except NotTaken as error:
             logger.info("finding not taken round=%d reason=%s", one.round, error)
-            self._seen.pop(question, None)
+            self._untaken.append(Doubt(one, question, finding, reason, self._log.ledger.round))
             return
         except LedgerError as error:  # the key is guilty already, or others have decided
             logger.info("finding refused round=%d reason=%s", one.round, error)

@@ -81,7 +81,7 @@ class Doubts:
         for question, doubt in list(self._kept.items()):
             votes = self._log.ledger.standing.votes.get(question, ())
             is_late = round_ - doubt.one.round >= self._kept_rounds - 2
-            if doubt.is_sure or (len(votes) < _OTHERS and round_ - doubt.round < PATIENCE and not is_late):
+            if not is_late and (doubt.is_sure or (len(votes) < _OTHERS and round_ - doubt.round < PATIENCE)):
                 continue
             if any(not vote.is_against for vote in votes) and not is_late:
                 self._kept[question] = replace(doubt, is_sure=True)

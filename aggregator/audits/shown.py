@@ -47,7 +47,7 @@ class Shown:
         self._endpoint = endpoint
         self._is_sparse = codec_named(manifest.exchange.codec).is_sparse
         self._is_stepped = manifest.exchange.local_steps > 1
-        self._kept_rounds = manifest.trust.kept_rounds
+        self._trust = manifest.trust
         self.records = records
         self.vectors = vectors
         self._num_weights = num_weights
@@ -82,8 +82,10 @@ class Shown:
         self.records.prune(newest)
         self.vectors.prune(newest)
 
-    async def get(self, one: OpenClaim, round_: int) -> Lost | None:
+    async def get(self, one: OpenClaim, round_: int, *, is_accused: bool) -> Lost | None:
         """Ask for what lacks of a claim; return what is to be said of it, if it is not waited for any longer after the commit ``round_``.
+
+        Whose claim ``is_accused`` has more time: so have findings on it.
 
         Raises:
             StorageError: the disk refuses.
@@ -91,7 +93,8 @@ class Shown:
         found = await self._get_records(one)
         if found and (wants := await asyncio.to_thread(self._wants, one)):
             found = await self._get_vectors(one, [want for each in wants.values() for want in each])
-        is_late = round_ - one.round >= self._kept_rounds - 1  # what is found has to be in the log in time
+        last = self._trust.shown_rounds if is_accused else self._trust.kept_rounds
+        is_late = round_ - one.round >= last - 1  # what is found has to be in the log in time
         if found or not (one.refusals >= REFUSALS or is_late):
             return None
         return Lost(None if one.has_no_room else await asyncio.to_thread(self._unanswered, one))

@@ -11,6 +11,7 @@ from protocol.errors import UserError
 from swarm.exits import end_soon, told_to_stop
 from swarm.loading import ending_at_ctrl_c
 from swarm.logs import FORMATS, set_up_logging
+from swarm.voice import Voice
 
 _RUN = re.compile(r"[0-9a-f]{64}")
 
@@ -52,11 +53,14 @@ def witness(addresses: tuple[str, ...], directory: Path, run: str | None, listen
         with ending_at_ctrl_c():
             from aggregator.witness.program import Asked, be_witness
 
+        voice = Voice()
+
         async def watch() -> None:
-            await be_witness(Asked(addresses, run, door, keep_entries), directory, say=click.echo, stopped=told_to_stop())
+            await be_witness(Asked(addresses, run, door, keep_entries), directory, say=voice.say, stopped=told_to_stop())
 
         try:
-            asyncio.run(watch())
+            with voice:
+                asyncio.run(watch())
         finally:
             end_soon()
         click.echo("stopped; start again with the same --dir to go on")

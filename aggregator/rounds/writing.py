@@ -113,7 +113,7 @@ class Writing:
         self.revocations = RevocationDesk(endpoint, identity, lambda: log.ledger, self.commits.append)
         trust = log.ledger.manifest.trust
         if trust.is_audited:
-            kept_rounds = trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
+            kept_rounds = trust.shown_rounds + MAX_AGE + 1  # they are kept by the round of their base
             folder = RecordsFolder(directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
             self._records = RecordsDesk(endpoint, folder, lambda: log.ledger, self.closing, self.intake.faults)
             self._vectors = VectorsFolder(directory / VECTORS, kept_rounds=kept_rounds, max_bytes=audit.vectors_bytes)

@@ -283,7 +283,7 @@ class TrustSection(Section):
     kept_rounds: int = Field(
         default=20,
         ge=LEAST_KEPT_ROUNDS,
-        description="rounds for which peers keep what an audit asks for; pending_rounds is at least 5 more",
+        description="rounds for which a claim may be audited; peers keep what that asks for 3 more, and pending_rounds is at least 5 more",
     )
     audit_percent: int = Field(default=5, ge=1, le=100, description="of the claims of a proven peer, that are audited at least")
     audit_lots: int = Field(default=1, ge=1, le=MAX_AUDITED_LOTS, description="lots of a claim that are computed again")

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from peer.voice import Voice
 from protocol.errors import RemoteFault
+from swarm.voice import Voice
 
 SEEKING = "seeking"  # the phase before there is one: the run is looked for
 FETCHING = "fetching"  # after that: its data set's shards are got from others

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 
 from peer.dashboard.terminal import MEND
-from peer.voice import Form, Voice, printable
 from protocol.errors import UserError
+from swarm.voice import Form, Voice, printable
 
 _OUT, _ERRORS = 1, 2
 _CLOSES_S = 5.0  # for the dashboard to give the terminal back

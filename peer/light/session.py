@@ -26,10 +26,10 @@ from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.store import PeerStore
-from peer.voice import Voice
 from protocol.signing import peer_name
 from swarm.disk import only_process
 from swarm.traffic import Traffic
+from swarm.voice import Voice
 
 
 class LimitedLight:
@@ -86,7 +86,7 @@ async def contribute(config: PeerConfig, sensors: Sensors = THIS_COMPUTER) -> bo
     self_test()
     limiter = Limiter(config.limits, config.dir, sensors, refuse=check_light_limits)
     store, voice, valve, traffic = PeerStore(config.dir), Voice(), Valve(), Traffic()
-    with only_process(store.directory):
+    with only_process(store.directory), voice:
         identity = own_identity(store, voice.say)
         board = LightBoard(store, LightStatus(peer_name(identity.public_key), identity.public_key.hex()), voice)
         meter = BlockingTraffic(traffic, asyncio.get_running_loop())

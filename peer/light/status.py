@@ -8,7 +8,7 @@ from typing import Any
 
 from peer.status import paused_line
 from peer.store import PeerStore
-from peer.voice import Voice
+from swarm.voice import Voice
 
 
 @dataclass

@@ -81,6 +81,10 @@ class Promises:
         """Whether it is not known of some contribution whether it is in its table."""
         return bool(self._expected)
 
+    def is_looking_for(self, claim: bytes) -> bool:
+        """Whether a table that was not seen yet may have this claim."""
+        return any(one.claim == claim for one in self._expected.values()) or (claim in self._given_up and bool(self._wondered))
+
     def see(self, round_: int, row: OwnRow) -> None:
         """Take note of a row that is proven to be in a round's table."""
         sealed = self._expected.get(round_)

@@ -46,7 +46,7 @@ class OwnRecords:
         """Return those in ``directory``, kept for as long as audits of the run may ask for them; None: it has no audits."""
         if not manifest.trust.is_audited:
             return None
-        kept_rounds = manifest.trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
+        kept_rounds = manifest.trust.shown_rounds + MAX_AGE + 1  # they are kept by the round of their base
         folder = RecordsFolder(directory, kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
         return cls(endpoint, line, folder)
 

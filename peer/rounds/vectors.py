@@ -61,6 +61,7 @@ class OwnVectors:
         *,
         commit: Callable[[int], ProvenRound | None],
         newest: Callable[[], int],
+        is_looked_for: Callable[[bytes], bool],
     ) -> None:
         """Keep them in ``folder``; ``serve`` takes up what is there.
 
@@ -73,6 +74,7 @@ class OwnVectors:
             num_weights: N.
             commit: returns one of the newest commits, by its round.
             newest: returns the newest one's round.
+            is_looked_for: returns whether a table that was not seen yet may have a claim, by its digest.
         """
         self._endpoint = endpoint
         self._folder = folder
@@ -82,6 +84,7 @@ class OwnVectors:
         self._num_weights = num_weights
         self._commit = commit
         self._newest = newest
+        self._is_looked_for = is_looked_for
         self._round = 0  # of the work under way
         self._open: dict[bytes, _Open] = {}
         self._asked_by = 0  # with this round audits have had time to ask for what the newest tables have
@@ -100,12 +103,13 @@ class OwnVectors:
         has_light: bool,
         commit: Callable[[int], ProvenRound | None],
         newest: Callable[[], int],
+        is_looked_for: Callable[[bytes], bool],
     ) -> "OwnVectors":
         """Return those in ``directory``, of an audited run; ``has_light``: this peer keeps those of light contributors too."""
-        kept_rounds = manifest.trust.kept_rounds + MAX_AGE + 1  # they are kept by the round of their base
+        kept_rounds = manifest.trust.shown_rounds + MAX_AGE + 1  # they are kept by the round of their base
         most = most_bytes(manifest, num_weights) * (1 + MAX_PLACES * has_light)
         folder = VectorsFolder(directory, kept_rounds=kept_rounds, max_bytes=most)
-        return cls(endpoint, folder, records, manifest, plan, num_weights, commit=commit, newest=newest)
+        return cls(endpoint, folder, records, manifest, plan, num_weights, commit=commit, newest=newest, is_looked_for=is_looked_for)
 
     async def serve(self) -> None:
         """Hand vectors to whoever asks, from now on.
@@ -208,7 +212,7 @@ class OwnVectors:
             after = self._commit(found.table + 1)
             await self._ready(claim, found, None if after is None else after.commit)
             del self._open[claim]
-        elif newest > found.round + MAX_AGE + PATIENCE:  # it can be in no table any more, and the log has had time to say so
+        elif newest > found.round + MAX_AGE + PATIENCE and not self._is_looked_for(claim):  # it is in no table, and will be in none
             del self._open[claim]
             if not found.is_old:
                 await asyncio.to_thread(self._folder.keep_only, claim, ())
@@ -279,7 +283,7 @@ class OwnVectors:
 def most_bytes(manifest: Manifest, num_weights: int) -> int:
     """Return how many bytes the vectors of one peer's claims take at most: all of each round whose claims may still be asked about."""
     steps = manifest.exchange.local_steps
-    return _VALUE_BYTES * num_weights * (3 * steps + 2) * (manifest.trust.kept_rounds + MAX_AGE + 2)
+    return _VALUE_BYTES * num_weights * (3 * steps + 2) * (manifest.trust.shown_rounds + MAX_AGE + 2)
 
 
 def usual_bytes(manifest: Manifest, num_weights: int) -> int:
@@ -289,7 +293,7 @@ def usual_bytes(manifest: Manifest, num_weights: int) -> int:
     whole = 1 + is_sparse + (1 + steps) * (steps > 1)  # of one that is alone: a step's mean is its own gradient
     asked = 1 + is_sparse + (trust.audit_lots + (1 + steps) / 2) * (steps > 1)
     asked += (whole - asked) * trust.whole_percent / 100
-    return round(_VALUE_BYTES * num_weights * (whole * _IN_FLIGHT + asked * (trust.kept_rounds + MAX_AGE + 1 - _IN_FLIGHT)))
+    return round(_VALUE_BYTES * num_weights * (whole * _IN_FLIGHT + asked * (trust.shown_rounds + MAX_AGE + 1 - _IN_FLIGHT)))
 
 
 def _no_room(error: RemoteFault) -> StorageError:

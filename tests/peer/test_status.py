@@ -7,7 +7,7 @@ import pytest
 
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.voice import Form, Voice
+from swarm.voice import Form, Voice
 
 
 @pytest.fixture

@@ -163,6 +163,37 @@ def test_a_finding_comes_while_what_it_needs_is_kept() -> None:
     assert min(ledger.standing.tables) == ledger.round - kept - PATIENCE - 1
 
 
+def test_whoever_accuses_at_the_last_moment_has_not_the_last_word() -> None:
+    ledger = ready(A, rounds=1, proven=tuple(sorted((B.public_key, C.public_key))), whole_percent=100)
+    while ledger.round <= ledger.manifest.trust.kept_rounds:
+        go_on(ledger, [A])
+    whole = {"check": WHOLE, "lot": 0, "evidence": ()}
+    go_on(ledger, [A], [finding_of(ledger, each, A, DIFFERS, round=1, **whole) for each in (B, C)])
+    refused(ledger, entry_of(finding_of(ledger, OPERATOR, A, round=1)), match="any more")
+    for _ in range(PATIENCE - 1):
+        (due,) = (each for each in ledger.standing.due() if each.claimed.round == 1)
+        assert (due.question.check, due.is_accused) == (WHOLE, True)
+        go_on(ledger, [A])
+    go_on(ledger, [A], [finding_of(ledger, OPERATOR, A, round=1, **whole)])
+    assert guilty(ledger) == {B.public_key: OUTVOTED, C.public_key: OUTVOTED}
+    assert not [each for each in ledger.standing.due() if each.claimed.round == 1]
+
+
+def test_a_whole_claim_is_found_good_or_false_only_where_the_beacon_asks_for_all_of_it() -> None:
+    ledger = ready(A, whole_percent=0)
+    refused(ledger, entry_of(finding_of(ledger, OPERATOR, A, DIFFERS, check=WHOLE, lot=0, evidence=())), match="single lots")
+
+
+def test_an_auditor_that_was_not_shown_what_two_others_were_is_not_found_lying() -> None:
+    ledger = ready(A, B, kept_rounds=8, pending_rounds=13, **NAMED)
+    go_on(ledger, [A, B], [finding_of(ledger, each, A, HOLDS, round=1) for each in (SECOND, THIRD)])
+    for _ in range(4):
+        go_on(ledger, [A, B])
+    go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A, WITHHELD, round=1)])
+    assert guilty(ledger) == {}
+    assert ledger.standing.account(A.public_key).void == ()
+
+
 def test_extras_stand_in_one_order_before_all_claims() -> None:
     ledger = ready(A, B)
     first, second = sorted((finding_of(ledger, OPERATOR, peer) for peer in (A, B)), key=lambda each: each.digest)

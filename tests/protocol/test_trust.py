@@ -135,6 +135,12 @@ def test_who_is_named_decides_against_any_number_of_others() -> None:
     assert decided(votes(DIFFERS, HOLDS, HOLDS, HOLDS, named=1), 1, 5) == Decision(DIFFERS, tuple(KEYS[1:4]))
 
 
+def test_that_a_claim_is_withheld_from_one_does_not_contradict_that_others_found_it_to_hold() -> None:
+    assert decided(votes(HOLDS, HOLDS, WITHHELD, named=3), 3, 5) == Decision(HOLDS, ())
+    assert decided(votes(HOLDS, HOLDS, WITHHELD, DIFFERS, named=2), 2, 5) == Decision(HOLDS, (KEYS[3],))
+    assert decided(votes(HOLDS, WITHHELD, WITHHELD, named=3), 3, 5) == Decision(WITHHELD, ())
+
+
 def test_others_need_two_and_time() -> None:
     assert decided(votes(HOLDS), 1, 5) is None
     assert decided(votes(HOLDS, HOLDS), 1, 5) == Decision(HOLDS, ())
@@ -154,8 +160,8 @@ def test_a_decision_has_a_majority_and_names_only_who_contradicts_it(said: list[
     if found is None:
         return
     against = found.outcome != HOLDS
-    others = tuple(vote.auditor for vote in given_votes if vote.is_against != against)
-    assert found.outvoted == (() if found.outcome == WITHHELD else others)
+    contradicting = {DIFFERS: (HOLDS,), HOLDS: (DIFFERS,), WITHHELD: ()}[found.outcome]
+    assert found.outvoted == tuple(vote.auditor for vote in given_votes if vote.outcome in contradicting)
     deciding = [vote for vote in given_votes if vote.is_named] or given_votes
     agreeing = [vote for vote in deciding if vote.is_against == against]
     assert 2 * len(agreeing) > len(deciding)

@@ -16,7 +16,6 @@ from peer.audits.messages import Ask, Found
 from peer.audits.needs import Known
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.voice import Voice
 from protocol.audits import DIFFERS, HOLDS, LOT, WHOLE, Finding, SignedFinding
 from protocol.duties import ASK, Duties, Duty
 from protocol.encoding import pack, unpack
@@ -36,6 +35,7 @@ from swarm.memory import MemoryNetwork
 from swarm.messages import ProvenRow, ShownRow
 from swarm.operator_line import OperatorLine
 from swarm.vectors import VectorsFolder
+from swarm.voice import Voice
 from tests.audited import LOTS, OPERATOR, audited_ledger, claimed_of, go_on, records_of, steps_of, work_of, works_of
 from tests.contributions import PEERS
 from tests.swarm.virtual_time import run_virtual

@@ -18,7 +18,6 @@ from peer.audits.needs import Known, most_bytes
 from peer.audits.process import Bench
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.voice import Voice
 from protocol.audits import DIFFERS, HOLDS, LOT, WHOLE, SignedFinding
 from protocol.receipts import ProvenRound
 from protocol.records import entry_of, open_entry
@@ -28,6 +27,7 @@ from swarm.log_client import LogClient
 from swarm.records import serve_records
 from swarm.rpc import Busy
 from swarm.vectors import VectorsFolder
+from swarm.voice import Voice
 from tests.aggregator import real_run
 from tests.aggregator.audits.real_lots import AUDITED, ONE, OTHER, THIRD, WORKER, hidden
 from tests.aggregator.audits.vector_lots import Change, Together

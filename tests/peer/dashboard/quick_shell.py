@@ -15,7 +15,7 @@ PEER = """
 import signal, sys
 from pathlib import Path
 from peer.dashboard.screen import Screen
-from peer.voice import Voice
+from swarm.voice import Voice
 
 with Voice() as voice, Screen(Path(sys.argv[1]), voice):
     voice.say("joined the run of \u0141\xf3d\u017a")

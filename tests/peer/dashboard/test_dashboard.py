@@ -17,7 +17,7 @@ from peer.dashboard.picture import Sitter
 from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from peer.status import PeerStatus
-from peer.voice import Form, Voice
+from swarm.voice import Form, Voice
 from tests.memory_log import DEADLINE_S
 from tests.peer.computer import Computer, Peer
 

@@ -7,8 +7,8 @@ import pytest
 from peer.dashboard.picture import SEEKING, Picture, Sitter
 from peer.status import PeerStatus, StatusBoard
 from peer.store import PeerStore
-from peer.voice import Form, Voice
 from protocol.errors import RemoteFault
+from swarm.voice import Form, Voice
 
 
 def test_before_it_has_found_its_run_a_peer_shows_what_it_says() -> None:

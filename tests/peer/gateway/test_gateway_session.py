@@ -16,13 +16,13 @@ from peer.gateway.session import check_run, desk_of
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.session import _get
-from peer.voice import Voice
 from protocol.audits import AUDITED, Trust
 from protocol.errors import UserError
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
+from swarm.voice import Voice
 from tests.automl.data.files import noise, write_picture
 from tests.runs import EXCHANGE, manifest_of
 

@@ -11,12 +11,12 @@ from peer.light.client import NotKnown
 from peer.light.pay import Pay
 from peer.light.status import LightBoard, LightStatus
 from peer.store import PeerStore
-from peer.voice import Voice
 from protocol.encoding import unpack
 from protocol.signing import Digest, peer_name
 from swarm.light_pay import MAX_PAY_BYTES, LightPay
 from swarm.log_client import LogClient
 from swarm.memory import MemoryNetwork
+from swarm.voice import Voice
 from tests.memory_log import PEERS, MemoryLog
 
 LIGHT, GATEWAY, OTHER = PEERS[0], PEERS[1], PEERS[2]

@@ -23,6 +23,7 @@ from swarm import waits
 from swarm.records import RecordsFolder
 from swarm.rpc import Refused
 from swarm.vectors import VectorsFolder, fetch_vector
+from tests.contributions import PEERS
 from tests.memory_log import LOT, SMALL_EXCHANGE, start_of, until
 from tests.peer.cohort.test_cohort_rounds import met, num_claims, until_together
 from tests.peer.scene import Member, Scene, play
@@ -291,11 +292,33 @@ def test_what_no_table_has_is_dropped_once_none_can_have_it(tmp_path: Path) -> N
     play(tmp_path, story, exchange=THIN, trust=TRUST)
 
 
+def test_who_slept_for_longer_than_a_claim_may_count_has_what_is_asked_of_one_that_did(tmp_path: Path) -> None:
+    trust = replace(TRUST, kept_rounds=20, pending_rounds=30)
+
+    async def story(scene: Scene) -> None:
+        member, asker = scene.join(0), Asker(scene, tmp_path)
+        signed = await handed_in(scene, member)
+        records = records_of(scene, member, signed)
+        scene.log.go_away()
+        for seed in range(MAX_AGE + PATIENCE + 3):
+            scene.log.give(PEERS[3], seed=seed)
+            scene.log.commit()
+        scene.log.come_back()
+        await member.reaches(scene.log.ledger.round)
+        await handed_in(scene, member)
+        asked = vectors_asked(trust, scene.log.ledger.commit_at(2), signed.digest, signed.open(), records)
+        for digest in asked:
+            await asker.get(member, signed, digest)
+        assert member.status.promises_broken == 0
+
+    play(tmp_path, story, exchange=THIN, trust=trust)
+
+
 def test_vectors_go_with_the_rounds_whose_claims_nobody_may_ask_about(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         member = scene.join(0)
         signed = await handed_in(scene, member)
-        last = TRUST.kept_rounds + MAX_AGE + 2
+        last = TRUST.shown_rounds + MAX_AGE + 2
         for round_ in range(1, last + 1):
             if round_ < last:
                 await until(lambda: files_of(scene, member, signed))

@@ -23,11 +23,11 @@ from peer.dashboard.picture import Sitter
 from peer.shards.download import Download
 from peer.shards.holders import Holders
 from peer.shards.session import _get
-from peer.voice import Voice
 from protocol.errors import SamplesMissing, UserError
 from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.memory import MemoryNetwork
+from swarm.voice import Voice
 from tests.automl.data.files import noise, write_picture
 from tests.runs import manifest_of
 

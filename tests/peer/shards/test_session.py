@@ -10,11 +10,11 @@ from peer.dashboard.picture import Sitter
 from peer.limits.limiter import Before, Limiter
 from peer.limits.limits import Limits
 from peer.shards.session import data_here
-from peer.voice import Voice
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import PublicKey
 from swarm.memory import MemoryEndpoint
 from swarm.traffic import Traffic
+from swarm.voice import Voice
 from tests.memory_log import until
 from tests.peer.computer import Computer
 from tests.peer.shards.test_download import OPERATOR, Swarm

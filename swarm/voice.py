@@ -1,6 +1,6 @@
-"""What a peer says while it runs: a line for a person, or an object for a program, and the last of them for a view that asks later.
+"""What a program says while it runs: a line for a person, or an object for a program, and the last of them for a view that asks later.
 
-Whoever reads may be slow, or gone: a thread does the printing, what it cannot print in time is left out, and the peer never waits for it.
+Whoever reads may be slow, or gone: a thread does the printing, what it cannot print in time is left out, and nobody waits for it.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ class Voice:
         while (line := self._waiting.get()) is not None:
             try:
                 print(printable(line), flush=True)
-            except OSError:  # who read is gone, the terminal closed: the peer goes on, and views may still ask
+            except OSError:  # who read is gone, the terminal closed: the program goes on, and views may still ask
                 self.form = Form.SILENT
 
 

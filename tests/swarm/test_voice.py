@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from peer.voice import Form, Voice
+from swarm.voice import Form, Voice
 
 
 class Blocked(io.StringIO):
