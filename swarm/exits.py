@@ -16,12 +16,15 @@ _CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistor
 
 @contextlib.contextmanager
 def ending_in_a_line(program: str) -> Iterator[None]:
-    """Say what went wrong, and exit: 130 Ctrl-C, 2 the person's, 3 a log not as it was signed, 4 found guilty, 1 all else."""
+    """Say what went wrong, and exit: 130 Ctrl-C, 2 the person's, 3 a log that is not as it was signed, 4 found guilty, 1 all else."""
     try:
         yield
     except (KeyboardInterrupt, click.Abort):  # the latter in the middle of a question
         click.echo(f"{program}: ended by Ctrl-C", err=True)
         sys.exit(130)
+    except PermissionError as error:  # of a folder on the way to a file, which to ask after is not allowed either
+        click.echo(f"{program}: {error.filename}: {error.strerror}; choose another place, or have it changed", err=True)
+        sys.exit(2)
     except MantaError as error:
         click.echo(f"{program}: {error}", err=True)
         sys.exit(next((code for kind, code in _CODES if isinstance(error, kind)), 1))

@@ -9,6 +9,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Protocol
 
@@ -79,7 +80,7 @@ class WebCopy:
         try:
             with urllib.request.urlopen(url, timeout=_WEB_S) as answer:  # http or https: ``copy_at`` saw to it
                 data: bytes = answer.read(max_bytes + 1)
-        except (OSError, ValueError) as error:  # urllib's own are OSErrors
+        except (OSError, ValueError, HTTPException) as error:  # urllib's own are OSErrors
             reason = f"{error.code} {error.reason}" if isinstance(error, urllib.error.HTTPError) else getattr(error, "reason", error)
             raise UserError(f"{url} cannot be had ({reason}): check the address, or try another copy of the log") from error
         return data

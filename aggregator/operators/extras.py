@@ -110,7 +110,8 @@ class KeptExtras:
 
     def _note(self, writer: Ballot, extras: Sequence[SignedExtra]) -> None:
         before, has = self._told
-        self._told = writer, (has if before == writer else frozenset()) | {extra.digest for extra in extras}
+        has = (has if before == writer else frozenset()) | {extra.digest for extra in extras}
+        self._told = writer, has & self._waiting.stored.keys()  # of what is in the log nobody asks any more
 
 
 def _extra_in(entry: bytes) -> SignedExtra:

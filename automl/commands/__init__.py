@@ -30,6 +30,9 @@ def clear_errors() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo(f"{program()}: ended by Ctrl-C", err=True)
         sys.exit(130)
+    except PermissionError as error:
+        click.echo(f"{program()}: {error.filename}: {error.strerror}; choose another place, or have it changed", err=True)
+        sys.exit(2)
     except UserError as error:
         click.echo(f"{program()}: {error}", err=True)
         sys.exit(2)

@@ -22,7 +22,7 @@ from peer.gateway.seat import GatewaySeat, Gift
 from peer.gateway.work import Lent, Terms, Work
 from peer.training.work import ComputeThread, Vector
 from protocol.encoding import pack, unpack
-from protocol.errors import EncodingError, MantaError, RemoteFault, UserError
+from protocol.errors import EncodingError, MantaError, RemoteFault, StorageError, UserError
 from protocol.evidence import Records
 from protocol.leases import MAX_PLACES, Leased, Leases, No
 from protocol.light import (
@@ -139,6 +139,8 @@ class GatewayDesk:
         samples = max(1, _SAMPLES_BYTES // (sample_bytes(self._dataset) * self.manifest.lot_samples))
         most = min(MAX_LEASE_LOTS, samples, self.manifest.exchange.max_claim_samples // self.manifest.lot_samples)
         self._leases.open(base.commit, now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms, max_lots=max(most, self._steps))
+        if self._is_leaving:  # it was told so while the weights were cut out
+            seat.shut()
         return seat
 
     def _why_not(self, round_: int, cohort: str) -> str:
@@ -280,6 +282,9 @@ class GatewayDesk:
                     await self.keep_records(back.claim, self._terms.records(work, leased, back))
             except RemoteFault as error:
                 return _lost(f"refused: {error}")
+            except StorageError as error:
+                logger.error("a return is lost reason=%s", error)
+                return _lost("the gateway's disk refuses it")
             if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name):
                 return self.word(name) or _lost("too late: the gateway hands in already")
             samples = claim.lots * self.manifest.lot_samples

@@ -92,9 +92,9 @@ class Commits:
 
     async def take_residual(self) -> bool:
         """Let the residual hold that the newest contribution known to be listed left; False: a later one may have left another."""
-        if self._listed is not None:
-            await self._residuals.listed(*self._listed)
-            self._listed = None
+        listed, self._listed = self._listed, None  # another may come to be known meanwhile
+        if listed is not None:
+            await self._residuals.listed(*listed)
         return not self.promises.is_waiting
 
     async def close(self) -> None:

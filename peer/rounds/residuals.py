@@ -6,6 +6,8 @@ before stays. A peer that does not know which holds uses none: zeros are always 
 """
 
 import asyncio
+import itertools
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -56,6 +58,7 @@ class Residuals:
         kept = store.load_residuals(run)
         self._round = kept.round  # whose table made it the one that holds
         self._held = self._loaded(kept.held, num_weights)
+        self._saving, self._numbers, self._saved = threading.Lock(), itertools.count(1), 0
         self.left_by = b""  # the contribution that left the one that holds; empty: not known in this life
         self._left = {contribution: self._loaded(digest, num_weights) for contribution, digest in kept.left}  # of what is on its way
 
@@ -113,4 +116,12 @@ class Residuals:
 
     async def _save(self) -> None:
         left = tuple((contribution, each.digest) for contribution, each in self._left.items())
-        await asyncio.to_thread(self._store.save_residuals, self._run, KeptResiduals(self._held.digest, self._round, left))
+        number, kept = next(self._numbers), KeptResiduals(self._held.digest, self._round, left)
+
+        def save() -> None:  # it goes on where whoever waits for it is cancelled: the next one may come before it is over
+            with self._saving:
+                if number > self._saved:
+                    self._store.save_residuals(self._run, kept)
+                    self._saved = number
+
+        await asyncio.to_thread(save)

@@ -1,6 +1,7 @@
 """Which residual a peer may use, through its contributions' ways and through its restarts."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -165,3 +166,31 @@ def test_damaged_knowledge_of_residuals_is_not_passed_over_in_silence(tmp_path: 
     path.write_bytes(path.read_bytes()[:-1] + b"\x00")
     with pytest.raises(StorageError, match=r"residuals is damaged .*delete the file"):
         Life(tmp_path)
+
+
+def test_what_is_known_last_is_what_is_kept_though_who_waited_for_the_save_before_was_cancelled(tmp_path: Path) -> None:
+    life, slow = Life(tmp_path), threading.Event()
+    save = life.store.save_residuals
+
+    def waiting(run: bytes, kept: KeptResiduals) -> None:
+        if kept.round == 1:
+            assert slow.wait(30)
+        save(run, kept)
+
+    life.store.save_residuals = waiting  # type: ignore[method-assign]
+
+    async def story() -> None:
+        await life.residuals.sealed(FIRST, vector(1))
+        listing = asyncio.create_task(life.residuals.listed(FIRST, 1))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        listing.cancel()
+        sealing = asyncio.create_task(life.residuals.sealed(SECOND, vector(2)))
+        await asyncio.sleep(0)
+        slow.set()
+        await asyncio.gather(listing, return_exceptions=True)
+        await sealing
+        await life.residuals.listed(SECOND, 2)
+
+    asyncio.run(story())
+    assert Life(tmp_path).residuals.held(2).digest == residual_digest(vector(2))
