@@ -79,10 +79,8 @@ class Residuals:
             StorageError: the disk refuses.
         """
         self._left[contribution] = residual = Residual.of(left)
-        if residual.values is not None:
-            await asyncio.to_thread(self._store.save_residual, self._run, residual.digest, residual.values)
         if residual.digest or self._held.digest:
-            await self._save()
+            await self._save(residual)
 
     async def listed(self, contribution: bytes, round_: int) -> None:
         """The table of a round has a contribution with this peer's claim: what it leaves is the residual, zeros if that is not known here.
@@ -114,12 +112,14 @@ class Residuals:
         """What was on its way comes to nothing: the residual stays."""
         self._left.clear()
 
-    async def _save(self) -> None:
+    async def _save(self, new: Residual = ZEROS) -> None:
         left = tuple((contribution, each.digest) for contribution, each in self._left.items())
         number, kept = next(self._numbers), KeptResiduals(self._held.digest, self._round, left)
 
         def save() -> None:  # it goes on where whoever waits for it is cancelled: the next one may come before it is over
             with self._saving:
+                if new.values is not None:
+                    self._store.save_residual(self._run, new.digest, new.values)
                 if number > self._saved:
                     self._store.save_residuals(self._run, kept)
                     self._saved = number
