@@ -37,7 +37,7 @@ from tests.automl.data.files import noise, write_picture
 from tests.memory_log import until
 
 ADDRESS = "/ip4/127.0.0.1/tcp/31000/p2p/12D3KooW"
-FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first_open_s": 1.0, "min_open_s": 1.0})})
+FAST = CONFIG.model_copy(update={"round": CONFIG.round.model_copy(update={"first_open_s": 2.0, "min_open_s": 2.0})})
 
 
 class MemoryNode(MemoryEndpoint):
@@ -99,9 +99,9 @@ class Program:
         """Hand in what so many have for the next round; return once it is committed."""
         ledger = self.operator._log.ledger
         round_, contributions = ledger.round + 1, everybodys(ledger)[:num_peers]
-        for one in contributions:
-            client = LogClient(self.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run)
-            assert (await client.hand_in(one.header, one.groups)).ticket is not None
+        clients = [LogClient(self.network.endpoint(one.peer.public_key), ledger.manifest, ledger.run) for one in contributions]
+        handed = await asyncio.gather(*(client.hand_in(one.header, one.groups) for client, one in zip(clients, contributions, strict=True)))
+        assert all(each.ticket is not None for each in handed)
         await self.says(f"round committed round={round_}")
         return contributions
 

@@ -24,6 +24,12 @@ OTHER_HISTORY = 3  # the exit code
 PEERS = ("one", "two")
 
 
+def started(directory: Path) -> tuple[str, ...]:
+    """Return how the aggregator is started where it may end before it listens."""
+    where = ("--dir", str(directory / "aggregator"), "--listen", LISTEN, "--no-monitor")
+    return ("-P", "-m", "aggregator.cli", "start", str(directory / "run.toml"), *where)
+
+
 def stopped(programs: Programs) -> None:
     """Stop the aggregator as Ctrl-C does."""
     programs.interrupt("aggregator")
@@ -32,6 +38,7 @@ def stopped(programs: Programs) -> None:
 
 def test_an_older_copy_of_a_run_signs_nothing_and_the_whole_one_goes_on(tmp_path: Path) -> None:
     directory, old, lost = (tmp_path / name for name in ("aggregator", "old", "lost"))
+    again = started(tmp_path)
     with Programs(tmp_path, small_run(rounds=1000, first_open_s=1.0, min_open_s=0.5)) as programs:
         programs.start_aggregator()
         for name in PEERS:
@@ -48,7 +55,7 @@ def test_an_older_copy_of_a_run_signs_nothing_and_the_whole_one_goes_on(tmp_path
         directory.rename(lost)
         shutil.copytree(old, directory)
         kept = (directory / "tree-head.txt").read_bytes()
-        programs.start_aggregator()
+        programs.start_command("aggregator", *again)
         assert programs.wait_for_end("aggregator") == OTHER_HISTORY
         line = programs.log("aggregator").splitlines()[-1]
         assert line.startswith("manta-aggregator: ")
@@ -58,7 +65,7 @@ def test_an_older_copy_of_a_run_signs_nothing_and_the_whole_one_goes_on(tmp_path
         assert evidence.check().departure is Departure.WENT_BACK
         assert evidence.check().held.tree_head.size <= signed.size
         programs.wait_until(lambda: any("it is an older copy" in programs.log(name) for name in PEERS), "a peer says so")
-        programs.start_command("aggregator", "-P", "-m", "aggregator.cli", "start", str(tmp_path / "run.toml"), "--dir", str(directory))
+        programs.start_command("aggregator", *again)
         assert programs.wait_for_end("aggregator") == OTHER_HISTORY  # and it stays so
 
         shutil.rmtree(directory)
@@ -96,7 +103,7 @@ def test_an_older_copy_gets_back_what_it_lacks_and_its_witness_sees_one_history(
 
         shutil.rmtree(directory)
         old.rename(directory)
-        programs.start_aggregator()
+        programs.start_command("aggregator", *started(tmp_path))
         assert programs.wait_for_end("aggregator") == OTHER_HISTORY
         ended = typed("recover", public, "--dir", directory, "--initial-peers", known)
         assert (ended.returncode, f"{signed.size} entries, {signed.rounds} rounds now" in ended.stdout) == (0, True), ended

@@ -94,6 +94,7 @@ def test_a_killed_peer_is_said_and_is_no_failure(tmp_path: Path) -> None:
     directory = tmp_path / "swarm"
     with _swarm(directory, "--peers", "3", "--cohorts", "2", "--rounds", "5", has_monitor=True) as process:
         _wait_for_round(directory, process, 1)
+        wait_for(lambda: "pid" in read_json(directory / "peer-2" / "status.json"), "the last one says who it is")
         os.kill(read_json(directory / "peer-2" / "status.json")["pid"], signal.SIGKILL)
         printed, _ = process.communicate(timeout=2 * DEADLINE_S)
     assert process.returncode == 0, printed

@@ -14,6 +14,7 @@ import pytest
 
 from aggregator.log.verify import verify_directory
 from aggregator.monitor.settings import MonitorSection
+from protocol.closing import LATE_BODY
 from tests.swarm.processes import Programs, small_run
 
 pytestmark = pytest.mark.swarm
@@ -67,11 +68,12 @@ def test_a_monitor_that_is_killed_or_stands_still_is_replaced_and_the_run_goes_o
             programs.wait_until(lambda at=struck_at: round_now() >= at + 3, "the run goes on")  # type: ignore[misc]
             programs.wait_until(lambda old=monitor: not old.is_running(), "the old monitor is gone")  # type: ignore[misc]
             programs.wait_until(shows(struck_at + 3), "another monitor shows it")
-        name = asked(url, "api/peers")["peers"][0]["peer"]
-        assert asked(url, f"api/peers/{name}")["claims_list"]
-        assert asked(url, "api/now")["alarms"] == []
+        programs.wait_until(lambda: bool((asked(url, "api/peers") or {}).get("peers")), "the monitor shows who takes part")
+        name = programs.status("peer-0")["peer"]
+        programs.wait_until(lambda: bool((asked(url, f"api/peers/{name}") or {}).get("claims_list")), "and what it claims")
+        programs.wait_until(lambda: (asked(url, "api/now") or {}).get("alarms") == [], "nothing is amiss")
         programs.wait_until(lambda: bool((asked(url, "api/ledger/heads") or {}).get("witnesses")), "a witness has cosigned")
-        assert programs.status("aggregator")["refused"] == {}
+        assert set(programs.status("aggregator")["refused"]) <= {LATE_BODY}  # the rounds are short
         programs.interrupt("peer-0")
         programs.interrupt("watching")
         assert programs.wait_for_end("watching") == 0

@@ -142,7 +142,7 @@ def test_an_answer_that_nobody_reads_is_given_up_with_its_stream(tmp_path: Path,
             await writer.drain()
         await until(lambda: shares._num_bytes > 7 * len(request))  # the answers wait
         await until(lambda: len(shares) == 0)
-        await until(lambda: this.num_fds() == num_files + len(streams))  # the stranger's own ends
+        await until(lambda: this.num_fds() <= num_files + len(streams))  # the stranger's own ends
         for _, _, writer in streams:
             writer.transport.abort()
 

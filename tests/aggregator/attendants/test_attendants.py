@@ -12,6 +12,7 @@ import pytest
 
 from aggregator.attendants.attendants import CANNOT, Attendant, Patience
 from swarm.priority import group_niceness
+from tests.memory_log import until
 from tests.swarm.processes import are_gone, wait_for
 
 pytestmark = pytest.mark.swarm
@@ -80,7 +81,8 @@ def test_it_makes_way_for_all_others_and_they_keep_what_they_had(tmp_path: Path)
         pid = await another(one, None, tmp_path)
         assert os.getsid(pid) == pid
         assert os.getpriority(os.PRIO_PROCESS, pid) == mine + NICENESS
-        assert group_niceness(pid) in (mine + NICENESS, None), "where sessions share the processors its session makes way"
+        # Where sessions share the processors its session makes way, too: perhaps a moment later, for the system says how often one may ask.
+        await until(lambda: group_niceness(pid) in (mine + NICENESS, None))
 
     kept(one, story)
     assert (os.getpriority(os.PRIO_PROCESS, 0), group_niceness(os.getpid())) == (mine, group)

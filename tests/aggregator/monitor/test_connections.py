@@ -13,9 +13,9 @@ from aggregator.monitor.connections import BoundedConnection
 Story = Callable[[str, int, asyncio.Event], Awaitable[None]]
 
 
-def served(story: Story, patch: pytest.MonkeyPatch, **settings: Any) -> None:
+def served(story: Story, patch: pytest.MonkeyPatch, stalled_s: float = 0.3, **settings: Any) -> None:
     """Play a story with a server whose one page never ends, and that tells when a reader of it is gone."""
-    patch.setattr(connections, "_STALLED_S", 0.3)
+    patch.setattr(connections, "_STALLED_S", stalled_s)
     patch.setattr(connections, "_IDLE_S", 0.2)
 
     async def play() -> None:
@@ -64,14 +64,14 @@ def test_who_takes_it_slowly_but_takes_it_stays(monkeypatch: pytest.MonkeyPatch)
     async def story(host: str, port: int, gone: asyncio.Event) -> None:
         reader, writer = await asyncio.open_connection(host, port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
-        for _ in range(200):
+        for _ in range(200):  # in all longer than what cuts off whoever takes nothing
             assert await reader.read(1 << 20)
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.015)
         assert not gone.is_set()
         writer.close()
         await gone.wait()
 
-    served(story, monkeypatch)
+    served(story, monkeypatch, stalled_s=2.0)
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def _closes(address: str, sends: bytes) -> bool:
 def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
     sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_CONNECTION_S", 1.0)
+    monkeypatch.setattr(http, "_CONNECTION_S", 3.0)
 
     async def story(_: Gateway, address: str) -> None:
         slow = asyncio.create_task(asyncio.to_thread(_closes, address, sends))
