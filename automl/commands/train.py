@@ -13,6 +13,7 @@ from automl.spaces.space import FAMILIES, space_named
 from automl.training.settings import usual
 from protocol.errors import UserError
 from protocol.exchange import MAX_LOCAL_STEPS, MAX_ROWS, codec_named
+from protocol.fields import MAX_ROUND
 from protocol.manifest import ALGORITHMS, SCHEDULES, TASKS
 from protocol.recipe import ALL_PERCENT, MAX_PERCENT
 
@@ -61,7 +62,10 @@ class Wishes:
     "--algorithm", type=click.Choice(ALGORITHMS), default=ALGORITHMS[0], show_default=True, help="What a cohort trains in a round."
 )
 @click.option(
-    "--rounds", type=click.IntRange(min=1), metavar="N", help="Rounds, each of --local-steps updates.  [default: what suits the task]"
+    "--rounds",
+    type=click.IntRange(1, MAX_ROUND),
+    metavar="N",
+    help="Rounds, each of --local-steps updates.  [default: what suits the task]",
 )
 @click.option("--local-steps", type=int, default=1, show_default=True, metavar="H", help="Updates of a cohort between two exchanges.")
 @click.option("--cohorts", type=int, default=1, show_default=True, metavar="C", help="Cohorts to simulate, one peer each.")

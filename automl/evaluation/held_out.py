@@ -99,15 +99,25 @@ def calibrate(
 def measure(
     network: Callable[[Tensor], Tensor], dataset: EvaluationSet, resolution: int, *, part: str = ALL, batch: int = _BATCH
 ) -> Quality:
-    """Return the quality of anything that makes logits, probabilities (B, classes) or disparities (B, H, W) of inputs (B, C, H, W)."""
+    """Return the quality of anything that makes logits, probabilities (B, classes) or disparities (B, H, W) of inputs (B, C, H, W).
+
+    Raises:
+        UserError: what it makes is not finite: its weights are broken, and any figure would be chance.
+    """
     batches = dataset.held_out_batches(resolution, batch, part)
     if dataset.task == STEREO:
-        return disparity_metrics((network(each.inputs).cpu().view_as(each.targets), each.targets) for each in batches)
+        return disparity_metrics((_finite(network(each.inputs)).cpu().view_as(each.targets), each.targets) for each in batches)
     right = total = 0
     for each in batches:
-        right += int((network(each.inputs).argmax(1).cpu() == each.targets).sum())
+        right += int((_finite(network(each.inputs)).argmax(1).cpu() == each.targets).sum())
         total += len(each.targets)
     return {"accuracy": right / total}
+
+
+def _finite(outputs: Tensor) -> Tensor:
+    if not bool(torch.isfinite(outputs).all()):
+        raise UserError("the snapshot's weights are broken: what a subnet computes is no number; take the snapshot of an earlier round")
+    return outputs
 
 
 def check_fit(dataset: Dataset, space: SearchSpace) -> None:

@@ -77,9 +77,17 @@ def _plan(settings: Settings, wishes: Wishes, data: Dataset) -> Plan:
 
 
 def _run(trainer: Trainer, kept: TrainingDirectory) -> None:
-    """Train to the end or to the first Ctrl-C, with a bar for the person."""
+    """Train to the end or to a Ctrl-C, with a bar for the person; what was trained up to then is kept."""
     told: list[int] = []
-    before = {number: signal.signal(number, lambda number, _: told.append(number)) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def tell(number: int, _: object) -> None:
+        told.append(number)
+        if len(told) == 1:
+            click.echo("stopping after this round; press Ctrl-C again to stop at once, without it", err=True)
+        elif len(told) == 2:
+            raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, tell) for number in (signal.SIGINT, signal.SIGTERM)}
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     started_s = time.monotonic()
     first = trainer.state.round
@@ -92,6 +100,9 @@ def _run(trainer: Trainer, kept: TrainingDirectory) -> None:
                 return not told
 
             kept.run(_EVERY, show)
+    except KeyboardInterrupt:
+        if len(told) < 2:
+            raise  # it came before there was anything to stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -12,6 +12,7 @@ DIR/round-00000040.safetensors      the newest state, and the teacher's where th
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -135,7 +136,17 @@ class Trainer:
         return None if self._exchange is None else self._exchange.memory
 
     def step(self) -> Step:
-        """Train one round and take its update."""
+        """Train one round and take its update; where that breaks off, all is as it was after the round before."""
+        state, memory = self.state, self.memory
+        try:
+            return self._step()
+        except BaseException:
+            self.state = state
+            if self._exchange is not None and memory is not None:
+                self._exchange.memory = memory
+            raise
+
+    def _step(self) -> Step:
         plan, round_ = self.plan, self.state.round + 1
         self._prepare_teacher()
         base = sha256(encode(("local round", self.state.round)))  # there is no log whose commit could stand here
@@ -226,6 +237,15 @@ class Trainer:
             worker.teach(parameters)
 
 
+def _differs(name: str, there: object, here: object) -> str:
+    """Return what differs between two values of a setting, the innermost ones."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key, value in here.items():
+            if there.get(key) != value:
+                return _differs(f"{name}'s {key}", there.get(key), value)
+    return f"{name} {there!r}, not {here!r}"
+
+
 class TrainingDirectory:
     """Where a training is kept on the disk."""
 
@@ -270,16 +290,17 @@ class TrainingDirectory:
         for name, value in self._settings.items():
             if not isinstance(found, dict) or found.get(name) != value:
                 there = found.get(name) if isinstance(found, dict) else None
-                raise UserError(
-                    f"{self._directory} holds a training with {name} {there!r}, not {value!r}; choose another folder with --out"
-                )
+                raise UserError(f"{self._directory} holds a training with {_differs(name, there, value)}; choose another folder with --out")
 
     def _go_on(self) -> None:
         paths = sorted(self._directory.glob("round-*.safetensors"))
         if not paths:  # killed before the first one was written
             self.save()
             return
-        state, _ = load_snapshot(paths[-1])
+        try:
+            state, _ = load_snapshot(paths[-1])
+        except UserError as error:
+            raise UserError(f"{error}; remove the folder to begin anew, or choose another one with --out") from error
         teacher = None
         if state.teacher and self._trainer.plan.teacher_round is not None:
             teacher, _ = load_snapshot(self._path(self._trainer.plan.teacher_round))
@@ -310,10 +331,18 @@ class TrainingDirectory:
         """Train to the end, a snapshot every ``every`` rounds and where a phase ends; ``told`` hears of each round.
 
         Stops, everything saved, when ``told`` returns False.
+
+        Raises:
+            UserError: the training has diverged; what is kept is from before.
         """
         trainer = self._trainer
         while not trainer.finished:
             step = trainer.step()
+            if not math.isfinite(step.loss):
+                raise UserError(
+                    f"the training has diverged: the loss of round {step.round} is no number; choose another folder with --out, "
+                    f"and a --learning-rate below {trainer.plan.optimizer.learning_rate}"
+                )
             go_on = told(step)
             ends_phase = trainer.plan.phase(step.round).last == step.round
             if step.round % every == 0 or ends_phase or not go_on:

@@ -6,7 +6,7 @@ from torch import Tensor
 from automl.data.catalog import load_dataset
 from automl.data.images import ImageDataset, resize
 from automl.evaluation.calibration import recalibrate
-from automl.evaluation.held_out import baseline, calibrate, check_fit, evaluate, quality_report
+from automl.evaluation.held_out import baseline, calibrate, check_fit, evaluate, measure, quality_report
 from automl.evaluation.metrics import disparity_metrics
 from automl.models.classifier import Classifier
 from automl.models.layers import ElasticBatchNorm
@@ -59,6 +59,12 @@ def test_an_accuracy_counts_the_held_out_images_that_are_right(supernet: Classif
     logits = supernet(resize(digits.held_out_images, 16, 28), TINY.smallest())
     right = int(np.sum(logits.detach().argmax(1).numpy() == digits.held_out_labels))
     assert evaluate(supernet, digits, [TINY.smallest()]) == [{"accuracy": right / len(digits.held_out_labels)}]
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf")])
+def test_a_network_that_computes_no_numbers_has_no_accuracy(digits: ImageDataset, broken: float) -> None:
+    with pytest.raises(UserError, match="what a subnet computes is no number"):
+        measure(lambda inputs: torch.full((len(inputs), 10), broken), digits, 16)
 
 
 def test_a_few_steps_of_training_beat_chance_in_the_largest_and_the_smallest_subnet(digits: ImageDataset) -> None:

@@ -148,6 +148,28 @@ def test_a_training_that_is_told_to_stop_has_saved_its_last_round(tmp_path: Path
     assert kept(tmp_path, few)[0].state.round == 3
 
 
+def test_a_training_that_diverges_says_so_and_keeps_nothing_of_it(tmp_path: Path, few: ImageDataset) -> None:
+    steep = replace(PLAN, optimizer=replace(PLAN.optimizer, learning_rate="1000000"))
+    training, directory = kept(tmp_path, few, steep)
+    rounds: list[int] = []
+    with pytest.raises(UserError, match="has diverged: the loss of round"):
+        directory.run(1, lambda step: bool(rounds.append(step.round)) or True)
+    assert kept(tmp_path, few, steep)[0].state.round == len(rounds) == training.state.round - 1
+
+
+def test_a_round_that_breaks_off_leaves_all_as_it_was(few: ImageDataset) -> None:
+    training = Trainer(PLAN, few, lot_samples=8, target_batch=30, cohorts=2, codec="topk-256-4")
+    whole = Trainer(PLAN, few, lot_samples=8, target_batch=30, cohorts=2, codec="topk-256-4")
+    training.step()
+    with patch("automl.training.trainer.next_state", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        training.step()  # when contributions are coded already
+    assert training.state.round == 1
+    training.step()
+    for _ in range(2):
+        whole.step()
+    assert state_digest(training.state) == state_digest(whole.state)
+
+
 def test_only_the_newest_state_and_the_teachers_are_kept(tmp_path: Path, few: ImageDataset) -> None:
     _, directory = kept(tmp_path, few)
     directory.run(1, lambda _: True)
@@ -199,7 +221,7 @@ def test_a_folder_whose_teacher_is_gone_says_so(tmp_path: Path, few: ImageDatase
 def test_a_snapshot_that_cannot_be_read_is_named(tmp_path: Path, few: ImageDataset) -> None:
     kept(tmp_path, few)
     (tmp_path / "round-00000000.safetensors").write_bytes(b"torn")
-    with pytest.raises(UserError, match="round-00000000"):
+    with pytest.raises(UserError, match=r"round-00000000.*remove the folder to begin anew"):
         kept(tmp_path, few)
 
 
