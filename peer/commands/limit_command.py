@@ -7,14 +7,16 @@ from peer.config import checked, keep_limits, load_config
 from peer.control import LIMITS, tell
 from peer.limits.limits import listed
 from peer.limits.sensors import THIS_COMPUTER
+from protocol.errors import UserError
 from swarm.control import NobodyRuns
+from swarm.disk import IDENTITY
 
 
 def set_limits(directory: Path, given: dict[str, Any]) -> str:
     """Change the limits of the peer of ``directory``, now if it runs and for its next start; say what holds.
 
     Raises:
-        UserError: a limit that cannot be, or that this computer cannot keep; nothing is changed.
+        UserError: a limit that cannot be, or that this computer cannot keep, or there is no peer in the directory; nothing is changed.
         Unreachable: the peer does not answer.
     """
     told = {name: str(value).lower() if isinstance(value, bool) else value for name, value in given.items()}
@@ -23,6 +25,10 @@ def set_limits(directory: Path, given: dict[str, Any]) -> str:
         return tell(directory, LIMITS, told)
     except NobodyRuns:
         pass
+    if not (directory / IDENTITY).exists():  # a mistyped name would become a folder
+        raise UserError(
+            f"there is no peer in {directory}: name its folder with --dir; manta-peer identity new makes a key, as the first join does"
+        )
     before = load_config({"dir": directory}).limits
     limits = checked(told, before)
     THIS_COMPUTER.check(limits)

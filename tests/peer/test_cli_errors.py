@@ -161,12 +161,23 @@ def test_a_limit_that_cannot_be(directory: Path, flag: str, value: str, words: s
 
 
 def test_limits_are_kept_for_a_peer_that_does_not_run(directory: Path) -> None:
+    assert typed(main, "identity", "new", "--dir", directory).exit_code == 0
     ended = typed(main, "limits", "--dir", directory, "--duty", "60%", "--schedule", "22:00-07:00", "--on-ac")
     assert (ended.exit_code, ended.errors) == (0, "")
     assert ended.output == f"no peer runs on {directory}; at its next start: duty 60%, schedule 22:00-07:00, on-ac\n"
     ended = typed(main, "limits", "--dir", directory, "--no-on-ac", "--duty", "none")
     assert ended.output.endswith("at its next start: schedule 22:00-07:00\n")
     assert typed(main, "limits", "--dir", directory).output == ended.output
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_folder_without_a_peer_gets_no_limits(directory: Path, is_there: bool) -> None:
+    if is_there:
+        directory.mkdir()
+    for limits in ((), ("--duty", "50%")):
+        assert_refused(typed(main, "limits", "--dir", directory, *limits), f"there is no peer in {directory}", "--dir")
+    assert directory.exists() == is_there
+    assert contents(directory) == {}
 
 
 @pytest.mark.parametrize("word", ["pause", "resume", "leave"])
