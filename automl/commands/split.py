@@ -1,5 +1,6 @@
 """manta-search split: a data set in parts, each in class folders, as owners who keep their images at home would have it."""
 
+import math
 from pathlib import Path
 
 import click
@@ -35,7 +36,7 @@ def split(name: str, parts: int, alpha: float, out: Path, seed: int, root: Path 
     manta-swarm up --private DIR.
     """
     with clear_errors():
-        if not alpha > 0:
+        if not 0 < alpha < math.inf:
             raise UserError(f"--alpha takes a number above 0, not {alpha:g}")
         check_name(name, root)
         if task_of(name) == STEREO:

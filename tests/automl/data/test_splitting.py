@@ -83,6 +83,7 @@ def test_the_command_makes_a_folder_for_each_part_and_leaves_what_is_there_alone
     [
         (["layers"], "layers is a set for stereo"),
         (["digits", "--alpha", "0"], "--alpha takes a number above 0"),
+        (["digits", "--alpha", "inf"], "--alpha takes a number above 0, not inf"),
         (["digits", "--parts", "100"], "cannot be split into 100 parts of at least 50"),
         (["imaginary"], "unknown data set"),
     ],
