@@ -31,11 +31,7 @@ _STRAY_BYTES = 4096
 
 def can_be_lent() -> bool:
     """Return whether there is a terminal that this program has for itself, and what draws on it is installed."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
-        return False
-    with contextlib.suppress(OSError):
-        return os.tcgetpgrp(_OUT) == os.getpgrp() and find_spec("textual") is not None  # else it runs in the background
-    return False
+    return _has_terminal() and _has_textual()
 
 
 def check_can_be_lent() -> None:
@@ -44,8 +40,22 @@ def check_can_be_lent() -> None:
     Raises:
         UserError: there is none, or nothing to draw on it with.
     """
-    if not can_be_lent():
-        raise UserError("this needs a terminal, and Textual, which comes with the extra: pip install 'manta-swarm[swarm]'")
+    if not _has_terminal():
+        raise UserError("this needs a terminal, in its foreground and with a TERM that is not dumb: leave --watch out")
+    if not _has_textual():
+        raise UserError("this needs Textual, which comes with the extra: pip install 'manta-swarm[swarm]'")
+
+
+def _has_terminal() -> bool:
+    if not (sys.stdin.isatty() and sys.stdout.isatty() and sys.stderr.isatty()) or os.environ.get("TERM", "dumb") == "dumb":
+        return False
+    with contextlib.suppress(OSError):
+        return os.tcgetpgrp(_OUT) == os.getpgrp()  # else it runs in the background
+    return False
+
+
+def _has_textual() -> bool:
+    return find_spec("textual") is not None
 
 
 class Remembering(logging.Handler):
