@@ -11,9 +11,10 @@ from protocol.errors import UserError
 
 _MAX_FILE_BYTES = 64 << 20
 _TEXT = re.compile(r"r[0-9]+( .*)?")
-_ID = re.compile(r"[0-9a-f]{8,64}")
+_ID, _SHORT_ID = re.compile(r"[0-9a-f]{8,64}"), re.compile(r"[0-9a-f]{1,7}")
 _RESULT = "result.json"
 _HELP = "give largest, smallest, an architecture's text, a file that holds one, or an id with --search DIR"
+_IDS = "give the first 8 or more of the 64 hexadecimal digits of an id in it"
 
 
 def chosen(text: str, space: SearchSpace, search: Path | None = None) -> Architecture:
@@ -35,9 +36,9 @@ def chosen(text: str, space: SearchSpace, search: Path | None = None) -> Archite
             return Architecture.parse(text, space)
         except ValueError as error:
             raise UserError(f"--arch {text!r} is no architecture of {space.name}: {error}") from error
-    if _ID.fullmatch(text) and not Path(text).exists():
+    if (_ID.fullmatch(text) or (search is not None and _SHORT_ID.fullmatch(text))) and not Path(text).exists():
         return _by_id(text, space, search)
-    return _in_file(Path(text), space)
+    return _in_file(Path(text), space, search)
 
 
 def _by_id(prefix: str, space: SearchSpace, search: Path | None) -> Architecture:
@@ -45,13 +46,15 @@ def _by_id(prefix: str, space: SearchSpace, search: Path | None) -> Architecture
         raise UserError(f"--arch {prefix} looks like an id; say with --search DIR in which search's folder it is to be found")
     path = search / _RESULT
     found = [architecture for architecture in _architectures(path, space) if architecture.id.startswith(prefix)]
-    if len(found) != 1:
-        how_many = "no architecture" if not found else f"{len(found)} architectures"
-        raise UserError(f"{path} has {how_many} of {space.name} with an id that begins with {prefix}; see the ids in it")
+    if len(found) != 1 or _SHORT_ID.fullmatch(prefix):
+        how_many = {0: "no architecture", 1: "an architecture"}.get(len(found), f"{len(found)} architectures")
+        raise UserError(f"{path} has {how_many} of {space.name} with an id that begins with {prefix}; {_IDS}")
     return found[0]
 
 
-def _in_file(path: Path, space: SearchSpace) -> Architecture:
+def _in_file(path: Path, space: SearchSpace, search: Path | None) -> Architecture:
+    if not path.is_file() and search is not None:
+        raise UserError(f"--arch {str(path)[:MAX_TEXT]!r} is neither a file nor an id of {search}; {_IDS}")
     if not path.is_file():
         raise UserError(f"--arch {str(path)[:MAX_TEXT]!r} is neither a file nor anything else that names an architecture; {_HELP}")
     found = _architectures(path, space)

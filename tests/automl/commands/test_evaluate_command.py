@@ -164,6 +164,12 @@ MANY = [word for seed in range(65) for word in ("--arch", TINY.sample(random.Ran
         ([*EVALUATE, "--arch", "r32"], "no architecture of classifier-tiny"),
         ([*EVALUATE, "--arch", "0" * 8], "--search DIR"),
         ([*EVALUATE, "--arch", "0" * 8, "--search", "found"], "no architecture of classifier-tiny with an id"),
+        ([*EVALUATE, "--arch", "0" * 8, "--search", "found"], "give the first 8 or more of the 64 hexadecimal digits"),
+        (
+            [*EVALUATE, "--arch", SMALLEST.id[:7], "--search", "found"],
+            f"an id that begins with {SMALLEST.id[:7]}; give the first 8 or more",
+        ),
+        ([*EVALUATE, "--arch", "huge", "--search", "found"], "neither a file nor an id of found; give the first 8 or more"),
         ([*EVALUATE, "--arch", SMALLEST.id[:8], "--search", "nowhere"], "cannot read"),
         ([*EVALUATE, "--arch", "found/result.json"], "holds 2 architectures"),
         ([*EVALUATE, "--arch", "round-00000005.json"], "holds no architectures"),
