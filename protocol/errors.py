@@ -4,6 +4,7 @@ MantaError
 ├── UserError             the person's: a flag, a file, an address; one line, exit code 2
 │   ├── SamplesMissing        a shard of the data set is missing or damaged here; do without the lots that need it
 │   ├── NotThere              nobody of the run answers now; wait, where the address is known to be right (peer.contact.finding)
+│   ├── BrokenWeights         a snapshot's subnet is so bad that its quality is no number (automl.search.search)
 │   └── NobodyRuns            no program runs on the directory of a command that tells it something (swarm.control)
 ├── RemoteFault           theirs: a peer broke the protocol; drop, count, name the reason
 │   ├── EncodingError         bytes that are not the canonical form of anything we expect

@@ -33,7 +33,7 @@ from automl.search.processes import ProcessEvaluator
 from automl.search.progress import Progress
 from automl.search.report import plot, result_json, words
 from automl.search.report import table as result_table
-from automl.search.search import Found, Strategy, default_predictor, search
+from automl.search.search import BrokenWeights, Found, Strategy, default_predictor, search
 from automl.spaces.cost import macs as macs_of
 from automl.spaces.cost import num_weights
 from automl.training.update import state_digest
@@ -161,11 +161,29 @@ def _settings(task: _Task, strategy: Strategy) -> Settings:
     }
 
 
-def _searched(task: _Task, strategy: Strategy, made: AbstractContextManager[Evaluator], folder: Path, settings: Settings) -> Found:
+def _searched(task: _Task, strategy: Strategy, evaluator: AbstractContextManager[Evaluator], folder: Path, settings: Settings) -> Found:
     try:
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; choose another one with --out") from error
+    try:
+        return _journaled(task, strategy, evaluator, folder, settings)
+    except BrokenWeights:
+        if made:  # else it has what others, or an earlier search, left there
+            _take_away(made)
+        raise
+
+
+def _take_away(made: Sequence[Path]) -> None:
+    """Remove the folder of a search that found nothing, and those around it that were made for it."""
+    (made[0] / JOURNAL).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # somebody put something there meanwhile
+        for folder in made:
+            folder.rmdir()
+
+
+def _journaled(task: _Task, strategy: Strategy, made: AbstractContextManager[Evaluator], folder: Path, settings: Settings) -> Found:
     with (
         FileJournal(folder / JOURNAL, task.region.space, settings) as journal,
         made as evaluator,

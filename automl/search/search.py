@@ -43,6 +43,10 @@ class Strategy:
     start: tuple[Architecture, ...] = ()  # of the region: measured first of all, after the smallest
 
 
+class BrokenWeights(UserError):
+    """A subnet's quality is no number."""
+
+
 class Watch(Protocol):
     """Hears how far a search is."""
 
@@ -89,7 +93,7 @@ def search(region: Region, axes: Sequence[Cost], evaluator: Evaluator, strategy:
     goes on where that one ended.
 
     Raises:
-        UserError: the weights are so broken that a quality is no number.
+        BrokenWeights: a quality is no number.
         MantaError: whatever the evaluator or the journal raises.
     """
     measurer = _Measurer(evaluator, journal, watch)
@@ -198,7 +202,7 @@ class _Measurer:
             if measured is None:
                 measured = next(answers)
                 if not all(map(math.isfinite, measured.quality.values())):
-                    raise UserError(
+                    raise BrokenWeights(
                         "the snapshot's weights are broken: a subnet's quality is no number; take the snapshot of an earlier round"
                     )
                 self._journal.add(part, architecture, measured)

@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import re
 import signal
@@ -217,6 +218,25 @@ def test_the_folder_is_named_by_the_snapshot_and_the_limits(
     monkeypatch.chdir(tmp_path)
     assert find(snapshot, "--macs", "1.2M", *SHORT).exit_code == 0
     assert (tmp_path / "round-00000005-macs-1200000" / "best.json").exists()
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_broken_weights_leave_no_folder_that_was_not_there(
+    is_there: bool, snapshot: Path, measured: Measuring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "searches" / "found"
+    if is_there:
+        folder.mkdir(parents=True)
+        (folder / "notes.txt").write_text("mine")
+
+    def broken(*arguments: object, **options: object) -> Measured:
+        return Measured({"accuracy": math.nan}, array("q", [0]), array("i"))
+
+    monkeypatch.setattr("automl.search.evaluators.evaluate_samples", broken)
+    result = find(snapshot, "--out", folder, *SHORT)
+    assert (result.exit_code, "the snapshot's weights are broken" in result.stderr) == (2, True)
+    assert folder.parent.exists() == is_there
+    assert not is_there or (folder / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
