@@ -114,7 +114,8 @@ def _shown(directory: Path) -> _Shown:
 def _lines(shown: _Shown) -> Iterator[str]:
     paused = f"paused ({'; '.join(shown.pauses.values())})" if shown.pauses else "paused"
     state = "finished" if shown.finished else paused if shown.paused else shown.phase
-    state = state if shown.finished or _is_running(shown.pid) else "not running"
+    runs = not shown.finished and _is_running(shown.pid)
+    state = state if shown.finished or runs else "not running"
     if shown.gateway is not None:
         yield from _lines_of_light(shown, state)
         return
@@ -138,9 +139,9 @@ def _lines(shown: _Shown) -> Iterator[str]:
         yield f"near you: {shown.near}; if you trust them, give all the same --cohort NAME and MANTA_COHORT_TOKEN"
     if shown.operator:
         yield f"talks to operator {shown.operator}"
-    if shown.round_trips:
+    if shown.round_trips and runs:
         yield f"round trips: {shown.round_trips}"
-    if shown.reach:
+    if shown.reach and runs:  # nobody can call one that does not run
         yield f"reach: {shown.reach}"
     if shown.own_largest is not None and shown.own_smallest is not None:
         figures = f"largest subnet {shown.own_largest:.1%}, smallest {shown.own_smallest:.1%}"

@@ -104,6 +104,7 @@ def test_of_pending_credit_it_says_what_becomes_final_within_the_run(
 def test_the_last_peer_is_shown_when_none_runs(tmp_path: Path, finished: bool, state: str) -> None:
     lines = told(tmp_path, pid=os.getpid(), finished=finished)  # this process is no peer
     assert lines[0].endswith(f": {state}, round 4 of 9")
+    assert not [line for line in lines if line.startswith(("reach", "round trips"))]
 
 
 @pytest.mark.parametrize(
