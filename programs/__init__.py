@@ -7,10 +7,16 @@ What comes before, Python's own start, nobody can change: a Ctrl-C in it shows P
 
 import os
 import signal
+import sys
 from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import click
 
 _ENDED = 130  # as a shell says of a program that SIGINT ended
 _ERRORS = 2
+_MISTAKE = 2
 
 
 def peer() -> None:
@@ -18,7 +24,7 @@ def peer() -> None:
     _end_at_ctrl_c("manta-peer")
     from peer.cli import main
 
-    main()
+    _run("manta-peer", main)
 
 
 def aggregator() -> None:
@@ -26,7 +32,7 @@ def aggregator() -> None:
     _end_at_ctrl_c("manta-aggregator")
     from aggregator.cli import main
 
-    main()
+    _run("manta-aggregator", main)
 
 
 def swarm() -> None:
@@ -34,7 +40,7 @@ def swarm() -> None:
     _end_at_ctrl_c("manta-swarm")
     from aggregator.local.cli import main
 
-    main()
+    _run("manta-swarm", main)
 
 
 def search() -> None:
@@ -44,7 +50,30 @@ def search() -> None:
     from automl.commands.doors import Doors
     from programs.doors import asked_run, check_run
 
-    main(obj=Doors(check_run, asked_run))
+    _run("manta-search", main, obj=Doors(check_run, asked_run))
+
+
+def _run(program: str, main: "click.Command", **options: Any) -> None:
+    """Do what was typed, and exit; of a command line that cannot be parsed say in one line what is wrong with it."""
+    import click
+
+    no_words: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group alone: shows its help; newer click's
+    try:
+        sys.exit(main(prog_name=program, standalone_mode=False, **options))
+    except click.UsageError as error:
+        if isinstance(error, no_words):
+            error.show()
+        else:
+            message = " ".join(error.format_message().split()).removesuffix(".")
+            command = program if error.ctx is None else error.ctx.command_path
+            click.echo(f"{program}: {message} ({command} --help says what there is)", err=True)
+        sys.exit(_MISTAKE)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo(f"{program}: ended by Ctrl-C", err=True)
+        sys.exit(_ENDED)
 
 
 def _end_at_ctrl_c(program: str) -> None:

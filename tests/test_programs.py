@@ -1,4 +1,5 @@
-"""Ctrl-C in the first moments of each program, pressed for real while a module is imported; and SIGTERM in the code of a library."""
+"""Ctrl-C in the first moments of each program, pressed for real while a module is imported; SIGTERM in the code of a library; what is typed
+that cannot be read."""
 
 import os
 import signal
@@ -48,6 +49,27 @@ def test_ctrl_c_as_a_program_begins_ends_it_with_a_line(program: str, tmp_path: 
     ended = pressed("click", program, "--help", folder=tmp_path)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"manta-{program}: ended by Ctrl-C\n")
     assert pressed("click", program, "--help", folder=tmp_path, is_ignored=True).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("peer", "join", "--wrong"), "manta-peer: No such option '--wrong'"),
+        (("peer", "join", "--size"), "manta-peer: Option '--size' requires an argument (manta-peer"),
+        (("aggregator", "wrong"), "manta-aggregator: No such command 'wrong'"),
+        (("swarm", "up", "--rounds", "abc"), "manta-swarm: Invalid value for '--rounds'"),
+        (("search", "export"), "manta-search: Missing option '--snapshot' (manta-search export --help says what there is)"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_line(typed: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    ended = pressed("no_such_module", *typed, folder=tmp_path)
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (2, "", 1)
+    assert ended.stderr.startswith(said)
+
+
+def test_a_program_alone_shows_its_help(tmp_path: Path) -> None:
+    ended = pressed("no_such_module", "search", folder=tmp_path)
+    assert (ended.returncode, "Usage: manta-search" in ended.stdout + ended.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
