@@ -59,7 +59,8 @@ def _run(program: str, main: "click.Command", **options: Any) -> None:
 
     no_words: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())  # a group alone: shows its help; newer click's
     try:
-        sys.exit(main(prog_name=program, standalone_mode=False, **options))
+        ended = main(prog_name=program, standalone_mode=False, **options)
+        sys.exit(ended if isinstance(ended, int) else 0)  # a code where a command, or --help, ended by one
     except click.UsageError as error:
         if isinstance(error, no_words):
             error.show()
@@ -71,6 +72,9 @@ def _run(program: str, main: "click.Command", **options: Any) -> None:
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
+    except BrokenPipeError:  # who read is gone, as of ``| head``: what is left unsaid must not be tried again as the program ends
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except click.Abort:
         click.echo(f"{program}: ended by Ctrl-C", err=True)
         sys.exit(_ENDED)
