@@ -1,7 +1,8 @@
 """The run file's [monitor]."""
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from aggregator.settings.base import Section
 from protocol.errors import UserError
 
 DEFAULT_ADDRESS = "127.0.0.1:8787"
@@ -19,10 +20,8 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class MonitorSection(BaseModel):
+class MonitorSection(Section):
     """[monitor] (not part of the manifest: may change at any start)"""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     address: str = Field(
         default=DEFAULT_ADDRESS, description="where its web page is, HOST:PORT; on loopback only this computer sees it; empty: none"

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from aggregator.monitor.settings import MonitorSection
+from aggregator.settings.base import Section
 from aggregator.settings.limits import LimitsSection
 from aggregator.settings.lines import line_of
 from aggregator.settings.sections import (
@@ -27,7 +28,6 @@ from aggregator.settings.sections import (
     RewardsSection,
     RoundSection,
     RunSection,
-    Section,
     TrustSection,
 )
 from automl.data.dataset import CLASSIFICATION, Dataset

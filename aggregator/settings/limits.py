@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from aggregator.settings.sections import Section
+from aggregator.settings.base import Section
 from protocol.closing import Closing
 from protocol.manifest import Manifest
 from swarm.rates import CALLS_OF_ADDRESS, CALLS_OF_KEY, CallLimits

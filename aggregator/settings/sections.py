@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
+from aggregator.settings.base import Section
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
 from protocol.admission import AdmissionRule, Inviter
@@ -29,12 +30,6 @@ def _check_names(names: Sequence[str], printed_by: str = "manta-peer identity") 
             key_named(name)
         except SignatureError as error:
             raise ValueError(f"{name[:80]!r} is no peer's id ({error}); {printed_by} prints it") from error
-
-
-class Section(BaseModel):
-    """A part of the run file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class RunSection(Section):

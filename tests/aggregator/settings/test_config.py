@@ -216,6 +216,25 @@ def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str,
     assert f"{section}.{key}: " in refusal(tmp_path, f"[{section}]\n{key} = {value}\n")
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("run", "rounds", "true"),
+        ("run", "seed", "false"),
+        ("admission", "inviters", f'[["{peer_name(OPERATOR.public_key)}", true]]'),
+        ("round", "first_open_s", "true"),
+        ("recipe", "augmentation", "[true, 0]"),
+        ("follower", "audit_share", "true"),
+        ("limits", "address_percent", "true"),
+        ("monitor", "streams", "true"),
+        ("monitor", "evaluate_share", "false"),
+    ],
+)
+def test_true_is_no_number(tmp_path: Path, section: str, key: str, value: str) -> None:
+    told = refusal(tmp_path, f"[{section}]\n{key} = {value}\n")
+    assert f"run.toml, line 2: {section}.{key}: true and false are no numbers: give a number" in told
+
+
 @pytest.mark.parametrize("text", ["[run", "run = [", "[run]\nrounds = 5\nrounds = 6", "\x00"])
 def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
     assert "cannot read" in refusal(tmp_path, text)
