@@ -256,6 +256,7 @@ class RunConfig(Section):
         Raises:
             ValueError: values that do not go together.
         """
+        first_open_ms, min_open_ms, max_open_ms = self.round.open_ms()
         return Exchange(
             codec=self.exchange.codec,
             residual_percent=self.exchange.residual_percent,
@@ -265,9 +266,9 @@ class RunConfig(Section):
             max_claim_samples=self.round.max_claim_samples,
             weight_cap=self.round.weight_cap,
             first_floor=self.exchange.first_floor,
-            first_open_ms=round(1000 * self.round.first_open_s),
-            min_open_ms=round(1000 * self.round.min_open_s),
-            max_open_ms=round(1000 * self.round.max_open_s),
+            first_open_ms=first_open_ms,
+            min_open_ms=min_open_ms,
+            max_open_ms=max_open_ms,
         )
 
     def optimizer_settings(self) -> Optimizer:

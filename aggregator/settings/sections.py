@@ -9,11 +9,11 @@ from pydantic import Field, field_validator
 from aggregator.settings.base import Section
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
-from protocol.admission import AdmissionRule, Inviter
+from protocol.admission import LIST, AdmissionRule, Inviter
 from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_AUDITORS, MAX_PROVEN, OPEN, Trust
 from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
-from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_ROWS, MIN_FLOOR, codec_named
+from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.fields import MAX_ROUND, check_name
 from protocol.manifest import MAX_OPERATORS, MAX_SERVING_PERCENT
 from protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
@@ -88,6 +88,13 @@ class AdmissionSection(Section):
         Raises:
             ValueError: values that do not go together.
         """
+        if self.how == LIST and not self.peers:
+            raise ValueError(
+                '[admission]: how = "list" lets in the peers that are listed, and peers is empty: '
+                'name some, as manta-peer identity prints them, or write how = "open"'
+            )
+        if self.peers and self.how != LIST:
+            raise ValueError(f'[admission]: peers is of how = "list", and how is "{self.how}": write "list", or leave peers empty')
         inviters = sorted((Inviter(key_named(name), keys) for name, keys in self.inviters), key=lambda one: one.key)
         return AdmissionRule(self.how, tuple(sorted(map(key_named, self.peers))), tuple(inviters))
 
@@ -144,6 +151,23 @@ class RoundSection(Section):
     first_open_s: float = Field(default=60, gt=0, description="how long the first round is open for contributions")
     min_open_s: float = Field(default=2, gt=0, description="the least that a round is open")
     max_open_s: float = Field(default=600, gt=0, description="the most")
+
+    def open_ms(self) -> tuple[int, int, int]:
+        """Return how long the first round is open, the least and the most.
+
+        Raises:
+            ValueError: values that do not go together.
+        """
+        first, least, most = (
+            round(min(1000 * seconds, MAX_OPEN_MS + 1)) for seconds in (self.first_open_s, self.min_open_s, self.max_open_s)
+        )
+        if not 1 <= least <= first <= most <= MAX_OPEN_MS:
+            raise ValueError(
+                f"[round]: first_open_s is {self.first_open_s:g}, min_open_s {self.min_open_s:g} and max_open_s {self.max_open_s:g}: "
+                "first_open_s has to be between the two others, min_open_s at least 0.001, a millisecond, and max_open_s at most "
+                f"{MAX_OPEN_MS // 1000}, a day"
+            )
+        return first, least, most
 
 
 class ExchangeSection(Section):
