@@ -90,15 +90,15 @@ def start(
         config = load_run_file(run_file)
         data_root = data_root or config.data_root
         door = door_of(gateway, gateway_cert, gateway_key)
-        address = "" if no_monitor else config.monitor.address if monitor is None else monitor  # of its page
-        check_start(config, directory, listen, data_root, door, address, initial_peers)
+        page = "" if no_monitor else monitor
+        check_start(config, directory, listen, data_root, door, page, initial_peers)
         with ending_at_ctrl_c():
             import torch
 
             from aggregator.operator import Operator
 
         async def serve() -> None:
-            operator = Operator(config, directory, say, "" if no_monitor else monitor)
+            operator = Operator(config, directory, say, page)
             await operator.run(
                 listen,
                 data_root,

@@ -26,10 +26,10 @@ def check_start(
     listen: str | None,
     data_root: Path | None,
     gateway: Door | None,
-    monitor: str,
+    monitor: str | None,
     initial_peers: Sequence[str] = (),
 ) -> None:
-    """Refuse what no aggregator can be started with; ``monitor`` is where its page is to be, empty: nowhere.
+    """Refuse what no aggregator can be started with; ``monitor`` is where its page is to be, empty: nowhere; None: as the run file says.
 
     Raises:
         UserError: so it is; the message says what to do.
@@ -44,7 +44,7 @@ def check_start(
         config.check_gateway()
         check_gateway_key(config.admission, directory)
         gateway.listen()[0].close()
-    check_address(monitor)
+    check_address(monitor, config.monitor)
     check_directory(directory)
     check_operators(config, directory, initial_peers)
     if (directory / "lock").exists():

@@ -105,6 +105,7 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float) -> None:
         if not math.isfinite(samples_per_s):
             raise UserError(f"--samples-per-s takes a number, not {samples_per_s}")
         config = load_run_file(run_file)
+        config.check()
         for url in config.operators.etcd:
             check_endpoint(url)
         with ending_at_ctrl_c():

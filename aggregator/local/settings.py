@@ -6,6 +6,7 @@ from pathlib import Path
 
 from aggregator.local.report import Limits
 from aggregator.monitor.door import check_address
+from aggregator.monitor.settings import MonitorSection
 from aggregator.settings.config import RunConfig
 from automl.data.names import BUNDLED, check_name
 from automl.spaces.space import fitted_name, space_named
@@ -113,7 +114,7 @@ def _of_monitor(wishes: Wishes) -> tuple[str, ...]:
     if wishes.no_monitor and wishes.monitor is not None:
         raise UserError("--monitor and --no-monitor do not go together")
     if wishes.monitor is not None:
-        check_address(wishes.monitor)
+        check_address(wishes.monitor, MonitorSection())
         return ("--monitor", wishes.monitor)
     return ("--no-monitor",) if wishes.no_monitor else ()
 

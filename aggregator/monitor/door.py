@@ -42,27 +42,30 @@ def open_door(asked: str | None, settings: MonitorSection) -> MonitorDoor | None
     address = settings.address if asked is None else asked
     if not address:
         return None
-    host, port = address_of(address)
+    try:
+        host, port = address_of(address)
+    except ValueError as error:
+        raise UserError(f"--monitor {error}") from error  # that of the run file was checked when it was read
     try:
         return MonitorDoor(_listen(host, port), host)
     except OSError as error:
         if asked is None and address == DEFAULT_ADDRESS:
             return MonitorDoor(_listen(host, 0), host)
         reason = error.strerror if isinstance(error, socket.gaierror) or not error.errno else os.strerror(error.errno)
-        raise _refused(address, reason or "it cannot be looked up") from error
+        raise _refused(asked, address, reason or "it cannot be looked up") from error
     except ValueError as error:  # an empty label, one of more than 63 bytes, a byte of no letter
-        raise _refused(address, f"{host!a} is no name of a computer") from error
+        raise _refused(asked, address, f"{host!a} is no name of a computer") from error
 
 
-def check_address(address: str) -> None:
-    """Refuse an address at which the monitor could not be; nothing stays open.
+def check_address(asked: str | None, settings: MonitorSection) -> None:
+    """Refuse an address at which the monitor could not be; nothing stays open. The arguments are those of ``open_door``.
 
     Raises:
         UserError: as ``open_door``.
     """
-    if address == DEFAULT_ADDRESS:  # which may give way
+    if (settings.address if asked is None else asked) == DEFAULT_ADDRESS:  # which may give way
         return
-    door = open_door(address, MonitorSection())
+    door = open_door(asked, settings)
     if door is not None:
         door.socket.close()
 
@@ -77,6 +80,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server(found, family=family, backlog=_BACKLOG)
 
 
-def _refused(address: str, reason: str) -> UserError:
+def _refused(asked: str | None, address: str, reason: str) -> UserError:
     shown = address if address.isprintable() else ascii(address)
-    return UserError(f"cannot listen on {shown} ({reason}): give another --monitor HOST:PORT, or --no-monitor")
+    where = ", which is [monitor] address in the run file: write another there, or" if asked is None else ":"
+    return UserError(f"cannot listen on {shown} ({reason}){where} give another --monitor HOST:PORT, or --no-monitor")

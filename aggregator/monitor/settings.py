@@ -1,9 +1,8 @@
 """The run file's [monitor]."""
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from aggregator.settings.base import Section
-from protocol.errors import UserError
 
 DEFAULT_ADDRESS = "127.0.0.1:8787"
 
@@ -12,11 +11,11 @@ def address_of(text: str) -> tuple[str, int]:
     """Return host and port of ``HOST:PORT``.
 
     Raises:
-        UserError: it is no such address.
+        ValueError: it is no such address.
     """
     host, colon, port = text.rpartition(":")
     if not (colon and host and "/" not in host and port.isascii() and port.isdecimal() and len(port) <= 5 and int(port) < 2**16):
-        raise UserError(f"--monitor {text}: give HOST:PORT to listen on, as {DEFAULT_ADDRESS}; port 0 is a free one")
+        raise ValueError(f"{text!a} is no address: give HOST:PORT to listen on, as {DEFAULT_ADDRESS}; port 0 is a free one")
     return host.strip("[]"), int(port)
 
 
@@ -36,3 +35,10 @@ class MonitorSection(Section):
     evaluate_share: float = Field(
         default=0.05, ge=0, le=1, description="of one core's time, to evaluate a few subnets while the run goes on; 0: none"
     )
+
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, address: str) -> str:
+        if address:
+            address_of(address)
+        return address

@@ -50,13 +50,14 @@ def test_no_address_is_no_monitor() -> None:
 def test_an_address_that_was_given_and_is_taken_is_said_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        for asked, settings in ((address, USUAL), (None, MonitorSection(address=address))):
-            with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\): give another --monitor HOST:PORT, or"):
-                open_door(asked, settings)
-        with pytest.raises(UserError, match="cannot listen"):
-            check_address(address)
-    check_address(address)
-    check_address("")
+        of_file = MonitorSection(address=address)
+        for asked, settings, where in ((address, USUAL, ":"), (None, of_file, r", which is \[monitor\] address in the run file: .*, or")):
+            for look in (open_door, check_address):
+                with pytest.raises(UserError, match=rf"cannot listen on {address} \(Address .*in use\){where} give another --monitor HOST"):
+                    look(asked, settings)
+    check_address(address, USUAL)
+    check_address(None, of_file)
+    check_address("", USUAL)
 
 
 def test_the_usual_address_gives_way_to_a_free_port() -> None:
@@ -66,7 +67,8 @@ def test_the_usual_address_gives_way_to_a_free_port() -> None:
         assert second.is_loopback
     with pytest.raises(UserError), opened(DEFAULT_ADDRESS), opened(DEFAULT_ADDRESS):
         pass
-    check_address(DEFAULT_ADDRESS)
+    check_address(DEFAULT_ADDRESS, USUAL)
+    check_address(None, USUAL)
 
 
 @pytest.mark.parametrize("address", ["nonsense", "127.0.0.1", "1.2.3.4.5:80", "no.such.host.invalid:80", "127.0.0.1:99999"])

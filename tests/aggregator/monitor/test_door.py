@@ -15,7 +15,7 @@ from protocol.errors import UserError
 )
 def test_a_host_where_nobody_can_listen_is_refused_in_one_line(host: str) -> None:
     with pytest.raises(UserError) as refused:
-        check_address(f"{host}:80")
+        check_address(f"{host}:80", MonitorSection())
     told = str(refused.value)
     assert told.startswith("cannot listen on ")
     assert told.endswith("): give another --monitor HOST:PORT, or --no-monitor")

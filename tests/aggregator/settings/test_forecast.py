@@ -1,5 +1,6 @@
 """What a run file means: figures that follow from it, and advice where a swarm does not fit."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -123,10 +124,26 @@ def test_a_mistake_is_shown_by_its_line(tmp_path: Path, before: str, after: str,
         load_run_file(tmp_path / "run.toml")
 
 
-def test_what_does_not_go_together_is_refused_by_check_too(tmp_path: Path) -> None:
-    (tmp_path / "run.toml").write_text('[data]\nsupernet = "stereo-tiny"\n')
-    result = typed("check", tmp_path / "run.toml")
-    assert (result.exit_code, "is for stereo" in result.output) == (2, True), result.output
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('[data]\nsupernet = "stereo-tiny"\n', "is for stereo"),
+        ("[data]\nshare_shards = true\n", "[data]: share_shards = true is for a data set in shards"),
+        ('[monitor]\naddress = "foo"\n', "run.toml, line 2: monitor.address: 'foo' is no address: give HOST:PORT to listen on"),
+    ],
+)
+def test_what_start_refuses_is_refused_by_check_too(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "run.toml").write_text(text)
+    for command in (("check", tmp_path / "run.toml"), ("start", tmp_path / "run.toml", "--dir", tmp_path / "run")):
+        result = typed(*command)
+        assert (result.exit_code, words in result.output) == (2, True), result.output
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_says_nothing_of_the_monitors_port_which_a_running_aggregator_has(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "run.toml").write_text(f'[monitor]\naddress = "127.0.0.1:{taken.getsockname()[1]}"\n')
+        assert typed("check", tmp_path / "run.toml").exit_code == 0
 
 
 def test_check_says_what_is_for_serving_bytes_and_the_manifest_has_it(tmp_path: Path) -> None:
