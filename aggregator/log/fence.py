@@ -54,8 +54,12 @@ class Fence:
         place = self._directory / PLACE
         try:
             known = json.loads(place.read_text())["inode"]
-        except (OSError, ValueError, KeyError, TypeError):
+        except FileNotFoundError:
             return ""  # made before there were such files
+        except (OSError, ValueError, KeyError, TypeError):
+            known = None
+        if not isinstance(known, int):
+            return f"may be a copy, for its {PLACE} is damaged or cannot be read"
         return "" if known == self._inode() else "is a copy"
 
     def _inode(self) -> int:

@@ -116,8 +116,31 @@ def test_the_operators_word_is_one_too_but_peers_are_heard_first(directory: Path
 def test_a_folder_of_before_there_were_marks_is_taken_as_it_is(directory: Path) -> None:
     (directory / PLACE).unlink()
     assert lifted_at(directory) == waits.HEARD_S
-    (directory / PLACE).write_text("[]")
-    assert lifted_at(directory) == waits.HEARD_S
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", '{"inode": null}', "\x00" * 20])
+def test_a_folder_whose_mark_is_damaged_may_be_a_copy_and_waits_for_a_word(directory: Path, damaged: str) -> None:
+    (directory / PLACE).write_text(damaged)
+    assert lifted_at(directory) is None
+    assert lifted_at(directory, (20, KEYS[1], 3)) == 20
+    assert lifted_at(directory) == waits.HEARD_S  # the mark is written anew
+    (directory / PLACE).write_text(damaged)
+    assert lifted_at(directory, is_newest=True) == waits.HEARD_S
+
+
+def test_a_folder_whose_mark_is_damaged_is_refused_among_several_operators(directory: Path) -> None:
+    (directory / PLACE).write_text("")
+    with reopen(directory) as log:
+        with pytest.raises(UserError, match=r"may be a copy, for its place\.json is damaged or cannot be read: .* start with --newest"):
+            Fence(directory, log, print).check_newest()
+        Fence(directory, log, print, is_newest=True).check_newest()
+        Fence(directory, log, print).check_newest()  # it was noted
+
+
+def test_a_mark_that_cannot_be_read_is_not_taken_for_one_that_is_not_there(directory: Path) -> None:
+    (directory / PLACE).unlink()
+    (directory / PLACE).mkdir()
+    assert lifted_at(directory) is None
 
 
 def test_a_folder_whose_run_was_handed_over_is_refused(directory: Path) -> None:
