@@ -224,6 +224,8 @@ MISTAKES = [
     (("aggregator.cli", "backup", "to", "--dir", "kept", "--with-key"), "there is no key to put into the backup"),
     (("aggregator.cli", "hand-over", "to", "--dir", "kept"), "there is no key to put into the backup"),
     (("aggregator.cli", "recover", "missing", "--dir", "kept"), "missing is no folder, and no address"),
+    (("aggregator.cli", "recover", "settings", "--dir", "kept"), "settings is no exported log: check the path"),
+    (("aggregator.cli", "recover", "kept", "--dir", "kept"), "kept is no exported log: check the path"),
     (("aggregator.cli", "recover", "kept", "--dir", "kept", "--initial-peers", "nowhere"), "is no peer address"),
     (("aggregator.cli", "init", "new.toml", "--task", "stereo", "--dataset", "digits"), "is for stereo, dataset digits for classification"),
     (("aggregator.cli", "init", "new.toml", "--name", "two\nlines"), "name"),
