@@ -215,5 +215,7 @@ def _connect(path: Path, parameters: str) -> sqlite3.Connection:
 
 def _check_format(connection: sqlite3.Connection, path: Path) -> None:
     (found,) = connection.execute("PRAGMA user_version").fetchone()
+    if found == 0:  # of a file that this program never wrote, or that was emptied
+        raise StorageError(f"{path} is empty or no log: something else changed it; restore it from a backup")
     if found != FORMAT:
         raise StorageError(f"{path} has format {found}, this program knows {FORMAT}: use the version of the program that made it")
