@@ -397,7 +397,8 @@ class Operator:
                 task.result()
         if farewell is not None:
             count = await say_farewell(node, farewell)
-            self._say(f"{count} nodes were told that the log {'ends' if farewell.is_over else 'stops'}: {farewell.reason or 'no reason'}")
+            nodes = "1 node was" if count == 1 else f"{count} nodes were"
+            self._say(f"{nodes} told that the log {'ends' if farewell.is_over else 'stops'}: {farewell.reason or 'no reason'}")
         if self.status.own_quality is not None:
             self._say(own_quality_in_words(self.status.own_quality))
 

@@ -282,7 +282,7 @@ def test_a_run_that_is_ended_for_good_keeps_its_promises_first_and_tells_its_pee
         await program.running
         assert program.operator._log.ledger.round == 1  # what had a ticket is in
         assert [(one.is_over, one.reason) for one in heard] == [(1, reason)]
-        assert f"1 nodes were told that the log ends: {reason}" in program.lines
+        assert f"1 node was told that the log ends: {reason}" in program.lines
 
     run(directory, monkeypatch, story)
 
