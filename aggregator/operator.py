@@ -188,7 +188,7 @@ class Operator:
             self.status.monitor = look.door.url
         self._write_status()
         look.join = join_lines(self._log.ledger, addresses)
-        for line in introduction(self.status, self._log.ledger, self._follower.num_weights, self._config.follower.keep_bodies, look.join):
+        for line in introduction(self.status, self._log.ledger, self._follower.num_weights, self._config.bodies, look.join):
             self._say(line)
         with listed(LocalRun(self.status.run, self.status.name, addresses)):
             leasing = asyncio.create_task(self._lease(addresses))

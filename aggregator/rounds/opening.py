@@ -55,7 +55,7 @@ def open_run(config: RunConfig, directory: Path, identity: Identity, dataset: Da
     signed = read_manifest(directory)
     manifest = signed.open()
     with contextlib.ExitStack() as undo:
-        tables, keep = Tables(), config.follower.keep_bodies
+        tables, keep = Tables(), config.bodies
 
         def on_round(ledger: Ledger) -> None:
             tables.take(ledger)
@@ -134,13 +134,13 @@ def _catch_up(opened: OpenRun, tables: Tables) -> None:
 
 
 def _follower(config: RunConfig, directory: Path, signed: SignedManifest, dataset: Dataset) -> Follower:
-    keep_rounds = config.follower.keep_bodies
+    keep_rounds = config.bodies
     return Follower(directory / SNAPSHOTS, signed.open(), signed.run, dataset, keep_snapshots=config.snapshots, keep_rounds=keep_rounds)
 
 
 def _bodies(config: RunConfig, directory: Path, signed: SignedManifest, state: State) -> Bodies:
     size = body_num_bytes(signed.open().exchange.codec, state.parameters.numel())
-    return Bodies(directory / BODIES, body_bytes=size, keep=config.follower.keep_bodies)
+    return Bodies(directory / BODIES, body_bytes=size, keep=config.bodies)
 
 
 def filled_shelf(log: Log, follower: Follower) -> Shelf:

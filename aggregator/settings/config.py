@@ -38,7 +38,7 @@ from automl.training.schedule import Plan
 from automl.training.settings import Settings, first_floor, thin, usual
 from protocol.audits import OPEN
 from protocol.errors import UserError
-from protocol.exchange import Exchange
+from protocol.exchange import MAX_AGE, Exchange
 from protocol.light import NO_AUDITED_STEPS
 from protocol.manifest import Manifest, Optimizer
 from protocol.private import NO_LEASES, PRIVATE, PrivateData
@@ -47,7 +47,7 @@ from protocol.shards import TravellingShards
 from protocol.signing import Identity, sha256
 from swarm.disk import settings_text
 
-_AUDITED_SNAPSHOTS = 16
+_IN_WORK = 2  # rounds that may be over while an answer to the oldest question is computed
 
 
 class RunConfig(Section):
@@ -247,8 +247,18 @@ class RunConfig(Section):
 
     @property
     def snapshots(self) -> int:
-        """How many of the newest states are kept: lots are computed again on bases that are some commits older than their table."""
-        return self.follower.keep_snapshots if self.trust.mode == OPEN else max(self.follower.keep_snapshots, _AUDITED_SNAPSHOTS)
+        """How many of the newest states are kept: where lots are computed again, the bases of all claims that may still be asked about."""
+        asked = 0 if self.trust.mode == OPEN else self._rounds_asked + MAX_AGE + 1
+        return max(self.follower.keep_snapshots, asked)
+
+    @property
+    def bodies(self) -> int:
+        """Of how many of the newest rounds the contributions are kept: where bodies are looked at, of all that may still be asked about."""
+        return max(self.follower.keep_bodies, 0 if self.trust.mode == OPEN else self._rounds_asked)
+
+    @property
+    def _rounds_asked(self) -> int:
+        return self.trust.trust().shown_rounds + _IN_WORK
 
     def _exchange(self) -> Exchange:
         """Return the exchange's part of the manifest.

@@ -108,7 +108,7 @@ def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) 
         peer_out=sizes.body + sizes.claim + others,
         peer_in=others,
         entries_a_day=round(entries * 86_400 / open_s),
-        bodies_disk=config.follower.keep_bodies * rows * (sizes.body + sizes.claim + sizes.contribution),
+        bodies_disk=config.bodies * rows * (sizes.body + sizes.claim + sizes.contribution),
         run_s=config.run.rounds * open_s,
     )
 
