@@ -153,9 +153,10 @@ class Audits:
                     if self._told is not None:
                         await self._told.tell(self._log.ledger, self._volunteers.due(), asdict(self.totals))
                     await asyncio.to_thread(self._shown.prune, self._looked_at)
-                if self._got_in < self._looked_at and (getting is None or getting.done()):
-                    if getting is not None:
-                        getting.result()
+                if getting is not None and getting.done():
+                    getting.result()
+                    getting = None
+                if self._got_in < self._looked_at and getting is None:
                     self._got_in = self._looked_at
                     getting = asyncio.create_task(self._get_shown())
                 # The threads have lists of their own: what is open changes meanwhile, as records are got.
@@ -233,7 +234,7 @@ class Audits:
             opened = self._log.ledger.verified.claim(signed)
             self._open[signed.digest] = OpenClaim(signed, opened, header, every, round_, row, beacon)
             self.totals.claims += 1
-        self._open[signed.digest].questions.add(question)
+        self._open[signed.digest].questions |= {question}
 
     def _note_again(self, doubt: Doubt) -> None:
         one = doubt.one
@@ -241,7 +242,7 @@ class Audits:
 
     def _forget(self, digest: bytes) -> None:
         one = self._open.pop(digest, None)  # another task may have given it up meanwhile
-        for name in () if one is None else one.jobs:
+        for name in () if one is None else list(one.jobs):  # a thread may ask more
             self._jobs.forget(name)
 
     # What is shown.
@@ -313,7 +314,7 @@ class Audits:
             return
         question = one.jobs.pop(name)
         self._jobs.forget(name)
-        one.questions.discard(question)
+        one.questions -= {question}
         self.totals.lots += found.lots
         self.totals.cpu_ms += found.cpu_ms
         if found.outcome == MISSED:

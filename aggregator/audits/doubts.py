@@ -25,7 +25,7 @@ class OpenClaim:
     round: int  # whose table has it
     row: int
     beacon: bytes  # of that table
-    questions: set[Question] = field(default_factory=set)
+    questions: frozenset[Question] = frozenset()  # replaced, never changed: threads go through them meanwhile
     refusals: int = 0
     has_no_room: bool = False  # here, for what its key has to show
     is_deep: bool = False  # the projections in its contribution do not fit: vectors say whose fault that is
