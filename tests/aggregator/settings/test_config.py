@@ -16,7 +16,7 @@ from automl.spaces.space import TINY, space_named
 from automl.training.settings import thin, usual
 from protocol.audits import ALL_ALIKE, AUDITED, Trust
 from protocol.errors import UserError
-from protocol.exchange import Exchange, codec_named
+from protocol.exchange import MAX_AGE, Exchange, codec_named
 from protocol.manifest import TASKS, SignedManifest
 from protocol.private import PrivateData
 from protocol.rewards import architecture_cost
@@ -448,6 +448,18 @@ def test_values_that_make_no_manifest_are_a_users_mistake(section: str, key: str
     with pytest.raises(UserError, match=words) as caught:
         config.manifest(OPERATOR, STATE, digits())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept_rounds", [8, 20, 100])
+def test_states_and_contributions_stay_for_as_long_as_claims_may_be_asked_about(kept_rounds: int) -> None:
+    few = {"keep_snapshots": 3, "keep_bodies": 4}
+    trust = {"mode": "audited", "kept_rounds": kept_rounds, "pending_rounds": kept_rounds + 5}
+    config = RunConfig.model_validate({"follower": few, "trust": trust})
+    shown = config.trust.trust().shown_rounds
+    assert config.bodies > shown  # the newest table that is asked about, and all up to the oldest
+    assert config.snapshots > shown + 1 + MAX_AGE  # and the bases of their oldest claims
+    friends = RunConfig.model_validate({"follower": few})
+    assert (friends.bodies, friends.snapshots) == (4, 3)
 
 
 def test_a_taught_run_is_one_of_the_sandwich_and_says_so_in_its_manifest() -> None:
