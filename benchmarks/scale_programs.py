@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +34,7 @@ from swarm.rpc import Handler
 from swarm.tether import end_with_parent
 
 LISTEN = "/ip4/127.0.0.1/tcp/0"
+LOOP_STEP_S, LOOP_STALL_S = 0.02, 0.05  # how often an event loop is looked at, and from when on it counts as standing still
 GATE_POLL_S = 0.5  # not to be seen in what it costs to be there
 METHODS = ("header", "body", "commit-after", "commit", "blob", "row", "table", "manifest", "latency", "others")
 SENT, RECEIVED = 0, 1
@@ -71,6 +72,26 @@ def count_traffic(path: Path) -> None:
 def traffic(path: Path) -> Any:
     """Return a copy of what ``count_traffic`` has counted so far: (methods, sent and received)."""
     return np.array(np.memmap(path, np.int64, "r", shape=(len(METHODS), 2)))
+
+
+async def watch_loop(path: Path) -> NoReturn:
+    """Write a line to ``path`` whenever this event loop stood still: the monotonic clock, and for how long, in seconds."""
+    with path.open("a", buffering=1) as file:
+        while True:
+            slept_s = time.monotonic()
+            await asyncio.sleep(LOOP_STEP_S)
+            stood_still_s = time.monotonic() - slept_s - LOOP_STEP_S
+            if stood_still_s > LOOP_STALL_S:
+                file.write(f"{slept_s:.3f} {stood_still_s:.3f}\n")
+
+
+async def watched(work: Coroutine[Any, Any, None], path: Path) -> None:
+    """Do ``work`` in an event loop whose stalls are written to ``path``."""
+    watching = asyncio.create_task(watch_loop(path))
+    try:
+        await work
+    finally:
+        watching.cancel()
 
 
 class TimedWorker(Worker):
@@ -129,6 +150,7 @@ class Place:
     finds_mates: bool = False  # without a cohort's name it is not alone, but in the cohort that the run's manifest leads it to
     machine: str | None = None  # the id of the computer that it is on; None: this one's
     token: str | None = None  # what the members of the cohort share, 64 hex digits
+    gateway: tuple[str, ...] = ()  # where a peer gives light contributors work, HOST:PORT
 
     def enter(self) -> None:
         """Be there from now on."""
@@ -171,8 +193,9 @@ def run_peer(place: Place, address: str, run: str, lot_s: float, gate: Path) -> 
         listen=(place.listen,),
         gpus="none",
         cpu_threads=1,
+        gateway=place.gateway,
     )
-    asyncio.run(join(config, make_worker))
+    asyncio.run(watched(join(config, make_worker), place.directory / "stalls"))
 
 
 def run_aggregator(place: Place, run_file: Path) -> None:
@@ -184,7 +207,7 @@ def run_aggregator(place: Place, run_file: Path) -> None:
     async def serve() -> None:
         await Operator(load_run_file(run_file), place.directory, lambda line: print(line, flush=True), monitor="").run(place.listen)
 
-    asyncio.run(serve())
+    asyncio.run(watched(serve(), place.directory / "stalls"))
 
 
 class Forked:

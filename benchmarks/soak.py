@@ -72,15 +72,20 @@ class Lateness:
         return 100 * self.on_time / max(1, self.rounds)
 
 
-def lateness(seen: Seen, opens_ms: Mapping[int, int]) -> Lateness:
-    """Return how many rounds were on time. A commit that was not seen before the next one is counted with that one."""
+def lateness(commits_s: Mapping[int, float], opens_ms: Mapping[int, int]) -> Lateness:
+    """Return how many rounds were on time. A commit that was not seen before the next one is counted with that one.
+
+    Args:
+        commits_s: by round, when it was seen to be committed.
+        opens_ms: by round, how long it was open.
+    """
     late_s, waiting, allowed_s, before_s = [], 0, 0.0, None
-    for round_ in range(min(seen.commits_s), max(seen.commits_s) + 1):
+    for round_ in range(min(commits_s), max(commits_s) + 1):
         open_ms = opens_ms.get(round_)
         if before_s is not None and open_ms is not None:
             allowed_s += (open_ms + grace_ms(open_ms)) / 1000
             waiting += 1
-        if (seen_s := seen.commits_s.get(round_)) is None:
+        if (seen_s := commits_s.get(round_)) is None:
             continue
         if waiting and before_s is not None:
             late_s += [seen_s - before_s - allowed_s] * waiting
@@ -122,7 +127,7 @@ def soak(arguments: argparse.Namespace, directory: Path, say: Callable[[str], No
         promises = {name: status.promises_broken for name, status in struck.statuses().items() if status.promises_broken}
     logged, more = checked(swarm, struck.seen)
     broken += [*more, *struck.seen.failures, *(f"{name}: {count} tickets not kept" for name, count in promises.items())]
-    late = lateness(struck.seen, logged.opens_ms)
+    late = lateness(struck.seen.commits_s, logged.opens_ms)
     if late.percent < arguments.on_time:
         broken.append(f"{late.percent:.1f} % of the rounds are on time")
     uses, leaks = grown(struck.seen.samples)

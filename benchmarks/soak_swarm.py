@@ -130,7 +130,7 @@ class StruckSwarm:
 
     def sample(self) -> Sample:
         """Take note of what the aggregator and those who are spared use."""
-        uses = {name: _use(self._swarm.process(name)) for name in ("aggregator", *self.spared)}
+        uses = {name: use_of(self._swarm.process(name)) for name in ("aggregator", *self.spared)}
         sample = Sample(time.monotonic(), self._swarm.round, self.alive, uses)
         self.seen.samples.append(sample)
         return sample
@@ -195,7 +195,8 @@ class StruckSwarm:
         self._gone.append(name)
 
 
-def _use(process: psutil.Process) -> Use:
+def use_of(process: psutil.Process) -> Use:
+    """Return what a program and all processes that it started use now."""
     family = [process, *process.children(recursive=True)]
     files = [file for each in family for file in _files(each.pid)]
     return Use(
