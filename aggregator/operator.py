@@ -55,6 +55,7 @@ from aggregator.rounds.intake import Store
 from aggregator.rounds.measures import Measures, own_quality_in_words
 from aggregator.rounds.news import NewsDesk
 from aggregator.rounds.opening import OpenRun, filled_shelf, open_run
+from aggregator.rounds.refusals import refused_of
 from aggregator.rounds.shards import lend_shards
 from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
@@ -445,7 +446,7 @@ class Operator:
         if self._writing is not None:
             status.audits = self._writing.audited()
             status.refused = dict(self._writing.intake.faults.by_reason)
-            status.refused_of = {peer_name(key): reasons for key, reasons in self._writing.intake.faults.by_key().items()}
+            status.refused_of = {peer_name(key): reasons for key, reasons in refused_of(self._writing.intake.faults).items()}
         try:
             replace_file(self._directory / "status.json", json.dumps(asdict(status), indent=1).encode())
         except StorageError as error:  # where it matters the disk's failure stops the program

@@ -15,6 +15,7 @@ from aggregator.attendants.watched import Tally
 from aggregator.monitor.door import MonitorDoor
 from aggregator.monitor.settings import MonitorSection
 from aggregator.rounds.intake import now_ms
+from aggregator.rounds.refusals import refused_of
 from aggregator.rounds.timeline import Timeline, Times
 from protocol.closing import Closing, Stage
 from swarm.budget import Faults
@@ -96,7 +97,7 @@ class Onlookers:
             },
             heard={key.hex(): at for key, at in self.tally.heard().items()},
             refused=dict(faults.by_reason),
-            refused_of={key.hex(): reasons for key, reasons in faults.by_key().items()},
+            refused_of={key.hex(): reasons for key, reasons in refused_of(faults).items()},
             final=self.final,
         )
 

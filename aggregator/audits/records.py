@@ -6,7 +6,7 @@ Whoever gave its records here may leave: an audit then needs nothing of it any m
 import asyncio
 from collections.abc import Callable
 
-from aggregator.rounds.refusals import NotTheirs, noted
+from aggregator.rounds.refusals import NotTheirs, is_too_much, noted
 from protocol.closing import Closing, NotTaken
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, LedgerError
@@ -47,7 +47,7 @@ class RecordsDesk:
         await serve_records(self._endpoint, self._folder)
 
     async def _on_give(self, caller: PublicKey, request: bytes) -> bytes:
-        if self._faults.is_too_much(caller):
+        if is_too_much(self._faults, caller):
             raise NoRoom("too much that was wrong came from there lately")
         with noted(self._faults, caller):
             page = self._checked(caller, request)

@@ -1,4 +1,5 @@
 """What a run's peers bring to any of its operators: the writer takes it, a fellow passes it on to the writer, naming who brought it.
+The writer believes that name as far as ``aggregator.rounds.refusals`` says.
 
 Where the writer dies or falls silent meanwhile the caller is held until another one writes, who gets the call anew: peers need not look for
 an operator while there is none, and what they bring is there when the next round of the new one is open. Who is cut off from the others
@@ -11,6 +12,7 @@ import asyncio
 from collections.abc import Callable
 
 from aggregator.operators.messages import FORWARD, MAX_FORWARDED_BYTES, Forwarded
+from aggregator.rounds.refusals import passed_on_by
 from protocol.duties import ASK as DUTIES
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, Unreachable
@@ -120,9 +122,10 @@ class Switch(Through):
                 task.cancel()
             await asyncio.gather(calling, over, return_exceptions=True)
 
-    async def _on_forward(self, _caller: PublicKey, request: bytes) -> bytes:
+    async def _on_forward(self, operator: PublicKey, request: bytes) -> bytes:
         forwarded = unpack(Forwarded, request, max_bytes=MAX_FORWARDED_BYTES + _HEAD_BYTES)
         handler = self._handlers.get(forwarded.method)
         if handler is None:
             raise Busy("this operator does not write")
-        return await handler(PublicKey(forwarded.caller), forwarded.request)
+        with passed_on_by(operator):
+            return await handler(PublicKey(forwarded.caller), forwarded.request)

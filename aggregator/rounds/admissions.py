@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from aggregator.rounds.refusals import noted
+from aggregator.rounds.refusals import is_too_much, noted
 from protocol.admission import MAX_ADMISSION_BYTES, SignedAdmission, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError
@@ -69,7 +69,7 @@ class AdmissionDesk:
         if request or caller not in self._ledger().admitted:
             if not request:
                 raise NotAdmitted("this key is not in")
-            if self.faults.is_too_much(caller):
+            if is_too_much(self.faults, caller):
                 raise NotAdmitted("too much that is no good came from this key: try again in a minute")
             with noted(self.faults, caller):
                 key = await self._admit(caller, unpack(SignedAdmission, request, max_bytes=_MAX_REQUEST_BYTES))

@@ -9,7 +9,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 
-from aggregator.rounds.refusals import noted
+from aggregator.rounds.refusals import is_too_much, noted
 from aggregator.rounds.waiting import Waiting
 from protocol.audits import SignedExtra, signer_of
 from protocol.closing import NotTaken
@@ -112,7 +112,7 @@ class Extras:
             self._safe |= {extra.digest for extra in page}
 
     async def _on_extra(self, caller: PublicKey, request: bytes) -> bytes:
-        if self._faults.is_too_much(caller):
+        if is_too_much(self._faults, caller):
             raise NotTaken("too much of this key was refused lately: hand it in again later")
         with noted(self._faults, caller):
             if len(request) > MAX_ENTRY_BYTES:

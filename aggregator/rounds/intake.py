@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator.rounds.bodies import Bodies, Kept
-from aggregator.rounds.refusals import NotTheirs, check_trusted, noted
+from aggregator.rounds.refusals import NotTheirs, bringer_of, check_trusted, is_too_much, noted
 from aggregator.rounds.uploads import Upload, Uploads
 from exact.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from protocol.closing import Closing, NotTaken
@@ -223,7 +223,7 @@ class Intake:
 
     def _take_header(self, caller: PublicKey, request: bytes) -> HeaderAnswer:
         ledger, now = self._ledger(), now_ms()
-        if self.faults.is_too_much(caller):  # later, not no: what it brings may be good, and another member's
+        if is_too_much(self.faults, caller):  # later, not no: what it brings may be good, and another member's
             return self._answer(HandIn.LATER, self._closing.round, now)
         header = unpack(Header, request, max_bytes=MAX_HEADER_BYTES)
         digest = header.contribution.digest
@@ -269,7 +269,7 @@ class Intake:
         self._check_body_is_new(listed, digest)
         if not self._is_going_on():
             raise NotTaken("the log is about to stop")
-        bringer = self._uploads.bringer(digest, founder, caller, now, grace_ms(ledger.open_ms))
+        bringer = self._uploads.bringer(digest, founder, bringer_of(caller), now, grace_ms(ledger.open_ms))
         taken_for = self._closing.header(founder, listed.by_key, listed.round, digest, now, bringer, self._address_of(caller))
         assert taken_for == round_  # for which it was checked
         if not self._is_whole(digest):
@@ -331,7 +331,7 @@ class Intake:
         """
         if self._closing.round_of(part.contribution) is None or not self._is_going_on():
             raise NotTaken("no header of this body was taken, or its round is closed: hand it in again")
-        upload = self._uploads.part(caller, part, now_ms())
+        upload = self._uploads.part(caller, bringer_of(caller), part, now_ms())
         if upload.missing:
             return None
         return self._synced.get(part.contribution) or self._take_body(part.contribution, upload)

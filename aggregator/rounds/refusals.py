@@ -1,7 +1,13 @@
-"""Why the log refuses a header or a body, counted by the key that brought it."""
+"""Why the log refuses a header or a body, counted by who brought it.
+
+Where there are several operators, one passes on to the writer what peers brought it, and names the key that did. That is its word alone:
+nothing proves it. So what comes to nothing then counts against that key by way of that operator. Whoever comes itself, or by way of
+another operator, has nothing of it; nor has the operator, for anybody may bring it anything.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 from protocol.closing import GONE, NotTaken
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
@@ -23,7 +29,34 @@ _REASONS: tuple[tuple[type[RemoteFault], str], ...] = (
     (NotTheirs, "another's identity"),
 )
 _OTHER = "other"
+_KEY_BYTES = 32
+_passed_on_by: ContextVar[bytes] = ContextVar("passed_on_by", default=b"")  # of the call that is being answered; empty: nobody passed it on
 REASONS = (*(reason for _, reason in _REASONS), _OTHER, *GONE)  # all that there are
+
+
+@contextmanager
+def passed_on_by(operator: PublicKey) -> Iterator[None]:
+    """Say that the call that is answered inside of it came by way of an operator."""
+    before = _passed_on_by.set(operator)
+    try:
+        yield
+    finally:
+        _passed_on_by.reset(before)
+
+
+def bringer_of(caller: PublicKey) -> bytes:
+    """Return what the faults of the call that is being answered are counted by: its caller's key, after that of who passed it on."""
+    return _passed_on_by.get() + caller
+
+
+def refused_of(faults: Faults) -> dict[PublicKey, dict[str, int]]:
+    """Return what was refused of keys that called themselves."""
+    return {PublicKey(bringer): reasons for bringer, reasons in faults.by_key().items() if len(bringer) == _KEY_BYTES}
+
+
+def is_too_much(faults: Faults, caller: PublicKey) -> bool:
+    """Return whether so much was refused of who brings this that it is not worth looking at."""
+    return faults.is_too_much(bringer_of(caller))
 
 
 @contextmanager
@@ -34,7 +67,7 @@ def noted(faults: Faults, caller: PublicKey) -> Iterator[None]:
     except NotTaken:
         raise
     except RemoteFault as error:
-        faults.note(caller, next((reason for kind, reason in _REASONS if isinstance(error, kind)), _OTHER))
+        faults.note(bringer_of(caller), next((reason for kind, reason in _REASONS if isinstance(error, kind)), _OTHER))
         raise
 
 

@@ -1,7 +1,8 @@
 """Bodies on their way to the log: which of their groups came, who brings them, and what is kept of one that missed its round.
 
-All groups of a body come from one caller, so that it is known whose fault a wrong one is: whoever brought the header. The contribution's
-founder may take over at any time; another member, once nothing came for a while. What came before is then forgotten.
+All groups of a body come from one bringer, so that it is known whose fault a wrong one is: whoever brought the header
+(``aggregator.rounds.refusals.bringer_of``). The contribution's founder may take over at any time, but no operator's word that it is the
+founder takes over from the founder itself; anybody else may once nothing came for a while. What came before is then forgotten.
 
 A body that is longer under way than its round is open would never count if each round began it anew. So where a key of the last table
 misses a round what came stays, one body a founder, for as long as the contribution may still count and there is room.
@@ -66,12 +67,13 @@ class Uploads:
         """Return a contribution that has a place in a round."""
         return self._placed.get(contribution)
 
-    def bringer(self, contribution: bytes, founder: bytes, caller: bytes, now: int, patience_ms: int) -> bytes:
-        """Return whose the groups are to be once ``caller`` brought the header; see the module."""
+    def bringer(self, contribution: bytes, founder: bytes, by: bytes, now: int, patience_ms: int) -> bytes:
+        """Return whose the groups are to be once ``by`` brought the header; see the module."""
         upload = self._placed.get(contribution)
-        if upload is not None and (not upload.missing or (caller != founder and now - upload.heard_ms < patience_ms)):
-            return upload.bringer
-        return caller
+        if upload is None:
+            return by
+        is_founder = by == founder or (by.endswith(founder) and upload.bringer != founder)
+        return by if upload.missing and (is_founder or now - upload.heard_ms >= patience_ms) else upload.bringer
 
     def place(self, contribution: bytes, header: Header, listed: Listed, *, bringer: bytes, is_awaited: bool, now: int) -> None:
         """Expect the groups of a contribution whose header was taken, or the rest of them; ``bringer`` as the method of that name says."""
@@ -92,8 +94,8 @@ class Uploads:
         """Know a contribution whose body is here."""
         self._placed[contribution] = Upload(header, listed, False, listed.row.founder, 0, len(self._sizes))
 
-    def part(self, caller: bytes, part: BodyPart, now: int) -> Upload:
-        """Put a group in its place; return its upload, whose body is whole once nothing is missing.
+    def part(self, caller: bytes, by: bytes, part: BodyPart, now: int) -> Upload:
+        """Put a group in its place that ``by`` brings, as which ``caller`` is counted; return its upload, whole once nothing is missing.
 
         Raises:
             NotTaken: no header says what this is, or another member brings it.
@@ -105,7 +107,7 @@ class Uploads:
             raise NotTaken("no header of this body was taken, or its round is closed: hand it in again")
         if caller not in upload.listed.keys:
             raise NotTheirs("a body of other keys than the one that brings it")
-        if upload.missing and caller != upload.bringer:
+        if upload.missing and by != upload.bringer:
             raise NotTaken("another member brings this body: send the header to bring it in its place")
         if not 0 <= part.place < len(self._sizes) or len(part.data) != self._sizes[part.place]:
             raise EncodingError("a group of a body with another place or size than bodies of this run have")

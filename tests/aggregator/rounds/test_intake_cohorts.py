@@ -428,9 +428,9 @@ def test_what_came_of_a_body_stays_over_the_close_for_who_was_in_the_last_table(
         sent: list[int] = []
         take = desk.intake._uploads.part
 
-        def taken(caller: bytes, part: BodyPart, now: int) -> Upload:
+        def taken(caller: bytes, by: bytes, part: BodyPart, now: int) -> Upload:
             sent.append(part.place)
-            return take(caller, part, now)
+            return take(caller, by, part, now)
 
         desk.intake._uploads.part = taken  # type: ignore[method-assign]
         handed = await desk.client(A).hand_in(slow.header, slow.groups)

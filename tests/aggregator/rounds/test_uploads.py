@@ -23,7 +23,7 @@ def test_groups_that_came_are_there_and_no_others(count: int, data: st.DataObjec
     uploads = Uploads([1] * count, 8)
     uploads.place(DIGEST, HEADER, LISTED, bringer=KEY, is_awaited=True, now=0)
     for place in came:
-        uploads.part(KEY, BodyPart(DIGEST, place, b"x"), 0)
+        uploads.part(KEY, KEY, BodyPart(DIGEST, place, b"x"), 0)
     upload = uploads.get(DIGEST)
     assert upload is not None
     answer = HeaderAnswer(int(HandIn.SEND_BODY), 1, 0, (), there=upload.there)
