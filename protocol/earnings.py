@@ -16,12 +16,14 @@ from protocol.rewards import claim_weight, share_out
 from protocol.serving import Thanks, claims_of_bits, serving_shares
 from protocol.table import Row, TableError, table_root
 
-MAX_CLAIMS_BYTES = 2**20  # of a table's contributions with their claims, as they travel: about 1,500 claims
+# Of a table's contributions with their claims, as they travel, a page at a time.
+MAX_CLAIMS_ENTRIES = 240  # of a page; a contribution is in one page with all of its claims
+MAX_CLAIMS_BYTES = 2**20  # of a page, or of what is kept of a whole table
 
 
 @dataclass(frozen=True, slots=True)
 class TableClaims:
-    """A table's contributions with their claims as they travel, in the table's order."""
+    """A table's contributions with their claims as they travel, in the table's order: all of them, or one page."""
 
     headers: tuple[Header, ...]
     unproven: tuple[int, ...] = ()  # of each row, in the same order: ``Row.unproven_claims``; empty where all of them have none

@@ -28,6 +28,7 @@ from swarm.messages import (
     MAX_RECEIPT_BYTES,
     MAX_SHOWN_HEAD_BYTES,
     AfterRound,
+    AskClaims,
     AskConsistency,
     AskCredit,
     AskEntries,
@@ -288,15 +289,38 @@ class LogClient:
         answer = await self.line.call("credit", pack(AskCredit(round, key or self._endpoint.key)), timeout_s=waits.CALL_S)
         return unpack(CreditWord, answer, max_bytes=MAX_CREDIT_BYTES)
 
-    async def claims(self, round: int) -> TableClaims:
+    async def claims(self, entry: Round, page: TableClaims | None = None) -> TableClaims:
         """Return what the log says are the contributions of a committed round with their claims (see ``protocol.earnings.earned``).
+
+        ``page`` is the first one, for whoever has it.
+
+        Raises:
+            Unreachable: no answer.
+            RemoteFault: the log does not show them, or shows more than such a table has.
+        """
+        headers, unproven = list[Header](), list[int]()
+        while True:
+            page = page or await self.claims_page(entry.round, len(headers))
+            headers += page.headers
+            unproven += page.unproven or [0] * len(page.headers)
+            if len(headers) > entry.rows:
+                raise EncodingError("more contributions than the round has")
+            if len(headers) == entry.rows:
+                return TableClaims(tuple(headers), tuple(unproven) if any(unproven) else ())
+            page = None
+
+    async def claims_page(self, round: int, first: int = 0) -> TableClaims:
+        """Return those of one answer: the contributions from the place ``first`` on, at least one.
 
         Raises:
             Unreachable: no answer.
             RemoteFault: the log does not show them.
         """
-        answer = await self.line.call("claims", pack(AskTable(round)), timeout_s=waits.CALL_S, large_answer=True)
-        return unpack(TableClaims, answer, max_bytes=MAX_CLAIMS_BYTES)
+        answer = await self.line.call("claims", pack(AskClaims(round, first)), timeout_s=waits.CALL_S, large_answer=True)
+        page = unpack(TableClaims, answer, max_bytes=MAX_CLAIMS_BYTES)
+        if not page.headers or len(page.unproven) not in (0, len(page.headers)):
+            raise EncodingError("a page of a table without contributions, or with claims of unproven keys of other rows than it has")
+        return page
 
     async def delegate(self, signed: SignedDelegation) -> None:
         """Hand in whom a key belongs to; it is on the log's disk when this returns, and in the log with the next round.

@@ -249,6 +249,14 @@ class CreditWord:
 
 @dataclass(frozen=True, slots=True)
 class AskTable:
-    """Asks for all rows of a round's table, and what each weighs; or for its contributions and their claims."""
+    """Asks for all rows of a round's table, and what each weighs."""
 
     round: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskClaims:
+    """Asks for the contributions of a round's table with their claims, from the place ``first`` on."""
+
+    round: int
+    first: int

@@ -22,7 +22,17 @@ from protocol.signing import PublicKey, public_key_of
 CALLS_OF_KEY, CALLS_OF_ADDRESS = 250, 1000
 AT_ONCE_S = 10  # so many seconds' calls may come at once
 # What costs the one who answers signatures to check, or a place on the disk, is worth more calls than one.
-COSTS = {"header": 20, "admission": 20, "extra": 20, "measure": 20, "cosigned": 20, GIVE: 20, "entries": 5, "DHTProtocol.rpc_store": 10}
+COSTS = {
+    "header": 20,
+    "admission": 20,
+    "extra": 20,
+    "measure": 20,
+    "cosigned": 20,
+    GIVE: 20,
+    "entries": 5,
+    "claims": 5,
+    "DHTProtocol.rpc_store": 10,
+}
 RELAYED = "relayed"
 
 _LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is connected

@@ -52,6 +52,7 @@ def start_of(plan: Plan) -> State:
     return initial_state(plan)
 
 
+CLAIMS_PAGE = 2  # contributions
 SMALL_EXCHANGE = replace(EXCHANGE, max_claim_samples=LOTS * LOT, weight_cap=LOTS * LOT)
 
 
@@ -268,8 +269,8 @@ class MemoryLog:
         return table_bytes([listed.row for listed in table], self._weights[round_])
 
     async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
-        round_ = unpack(messages.AskTable, request, max_bytes=128).round
-        table = self.ledger.table_at(round_) or ()
+        ask = unpack(messages.AskClaims, request, max_bytes=128)
+        table = (self.ledger.table_at(ask.round) or ())[ask.first : ask.first + CLAIMS_PAGE]
         headers, unproven = [self.handed[one.row.contribution][0] for one in table], tuple(one.row.unproven_claims for one in table)
         return pack(TableClaims(tuple(map(self.shows, headers)), unproven if any(unproven) else ()))
 

@@ -1,6 +1,7 @@
 """Tells whoever asks where the run stands: the newest commit, as soon as there is one, and what is in its table."""
 
 import asyncio
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
@@ -8,20 +9,18 @@ from itertools import accumulate
 from aggregator.log.lacking import lacking
 from aggregator.log.log import Log
 from aggregator.rounds.intake import now_ms
-from protocol.admission import SignedAdmission
-from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
+from protocol.earnings import MAX_CLAIMS_ENTRIES, TableClaims
 from protocol.encoding import pack, unpack
-from protocol.errors import Unreachable
+from protocol.errors import EncodingError, Unreachable
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed
 from protocol.merkle import Tree, leaf_hash
 from protocol.records import Header, SignedClaim, SignedContribution, open_entry
-from protocol.revocation import SignedRevocation
 from protocol.signing import PublicKey
 from protocol.table import RowProof, table_bytes
 from swarm import waits
-from swarm.messages import MAX_FAULTS, AfterRound, AskCredit, AskRow, AskTable, CreditWord, News, ProvenRow, ShownRow
+from swarm.messages import MAX_FAULTS, AfterRound, AskClaims, AskCredit, AskRow, AskTable, CreditWord, News, ProvenRow, ShownRow
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 
@@ -37,13 +36,12 @@ class _ProvenTable:
         """Use the table whose round's entry is at ``index``."""
         self.receipt = log.receipt(index)
         self._log = log
-        self._entries = range(index - sum(len(one.keys) + 1 for one in listed), index)  # of its contributions and their claims
         self.earned = log.ledger.shares(listed)
-        self._claims: bytes | None = None  # as they travel, once somebody asked for them
         self.rows = [one.row for one in listed]
         self._places = {key: place for place, one in enumerate(listed) for key in one.keys}
         entries = list(accumulate(len(one.keys) + 1 for one in listed))  # of each contribution and those before it, with their claims
         self._indices = [index - entries[-1] + count - 1 for count in entries]  # of the contributions' own
+        self._start = index - entries[-1]  # of the first claim
         self._contributions: dict[int, SignedContribution] = {}
         self._tree = Tree()
         for row in self.rows:
@@ -62,23 +60,27 @@ class _ProvenTable:
         proof = RowProof(self.rows[place], place, tuple(self._tree.inclusion_proof(place, len(self.rows))))
         return ShownRow(proof, self._contributions[place])
 
-    def claims(self) -> bytes:
-        """Return its contributions with their claims, as they travel."""
-        if self._claims is None:
-            headers, claims = [], list[SignedClaim]()
-            unproven = tuple(row.unproven_claims for row in self.rows)
-            for entry in self._log.entries(self._entries.start, len(self._entries)):
-                record = open_entry(entry)
-                if isinstance(record, SignedAdmission | SignedRevocation):
-                    continue  # of whom the round found in the log
-                if isinstance(record, SignedClaim):
-                    claims.append(record)
-                    continue
-                assert isinstance(record, SignedContribution)
-                headers.append(Header(record, tuple(claims)))
-                claims = []
-            self._claims = pack(TableClaims(tuple(headers), unproven if any(unproven) else ()))
-        return self._claims
+    def claims(self, first: int) -> bytes:
+        """Return its contributions from a place on with their claims, as they travel: as many as an answer has room for.
+
+        Raises:
+            EncodingError: it has none there.
+        """
+        if not 0 <= first < len(self.rows):
+            raise EncodingError("that table has no contribution there")
+        start = self._indices[first - 1] + 1 if first else self._start
+        end = bisect_right(self._indices, start + MAX_CLAIMS_ENTRIES - 1)
+        headers, claims = [], list[SignedClaim]()
+        for entry in self._log.entries(start, self._indices[end - 1] + 1 - start):
+            record = open_entry(entry)
+            if isinstance(record, SignedClaim):
+                claims.append(record)
+                continue
+            assert isinstance(record, SignedContribution)
+            headers.append(Header(record, tuple(claims)))
+            claims = []
+        unproven = tuple(row.unproven_claims for row in self.rows[first:end])
+        return pack(TableClaims(tuple(headers), unproven if any(unproven) else ()))
 
 
 def credit_word(ledger: Ledger, key: bytes, earned: tuple[int, ...]) -> CreditWord:
@@ -180,10 +182,8 @@ class NewsDesk:
         return table.data
 
     async def _on_claims(self, _caller: PublicKey, request: bytes) -> bytes:
-        data = self._table_of(unpack(AskTable, request, max_bytes=_MAX_REQUEST_BYTES).round).claims()
-        if len(data) > MAX_CLAIMS_BYTES:
-            raise Unreachable("that table has more claims than one answer: they are in the log, for whoever copies it")
-        return data
+        ask = unpack(AskClaims, request, max_bytes=_MAX_REQUEST_BYTES)
+        return self._table_of(ask.round).claims(ask.first)
 
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)

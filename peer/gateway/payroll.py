@@ -82,8 +82,8 @@ class Payroll:
         if not isinstance(entry, Round) or entry.rows > _ROWS:
             return ()
         try:
-            claims = await self._log.claims(round_)
+            claims = await self._log.claims_page(entry.round)
         except (Weather, RemoteFault) as error:
             logger.info("no claims to hand on round=%d reason=%s", round_, error)
             return ()
-        return (claims,) if len(pack(claims)) <= MAX_LIGHT_CLAIMS_BYTES else ()
+        return (claims,) if len(claims.headers) == entry.rows and len(pack(claims)) <= MAX_LIGHT_CLAIMS_BYTES else ()

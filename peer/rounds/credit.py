@@ -20,11 +20,12 @@ from peer.status import StatusBoard
 from peer.store import PeerStore
 from protocol.accounts import Fault
 from protocol.course import Course
-from protocol.earnings import TableClaims, earned
+from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims, earned
+from protocol.encoding import pack
 from protocol.errors import MantaError, RemoteFault, StorageError
 from protocol.horizon import Horizon
 from protocol.manifest import SignedManifest
-from protocol.records import Round, SignedClaim
+from protocol.records import SignedClaim
 from protocol.slips import Slip
 from swarm import waits
 from swarm.log_client import Commitment, LogClient, OwnRow
@@ -139,7 +140,7 @@ class Credit:
                 self._take(round_, word, None if found is None else found[1])
                 await self._on_word(word)
                 if (slip := self._unpaid.pop(round_, None)) is not None:
-                    claims, paid = ((), word.earned) if found is None else ((found[0],), (found[1],))
+                    claims, paid = ((), word.earned) if found is None else (_kept(found[0]), (found[1],))
                     await self._keep(round_, replace(slip, claims=claims, paid=paid))
 
     async def _keep(self, round_: int, slip: Slip) -> None:
@@ -151,19 +152,25 @@ class Credit:
     async def _computed(self, round_: int) -> tuple[TableClaims, int] | None:
         """Return the claims of a round's table, and what this peer earned by them; None: they are too dear, or cannot be had."""
         commitment = self._commitment(round_)
-        if commitment is None or not self._wants(commitment.proven.round):
+        if commitment is None:
             return None
-        entry = commitment.proven.round
+        entry, most = commitment.proven.round, self._most_claims()
+        if entry.rows > most:  # each has one at least
+            return None
         try:
-            claims = await self._log.claims(round_)
+            page = await self._log.claims_page(round_)
+            if entry.rows * sum(len(header.claims) for header in page.headers) > most * len(page.headers):
+                return None
+            claims = await self._log.claims(entry, page)
             shares = await asyncio.to_thread(earned, self._manifest, self._course, entry, claims)
         except MantaError as error:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
         return claims, shares.of(self._key)
 
-    def _wants(self, entry: Round) -> bool:
-        return self._rng.random() * SHARE * entry.rows * _CLAIM_BYTES < self._mean_bytes
+    def _most_claims(self) -> float:
+        """Return, by lot, how many claims are worth their bytes this time; see the module."""
+        return self._mean_bytes / (SHARE * _CLAIM_BYTES * (1 - self._rng.random()))
 
     def _take(self, round_: int, word: CreditWord, found: int | None) -> None:
         kept = self._kept.told(word)
@@ -210,3 +217,8 @@ class Credit:
             self._store.credit.save(self._run, credit_bytes(self._kept))
         except StorageError as error:
             logger.error("credit not kept reason=%s", error)
+
+
+def _kept(claims: TableClaims) -> tuple[TableClaims, ...]:
+    """Return what a slip keeps of a table's claims: all or, where they are too many, none."""
+    return (claims,) if len(pack(claims)) <= MAX_CLAIMS_BYTES else ()

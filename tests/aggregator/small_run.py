@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -19,7 +20,7 @@ from protocol.records import Header, entry_of
 from protocol.signing import Identity, sha256
 from tests.contributions import PEERS as MANY_PEERS
 from tests.contributions import header_of, round_of
-from tests.runs import FixedCourse, manifest_of
+from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(b"\x01" * 32)
 OTHER_OPERATOR = Identity(b"\x02" * 32)
@@ -34,11 +35,14 @@ def course_of(_manifest: Manifest) -> Course:
     return FixedCourse()
 
 
-def signed_manifest(name: str = "small", num_rounds: int = 100_000, operators: Sequence[Identity] = (OPERATOR,)) -> SignedManifest:
+def signed_manifest(
+    name: str = "small", num_rounds: int = 100_000, operators: Sequence[Identity] = (OPERATOR,), max_rows: int = EXCHANGE.max_rows
+) -> SignedManifest:
     """Return a run's manifest; another name makes it another run."""
     keys = tuple(each.public_key for each in operators)
     quorum = len(keys) // 2 + 1
-    made = manifest_of(OPERATOR, name=name, num_rounds=num_rounds, reward_pool=POOL, operators=keys, quorum=quorum)
+    exchange = replace(EXCHANGE, max_rows=max_rows)
+    made = manifest_of(OPERATOR, name=name, num_rounds=num_rounds, reward_pool=POOL, operators=keys, quorum=quorum, exchange=exchange)
     return SignedManifest.sign(made, OPERATOR)
 
 

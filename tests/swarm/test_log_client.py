@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from exact.coding import group_sizes
+from protocol.earnings import MAX_CLAIMS_BYTES, TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError, ProofError, RemoteFault, SignatureError, Unreachable
 from protocol.manifest import SignedManifest
@@ -497,6 +498,27 @@ def test_a_table_is_believed_if_it_is_the_rounds() -> None:
             await line.answers("table", garbage)
             with pytest.raises(EncodingError):
                 await line.client.table(entry, line.log.endpoint.key)
+
+    with_line(story)
+
+
+def test_claims_come_in_pages_none_of_them_empty_and_no_more_than_the_round_has() -> None:
+    async def story(line: Line) -> None:
+        entry = line.log.commit()
+        whole = await line.client.claims(entry)
+        assert [header.contribution.digest for header in whole.headers] == [
+            one.row.contribution for one in line.log.ledger.table_at(1) or ()
+        ]
+        first = await line.client.claims_page(1)
+        assert 0 < len(first.headers) < entry.rows
+        assert await line.client.claims(entry, first) == whole
+        for false in (TableClaims(()), TableClaims(whole.headers[:1], (0, 0)), TableClaims((*whole.headers, whole.headers[0]))):
+            await line.answers("claims", pack(false))
+            with pytest.raises(EncodingError, match=r"without contributions|more contributions"):
+                await line.client.claims(entry)
+        await line.answers("claims", bytes(MAX_CLAIMS_BYTES + 1))
+        with pytest.raises(EncodingError):
+            await line.client.claims(entry)
 
     with_line(story)
 

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,11 @@ from aggregator.rounds.news import MAX_WAITING_OF_ONE, NewsDesk
 from protocol.closing import Closing
 from protocol.earnings import earned
 from protocol.encoding import pack, unpack
-from protocol.exchange import grace_ms
+from protocol.exchange import MAX_COHORT, grace_ms
 from protocol.ledger import KEPT_TABLES
 from protocol.listed import entries_of
 from protocol.records import Header, SignedContribution, entry_of, open_entry
-from protocol.signing import Identity, PublicKey
+from protocol.signing import Identity, PublicKey, sha256
 from protocol.table import weights
 from swarm import waits
 from swarm.log_client import LogClient, OwnRow
@@ -81,10 +82,10 @@ def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Play:
     """Tell a story in virtual time."""
     monkeypatch.setattr(aggregator.rounds.news, "now_ms", lambda: int(1000 * now()))
 
-    def tell(story: Story, *, num_rounds: int = 100) -> None:
+    def tell(story: Story, **settings: Any) -> None:
         async def scene() -> None:
             network = MemoryNetwork()
-            with create(tmp_path / "log", signed_manifest(num_rounds=num_rounds)) as log:
+            with create(tmp_path / "log", signed_manifest(**{"num_rounds": 100, **settings})) as log:
                 closing = Closing(8)
                 weighed: list[int] = []
 
@@ -303,7 +304,7 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
         for peer in PEERS:
             client = scene.client(peer)
             entry = client.open(pack(scene.log.receipt(ledger.index_at(2) or 0))).proven.round
-            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(2)).together
+            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry)).together
             word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, 0, (), 0, 1, b"", 0, (shares[peer.public_key],))
             assert await client.credit(2) == word
             assert await client.credit(0) == replace(word, earned=())
@@ -311,7 +312,10 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
         assert await scene.client(STRANGER).credit(2) == CreditWord(2, 0, 0, 0, 0, (), 0, 1, b"", 0, (0,))
         for round_ in (-1, 0, 3, 2**62):
             with pytest.raises(Refused, match="not kept here any more, or not made yet"):
-                await scene.client(first).claims(round_)
+                await scene.client(first).claims_page(round_)
+        for place in (-1, 2, 2**62):
+            with pytest.raises(Refused, match="no contribution there"):
+                await scene.client(first).claims_page(2, place)
         for _ in range(KEPT_TABLES):
             scene.commit()
         assert (await scene.client(first).credit(2)).earned == ()
@@ -319,15 +323,22 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
     play(story)
 
 
-def test_a_table_with_more_claims_than_an_answer_has_room_for_is_not_shown_with_them(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aggregator.rounds.news, "MAX_CLAIMS_BYTES", 1_000)
+def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(play: Play) -> None:
+    founders = [Identity(sha256(b"founder %d" % number)) for number in range(128)]
+    members = [
+        [founder, *(Identity(sha256(founder.public_key + bytes([place]))) for place in range(MAX_COHORT - 1))] for founder in founders
+    ]
 
     async def story(scene: Scene) -> None:
-        scene.commit()
-        with pytest.raises(Refused, match="more claims than one answer"):
-            await scene.client(PEERS[0]).claims(1)
+        scene.commit(*(cohort_header_of(scene.log.ledger, cohort) for cohort in members))
+        ledger, client = scene.log.ledger, scene.client(PEERS[0])
+        entry = client.open(pack(scene.log.receipt(ledger.index_at(1) or 0))).proven.round
+        shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry))
+        assert {key: share for key, share in shares.together.items() if share} == ledger.credits()
+        assert len(shares.work) == len(members) * MAX_COHORT == 4_096
+        assert (await client.claims_page(1)).headers != (await client.claims_page(1, 127)).headers
 
-    play(story)
+    play(story, max_rows=len(members))
 
 
 def test_each_member_of_a_cohort_is_shown_the_row_that_has_its_claim(play: Play) -> None:
