@@ -1,7 +1,6 @@
-"""A real etcd for tests, on loopback, in a folder of its own; where the machine has none, they are skipped."""
+"""A real etcd for tests, on loopback, in a folder of its own. Who uses it is marked ``needs_etcd``."""
 
 import contextlib
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,7 +17,7 @@ connection = http.client.HTTPConnection(sys.argv[1], timeout=1)
 connection.request("GET", "/health")
 sys.exit(b"true" not in connection.getresponse().read(1000))
 """
-needs_etcd = pytest.mark.skipif(shutil.which("etcd") is None, reason="etcd is not installed (Debian's etcd-server)")
+needs_etcd = pytest.mark.needs("etcd")
 
 
 class RealEtcd:

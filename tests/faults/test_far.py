@@ -17,7 +17,7 @@ from aggregator.settings.config import RunConfig
 from tests.faults.far_network import FarNetwork, why_not
 from tests.faults.scene import ENDLESS, Scene, cohort_run, quick_run
 
-pytestmark = [pytest.mark.swarm, pytest.mark.faults, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.swarm, pytest.mark.faults, pytest.mark.needs("ip", "unshare"), pytest.mark.timeout(1200)]
 
 PORT = 31000
 SITES = {"a-1": "a", "a-2": "a", "b-1": "b", "b-2": "b"}

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +14,7 @@ import pytest
 
 from tests.swarm.processes import DEADLINE_S, Programs, small_run, wait_for
 
-pytestmark = [
-    pytest.mark.swarm,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed: no terminal to look at"),
-]
+pytestmark = [pytest.mark.swarm, pytest.mark.needs("tmux")]
 
 
 class Terminal:

@@ -28,8 +28,8 @@ from tests.aggregator.small_run import (
     opened_head,
     signed_manifest,
 )
+from tests.programs_needed import GO_PACKAGES
 
-GO_PACKAGES = Path("/usr/share/gocode")
 CHECKER = Path(__file__).parents[3] / "benchmarks" / "tlog" / "main.go"
 ROUNDS = -(-300 // ENTRIES)  # more than a full tile
 
@@ -150,7 +150,7 @@ def test_a_log_whose_entries_are_not_under_its_tree_is_not_exported(log: Log, di
     assert not (tmp_path / "public" / "checkpoint").exists()
 
 
-@pytest.mark.skipif(shutil.which("go") is None or not GO_PACKAGES.is_dir(), reason="needs golang-go and golang-golang-x-mod-dev")
+@pytest.mark.needs("go", str(GO_PACKAGES / "src/golang.org/x/mod"))
 def test_gos_own_packages_verify_an_export(exported: Path, directory: Path, log: Log, tmp_path: Path) -> None:
     older = tmp_path / "older"
     shutil.copy(exported / "checkpoint", older)

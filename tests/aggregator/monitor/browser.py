@@ -1,4 +1,4 @@
-"""A real Chromium for tests: the machine's own, without a window, driven by playwright. Where there is none the tests are skipped.
+"""A real Chromium for tests: the machine's own, without a window, driven by playwright.
 
 A module that uses it imports the fixtures ``browser`` and ``screens``. The browser lives as long as the module: playwright's loop runs in
 the thread of the tests while it does, and tests elsewhere start loops of their own.
@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.programs_needed import lack
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -26,7 +28,7 @@ def browser() -> Iterator[Any]:
     """A playwright browser that is a real Chromium."""
     path = chromium()
     if path is None:
-        pytest.skip("no Chromium on this machine: install one (apt-get install chromium), or say where it is with MANTA_CHROMIUM")
+        lack("no Chromium on this machine: install one (apt-get install chromium), or say where it is with MANTA_CHROMIUM")
     api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install 'manta-swarm[dev]'")
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's sandbox refuses to be root's
     with api.sync_playwright() as playwright:

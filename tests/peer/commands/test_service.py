@@ -1,7 +1,6 @@
 """The systemd unit of a peer: written into a folder of the test's, read by systemd itself where it is."""
 
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -76,7 +75,7 @@ def test_without_systemd_it_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
             command()
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+@pytest.mark.needs("systemd-analyze")
 @pytest.mark.parametrize("name", ["peer", "two words", 'odd % $ " name'])
 def test_systemd_takes_the_unit(tmp_path: Path, name: str) -> None:
     path = tmp_path / "manta-peer.service"
