@@ -1,13 +1,14 @@
 """Runs what deploy/Containerfile runs, without a container: its commands, in a clean virtual environment of a temporary folder.
 
-    python deploy/check.py [--index https://download.pytorch.org/whl/cpu]
+    python3.12 deploy/check.py [--torch cuda]
 
-Without ``--index`` torch and torchvision come from wherever pip gets its packages, both in one step as in the recipe. What it cannot check
+It first refuses a recipe that does not say by digest or hash what it takes. ``--torch`` is the build argument TORCH. What it cannot check
 is the images that the recipe builds on, and the user that it makes.
 """
 
 import argparse
 import json
+import os
 import re
 import shlex
 import shutil
@@ -34,12 +35,25 @@ def first_stage(found: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return found[places[0] : places[1]]
 
 
+def unpinned(found: list[tuple[str, str]]) -> list[str]:
+    """Return what a recipe takes without saying by digest or hash what it is: images, and what pip installs."""
+    defaults = dict(rest.split("=", 1) for word, rest in found if word == "ARG" and "=" in rest)
+    stages = {rest.split(" AS ")[1] for word, rest in found if word == "FROM" and " AS " in rest}
+    images = [re.sub(r"\$\{(\w+)\}", lambda name: defaults.get(name[1], ""), rest.split()[0]) for word, rest in found if word == "FROM"]
+    loose = [image for image in images if image not in stages and not re.search(r"@sha256:[0-9a-f]{64}$", image)]
+    installs = [each.strip() for word, rest in found if word == "RUN" for each in re.split(r"&&|;", rest) if "pip install" in each]
+    ours = re.compile(r"pip install --no-deps --no-build-isolation \.$")  # what was copied into the image
+    return loose + [each for each in installs if "--require-hashes" not in each and not ours.search(each)]
+
+
 def main() -> None:
     """Install as the recipe does, then ask each program for its help."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--index", help="for torch and torchvision")
-    index = parser.parse_args().index
+    parser.add_argument("--torch", default="cpu", help="names the file of torch and torchvision: cpu, or cuda")
+    os.environ["TORCH"] = parser.parse_args().torch
     found = instructions(RECIPE.read_text())
+    if loose := unpinned(found):
+        sys.exit(f"not pinned by digest or hash: {'; '.join(loose)}")
     with tempfile.TemporaryDirectory(prefix="manta-deploy-") as folder:
         source, environment = Path(folder) / "src", Path(folder) / "manta"
         source.mkdir()
@@ -47,24 +61,24 @@ def main() -> None:
             if word == "COPY":
                 *names, target = rest.split()
                 for name in names:
-                    copy(ROOT / name, source / target)
+                    copy(ROOT / name, source / target, is_into=target.endswith("/"))
             elif word == "RUN":
-                run(adapted(rest, environment, index), source)
+                run(adapted(rest, environment), source)
         (command,) = (json.loads(rest) for word, rest in found if word == "CMD")
         run(f"{environment}/bin/{command[0]} {command[1]} --help > /dev/null", source)
         run(f"{environment}/bin/manta-aggregator init run.toml && {environment}/bin/manta-aggregator check run.toml", source)
     print("the recipe's commands work")
 
 
-def adapted(command: str, environment: Path, index: str | None) -> str:
-    """Return a command of the recipe with the places of this computer, and the index that was asked for."""
-    wanted = f"--index-url {shlex.quote(index)}" if index else ""
-    command = re.sub(r'--index-url "[^"]*"', wanted, command)
+def adapted(command: str, environment: Path) -> str:
+    """Return a command of the recipe with the places of this computer."""
     return command.replace("python -m venv", f"{shlex.quote(sys.executable)} -m venv").replace("/opt/manta", str(environment))
 
 
-def copy(source: Path, target: Path) -> None:
-    """Copy a file or a folder as COPY does."""
+def copy(source: Path, target: Path, *, is_into: bool) -> None:
+    """Copy a file or a folder as COPY does; ``is_into``: the target is a folder for it."""
+    if is_into:
+        target.mkdir(exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
     else:

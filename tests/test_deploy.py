@@ -1,16 +1,21 @@
-"""The container file, the compose file and the unit start what there is, with what it knows, and not as root."""
+"""The container file, the compose file and the units start what there is, with what it knows, pinned and bounded, and not as root."""
 
 import importlib.util
 import json
+import re
 import shlex
 import tomllib
 from pathlib import Path
 
 import click
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from aggregator.cli import main as aggregator
 from peer.cli import main as peer
+from peer.commands.service import unit_text
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"
@@ -64,10 +69,73 @@ def test_the_compose_file_starts_a_peer_with_options_that_there_are() -> None:
     known(json.loads(command))
 
 
-@pytest.mark.parametrize("index", [None, "https://example.org/cpu"])
-def test_commands_of_the_recipe_are_adapted_to_this_computer(index: str | None) -> None:
+def test_commands_of_the_recipe_are_adapted_to_this_computer() -> None:
     runs = [rest for word, rest in check.first_stage(RECIPE) if word == "RUN"]
-    adapted = [check.adapted(each, Path("/tmp/there"), index) for each in runs]
-    assert any("install torch torchvision" in each for each in adapted)
-    assert not any("/opt/manta" in each or "download.pytorch.org" in each for each in adapted)
-    assert any("example.org" in each for each in adapted) == (index is not None)
+    adapted = [check.adapted(each, Path("/tmp/there")) for each in runs]
+    assert any("/tmp/there/bin/pip install --require-hashes" in each for each in adapted)
+    assert not any("/opt/manta" in each for each in adapted)
+
+
+# What is installed, and how much of the computer it may take.
+
+PIN = re.compile(r"(?P<name>[a-z0-9-]+)==(?P<version>[^ ;]+)(?: ; [^\\\n]+?)?(?: \\\n    --hash=sha256:[0-9a-f]{64})+\n")
+
+
+def pins(*names: str) -> dict[str, Version]:
+    """Return the versions that files of ``deploy`` pin by hashes; there is nothing else in them but comments."""
+    found = dict[str, Version]()
+    for name in names:
+        text = re.sub(r"^#.*\n", "", (DEPLOY / name).read_text(), flags=re.MULTILINE)
+        assert PIN.sub("", text) == ""
+        found |= {one["name"]: Version(one["version"]) for one in PIN.finditer(text)}
+    return found
+
+
+def test_the_recipe_takes_nothing_that_is_not_pinned_by_a_digest_or_a_hash() -> None:
+    assert check.unpinned(RECIPE) == []
+    text = (DEPLOY / "Containerfile").read_text()
+    for before, after, loose in (
+        (r"@sha256:[0-9a-f]{64}", "", "python:3.12.14-slim-trixie"),
+        (r"(?m)^FROM \$\{BASE\}$", "FROM debian:stable", "debian:stable"),
+        (r"--require-hashes -r deploy/build.txt", "-r deploy/build.txt", "pip install -r deploy/build.txt"),
+        (r"--no-deps --no-build-isolation \.", ".", "pip install ."),
+    ):
+        changed, count = re.subn(before, after, text)
+        assert count == 1
+        assert any(loose in each for each in check.unpinned(check.instructions(changed)))
+
+
+@pytest.mark.parametrize("torch", ["torch-cpu.txt", "torch-cuda.txt"])
+def test_what_is_pinned_is_all_that_the_programs_need(torch: str) -> None:
+    pinned = pins("build.txt", "requirements.txt", torch)
+    needed = [
+        *PROJECT["project"]["dependencies"],
+        *PROJECT["project"]["optional-dependencies"]["swarm"],
+        *PROJECT["build-system"]["requires"],
+    ]
+    for requirement in map(Requirement, needed):
+        assert pinned[canonicalize_name(requirement.name)] in requirement.specifier, requirement
+    assert not pins("requirements.txt").keys() & pins(torch).keys()
+    assert pins("build.txt").items() <= pins("requirements.txt").items()
+
+
+def test_torch_and_torchvision_are_of_one_build() -> None:
+    for name in ("torch-cpu.txt", "torch-cuda.txt"):
+        found = pins(name)
+        torch, vision = found["torch"], found["torchvision"]
+        assert torch.local == vision.local
+        assert torch.minor - vision.minor == -15  # as they have been released together since torch 2.0
+
+
+@pytest.mark.parametrize("text", [(DEPLOY / "manta-aggregator.service").read_text(), unit_text(Path("peer"))], ids=["aggregator", "peer"])
+def test_a_unit_has_a_bound_for_all_that_its_processes_take(text: str) -> None:
+    (service,) = re.findall(r"^\[Service\]$(.*?)^\[Install\]$", text, re.MULTILINE | re.DOTALL)
+    assert re.search(r"^MemoryMax=[1-9][0-9]*[G%]$", service, re.MULTILINE)
+    assert re.search(r"^TasksMax=[1-9][0-9]*$", service, re.MULTILINE)
+    assert "To change it: systemctl" in service
+    assert list(DEPLOY.glob("*.service")) == [DEPLOY / "manta-aggregator.service"]  # another one is looked at above
+
+
+def test_each_service_of_the_compose_file_has_one_too() -> None:
+    text = (DEPLOY / "compose.yaml").read_text()
+    assert text.count("image: manta\n") == text.count("mem_limit:") == text.count("pids_limit:") == 2

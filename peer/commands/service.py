@@ -13,6 +13,7 @@ NAME = "manta-peer.service"
 _STOP_S = 120  # to hand in what is trained; then systemd kills it, and what was sealed is kept
 _AGAIN_S = 30  # after it failed; not after a mistake in its settings (2), or where the log is not what it signed (3): both need a person
 _ANSWER_S = 30.0
+_MEMORY_MAX, _TASKS_MAX = "80%", 4096  # of all its processes together: a fault in it ends it, and not the computer
 
 
 def unit_text(directory: Path) -> str:
@@ -34,6 +35,9 @@ RestartPreventExitStatus=2 3 4
 SuccessExitStatus=130
 Nice=10
 Environment=PYTHONUNBUFFERED=1
+# Of this computer's memory: what a peer needs hangs on the run's data and on its workers. To change it: systemctl --user edit {NAME}
+MemoryMax={_MEMORY_MAX}
+TasksMax={_TASKS_MAX}
 
 [Install]
 WantedBy=default.target
