@@ -1,13 +1,258 @@
-"""An HTTP server that is a part of a program: it answers for as long as a context lasts, and leaves signals to the program."""
+"""HTTP servers that are parts of programs: their connections are bounded, and they end with a context.
+
+Every connection takes one of a bounded number of places before a byte of it is read, also before TLS. Where all are taken a newcomer gets
+the place of a connection that holds it for nothing: one that asks nothing, sends slower than ``_LEAST_BYTES_S``, or takes nothing of what
+is sent; of the address that has most places, the idlest one. Whoever is being served, or moves as fast as that, is not cut off for a
+newcomer of its own address, nor for one whose address has about as many places.
+"""
 
 import asyncio
 import contextlib
+import math
 import socket
-from collections.abc import AsyncIterator, Iterator
+import ssl
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from protocol.errors import OwnFault
+from swarm.rates import network_of
+
+PROXIES = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, and who may hold all places
+
+_ASKING_S = 10.0  # for TLS and the whole head of a request, from the connection's start or the answer before
+_STALLED_S = 20.0  # without taking anything of what is sent, or behind what should have been sent by then
+_LOOK_S = 1.0  # between two looks at a connection
+_LEAST_BYTES_S, _BEGINS_S = 4000.0, 2.0  # of what a request sends: a third of a line of 0.1 Mbit/s, once it has begun
+_KEEP_ALIVE_S = 5  # between two requests of a connection
+_BACKLOG = 128  # connections that are accepted at once: so many files more than there are places may be open for a moment
+_TOLD = 64  # connections beyond all places that get 503, without TLS; further ones are reset
+_MAX_HEAD_BYTES = 16_384
+
+
+class Guest(Protocol):
+    """Who has a place."""
+
+    @property
+    def address(self) -> str:
+        """What it is counted as."""
+
+    def lag_s(self) -> float:
+        """Return for how many seconds it has held its place for nothing; at most 0: it moves; -inf: it is being served."""
+
+    def cut(self) -> None:
+        """End it at once."""
+
+
+class Places:
+    """Places for connections, or for what else strangers may hold, shared fairly by address. For one event loop."""
+
+    def __init__(self, most: int, of_address: int | None = None, spared: Sequence[str] = ()) -> None:
+        """Have ``most`` free places, of which an address gets ``of_address`` at most, those that are ``spared`` and None: all."""
+        self.most = most
+        self._of_address = most if of_address is None else of_address
+        self._spared = frozenset(spared)
+        self._by_address: dict[str, dict[Guest, None]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, guest: Guest) -> bool:
+        """Give ``guest`` a place, if need be another's, who is cut off; False: there is none."""
+        own = len(self._by_address.get(guest.address, ()))
+        is_full, has_most = self._count >= self.most, own >= self._of_address and guest.address not in self._spared
+        if has_most:
+            yielding = self._idlest([guest.address], 0.0)
+        elif is_full:
+            more = sorted((address for address, guests in self._by_address.items() if len(guests) > own), key=self._number_of, reverse=True)
+            yielding = self._idlest([*more, guest.address], 0.0)
+            if yielding is None:  # who has a place moves: those of an address that has more than its share are sent away all the same
+                yielding = self._idlest([address for address in more if self._number_of(address) > own + 1], -math.inf)
+        else:
+            yielding = None
+        if yielding is not None:
+            self.leave(yielding)
+            yielding.cut()
+        elif is_full or has_most:
+            return False
+        self._by_address.setdefault(guest.address, {})[guest] = None
+        self._count += 1
+        return True
+
+    def leave(self, guest: Guest) -> None:
+        """Take the place of ``guest`` back, if it has one."""
+        guests = self._by_address.get(guest.address, {})
+        if guest in guests:
+            del guests[guest]
+            self._count -= 1
+            if not guests:
+                del self._by_address[guest.address]
+
+    def close(self) -> None:
+        """Cut off all who have a place."""
+        for guest in [guest for guests in self._by_address.values() for guest in guests]:
+            self.leave(guest)
+            guest.cut()
+
+    def _number_of(self, address: str) -> int:
+        return len(self._by_address[address])
+
+    def _idlest(self, addresses: list[str], above_s: float) -> Guest | None:
+        """Return who lags most, and more than ``above_s``, of the first of these addresses that has anybody who does."""
+        for address in addresses:
+            lags_s = [(guest.lag_s(), guest) for guest in self._by_address.get(address, ())]
+            lag_s, guest = max(lags_s, key=lambda pair: pair[0], default=(-math.inf, None))
+            if lag_s > above_s:
+                return guest
+        return None
+
+
+class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where the extra is not installed
+    """A connection of a server's that has a place, and ends if it holds that for nothing for too long. Implements ``Guest``."""
+
+    def __init__(self, places: Places, tls: ssl.SSLContext | None, **settings: Any) -> None:
+        """Prepare; ``settings`` are uvicorn's. The application finds this connection in the state of its requests."""
+        super().__init__(**settings)
+        self.app_state = {**self.app_state, "connection": self}
+        self.address = ""
+        self._places = places
+        self._tls = tls
+        self._wire: asyncio.Transport | None = None  # below TLS
+        self._look: asyncio.TimerHandle | None = None
+        self._is_open = self._is_lost = self._was_closing = False
+        self._early = b""  # of what TLS gave before this connection was open
+        self._since_s = 0.0  # when it was made, its request began, or the answer was complete
+        self._received = 0  # bytes since then
+        self._stalled_s: float | None = None  # since when its client takes nothing
+        self._last_cycle: object = None
+
+    def connection_made(self, transport: Any) -> None:
+        self._wire, self._since_s = transport, self.loop.time()
+        peer = transport.get_extra_info("peername")
+        self.address = counted_as(str(peer[0])) if peer else ""
+        if not self._places.take(self) and (self._tls is not None or len(self.connections) >= self._places.most + _TOLD):
+            transport.abort()
+            return
+        self._look = self.loop.call_later(_LOOK_S, self._look_again)
+        if self._tls is None:
+            self._open(transport)
+            return
+        transport.pause_reading()
+        securing = self.loop.create_task(self._secure(transport, self._tls))
+        self.tasks.add(securing)
+        securing.add_done_callback(self.tasks.discard)
+
+    async def _secure(self, wire: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        try:
+            secured = await self.loop.start_tls(wire, self, tls, server_side=True, ssl_handshake_timeout=_ASKING_S)
+        except OSError:  # no TLS, or not in time
+            secured = None
+        if secured is None or self._is_lost:  # asyncio tells the connection of no loss during the handshake
+            self._end()
+            wire.abort()
+            return
+        self._open(secured)
+        early, self._early = self._early, b""
+        if early:
+            self.data_received(early)
+
+    def _open(self, transport: Any) -> None:
+        self._is_open = True
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+        self._end()
+        if self._is_open:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._is_open:
+            self._early += data
+            return
+        self._received += len(data)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not self._last_cycle:  # a request's head is whole
+            self._last_cycle = self.cycle
+            self._since_s, self._received = self.loop.time(), 0
+
+    def on_response_complete(self) -> None:
+        self._since_s, self._received = self.loop.time(), 0
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stalled_s = self.loop.time()
+
+    def resume_writing(self) -> None:
+        self._stalled_s = None
+        super().resume_writing()
+
+    @property
+    def _is_asking(self) -> bool:
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def lag_s(self) -> float:
+        """See ``Guest``."""
+        now_s = self.loop.time()
+        if self._is_asking:
+            return now_s - self._since_s
+        if self._stalled_s is not None:
+            return now_s - self._stalled_s
+        if self.cycle.more_body and not self.flow.read_paused:
+            return now_s - self._since_s - _BEGINS_S - self._received / _LEAST_BYTES_S
+        return -math.inf
+
+    def cut(self) -> None:
+        """See ``Guest``."""
+        if self._wire is not None:
+            self._wire.abort()
+
+    def _look_again(self) -> None:
+        is_closing = self._is_open and bool(self.transport.is_closing())
+        if self.lag_s() > (_ASKING_S if self._is_asking else _STALLED_S) or (is_closing and self._was_closing):
+            self.cut()
+            return
+        self._was_closing = is_closing
+        self._look = self.loop.call_later(_LOOK_S, self._look_again)
+
+    def _end(self) -> None:
+        self._places.leave(self)
+        if self._look is not None:
+            self._look.cancel()
+
+
+def counted_as(host: str) -> str:
+    """Return what connections and requests of a host are counted as: of IPv6 its network. Each address of this computer counts."""
+    return network_of(host) or host
+
+
+def config_of(app: Any, places: Places, tls: ssl.SSLContext | None = None, *, log_level: str | None = "critical") -> uvicorn.Config:
+    """Return a server's configuration, whose connections have these places."""
+    return uvicorn.Config(
+        app,
+        http=partial(BoundedConnection, places, tls),  # type: ignore[arg-type]  # uvicorn calls it, and asks for no more
+        ws="none",
+        loop="none",
+        lifespan="off",
+        log_config=None,
+        log_level=log_level,
+        access_log=False,
+        forwarded_allow_ips=list(PROXIES),
+        server_header=False,
+        backlog=_BACKLOG,
+        limit_concurrency=places.most + 1,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+    )
 
 
 class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
@@ -19,15 +264,19 @@ class _Server(uvicorn.Server):  # type: ignore[misc,unused-ignore]
 
 
 @contextlib.asynccontextmanager
-async def answering(config: uvicorn.Config, listening: socket.socket, whose: str) -> AsyncIterator[None]:
+async def answering(
+    app: Any, listening: socket.socket, places: Places, whose: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[None]:
     """Answer on a socket until the end of the context, which begins once somebody would be answered.
 
     Args:
-        config: of the server; its socket comes beside it.
+        app: that answers.
         listening: already bound.
+        places: of its connections.
         whose: server it is, for the fault that nobody expects.
+        tls: None for plain HTTP.
     """
-    server = _Server(config)
+    server = _Server(config_of(app, places, tls))
     task = asyncio.create_task(server.serve([listening]))
     try:
         while not server.started:
@@ -39,3 +288,4 @@ async def answering(config: uvicorn.Config, listening: socket.socket, whose: str
     finally:
         server.should_exit = True
         await task
+        places.close()

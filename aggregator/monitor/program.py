@@ -21,7 +21,6 @@ from aggregator.attendants.attendants import BEAT_S, CANNOT, attend, beat
 from aggregator.attendants.live import unix_ms
 from aggregator.monitor.answers import Answers
 from aggregator.monitor.app import MonitorApp
-from aggregator.monitor.connections import BESIDE_STREAMS, BoundedConnection
 from aggregator.monitor.files import load_files
 from aggregator.monitor.present import Present
 from aggregator.monitor.settings import MonitorSection
@@ -29,11 +28,13 @@ from aggregator.monitor.shown import Json, shown_head, shown_quality, shown_roun
 from aggregator.monitor.sight import News, Sight
 from aggregator.monitor.streams import Streams
 from protocol.errors import StorageError, UserError
+from swarm.http_server import Places, config_of
 
 _LOOK_S = 0.25
 _NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0
 _LAST_S = 5.0  # for an orderly end
-_FILES_BESIDE = 256  # descriptors beside connections
+_BESIDE_STREAMS = 128  # connections that are answered beside all event streams
+_FILES_BESIDE = 512  # descriptors beside connections
 
 logger = logging.getLogger("manta.monitor")
 
@@ -101,26 +102,15 @@ class Monitor:
 
 async def serve(monitor: Monitor, listening: socket.socket, streams: int, ending: threading.Event) -> None:
     """Answer until SIGTERM, SIGINT or ``ending``."""
-    config = uvicorn.Config(
-        monitor.app,
-        http=BoundedConnection,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        limit_concurrency=streams + BESIDE_STREAMS,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=16_384,
-    )
-    server = uvicorn.Server(config)
+    places = Places(streams + _BESIDE_STREAMS)
+    server = uvicorn.Server(config_of(monitor.app, places, log_level=None))
     work = [asyncio.create_task(monitor.watch()), asyncio.create_task(_beat(server, monitor, ending))]
     serving = asyncio.create_task(server.serve([listening]))
     done, _ = await asyncio.wait([serving, *work], return_when=asyncio.FIRST_COMPLETED)
     server.should_exit = True
     monitor.close()
     await serving
+    places.close()
     for task in work:
         task.cancel()
     await asyncio.wait(work)
@@ -158,7 +148,7 @@ def main() -> None:
     attend(end)
     directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     settings = MonitorSection.model_validate_json(settings_text)
-    _allow_files(settings.streams + BESIDE_STREAMS + _FILES_BESIDE)
+    _allow_files(settings.streams + _BESIDE_STREAMS + _FILES_BESIDE)
     beat()
     try:
         monitor = Monitor(Sight(directory), settings, is_loopback=where_text["is_loopback"])

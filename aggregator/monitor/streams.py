@@ -1,6 +1,6 @@
 """Server-sent events: what happened, to everybody who looks on, each event made once. A client that is slow gets the newest of each kind.
 
-A client's place is bounded: one event of each kind waits for it. Who takes nothing at all is cut off by ``aggregator.monitor.connections``.
+A client's place is bounded: one event of each kind waits for it. Who takes nothing at all is cut off by ``swarm.http_server``.
 """
 
 import asyncio

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
@@ -19,14 +18,13 @@ from starlette.routing import Route
 from aggregator.log.copying import CHECKPOINT
 from aggregator.log.storage import MANIFEST
 from aggregator.log.tiles import KEY
-from aggregator.monitor.connections import BoundedConnection
 from aggregator.witness.rule import OtherLog, OtherSize, OtherTree, Rule
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError, StorageError
 from protocol.merkle import HASH_BYTES
 from protocol.notes import MAX_NOTE_BYTES
 from protocol.tiles import Tile
 from swarm.door import Door
-from swarm.http_server import answering
+from swarm.http_server import Places, answering
 
 PATH = "/add-checkpoint"
 _FILES = (CHECKPOINT, MANIFEST, KEY)  # beside tiles
@@ -146,20 +144,5 @@ async def serving(rule: Rule, door: Door, entries: Path | None = None) -> AsyncI
         UserError: see ``Door.listen``.
     """
     listening, door = door.listen()
-    config = uvicorn.Config(
-        app(rule, entries),
-        http=BoundedConnection,
-        ws="none",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        server_header=False,
-        limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=15,
-        timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=16_384,
-    )
-    async with answering(config, listening, "witness"):
+    async with answering(app(rule, entries), listening, Places(_MAX_CONNECTIONS), "witness"):
         yield door.url

@@ -7,16 +7,15 @@ the gateway does it itself. Addresses are those of connections, or, from a proxy
 import asyncio
 import contextlib
 import math
-from collections import Counter
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from peer.gateway.desk import GatewayDesk
 from peer.training.work import now_ms
@@ -26,17 +25,12 @@ from protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PA
 from protocol.rates import Rates
 from swarm.door import Door
 from swarm.gate import NotAdmitted
-from swarm.http_server import answering
+from swarm.http_server import PROXIES, Guest, Places, answering, counted_as
 from swarm.light_pay import PAY
-from swarm.rates import network_of
 from swarm.traffic import PIECE_BYTES, Traffic
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
-_CONNECTION_S = 150.0  # whatever is done with it
-_IDLE_S = 5.0  # between two requests of a connection
 _MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
-_OF_PROXIES = ["127.0.0.1", "::1"]  # whose X-Forwarded-For is believed
-_MAX_HEAD_BYTES = 8192
 _MAX_RETURNS, _RETURNS_BYTES = 64, 2**27  # that are read or looked into at the same time; half of them of one address
 _RETURN_S = 60.0  # for one to arrive: half a megabyte over a line of 0.1 Mbit/s
 _REQUESTS_A_SECOND, _AT_ONCE = 20.0, 80.0  # of one address
@@ -59,14 +53,30 @@ class _Busy(Exception):
         self.retry_s = retry_s
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Return:
+    """A return that is being read, or looked into. Implements ``swarm.http_server.Guest``."""
+
+    address: str
+    connection: Guest
+
+    def lag_s(self) -> float:
+        """See ``Guest``."""
+        return self.connection.lag_s()
+
+    def cut(self) -> None:
+        """See ``Guest``."""
+        self.connection.cut()
+
+
 class _App:
     """The requests of a gateway."""
 
     def __init__(self, desk: GatewayDesk, traffic: Traffic) -> None:
         self._desk = desk
         self._traffic = traffic
-        self._returns: Counter[str] = Counter()  # that are being read or looked into, by address
-        self._max_returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
+        returns = max(1, min(_MAX_RETURNS, _RETURNS_BYTES // desk.max_return_bytes))
+        self._returns = Places(returns, (returns + 1) // 2)
         self._rates: Rates[str] = Rates(_REQUESTS_A_SECOND, _AT_ONCE)
         self._all: Rates[str] = Rates(_ALL_REQUESTS_A_SECOND, _ALL_AT_ONCE)
         self._routed = Starlette(
@@ -153,15 +163,13 @@ class _App:
         return PlainTextResponse("no lease names this", 404) if found is None else _bytes(found)
 
     async def _take(self, request: Request) -> Response:
-        address = _address(request)
-        if self._returns.total() >= self._max_returns or self._returns[address] >= (self._max_returns + 1) // 2:
+        back = _Return(_address(request), request.state.connection)
+        if not self._returns.take(back):
             raise _Busy(503, "too many come back at once")
-        self._returns[address] += 1
         try:
             return _bytes(pack(await self._desk.take(await self._returned(request))))
         finally:
-            self._returns[address] -= 1
-            self._returns += Counter()  # forgets those that have none
+            self._returns.leave(back)
 
     async def _returned(self, request: Request) -> bytes:
         try:
@@ -184,12 +192,7 @@ class _App:
 
 
 def _address(request: Request) -> str:
-    return _counted_as(request.client.host) if request.client is not None else ""
-
-
-def _counted_as(host: str) -> str:
-    """Return what requests of an address are counted as: of IPv6 its network."""
-    return network_of(host) or host  # this computer's counts too, and a proxy may say what it likes
+    return counted_as(request.client.host) if request.client is not None else ""
 
 
 def _digest(text: str) -> bytes:
@@ -217,28 +220,6 @@ def _bytes(content: bytes) -> Response:
     return Response(content, media_type="application/octet-stream")
 
 
-class _Bounded(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any, where the extra is not installed
-    """A connection that ends after a while, whatever it does; there is not an endless number of them."""
-
-    _of: ClassVar[Counter[str]] = Counter()  # connections by address
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._host = _counted_as(self.client[0]) if self.client else ""
-        self._of[self._host] += 1
-        most = _MAX_CONNECTIONS if self._host in _OF_PROXIES else _MAX_OF_ADDRESS
-        self._end = asyncio.get_running_loop().call_later(_CONNECTION_S, transport.abort)
-        if len(self.connections) > _MAX_CONNECTIONS or self._of[self._host] > most:
-            transport.abort()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._end.cancel()
-        self._of[self._host] -= 1
-        if not self._of[self._host]:
-            del self._of[self._host]
-        super().connection_lost(exc)
-
-
 @contextlib.asynccontextmanager
 async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None) -> AsyncIterator[str]:
     """Answer light contributors until the end of the context; yields the address that they are told, ``http://HOST:PORT/``.
@@ -249,25 +230,12 @@ async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None)
         UserError: see ``Door.listen``.
     """
     listening, door = door.listen()
-    config = uvicorn.Config(
-        _App(desk, traffic or Traffic()),
-        http=_Bounded,
-        ws="none",
-        loop="none",
-        lifespan="off",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        forwarded_allow_ips=_OF_PROXIES,
-        server_header=False,
-        date_header=False,
-        timeout_keep_alive=round(_IDLE_S),
-        timeout_graceful_shutdown=1,
-        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
-        ssl_certfile=door.certificate,
-        ssl_keyfile=door.key,
-    )
-    async with answering(config, listening, "gateway"):
+    tls = None
+    if door.certificate is not None:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(door.certificate, door.key)
+    places = Places(_MAX_CONNECTIONS, _MAX_OF_ADDRESS, spared=PROXIES)
+    async with answering(_App(desk, traffic or Traffic()), listening, places, "gateway", tls):
         yield door.url
 
 

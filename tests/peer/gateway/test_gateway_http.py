@@ -31,7 +31,9 @@ from protocol.errors import EncodingError, RemoteFault, Unreachable, UserError
 from protocol.light import Fate, LeaseRequest, SignedLeaseRequest
 from protocol.records import SignedTicket, Ticket
 from protocol.signing import peer_name, sha256
+from swarm import http_server
 from swarm.door import Door
+from swarm.http_server import counted_as
 from swarm.traffic import PIECE_BYTES, Traffic
 from tests.memory_log import LOT, until
 from tests.peer.gateway.test_gateway_desk import own_claim
@@ -200,10 +202,12 @@ def test_an_address_that_asks_too_often_is_told_to_wait(monkeypatch: pytest.Monk
     ],
 )
 def test_an_ipv6_network_is_counted_as_one_address(host: str, counted: str) -> None:
-    assert http._counted_as(host) == counted
+    assert counted_as(host) == counted
 
 
 def test_no_more_comes_back_at_once_than_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_BEGINS_S", 60.0)
+
     async def story(gateway: Gateway, _: str) -> None:
         monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.desk.max_return_bytes)
         async with serving(gateway.desk, DOOR) as address:
@@ -225,17 +229,25 @@ def _closes(address: str, sends: bytes) -> bool:
     host, port = address.removeprefix("http://").rstrip("/").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall(sends)
-        try:
-            return connection.recv(1) == b""
-        except ConnectionResetError:
-            return True
+        return _is_closed(connection)
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        while connection.recv(1000):  # what TLS says of an end, too
+            pass
+    except ConnectionResetError:
+        pass
+    return True
 
 
 @pytest.mark.parametrize("sends", [b"", b"GET /light", b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc"])
 def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_meanwhile(
     sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "_CONNECTION_S", 3.0)
+    monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
+    monkeypatch.setattr(http_server, "_STALLED_S", 2.0)
+    monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
 
     async def story(_: Gateway, address: str) -> None:
         slow = asyncio.create_task(asyncio.to_thread(_closes, address, sends))
@@ -245,20 +257,40 @@ def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_m
     over_http(story)
 
 
-def test_there_are_so_many_connections_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_all_places_are_held_for_nothing_a_newcomer_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
 
     async def story(_: Gateway, address: str) -> None:
         host, port = address.removeprefix("http://").rstrip("/").split(":")
-        open_ones = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+        silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
         try:
-            assert await asyncio.to_thread(_closes, address, b"")
-            open_ones[0].close()
-            await until(lambda: not http._Bounded._of or http._Bounded._of["127.0.0.1"] < 2)
             await asyncio.to_thread(client_of(address).welcome)
+            assert await asyncio.to_thread(silent[0].recv, 1) == b""
         finally:
-            for each in open_ones:
+            for each in silent:
                 each.close()
+
+    over_http(story)
+
+
+def test_returns_that_do_not_come_give_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
+
+    async def story(gateway: Gateway, _: str) -> None:
+        monkeypatch.setattr(http, "_RETURNS_BYTES", 2 * gateway.desk.max_return_bytes)
+        async with serving(gateway.desk, DOOR) as address:
+            host, port = address.removeprefix("http://").rstrip("/").split(":")
+            head = b"POST /light/v1/returns HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.%d\r\nContent-Length: 100\r\n%s\r\n"
+            slow = [socket.create_connection((host, int(port)), timeout=30) for _ in range(2)]
+            try:
+                for number, each in enumerate(slow):
+                    each.sendall(head % (number, b"Expect: 100-continue\r\n"))
+                    assert b"100 Continue" in await asyncio.to_thread(each.recv, 1000)  # it is being read
+                assert await asyncio.to_thread(_status, address, "/light/v1/returns", bytes(100)) == 400
+                assert await asyncio.to_thread(slow[0].recv, 1) == b""
+            finally:
+                for each in slow:
+                    each.close()
 
     over_http(story)
 
@@ -366,6 +398,27 @@ def test_with_a_certificate_it_is_https_and_one_that_nobody_vouches_for_is_refus
             await asyncio.to_thread(client_of(address).welcome)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert (await asyncio.to_thread(client_of(address).welcome)).gateway == GATEWAY.public_key
+
+    over_http(story, Door("127.0.0.1", 0, certificate, key))
+
+
+def test_connections_that_never_begin_with_tls_hold_no_place_that_a_newcomer_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate, key = _certificate(tmp_path)
+    monkeypatch.setattr(http, "_MAX_CONNECTIONS", 2)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+
+    async def story(_: Gateway, address: str) -> None:
+        host, port = address.removeprefix("https://").rstrip("/").split(":")
+        silent = [socket.create_connection((host, int(port)), timeout=30) for _ in range(3)]
+        try:
+            silent[2].sendall(b"this is no TLS")
+            assert await asyncio.to_thread(_is_closed, silent[2])
+            for each in silent[:2]:
+                await asyncio.to_thread(client_of(address).welcome)
+                assert await asyncio.to_thread(_is_closed, each)
+        finally:
+            for each in silent:
+                each.close()
 
     over_http(story, Door("127.0.0.1", 0, certificate, key))
 
