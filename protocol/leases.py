@@ -1,7 +1,8 @@
 """Who has which lease of a gateway, and for how long: pure bookkeeping, bounded in all that strangers can make it keep. Times are ms.
 
 The lots of a lease follow from its key, so nobody else can do them: what is handed out again, once a lease has expired, is its place in the
-contribution. An address whose leases expire gets fewer of them at a time, and more again with each one that comes back in time.
+contribution. What comes back late is taken as long as there is a place for it. An address whose leases expire gets fewer of them at a time,
+and more again with each one that comes back in time.
 """
 
 from collections import OrderedDict, deque
@@ -30,6 +31,7 @@ class Leased:
     address: str
     lots_a_step: int
     until_ms: float
+    longest_ms: float  # good until then, if all were due later
     given_back: bytes | None = None  # the name of the return that was taken
 
 
@@ -81,6 +83,26 @@ class Leases:
         self._base, self._due_ms, self._next_ms, self.max_lots = base, due_ms, next_ms, max_lots
         self._is_open = True
 
+    def go_on(self, *, now_ms: float, due_ms: float, next_ms: float) -> None:
+        """Hand out leases for the same work again, of which nothing was handed in: those that are out are good for longer.
+
+        Args:
+            now_ms: the time.
+            due_ms: when all has to be back from now on.
+            next_ms: when the next base is expected.
+        """
+        self._expire(now_ms)
+        self._due_ms, self._next_ms, self._is_open = due_ms, next_ms, True
+        free = self.places - self._taken(now_ms)
+        for lease in self._leases.values():
+            if lease.given_back is not None:
+                continue
+            if self._is_over(lease, now_ms):
+                if lease.longest_ms <= now_ms or free <= 0:
+                    continue
+                free -= 1
+            lease.until_ms = min(due_ms, lease.longest_ms)
+
     def shut(self) -> None:
         """Hand out no more leases for this base; what is out may come back."""
         self._is_open = False
@@ -105,7 +127,7 @@ class Leases:
         return bool(self._leases)
 
     def ask(self, key: bytes, address: str, *, lot_ms: int, way_ms: int, now_ms: float) -> Leased | No:
-        """Return the key's lease on this base, the same one however often it asks, or why it has none."""
+        """Return the key's lease on this base, the same one until it has expired, however often it asks; or why it has none."""
         self._expire(now_ms)
         later = No("the round's work is over here: there is more after its commit", self._wait_ms(now_ms))
         if not self._is_open:
@@ -114,7 +136,8 @@ class Leases:
         if lease is not None:
             if lease.given_back is not None:
                 return No("this key's work on this base is done", self._wait_ms(now_ms))
-            return No("this key's lease has expired", self._wait_ms(now_ms)) if self._is_over(lease, now_ms) else lease
+            if not self._is_over(lease, now_ms):
+                return lease
         known = self._addresses.get(address) or _Address()
         if self._taken(now_ms) >= self.places or len(self._leases) >= _MAX_LEASES:
             return No("all places are taken", _AWAY_MS)
@@ -129,7 +152,7 @@ class Leases:
             )
         takes_ms = lots * self.local_steps * lot_ms + way_ms
         good_ms = max(_PATIENCE * takes_ms, _LEAST_GOOD_MS) if lot_ms else _FIRST_MS
-        lease = self._leases[key] = Leased(key, address, lots, min(self._due_ms, now_ms + good_ms))
+        lease = self._leases[key] = Leased(key, address, lots, min(self._due_ms, now_ms + good_ms), now_ms + good_ms)
         known.has += 1
         self._addresses[address] = known
         self._forget_addresses()
@@ -148,16 +171,16 @@ class Leases:
             return No("too late: the gateway works on a newer base")
         lease = self._leases.get(key) if base == self._base else None
         if lease is None:
-            return No("of no lease that this gateway knows: another base's, another gateway's, or from before its start")
+            return No("of no lease that this gateway knows: another gateway's, or from before its start")
         if lease.given_back is not None and lease.given_back != name:
             return No("this lease came back before, as something else")
-        if lease.given_back is None and self._is_over(lease, now_ms):
-            return No("too late: the lease has expired")
+        if not self._has_place(lease, now_ms):
+            return No("too late: the lease has expired, and its place is another's")
         return lease
 
-    def take(self, lease: Leased, name: bytes) -> bool:
+    def take(self, lease: Leased, name: bytes, now_ms: float) -> bool:
         """The return of this name is taken; False: it is not, for the lease is void by now, or another one was taken meanwhile."""
-        if self._leases.get(lease.key) is not lease or lease.given_back is not None:
+        if self._leases.get(lease.key) is not lease or lease.given_back is not None or not self._has_place(lease, now_ms):
             return False
         lease.given_back = name
         self._end(lease, 1)
@@ -175,6 +198,10 @@ class Leases:
 
     def _taken(self, now_ms: float) -> int:
         return sum(lease.given_back is not None or not self._is_over(lease, now_ms) for lease in self._leases.values())
+
+    def _has_place(self, lease: Leased, now_ms: float) -> bool:
+        """Return whether a lease has a place among those that come back: its own, or, once it has expired, one that is free."""
+        return lease.given_back is not None or not self._is_over(lease, now_ms) or self._taken(now_ms) < self.places
 
     @staticmethod
     def _is_over(lease: Leased, now_ms: float) -> bool:

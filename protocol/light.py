@@ -218,6 +218,7 @@ class LightReturn:
     """What came of a lease."""
 
     claim: SignedClaim
+    counts: tuple[int, ...]  # lots of each local step that there was time for: of the lease's the first ones, at least one
     lots: tuple[LotNote, ...]  # in the order of their indices
     steps: tuple[StepNote, ...]  # none where there is one local step
     body: bytes  # of the covered weights, in their order, in ``CODEC`` on the base's floor
@@ -225,6 +226,8 @@ class LightReturn:
     def __post_init__(self) -> None:
         if len(self.lots) > MAX_LEASE_LOTS or len(self.steps) > MAX_LOCAL_STEPS:
             raise ValueError("more lots or steps than a lease has")
+        if len(self.counts) > MAX_LOCAL_STEPS or any(count < 1 for count in self.counts) or sum(self.counts) != len(self.lots):
+            raise ValueError("other lots than it counts")
 
     @property
     def name(self) -> Digest:
@@ -268,9 +271,12 @@ def lot_records(lots: tuple[LotNote, ...], places: tuple[tuple[int, int], ...], 
     ]
 
 
-def step_records(steps: tuple[StepNote, ...], samples: int) -> list[StepRecord]:
-    """Return the records of a lease's steps, each taken alone."""
-    return [StepRecord(number, samples, note.state, note.vector, note.vector) for number, note in enumerate(steps)]
+def step_records(steps: tuple[StepNote, ...], samples: tuple[int, ...]) -> list[StepRecord]:
+    """Return the records of a lease's steps, each taken alone, of so many samples."""
+    return [
+        StepRecord(number, count, note.state, note.vector, note.vector)
+        for number, (note, count) in enumerate(zip(steps, samples, strict=True))
+    ]
 
 
 def _check_words(reason: str, wait_ms: int) -> None:

@@ -70,6 +70,20 @@ class Pace:
         """Return how long headers still have."""
         return self._deadline - now
 
+    def left_again_ms(self, now: float, open_ms: float, grace_ms: float) -> float:
+        """Return how long headers still have in a round that is open again, for as long, whenever nothing is in by its deadline.
+
+        Args:
+            now: the time.
+            open_ms: how long the round is open.
+            grace_ms: after a deadline for so long it may be that something is in: there is no time then.
+        """
+        late_ms = -self.left_ms(now)
+        if late_ms < 0:
+            return -late_ms
+        late_ms %= open_ms
+        return open_ms - late_ms if late_ms >= grace_ms else 0.0
+
     def may_start_lot(
         self,
         now: float,

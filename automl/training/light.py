@@ -43,6 +43,12 @@ def leased_lots(
     return tuple((number // lots_a_step, index) for number, index in enumerate(indices))
 
 
+def done_lots(places: Places, counts: Sequence[int]) -> Places:
+    """Return those of a lease's lots that were done: of each step the first ``counts`` of it."""
+    by_step = [[place for place in places if place[0] == step] for step in range(len(counts))]
+    return tuple(place for of_step, count in zip(by_step, counts, strict=True) for place in of_step[:count])
+
+
 def leased_samples(places: Places, *, seed: int, base: bytes, key: bytes, num_train: int, lot_samples: int) -> tuple[int, ...]:
     """Return the training samples of the lots of a lease, each once, in order; ``num_train`` is how many there are."""
     drawn = (sample_indices(seed, base, step, key, index, num_train, lot_samples) for step, index in places)

@@ -160,6 +160,10 @@ class Seat:
         """Founder: tell the members that ``accepted`` lists their claims; None, or for those whom it does not list: hand in alone."""
         del accepted
 
+    def nothing_learnt(self) -> None:
+        """The work is over, and there is nothing to hand in."""
+        self.close("it has nothing to hand in")
+
     def close(self, reason: str = GONE) -> None:
         """Give the place up; who waits for this peer goes on alone."""
         del reason

@@ -119,13 +119,20 @@ class GatewayDesk:
             left_ms: until what was learnt has to be gathered.
             next_ms: until the next base is expected.
         """
-        self._forget()
         now_ms, round_ = self._now_ms(), base.round + 1
         table = Timetable(now_ms + max(left_ms, 0.0), self._steps, 0.0, self._durations.gathering_ms, now_ms)
         due_ms = now_ms + self._steps * table.step_ms
         reason = self._why_not(round_, cohort)
         lingers = self.is_lease_only and not reason and not self._is_leaving
         patience_ms = table.last_patience_ms
+        if self._work is not None and self._work.is_on(base, cohort, lent):  # nothing was handed in on it: what is leased may come back
+            self._leases.go_on(now_ms=now_ms, due_ms=due_ms, next_ms=now_ms + next_ms)
+            self._work.compute = compute
+            self._work.seat.go_on(patience_ms, lingers=lingers)
+            if self._is_leaving:
+                self._work.seat.shut()
+            return self._work.seat
+        self._forget()
         seat = GatewaySeat(self._identity, base, self._leases, self._durations, self._now_ms, self.manifest, patience_ms, lingers=lingers)
         seat.on_fate = self._settle
         architectures = self._course.plan.architectures(round_, cohort)
@@ -212,10 +219,10 @@ class GatewayDesk:
         work = self._work
         if work is None or self._is_over:
             return LeaseAnswer((), "the run is finished" if self._is_over else self._why_none, 4 * _AGAIN_MS, int(self._is_over))
+        work.keep(self._leases.out(self._now_ms()))
         leased = self._leases.ask(asked.key, address, lot_ms=asked.lot_ms, way_ms=asked.way_ms, now_ms=self._now_ms())
         if isinstance(leased, No):
             return LeaseAnswer((), leased.reason, leased.wait_ms, 0)
-        work.keep(self._leases.out(self._now_ms()))
         lease = await self._made(work, leased)
         good_ms = round(leased.until_ms - self._now_ms())
         if lease is None or good_ms <= 0 or self._work is not work:
@@ -285,7 +292,7 @@ class GatewayDesk:
             except StorageError as error:
                 logger.error("a return is lost reason=%s", error)
                 return _lost("the gateway's disk refuses it")
-            if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name):
+            if self._work is not work or work.seat.is_closed or not self._leases.take(leased, name, self._now_ms()):
                 return self.word(name) or _lost("too late: the gateway hands in already")
             samples = claim.lots * self.manifest.lot_samples
             work.seat.take(PublicKey(claim.key), Gift(vector, samples, back.claim, name))

@@ -120,6 +120,14 @@ class GatewaySeat(Seat):
         if not self._lingers:
             self.shut()
 
+    def go_on(self, patience_ms: float, *, lingers: bool) -> None:
+        """Begin the same work again, which gave nothing to hand in; what came back of leases stays. The arguments are the constructor's."""
+        self._patience_ms, self._lingers, self._over_ms = patience_ms, lingers, None
+
+    def nothing_learnt(self) -> None:
+        """See ``Seat``; what came back is handed in with the next work on this base, if there is any."""
+        self.shut()
+
     def shut(self) -> None:
         """Hand out no more leases; those that are out may come back."""
         self._lingers = False

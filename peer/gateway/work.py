@@ -8,7 +8,7 @@ import numpy as np
 
 from automl.spaces.space import Architecture
 from automl.training.course import RunCourse
-from automl.training.light import Places, leased_lots, leased_samples, num_covered, scattered
+from automl.training.light import Places, done_lots, leased_lots, leased_samples, num_covered, scattered
 from automl.training.schedule import place_of_lot
 from exact.coding import parse
 from exact.residuals import given, vector_digest
@@ -53,6 +53,11 @@ class Work:
     seat: GatewaySeat
     samples: dict[bytes, tuple[bytes, bytes]] = field(default_factory=dict)  # digest and bytes, of leases that are out, by key
     ready: dict[bytes, "asyncio.Task[Lease]"] = field(default_factory=dict)  # the same leases, by key
+
+    def is_on(self, base: Standing, cohort: str, lent: Lent) -> bool:
+        """Return whether what is leased here is what would be leased on a base, and may still be handed in."""
+        own = (self.base.commit, self.cohort, self.lent.residual.digest, self.lent.contribution)
+        return own == (base.commit, cohort, lent.residual.digest, lent.contribution) and not self.seat.is_closed
 
     def keep(self, keys: frozenset[bytes]) -> None:
         """Forget what was made ready for other keys: strangers may let any number of leases expire."""
@@ -112,12 +117,14 @@ class Terms:
         )
 
     def checked(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> tuple[Vector, Vector]:
-        """Return what the contributor gives (N,), and what it learnt (N,), if all of it is what the lease asks for.
+        """Return what the contributor gives (N,), and what it learnt (N,), if it is what the lease asks for: of each step the first lots.
 
         Raises:
             RemoteFault: it is not.
         """
-        places = self.places(work, leased)
+        if len(back.counts) != self._steps or max(back.counts) > leased.lots_a_step:
+            raise EncodingError("records of other lots or steps than the lease has")
+        places = done_lots(self.places(work, leased), back.counts)
         counts = [0] * len(work.architectures)
         for _, index in places:
             counts[place_of_lot(len(counts), work.base.commit, leased.key, index)] += 1
@@ -126,10 +133,10 @@ class Terms:
         if (claim.run, claim.round, claim.base, claim.founder, claim.cohort, claim.local_steps, claim.residual) != expected:
             raise EncodingError("the claim is not the lease's")
         if claim.work != tuple(counts):
-            raise EncodingError("the claim counts other lots than the lease has")
+            raise EncodingError("the claim counts other lots than came back")
         if claim.thanks:
             raise EncodingError("the claim of a lease thanks nobody")
-        self._check_roots(work, leased, places, claim, back)
+        self._check_roots(work, leased, claim, back)
         space = self._course.plan.space
         count = num_covered(space, work.architecture)
         values = parse(CODEC, back.body, count).values(work.base.floor)
@@ -146,11 +153,12 @@ class Terms:
     def records(self, work: Work, leased: Leased, back: LightReturn) -> Records:
         """Return the records of the lots and steps that came back."""
         samples = self._manifest.lot_samples
-        lots = lot_records(back.lots, self.places(work, leased), work.architecture.text, samples)
-        return Records(tuple(lots), tuple(step_records(back.steps, leased.lots_a_step * samples)))
+        lots = lot_records(back.lots, done_lots(self.places(work, leased), back.counts), work.architecture.text, samples)
+        of_steps = tuple(count * samples for count in back.counts) if back.steps else ()
+        return Records(tuple(lots), tuple(step_records(back.steps, of_steps)))
 
-    def _check_roots(self, work: Work, leased: Leased, places: Places, claim: Claim, back: LightReturn) -> None:
-        if len(back.lots) != len(places) or len(back.steps) != (self._steps if self._steps > 1 else 0):
+    def _check_roots(self, work: Work, leased: Leased, claim: Claim, back: LightReturn) -> None:
+        if len(back.steps) != (self._steps if self._steps > 1 else 0):
             raise EncodingError("records of other lots or steps than the lease has")
         for note in back.lots:
             _check_loss(note.loss)

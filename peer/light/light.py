@@ -29,6 +29,7 @@ _AGAIN_S = (1.0, 30.0)  # first and longest pause before a gateway that does not
 _PAUSE_S = (0.2, 4.0)  # shortest and longest before a gateway that has nothing is asked again
 _QUIET_S = 15.0  # without a lease, until the reason is said
 _REMEMBERED = 4  # leases, with how long their way took
+_BRING_S = (0.5, 30.0)  # to bring something back: what is reckoned with before the first time; and for so long at least it is tried
 
 logger = logging.getLogger("manta.light")
 
@@ -85,6 +86,7 @@ class Contributor:
         self._work: LightWork | None = None
         self._pending: list[_Pending] = []
         self._ways_ms: deque[float] = deque(maxlen=_REMEMBERED)
+        self._brought_s: deque[float] = deque(maxlen=_REMEMBERED)  # how long it took lately
         self._idle_since_s = time.monotonic()
         self._said_why = ""
 
@@ -225,12 +227,13 @@ class Contributor:
             self._board.say(f"lost round={lease.round} samples=0 (the lease was over before all that it needs was here)")
             self._valve.wait(_PAUSE_S[1])
             return
-        worked_s, until_s = time.monotonic(), began_s + lease.good_ms / 1000
+        worked_s, until_s, trained = time.monotonic(), began_s + lease.good_ms / 1000, self._valve.num_samples
+        done_by_s = until_s - max(self._brought_s, default=_BRING_S[0])
         try:
-            done = work.do(lease, weights, samples, lambda: self._valve.before_lot(until_s), self._valve.after_lot)
+            done = work.do(lease, weights, samples, lambda: self._valve.before_lot(until_s), self._valve.after_lot, done_by_s)
         except LeaseOver as error:
             status.lost += 1
-            self._board.say(f"lost round={lease.round} samples=0 ({error})")
+            self._board.say(f"lost round={lease.round} samples={self._valve.num_samples - trained} ({error})")
             return
         except NoUse as error:
             status.lost += 1
@@ -239,7 +242,8 @@ class Contributor:
             return
         done_s = time.monotonic()
         pending = _Pending(done, lease.round, 0.0)
-        word = self._give_back(pending, until_s)
+        word = self._give_back(pending, max(until_s, done_s + _BRING_S[1]))
+        self._brought_s.append(time.monotonic() - done_s)
         lots_ms = work.lot_ms * len(done.back.lots)
         self._ways_ms.append(max(1.0, 1000 * (time.monotonic() - began_s) - min(lots_ms, 1000 * (done_s - worked_s))))
         if not self._settled(pending, word):
@@ -247,7 +251,9 @@ class Contributor:
         self._idle_since_s = time.monotonic()
 
     def _give_back(self, pending: _Pending, until_s: float) -> LightWord:
-        """Bring back what came of a lease; a gateway that is away or busy for a moment is tried again as long as the lease is good."""
+        """Bring back what came of a lease; a gateway that is away or busy for a moment is tried again, also when the lease is over: it may
+        still take it.
+        """
         pause_s = _PAUSE_S[0]
         while True:
             try:

@@ -3,6 +3,7 @@
 The other weights are zeros here, and so is what was learnt of them. What is claimed is what the body decodes to: that is what is averaged.
 """
 
+import math
 import statistics
 import time
 from collections import deque
@@ -23,11 +24,13 @@ from automl.training.schedule import place_of_lot
 from automl.training.update import State
 from exact.coding import encode, parse
 from exact.residuals import vector_digest
+from peer.light.valve import LeaseOver
 from peer.training.work import Learnt, Pile, Vector, claim_of
 from protocol.errors import EncodingError, MantaError, UserError
 from protocol.exchange import MAX_LOT_MS
 from protocol.light import CODEC, MAX_LEASE_LOTS, Lease, LightReturn, LotNote, StepNote, why_no_leases
 from protocol.manifest import Manifest
+from protocol.records import SignedClaim
 from protocol.rounds import Standing
 from protocol.signing import Identity, PublicKey
 
@@ -100,14 +103,22 @@ class LightWork:
         samples: bytes,
         before_lot: Callable[[], None] = lambda: None,
         after_lot: Callable[[float, int], float] = lambda _ms, _samples: 0.0,
+        until_s: float = math.inf,
     ) -> Done:
         """Return what comes of a lease, signed; takes as long as its lots do.
 
-        ``before_lot`` may take its time, or raise. ``after_lot`` is given how long a lot took, ms, and its samples; it rests, and returns
-        for how long, ms: that is a part of the lot's duration as the gateway gets to know it.
+        Args:
+            lease: what to do.
+            weights: that it names.
+            samples: that it names.
+            before_lot: may take its time, or raise ``LeaseOver``: with one local step the lots before are what comes of the lease then.
+            after_lot: is given how long a lot took, ms, and its samples; it rests, and returns for how long, ms: that is a part of the
+                lot's duration as the gateway gets to know it.
+            until_s: when all should be done, of ``time.monotonic``: lots that would not be are left out, but for one of each local step.
 
         Raises:
             EncodingError: the lease, its weights or its samples make no sense.
+            LeaseOver: it is over before one lot of each local step is done.
             NoUse: the values that came out are not finite.
         """
         plan, architecture = self._course.plan, self.architecture_of(lease)
@@ -120,13 +131,25 @@ class LightWork:
         local = LocalSteps(State(lease.round - 1, parameters, ()), plan) if steps > 1 else None
         notes: list[LotNote] = []
         step_notes: list[StepNote] = []
+        counts: list[int] = []
         for step in range(steps):
+            if step and time.monotonic() > until_s:
+                raise LeaseOver("it was over before all local steps were done")
             worker.load(parameters if local is None else local.weights)
+            ends_s, before = self._step_ends_s(until_s, steps - step), len(notes)
             for _, index in places[step * lease.lots_a_step : (step + 1) * lease.lots_a_step]:
+                if len(notes) > before and time.monotonic() + self.lot_ms / 1000 > ends_s:
+                    break
                 of_lot, strength = self._manifest.lot_samples, plan.augmentation(lease.round, architecture)
                 lot = Lot(self._manifest.seed, lease.base, step, key, index, architecture, of_lot, strength)
-                before_lot()
+                try:
+                    before_lot()
+                except LeaseOver:
+                    if local is not None or not notes:
+                        raise
+                    break
                 notes.append(self._train(worker, lot, place_of_lot(len(architectures), lease.base, key, index), pile, after_lot))
+            counts.append(len(notes) - before)
             if local is not None:
                 gradient = pile.gradient()
                 note = StepNote(vector_digest(local.weights.numpy()), vector_digest(gradient))
@@ -134,7 +157,14 @@ class LightWork:
                 step_notes.append(note)
                 local.step(torch.from_numpy(gradient))
         vector = pile.gradient() if local is None else local.learnt().numpy()
-        return self._made(lease, architecture, pile, vector, notes, step_notes)
+        body, claim = self._made(lease, architecture, pile, vector)
+        return Done(LightReturn(claim, tuple(counts), tuple(notes), tuple(step_notes), body), pile.samples, pile.loss)
+
+    @staticmethod
+    def _step_ends_s(until_s: float, steps: int) -> float:
+        """Return when a local step should be done that begins now, the first one of ``steps`` that share what is left."""
+        now_s = time.monotonic()
+        return now_s + max(until_s - now_s, 0.0) / steps
 
     def _samples_of(self, lease: Lease, places: Places) -> Sequence[int]:
         seed, of_lot, key = self._manifest.seed, self._manifest.lot_samples, self._identity.public_key
@@ -150,10 +180,8 @@ class LightWork:
         pile.add(lot, place, result)
         return LotNote(f"{result.loss:.6g}", result.projection)
 
-    def _made(
-        self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector, notes: list[LotNote], steps: list[StepNote]
-    ) -> Done:
-        """Return the return: the vector coded, and the claim of what that decodes to."""
+    def _made(self, lease: Lease, architecture: Architecture, pile: Pile, vector: Vector) -> tuple[bytes, SignedClaim]:
+        """Return the vector coded, and the claim of what that decodes to."""
         if not bool(np.isfinite(vector).all()):
             raise NoUse("what was learnt is not finite")
         space = self._course.plan.space
@@ -169,4 +197,4 @@ class LightWork:
             residual=lease.residual,
             lot_ms=max(1, self.lot_ms),
         )
-        return Done(LightReturn(claim, tuple(notes), tuple(steps), body), pile.samples, pile.loss)
+        return body, claim

@@ -121,7 +121,7 @@ class BaseWork:
         finally:
             seat.cancel()
         if done is None and seat.done() and not seat.cancelled():
-            seat.result().close("it has nothing to hand in")
+            seat.result().nothing_learnt()
         self._lap.mark("train")
         if self._noise is not None:
             self._board.update(epsilon=self._noise.epsilon)

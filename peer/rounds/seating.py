@@ -81,7 +81,8 @@ class Seating:
         kept_ms = whole_ms / LAST_PART + (whole_ms / LAST_PART if took_ms is None else took_ms)
         left_ms = self._pace.left_ms(now_ms())
         if self._gateway is not None:
-            next_ms = max(left_ms, 0.0) + grace_ms(whole_ms)
+            left_ms = self._pace.left_again_ms(now_ms(), whole_ms, grace_ms(whole_ms))
+            next_ms = left_ms + grace_ms(whole_ms)
             return await self._gateway.convene(
                 base, self._states.held, group.name, await self._lent(), self._compute, left_ms=left_ms - kept_ms, next_ms=next_ms
             )

@@ -1,6 +1,7 @@
 """A gateway's desk of a small run, and light contributors that do their leases for real, without HTTP between them."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import cache
@@ -90,13 +91,13 @@ class Light:
         assert answer.lease, answer.reason
         return answer.lease[0].open()
 
-    def do(self, lease: Lease) -> Done:
+    def do(self, lease: Lease, *, until_s: float = math.inf) -> Done:
         """Do a lease with what it names."""
         weights, samples = self.gateway.desk.blob(lease.weights), self.gateway.desk.blob(lease.samples)
         assert weights is not None
         assert samples is not None
         assert (len(weights), len(samples)) == (lease.weights_bytes, lease.samples_bytes)
-        return self.work.do(lease, weights, samples)
+        return self.work.do(lease, weights, samples, until_s=until_s)
 
     async def give_back(self, done: Done) -> LightWord:
         """Bring back what came of a lease."""

@@ -79,7 +79,7 @@ def test_whoever_asks_again_gets_the_same_lease_and_once_it_is_back_no_other_on_
     lease = ask(leases)
     assert ask(leases, lot_ms=7, now_ms=500) is lease
     assert leases.back(KEY, BASE, NAME, 1_000) is lease
-    assert leases.take(lease, NAME)
+    assert leases.take(lease, NAME, 1_000)
     assert "is done" in refused(leases, now_ms=1_500).reason
     leases.open(NEXT, now_ms=70_000, due_ms=130_000, next_ms=135_000, max_lots=10)
     assert ask(leases, now_ms=70_000) is not lease
@@ -88,21 +88,61 @@ def test_whoever_asks_again_gets_the_same_lease_and_once_it_is_back_no_other_on_
 def test_what_comes_back_twice_is_known_by_its_bytes_and_something_else_is_refused() -> None:
     leases = opened()
     lease = ask(leases)
-    assert leases.take(lease, NAME)
+    assert leases.take(lease, NAME, 1_000)
     assert leases.back(KEY, BASE, NAME, 1_000) is lease
     other = leases.back(KEY, BASE, b"m" * 32, 1_000)
     assert isinstance(other, No)
     assert "came back before, as something else" in other.reason
-    assert not leases.take(lease, b"m" * 32)
+    assert not leases.take(lease, b"m" * 32, 1_000)
 
 
-def test_what_comes_back_late_for_another_base_or_without_a_lease_is_refused() -> None:
+def test_what_comes_back_late_is_taken_while_there_is_a_place_for_it() -> None:
+    leases = opened(places=2)
+    first, second = ask(leases, key_of(1), lot_ms=1_000), ask(leases, key_of(2), lot_ms=20_000)
+    after_ms = first.until_ms + 1
+    assert leases.back(first.key, BASE, NAME, after_ms) is first
+    third = ask(leases, key_of(3), now_ms=after_ms)
+    late = leases.back(first.key, BASE, NAME, after_ms)
+    assert isinstance(late, No)
+    assert late.reason == "too late: the lease has expired, and its place is another's"
+    assert not leases.take(first, NAME, after_ms)
+    after_ms = third.until_ms + 1
+    assert leases.take(first, NAME, after_ms)
+    assert leases.back(first.key, BASE, NAME, after_ms) is first
+    assert "too late" in getattr(leases.back(third.key, BASE, NAME, after_ms), "reason", "")
+    assert leases.back(second.key, BASE, NAME, after_ms) is second
+
+
+def test_where_nothing_was_handed_in_the_same_work_goes_on_and_what_is_leased_is_good_for_longer() -> None:
+    leases = opened(due_ms=10_000, max_lots=1)
+    back, out, silent = (ask(leases, key_of(number), lot_ms=lot_ms) for number, lot_ms in ((1, 100), (2, 7_500), (3, 10)))
+    assert leases.take(back, NAME, 5_000)
+    assert (out.until_ms, silent.until_ms) == (10_000, 5_000)
+    leases.go_on(now_ms=11_000, due_ms=18_000, next_ms=20_000)
+    assert leases.out(11_000) == {out.key}
+    assert leases.back(out.key, BASE, NAME, 17_000) is out
+    assert leases.ask(out.key, "here", lot_ms=7_500, way_ms=0, now_ms=11_000) is out
+    assert ask(leases, silent.key, lot_ms=10, now_ms=11_000) is not silent
+    assert "is done" in refused(leases, back.key, now_ms=11_000).reason
+    assert isinstance(ask(leases, key_of(4), now_ms=11_000), Leased)
+
+
+def test_work_that_goes_on_has_no_more_places_than_before() -> None:
+    leases = opened(places=1, due_ms=10_000, max_lots=1)
+    first = ask(leases, key_of(1), lot_ms=10)
+    second = ask(leases, key_of(2), lot_ms=3_000, now_ms=first.until_ms + 1)
+    assert leases.take(first, NAME, 10_001)  # both are over: it came first
+    leases.go_on(now_ms=11_000, due_ms=18_000, next_ms=20_000)
+    assert leases.out(11_000) == frozenset()
+    assert isinstance(leases.back(second.key, BASE, NAME, 11_000), No)
+
+
+def test_what_comes_back_for_another_base_or_without_a_lease_is_refused() -> None:
     leases = opened()
     lease = ask(leases, lot_ms=1_000)
     for key, base, now_ms, reason in (
         (OTHER, BASE, 10.0, "no lease that this gateway knows"),
         (KEY, NEXT, 10.0, "no lease that this gateway knows"),
-        (KEY, BASE, lease.until_ms + 1, "too late: the lease has expired"),
     ):
         answer = leases.back(key, base, NAME, now_ms)
         assert isinstance(answer, No)
@@ -111,7 +151,7 @@ def test_what_comes_back_late_for_another_base_or_without_a_lease_is_refused() -
     late = leases.back(KEY, BASE, NAME, 70_001)
     assert isinstance(late, No)
     assert "too late: the gateway works on a newer base" in late.reason
-    assert not leases.take(lease, NAME)
+    assert not leases.take(lease, NAME, 1_000)
 
 
 def test_no_lease_outlives_the_time_at_which_all_is_due() -> None:
@@ -125,12 +165,12 @@ def test_no_lease_outlives_the_time_at_which_all_is_due() -> None:
 def test_an_expired_leases_place_goes_to_another_key() -> None:
     leases = opened(places=2)
     first, second = ask(leases, key_of(1)), ask(leases, key_of(2))
-    assert leases.take(second, NAME)
+    assert leases.take(second, NAME, 0)
     assert "all places" in refused(leases, key_of(3)).reason
     after_ms = first.until_ms + 1
     assert after_ms < ROUND_MS
     assert isinstance(ask(leases, key_of(3), now_ms=after_ms), Leased)
-    assert "expired" in refused(leases, key_of(1), now_ms=after_ms).reason
+    assert "all places" in refused(leases, key_of(1), now_ms=after_ms).reason
     assert "all places" in refused(leases, key_of(4), now_ms=after_ms).reason  # what came back keeps its place
 
 
@@ -147,7 +187,7 @@ def test_a_lease_is_out_until_it_is_back_or_expires() -> None:
     leases = opened()
     first, second = ask(leases, key_of(1)), ask(leases, key_of(2), address="there")
     assert leases.out(0.0) == {first.key, second.key}
-    assert leases.take(first, NAME)
+    assert leases.take(first, NAME, 0)
     assert leases.out(0.0) == {second.key}
     assert leases.out(second.until_ms + 1) == frozenset()
 
@@ -166,14 +206,14 @@ def test_one_address_has_so_many_leases_at_a_time_fewer_once_they_expire_and_mor
     mine = [ask(leases, key_of(number)) for number in range(16)]
     assert "one address" in refused(leases, key_of(16)).reason
     assert isinstance(ask(leases, key_of(17), address="elsewhere"), Leased)
-    assert leases.take(mine[0], NAME)
+    assert leases.take(mine[0], NAME, 0)
     ask(leases, key_of(16))
     after_ms = max(lease.until_ms for lease in mine) + 1
     assert isinstance(ask(leases, key_of(18), now_ms=after_ms), Leased)  # 16 expired: one at a time is left
     assert "one address" in refused(leases, key_of(19), now_ms=after_ms).reason
     (again,) = (leases.back(key_of(18), BASE, NAME, after_ms),)
     assert isinstance(again, Leased)
-    assert leases.take(again, NAME)
+    assert leases.take(again, NAME, after_ms)
     ask(leases, key_of(19), now_ms=after_ms)
     ask(leases, key_of(20), now_ms=after_ms)  # two, for one came back
 
@@ -189,7 +229,8 @@ def test_a_base_that_is_over_early_is_nobodys_fault() -> None:
 
 @given(
     st.lists(
-        st.tuples(st.integers(0, 60), st.integers(0, 5), st.sampled_from(["ask", "back", "next"]), st.integers(0, 20_000)), max_size=80
+        st.tuples(st.integers(0, 60), st.integers(0, 5), st.sampled_from(["ask", "back", "next", "again"]), st.integers(0, 20_000)),
+        max_size=80,
     )
 )
 def test_whatever_strangers_do_places_and_addresses_are_bounded(events: list[tuple[int, int, str, int]]) -> None:
@@ -199,12 +240,14 @@ def test_whatever_strangers_do_places_and_addresses_are_bounded(events: list[tup
         if what == "next":
             base = key_of(1000 + round(now_ms))
             leases.open(base, now_ms=now_ms, due_ms=now_ms + ROUND_MS, next_ms=now_ms + ROUND_MS, max_lots=10)
+        elif what == "again":
+            leases.go_on(now_ms=now_ms, due_ms=now_ms + ROUND_MS / 10, next_ms=now_ms + ROUND_MS)
         elif what == "ask":
             leases.ask(key_of(number), str(address), lot_ms=100, way_ms=100, now_ms=now_ms)
         else:
             lease = leases.back(key_of(number), base, key_of(number), now_ms)
             if isinstance(lease, Leased):
-                leases.take(lease, key_of(number))
+                leases.take(lease, key_of(number), now_ms)
         counted = [each for each in leases._leases.values() if each.given_back is not None or now_ms <= each.until_ms]
         assert len(counted) <= MAX_PLACES
         for known in leases._addresses.values():

@@ -105,18 +105,21 @@ def test_a_word_has_the_ticket_exactly_if_the_log_has_the_claim() -> None:
 
 
 def test_a_return_is_named_by_all_of_it_and_bounded() -> None:
-    back = LightReturn(CLAIM, (NOTE,) * 100, (StepNote(RUN, BASE),) * 5, b"b" * 1000)
+    back = LightReturn(CLAIM, (20,) * 5, (NOTE,) * 100, (StepNote(RUN, BASE),) * 5, b"b" * 1000)
     assert back.name == sha256(pack(back)) != replace(back, body=b"c" * 1000).name
     assert len(pack(back)) <= max_return_bytes(100, 1000)
     with pytest.raises(EncodingError):
         unpack(LightReturn, pack(back), max_bytes=1000)
     with pytest.raises(ValueError, match="more lots"):
-        LightReturn(CLAIM, (NOTE,) * 4097, (), b"")
+        LightReturn(CLAIM, (4097,), (NOTE,) * 4097, (), b"")
+    for counts in ((), (1,), (3,), (2, 0)):
+        with pytest.raises(ValueError, match="other lots than it counts"):
+            LightReturn(CLAIM, counts, (NOTE,) * 2, (), b"")
 
 
 def test_the_longest_return_of_a_lease_fits_what_is_allowed_for_it() -> None:
     note = LotNote("-1.23457e-123", bytes(range(32)))
-    back = LightReturn(SignedClaim(bytes(4000), bytes(64)), (note,) * 1024, (StepNote(RUN, BASE),) * 1024, bytes(5000))
+    back = LightReturn(SignedClaim(bytes(4000), bytes(64)), (1,) * 1024, (note,) * 1024, (StepNote(RUN, BASE),) * 1024, bytes(5000))
     assert len(pack(back)) <= max_return_bytes(1024, 5000)
 
 
@@ -125,4 +128,4 @@ def test_the_records_of_a_lease_follow_from_its_notes() -> None:
         LotRecord(0, 2, "r24", 16, "2.30259", bytes(32)),
         LotRecord(1, 6, "r24", 16, "2.30259", bytes(32)),
     ]
-    assert step_records((StepNote(RUN, BASE),), 32) == [StepRecord(0, 32, RUN, BASE, BASE)]
+    assert step_records((StepNote(RUN, BASE),), (32,)) == [StepRecord(0, 32, RUN, BASE, BASE)]

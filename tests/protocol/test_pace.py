@@ -203,3 +203,9 @@ def test_before_the_first_lot_its_duration_is_the_least_that_a_claim_may_name() 
     assert Pace().lot_ms == 1
     assert pace_of(left_ms=1_000, lots_ms=[0.2], hand_ins_ms=[]).lot_ms == 1
     assert pace_of(left_ms=1_000, lots_ms=[1e9], hand_ins_ms=[]).lot_ms == MAX_LOT_MS
+
+
+def test_a_round_in_which_nothing_was_in_is_open_again_for_as_long_and_there_is_no_time_while_its_commit_may_come() -> None:
+    pace = pace_of(left_ms=6_000, lots_ms=[], hand_ins_ms=[], now=0.0)
+    left = {now: pace.left_again_ms(now, 6_000, 500) for now in (0, 5_999, 6_000, 6_499, 6_500, 11_999, 12_000, 12_500)}
+    assert left == {0: 6_000, 5_999: 1, 6_000: 0, 6_499: 0, 6_500: 5_500, 11_999: 1, 12_000: 0, 12_500: 5_500}

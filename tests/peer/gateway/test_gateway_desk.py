@@ -1,6 +1,7 @@
 """A gateway's desk: what is leased, what comes back, and everything that is wrong with it."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from exact.residuals import given, near_mean, residual_digest, vector_digest
 from peer.gateway import desk as gateway_desk
 from peer.gateway.seat import TOO_LARGE, GatewaySeat
 from peer.gateway.work import Lent
+from peer.light.valve import LeaseOver
 from peer.rounds.residuals import Residual
 from peer.training.work import Learnt, Pile, claim_of
 from protocol.audits import AUDITED, Trust
@@ -167,7 +169,9 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     "a loss that is not a number": (lambda back: with_lot(back, LotNote("nan", bytes(32))), "loss"),
     "a loss that is infinite": (lambda back: with_lot(back, LotNote("inf", bytes(32))), "loss"),
     "a loss that is no text of a number": (lambda back: with_lot(back, LotNote("1.0", bytes(32))), "loss"),
-    "too few lots": (lambda back: replace(back, lots=back.lots[1:]), "other lots or steps"),
+    "more lots than it claims": (lambda back: replace(back, counts=(2,), lots=back.lots * 2), "other lots"),
+    "more lots than were leased": (lambda back: replace(back, counts=(3,), lots=back.lots * 3), "other lots or steps"),
+    "lots of more steps": (lambda back: replace(back, counts=(1, 1), lots=back.lots * 2), "other lots or steps"),
     "steps where there are none": (lambda back: replace(back, steps=(StepNote(bytes(32), bytes(32)),)), "other lots or steps"),
     "a vector that it is not": (lambda back: resigned(back, LIGHTS[0], vector=sha256(b"v")), "not what the claim says"),
     "a body of other values": (lambda back: replace(back, body=back.body[:-2] + b"\x01\x00"), "not what the claim says"),
@@ -208,18 +212,80 @@ def test_what_is_not_signed_or_not_a_return_at_all_is_a_fault() -> None:
     play(story)
 
 
-def test_what_comes_late_is_refused_and_its_place_is_anothers() -> None:
+def test_what_comes_late_is_taken_until_the_gateway_hands_in_and_refused_from_then_on() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene()
+        lights = [Light(gateway, number) for number in range(2)]
+        done = [light.do(await light.lease()) for light in lights]
+        gateway.now_ms = LEFT_MS + 1
+        assert seat.is_alone
+        assert (await lights[0].give_back(done[0])).fate == Fate.HELD
+        assert not seat.is_alone
+        claim, own = own_claim(gateway, seat)
+        assert await seat.gather(claim, own, LOT) is not None
+        word = await lights[1].give_back(done[1])
+        assert (word.fate, word.reason) == (Fate.LOST, "too late: the gateway hands in already")
+        await gateway.convene(gateway.after(1))
+        assert "too late" in (await lights[1].give_back(done[1])).reason
+        assert (await lights[1].lease()).base == gateway.base.commit
+
+    play(story)
+
+
+@pytest.mark.parametrize("steps", [1, STEPS])
+def test_a_lease_for_which_time_runs_out_comes_back_with_the_lots_that_were_done(steps: int) -> None:
     async def story(gateway: Gateway) -> None:
         seat = await gateway.convene()
         light = Light(gateway, 0)
+        lease = await light.lease(lot_ms=10)
+        assert lease.lots_a_step > 1
+        light.work._lots_ms.extend([1e6] * 99)  # it has become slow
+        done = light.do(lease, until_s=time.monotonic() + 600)
+        assert done.back.counts == (1,) * steps
+        assert done.samples == steps * LOT
+        assert (await light.give_back(done)).fate == Fate.HELD
+        claim, own = own_claim(gateway, seat)
+        gathered = await seat.gather(claim, own, LOT)
+        assert gathered is not None
+        assert done.back.claim.digest in {signed.digest for signed in gathered.claims}
+        if steps > 1:
+            with pytest.raises(LeaseOver, match="before all local steps were done"):
+                light.do(lease, until_s=0.0)
+
+    play(story, exchange=replace(SMALL_EXCHANGE, local_steps=steps, max_claim_samples=8 * LOT, weight_cap=8 * LOT))
+
+
+def test_where_the_gateway_begins_the_same_work_again_nothing_that_is_leased_or_back_is_lost() -> None:
+    async def story(gateway: Gateway) -> None:
+        seat = await gateway.convene(left_ms=8_000)
+        lights = [Light(gateway, number) for number in range(3)]
+        back = await lights[0].contribute()
+        slow = lights[1].do(await lights[1].lease())
+        seat.nothing_learnt()  # it was paused before its own lot
+        assert "over here" in (await lights[2].ask()).reason
+        gateway.now_ms = 9_000
+        again = await gateway.convene(left_ms=8_000)
+        assert (await lights[1].give_back(slow)).fate == Fate.HELD
+        await lights[2].contribute()
+        claim, own = own_claim(gateway, again)
+        gathered = await again.gather(claim, own, LOT)
+        assert gathered is not None
+        assert set(gathered.keys) == {GATEWAY.public_key, *(light.identity.public_key for light in lights)}
+        await again.tell(gateway.accepted(*gathered.claims))
+        word = gateway.desk.word(back.back.name)
+        assert word is not None
+        assert word.fate == Fate.TAKEN
+
+    play(story)
+
+
+def test_where_the_same_base_has_another_residual_what_was_leased_for_it_before_is_void() -> None:
+    async def story(gateway: Gateway) -> None:
+        await gateway.convene()
+        light = Light(gateway, 0)
         done = light.do(await light.lease())
-        gateway.now_ms = LEFT_MS + 1
-        word = await light.give_back(done)
-        assert (word.fate, word.reason) == (Fate.LOST, "too late: the lease has expired")
-        assert seat.is_alone
-        await gateway.convene(gateway.after(1))
-        assert "too late" in (await light.give_back(done)).reason
-        assert (await light.lease()).base == gateway.base.commit
+        await gateway.convene(lent=Lent(Residual.of(np.ones(gateway.state.parameters.numel(), np.float32)), sha256(b"contribution")))
+        assert (await light.give_back(done)).fate == Fate.LOST
 
     play(story)
 
@@ -445,7 +511,7 @@ def test_samples_are_held_for_leases_that_are_out_and_for_no_others() -> None:
         held = [gateway.desk.blob(each.samples) is not None for each in (back, expired, lease, newest)]
         assert held == [False, False, False, True]
         assert gateway.desk.blob(newest.weights) is not None
-        assert "expired" in (await Light(gateway, 1).ask()).reason
+        assert gateway.desk.blob((await Light(gateway, 1).lease()).samples) is not None  # who lost a lease gets another one
 
     play(story)
 

@@ -12,7 +12,7 @@ from peer.gateway.seat import GatewaySeat
 from peer.light.work import LightWork
 from peer.training.work import now_ms
 from protocol.encoding import pack
-from protocol.light import Fate, LeaseRequest, LightWord, SignedLeaseRequest
+from protocol.light import Fate, LeaseRequest, LightReturn, LightWord, SignedLeaseRequest
 from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
 from tests.memory_log import LOT, PEERS, SMALL_EXCHANGE, until
@@ -31,6 +31,14 @@ def _desk(scene: Scene, *, is_lease_only: bool = False) -> GatewayDesk:
 
 async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> bytes:
     """Do a lease of the base that the gateway works on, once there is one; return the name of what came back."""
+    back = await _done(scene, desk, identity)
+    word = await desk.take(pack(back))
+    assert word.fate == Fate.HELD, word.reason
+    return back.name
+
+
+async def _done(scene: Scene, desk: GatewayDesk, identity: Identity) -> LightReturn:
+    """Do a lease of the base that the gateway works on, once there is one; return what is to be brought back."""
     work = LightWork(scene.log.manifest, scene.log.signed.run, identity)
     request = LeaseRequest(scene.log.signed.run, PEERS[0].public_key, identity.public_key, 0, 0)
     packed = pack(SignedLeaseRequest.sign(request, identity))
@@ -40,10 +48,20 @@ async def _contribute(scene: Scene, desk: GatewayDesk, identity: Identity) -> by
     weights, samples = desk.blob(lease.weights), desk.blob(lease.samples)
     assert weights is not None
     assert samples is not None
-    done = await asyncio.to_thread(work.do, lease, weights, samples)
-    word = await desk.take(pack(done.back))
-    assert word.fate == Fate.HELD, word.reason
-    return done.back.name
+    return (await asyncio.to_thread(work.do, lease, weights, samples)).back
+
+
+def _seats(desk: GatewayDesk) -> list[GatewaySeat]:
+    """Return a list of the places that a gateway has taken, which grows with them."""
+    seats: list[GatewaySeat] = []
+    convene = desk.convene
+
+    async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
+        seats.append(seat := await convene(*args, **kwargs))
+        return seat
+
+    desk.convene = counted  # type: ignore[method-assign]
+    return seats
 
 
 def _word(desk: GatewayDesk, name: bytes) -> LightWord:
@@ -108,17 +126,27 @@ def test_a_gateway_that_only_leases_hands_nothing_in_where_nobody_comes(tmp_path
     async def story(scene: Scene) -> None:
         scene.log.left_ms = 200
         desk = _desk(scene, is_lease_only=True)
-        seats: list[object] = []
-        convene = desk.convene
-
-        async def counted(*args: Any, **kwargs: Any) -> GatewaySeat:
-            seats.append(seat := await convene(*args, **kwargs))
-            return seat
-
-        desk.convene = counted  # type: ignore[method-assign]
+        seats = _seats(desk)
         gateway = scene.join(0, gateway=desk)
         await until(lambda: len(seats) > 1)  # all was due, and it began again
         await gateway.leaves()
         assert (gateway.worker.lots, scene.log.headers) == ([], [])
 
     play(tmp_path, story)
+
+
+def test_whoever_is_alone_at_a_gateway_that_only_leases_loses_nothing_by_being_late(tmp_path: Path) -> None:
+    async def story(scene: Scene) -> None:
+        scene.log.left_ms = 1_000
+        desk = _desk(scene, is_lease_only=True)
+        seats = _seats(desk)
+        scene.join(0, gateway=desk, prepare=lambda member: setattr(member.worker, "scale", 4.0))
+        late = await _done(scene, desk, LIGHTS[0])
+        leased_by = len(seats)
+        await until(lambda: len(seats) > leased_by + 1)  # all was due, and it began again
+        word = await desk.take(pack(late))
+        assert word.fate == Fate.HELD, word.reason
+        await until(lambda: _word(desk, late.name).fate != Fate.HELD)
+        assert _word(desk, late.name).fate == Fate.TAKEN, _word(desk, late.name).reason
+
+    play(tmp_path, story, exchange=replace(SMALL_EXCHANGE, first_open_ms=1_000))
