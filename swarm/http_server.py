@@ -9,6 +9,7 @@ newcomer of its own address, nor for one whose address has about as many places.
 import asyncio
 import contextlib
 import math
+import resource
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -147,6 +148,8 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
         securing.add_done_callback(self.tasks.discard)
 
     async def _secure(self, wire: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        if self._is_lost:
+            return
         try:
             secured = await self.loop.start_tls(wire, self, tls, server_side=True, ssl_handshake_timeout=_ASKING_S)
         except OSError:  # no TLS, or not in time
@@ -232,6 +235,19 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
 def counted_as(host: str) -> str:
     """Return what connections and requests of a host are counted as: of IPv6 its network. Each address of this computer counts."""
     return network_of(host) or host
+
+
+def allow_files(wanted: int) -> int:
+    """Let this process have ``wanted`` files open, if the system allows it; return how many it may have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft == resource.RLIM_INFINITY or most <= soft:
+        return wanted if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (ValueError, OSError):
+        return soft
+    return most
 
 
 def config_of(app: Any, places: Places, tls: ssl.SSLContext | None = None, *, log_level: str | None = "critical") -> uvicorn.Config:

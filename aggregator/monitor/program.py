@@ -5,11 +5,9 @@ socket that the aggregator listens with, and whether it is on loopback.
 """
 
 import asyncio
-import contextlib
 import json
 import logging
 import os
-import resource
 import socket
 import sys
 import threading
@@ -28,7 +26,7 @@ from aggregator.monitor.shown import Json, shown_head, shown_quality, shown_roun
 from aggregator.monitor.sight import News, Sight
 from aggregator.monitor.streams import Streams
 from protocol.errors import StorageError, UserError
-from swarm.http_server import Places, config_of
+from swarm.http_server import Places, allow_files, config_of
 
 _LOOK_S = 0.25
 _NOW_S, _NOW_AT_LEAST_S = 1.0, 5.0
@@ -127,15 +125,6 @@ async def _beat(server: uvicorn.Server, monitor: Monitor, ending: threading.Even
     server.should_exit = True
 
 
-def _allow_files(wanted: int) -> None:
-    """Have as many files open as that, if the system allows it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and most > soft:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 def main() -> None:
     """Be the program."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
@@ -148,7 +137,7 @@ def main() -> None:
     attend(end)
     directory, settings_text, where_text = Path(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
     settings = MonitorSection.model_validate_json(settings_text)
-    _allow_files(settings.streams + _BESIDE_STREAMS + _FILES_BESIDE)
+    allow_files(settings.streams + _BESIDE_STREAMS + _FILES_BESIDE)
     beat()
     try:
         monitor = Monitor(Sight(directory), settings, is_loopback=where_text["is_loopback"])

@@ -25,12 +25,13 @@ from protocol.light import BLOBS, LEASES, MAX_ENTER_BYTES, MAX_REQUEST_BYTES, PA
 from protocol.rates import Rates
 from swarm.door import Door
 from swarm.gate import NotAdmitted
-from swarm.http_server import PROXIES, Guest, Places, answering, counted_as
+from swarm.http_server import PROXIES, Guest, Places, allow_files, answering, counted_as
 from swarm.light_pay import PAY
 from swarm.traffic import PIECE_BYTES, Traffic
 
 _REQUEST_S = 120.0  # from its head to the last byte of its answer: 5 MB over a line of 0.4 Mbit/s
 _MAX_CONNECTIONS, _MAX_OF_ADDRESS = 512, 64  # of an address on this computer, which may be a proxy, as many as in all
+_FILES_A_CONNECTION = 4  # of those that the peer may have open, for its streams and files are the others
 _MAX_RETURNS, _RETURNS_BYTES = 64, 2**27  # that are read or looked into at the same time; half of them of one address
 _RETURN_S = 60.0  # for one to arrive: half a megabyte over a line of 0.1 Mbit/s
 _REQUESTS_A_SECOND, _AT_ONCE = 20.0, 80.0  # of one address
@@ -234,7 +235,8 @@ async def serving(desk: GatewayDesk, door: Door, traffic: Traffic | None = None)
     if door.certificate is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         tls.load_cert_chain(door.certificate, door.key)
-    places = Places(_MAX_CONNECTIONS, _MAX_OF_ADDRESS, spared=PROXIES)
+    files = allow_files(_FILES_A_CONNECTION * _MAX_CONNECTIONS)
+    places = Places(min(_MAX_CONNECTIONS, files // _FILES_A_CONNECTION), _MAX_OF_ADDRESS, spared=PROXIES)
     async with answering(_App(desk, traffic or Traffic()), listening, places, "gateway", tls):
         yield door.url
 

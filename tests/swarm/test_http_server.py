@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import math
+import resource
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm import http_server
-from swarm.http_server import Places, answering
+from swarm.http_server import Places, allow_files, answering
 
 Story = Callable[[str, int, asyncio.Event], Awaitable[None]]
 
@@ -208,3 +209,14 @@ def test_whoever_brings_next_to_nothing_is_cut_off(monkeypatch: pytest.MonkeyPat
 async def _lost(reader: asyncio.StreamReader) -> None:
     with contextlib.suppress(ConnectionError):
         assert await reader.read(1) == b""
+
+
+def test_a_process_has_more_files_open_as_far_as_the_system_allows_it() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 500
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        assert allow_files(few - 100) == few
+        assert allow_files(few + 100) == few + 100 == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
