@@ -25,7 +25,10 @@ from swarm.rates import network_of
 PROXIES = ("127.0.0.1", "::1")  # whose X-Forwarded-For is believed, and who may hold all places
 
 _ASKING_S = 10.0  # for TLS and the whole head of a request, from the connection's start or the answer before
-_STALLED_S = 20.0  # without taking anything of what is sent, or behind what should have been sent by then
+_LAG_S = 20.0  # that a request may lag behind
+_TAKES_S = (
+    30.0  # without taking anything of what is sent, until it lags: so long may a slow line empty the system's buffer before more fits in
+)
 _LOOK_S = 1.0  # between two looks at a connection
 _LEAST_BYTES_S, _BEGINS_S = 4000.0, 2.0  # of what a request sends: a third of a line of 0.1 Mbit/s, once it has begun
 _KEEP_ALIVE_S = 5  # between two requests of a connection
@@ -208,7 +211,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
         if self._is_asking:
             return now_s - self._since_s
         if self._stalled_s is not None:
-            return now_s - self._stalled_s
+            return now_s - self._stalled_s - _TAKES_S
         if self.cycle.more_body and not self.flow.read_paused:
             return now_s - self._since_s - _BEGINS_S - self._received / _LEAST_BYTES_S
         return -math.inf
@@ -220,7 +223,7 @@ class BoundedConnection(H11Protocol):  # type: ignore[misc,unused-ignore]  # Any
 
     def _look_again(self) -> None:
         is_closing = self._is_open and bool(self.transport.is_closing())
-        if self.lag_s() > (_ASKING_S if self._is_asking else _STALLED_S) or (is_closing and self._was_closing):
+        if self.lag_s() > (_ASKING_S if self._is_asking else _LAG_S) or (is_closing and self._was_closing):
             self.cut()
             return
         self._was_closing = is_closing

@@ -24,7 +24,8 @@ def served(
     story: Story, patch: pytest.MonkeyPatch, stalled_s: float = 0.3, asking_s: float = 0.3, most: int = 8, of_address: int | None = None
 ) -> None:
     """Play a story with a server whose one page never ends, and that tells when a reader of it is gone."""
-    patch.setattr(http_server, "_STALLED_S", stalled_s)
+    patch.setattr(http_server, "_LAG_S", 0.1)
+    patch.setattr(http_server, "_TAKES_S", stalled_s)
     patch.setattr(http_server, "_ASKING_S", asking_s)
     patch.setattr(http_server, "_LOOK_S", 0.1)
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import psutil
@@ -91,6 +92,29 @@ def test_a_light_contributor_earns_through_the_aggregators_own_gateway_which_is_
     found = verify_directory(tmp_path / "aggregator")
     assert found.credits[bytes.fromhex(str(programs.status("light")["key"]))] > 0
     assert found.credits[bytes.fromhex(str(after["key"]))] > 0
+
+
+def test_whoever_is_alone_at_the_aggregators_gateway_loses_nothing_when_its_computer_stands_still_for_longer_than_a_round(
+    tmp_path: Path,
+) -> None:
+    with Programs(tmp_path, small_run(rounds=10_000, first_open_s=3.0, min_open_s=2.0, max_open_s=3.0)) as programs:
+        run = programs.start_aggregator("--gateway", "127.0.0.1:0")["run"]
+        programs.wait_until(lambda: bool(programs.status("aggregator")["gateway"]), "its gateway answers")
+        url = programs.status("aggregator")["gateway"]
+        programs.start_command(
+            "light", "-P", "-m", "peer.cli", "join", "--light", "--gateway", url, "--run", run, "--dir", str(tmp_path / "light")
+        )
+        for _ in range(3):
+            taken = programs.status("light").get("taken", 0)
+            programs.wait_until(lambda taken=taken: programs.status("light").get("taken", 0) > taken + 1, "the log has its work")
+            programs.wait_until(lambda: programs.status("light")["phase"] == "working", "it has a lease")
+            programs.pause("light")
+            stands_until_s = time.monotonic() + 2 * 3.0
+            programs.wait_until(lambda until_s=stands_until_s: time.monotonic() > until_s, "all was due, and it stood still")
+            programs.resume("light")
+        taken = programs.status("light")["taken"]
+        programs.wait_until(lambda: programs.status("light")["taken"] > taken + 1, "it goes on")
+        assert programs.status("light")["lost"] == 0, programs.log("light")
 
 
 def test_an_invited_light_contributor_earns_through_the_aggregators_own_gateway_and_one_who_is_not_ends_with_a_line(tmp_path: Path) -> None:

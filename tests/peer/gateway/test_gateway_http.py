@@ -246,7 +246,7 @@ def test_whoever_is_too_slow_finds_the_connection_closed_and_others_are_served_m
     sends: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_server, "_ASKING_S", 2.0)
-    monkeypatch.setattr(http_server, "_STALLED_S", 2.0)
+    monkeypatch.setattr(http_server, "_LAG_S", 2.0)
     monkeypatch.setattr(http_server, "_BEGINS_S", 0.0)
 
     async def story(_: Gateway, address: str) -> None:
