@@ -59,6 +59,7 @@ class Leases:
     _base: bytes = b""
     _due_ms: float = 0.0
     _is_open: bool = False
+    _goes_on: bool = False  # nothing was handed in when all had been due
     _next_ms: float = 0.0  # when there may be leases again
     _before: deque[bytes] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))  # bases that are over
     _leases: dict[bytes, Leased] = field(default_factory=dict)  # of this base, by key, those that expired included
@@ -81,7 +82,7 @@ class Leases:
         if self._base != base:
             self._before.append(self._base)
         self._base, self._due_ms, self._next_ms, self.max_lots = base, due_ms, next_ms, max_lots
-        self._is_open = True
+        self._is_open, self._goes_on = True, False
 
     def go_on(self, *, now_ms: float, due_ms: float, next_ms: float) -> None:
         """Hand out leases for the same work again, of which nothing was handed in: those that are out are good for longer.
@@ -92,7 +93,8 @@ class Leases:
             next_ms: when the next base is expected.
         """
         self._expire(now_ms)
-        self._due_ms, self._next_ms, self._is_open = due_ms, next_ms, True
+        self._due_ms, self._next_ms = due_ms, next_ms
+        self._is_open = self._goes_on = True
         free = self.places - self._taken(now_ms)
         for lease in self._leases.values():
             if lease.given_back is not None:
@@ -187,14 +189,14 @@ class Leases:
         return True
 
     def _lots(self, lot_ms: int, way_ms: int, left_ms: float) -> int:
-        """Return how many lots of each step fit; 0: none."""
+        """Return how many lots of each step fit; 0: none, but where the work goes on for want of anybody in time it is one at least."""
         if left_ms <= 0:
             return 0
         if not lot_ms:
             return 1
         step_ms = lot_ms * self.local_steps
         fitting = int((left_ms * _SPARE[1] / _SPARE[0] - way_ms) // step_ms)
-        return max(0, min(max(1, TARGET_MS // step_ms), fitting, max(1, self.max_lots // self.local_steps)))
+        return max(int(self._goes_on), min(max(1, TARGET_MS // step_ms), fitting, max(1, self.max_lots // self.local_steps)))
 
     def _taken(self, now_ms: float) -> int:
         return sum(lease.given_back is not None or not self._is_over(lease, now_ms) for lease in self._leases.values())

@@ -7,6 +7,7 @@ valve (``peer.light.session``).
 
 import logging
 import random
+import statistics
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -133,7 +134,7 @@ class Contributor:
             return min([_PAUSE_S[1], *waits_s])
         assert self._gateway is not None
         assert self._work is not None
-        way_ms = min(round(max(self._ways_ms, default=0.0)), MAX_OPEN_MS)
+        way_ms = min(round(statistics.median_low(self._ways_ms) if self._ways_ms else 0.0), MAX_OPEN_MS)
         run = bytes.fromhex(self.status.run)
         request = LeaseRequest(run, self._gateway, self._identity.public_key, self._work.lot_ms, way_ms)
         began_s = time.monotonic()
@@ -228,7 +229,7 @@ class Contributor:
             self._valve.wait(_PAUSE_S[1])
             return
         worked_s, until_s, trained = time.monotonic(), began_s + lease.good_ms / 1000, self._valve.num_samples
-        done_by_s = until_s - max(self._brought_s, default=_BRING_S[0])
+        done_by_s = until_s - (statistics.median_low(self._brought_s) if self._brought_s else _BRING_S[0])
         try:
             done = work.do(lease, weights, samples, lambda: self._valve.before_lot(until_s), self._valve.after_lot, done_by_s)
         except LeaseOver as error:

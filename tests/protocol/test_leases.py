@@ -127,6 +127,17 @@ def test_where_nothing_was_handed_in_the_same_work_goes_on_and_what_is_leased_is
     assert isinstance(ask(leases, key_of(4), now_ms=11_000), Leased)
 
 
+def test_a_device_that_is_too_slow_for_a_round_gets_one_lot_where_nobody_was_in_time() -> None:
+    leases = opened(due_ms=10_000)
+    assert "too short for this device" in refused(leases, lot_ms=20_000).reason
+    leases.go_on(now_ms=11_000, due_ms=20_000, next_ms=22_000)
+    lease = ask(leases, lot_ms=20_000, now_ms=11_000)
+    assert lease.lots_a_step == 1
+    assert leases.back(KEY, BASE, NAME, 31_000) is lease
+    leases.open(NEXT, now_ms=40_000, due_ms=50_000, next_ms=52_000, max_lots=1000)
+    assert "too short for this device" in refused(leases, lot_ms=20_000, now_ms=40_000).reason
+
+
 def test_work_that_goes_on_has_no_more_places_than_before() -> None:
     leases = opened(places=1, due_ms=10_000, max_lots=1)
     first = ask(leases, key_of(1), lot_ms=10)
