@@ -20,6 +20,7 @@ from protocol.table import Row, open_table
 from protocol.tiles import open_bundle
 from swarm import waits
 from swarm.messages import (
+    AT_ONCE,
     MAX_ANSWER_BYTES,
     MAX_CONSISTENCY_BYTES,
     MAX_CREDIT_BYTES,
@@ -43,6 +44,8 @@ from swarm.messages import (
     HeldHead,
     News,
     ProvenRow,
+    TRAINING,
+    WATCHING,
     ShownHead,
 )
 from swarm.operator_line import OperatorLine
@@ -179,22 +182,23 @@ class LogClient:
             raise EncodingError("the log took all of a body and gave no ticket")
         return self._with_ticket(unpack(SignedTicket, packed, max_bytes=MAX_ANSWER_BYTES), digest)
 
-    async def news(self, key: PublicKey, round: int, *, left_ms: int | None) -> Told:
+    async def news(self, key: PublicKey, round: int, *, left_ms: int | None, takes_part: bool = True) -> Told:
         """Return where the run stands, as ``key`` says, who may be the log or a peer.
 
         Args:
             key: of whom to ask; an operator: of whichever of them answers.
             round: the newest round known here.
             left_ms: wait for the next commit, so long and the grace after it at most; None: don't wait.
+            takes_part: whoever waits is a peer that takes part in the run, and is counted as one.
 
         Raises:
             Unreachable: no answer.
             RemoteFault: what it answers proves nothing.
         """
-        is_patient = left_ms is not None
         longest_ms = grace_ms(self._manifest.exchange.max_open_ms)
         timeout_s = waits.CALL_S if left_ms is None else waits.news_s(left_ms, longest_ms)
-        request = pack(AfterRound(round, int(is_patient)))
+        patient = AT_ONCE if left_ms is None else TRAINING if takes_part else WATCHING
+        request = pack(AfterRound(round, patient))
 
         async def ask(source: PublicKey) -> Told:
             answer = await self._endpoint.call(source, "commit-after", request, timeout_s=timeout_s)

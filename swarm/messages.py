@@ -91,12 +91,15 @@ class BodyPart:
         return cls(message[:_DIGEST_BYTES], int.from_bytes(message[_DIGEST_BYTES:start], "big"), memoryview(message)[start:])
 
 
+AT_ONCE, TRAINING, WATCHING = 0, 1, 2
+
+
 @dataclass(frozen=True, slots=True)
 class AfterRound:
-    """Asks for the commit after ``round``; ``patient`` 1: as soon as there is one, else at once."""
+    """Asks for the commit after ``round``; ``patient``: as soon as there is one, else (0) at once."""
 
     round: int
-    patient: int
+    patient: int  # one of AT_ONCE, TRAINING and WATCHING: who waits says whether it takes part in the run
 
 
 @dataclass(frozen=True, slots=True)

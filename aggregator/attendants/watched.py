@@ -1,17 +1,26 @@
-"""What passes through an endpoint, counted: calls and bytes by method, and who was heard of when. In bounded memory; changes no answer.
+"""What passes through an endpoint, counted: calls and bytes by method, and which peers were heard of when. In bounded memory; no answer changes.
 
-Bytes are those of requests and answers; what the transport, the DHT and the daemon add to them is not seen here.
+Bytes are those of requests and answers; what the transport, the DHT and the daemon add to them is not seen here. Heard of is who takes part in
+the run: who hands in, or waits for the next commit. Whoever only looks at the run (``manta-peer about`` and ``doctor``, witnesses, other
+operators, who copies the log or fetches a state) is not counted as a computer at work.
 """
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from protocol.encoding import unpack
+from protocol.errors import EncodingError
+from protocol.evidence import GIVE
 from protocol.signing import PublicKey
+from swarm.messages import TRAINING, AfterRound
 from swarm.rpc import Endpoint, Handler
 from swarm.through import Through
 
 MAX_HEARD = 4096  # keys
+_HANDING_IN = ("header", "body", GIVE)
+_WAITING = "commit-after"
+_MAX_WAITING_BYTES = 128
 
 
 @dataclass(slots=True)
@@ -37,7 +46,7 @@ class Tally:
         self.on_answer: Callable[[str], None] = lambda _method: None  # after each answer
 
     def heard(self) -> dict[PublicKey, int]:
-        """Return when each key last called or was answered; who waits for an answer is heard of now."""
+        """Return when each key that takes part last called or was answered; who waits for an answer is heard of now."""
         now = self._clock()
         return {key: now if self._waiting[key] else at for key, at in self._heard.items()}
 
@@ -45,23 +54,25 @@ class Tally:
         """Count this method from zero."""
         self.by_method.setdefault(method, Calls())  # methods are those that are served: a few
 
-    def begin(self, method: str, caller: PublicKey, in_bytes: int) -> None:
-        """A call came."""
+    def begin(self, method: str, in_bytes: int, peer: PublicKey | None) -> None:
+        """A call came; ``peer``: its caller, if it takes part."""
         self.serves(method)
         calls = self.by_method[method]
         calls.calls += 1
         calls.in_bytes += in_bytes
-        self._waiting[caller] += 1
-        self._hear(caller)
+        if peer is not None:
+            self._waiting[peer] += 1
+            self._hear(peer)
         self.on_call(method)
 
-    def end(self, method: str, caller: PublicKey, out_bytes: int) -> None:
+    def end(self, method: str, out_bytes: int, peer: PublicKey | None) -> None:
         """It was answered; or refused, with nothing."""
         self.by_method[method].out_bytes += out_bytes
-        self._waiting[caller] -= 1
-        if not self._waiting[caller]:
-            del self._waiting[caller]
-        self._hear(caller)
+        if peer is not None:
+            self._waiting[peer] -= 1
+            if not self._waiting[peer]:
+                del self._waiting[peer]
+            self._hear(peer)
         if out_bytes:
             self.on_answer(method)
 
@@ -70,6 +81,16 @@ class Tally:
         self._heard.move_to_end(key)
         if len(self._heard) > MAX_HEARD:
             self._heard.popitem(last=False)
+
+
+def takes_part(method: str, request: bytes) -> bool:
+    """Return whether only a peer that takes part in the run calls this: it hands in, or waits for the next commit."""
+    if method != _WAITING:
+        return method in _HANDING_IN
+    try:
+        return unpack(AfterRound, request, max_bytes=_MAX_WAITING_BYTES).patient == TRAINING
+    except EncodingError:
+        return False
 
 
 class Watched(Through):
@@ -84,14 +105,15 @@ class Watched(Through):
         """See ``Endpoint.serve``."""
 
         async def counted(caller: PublicKey, request: bytes) -> bytes:
-            self._tally.begin(method, caller, len(request))
+            peer = caller if takes_part(method, request) else None
+            self._tally.begin(method, len(request), peer)
             out_bytes = 0
             try:
                 answer = await handler(caller, request)
                 out_bytes = len(answer)
                 return answer
             finally:
-                self._tally.end(method, caller, out_bytes)
+                self._tally.end(method, out_bytes, peer)
 
         self._tally.serves(method)
         await self._endpoint.serve(method, counted)

@@ -143,7 +143,7 @@ class MonitorApp:
 
     def _api_routes(self, answers: Answers) -> list[Route]:
         span, page = ("from", "to", "points"), ("offset", "limit")
-        ledger, trust = LedgerAnswers(self._sight), TrustAnswers(self._sight)
+        ledger, trust = LedgerAnswers(self._sight), TrustAnswers(self._sight, self._present)
         plain: dict[str, tuple[Answer, tuple[str, ...]]] = {
             "/api/run": (answers.run, ()),
             "/api/manifest": (answers.manifest, ()),

@@ -37,6 +37,7 @@ class People:
     good: int
     late: tuple[str, ...]  # names
     present: int  # how many take part or could; once the run is finished: how many were heard of lately
+    computers: frozenset[bytes]  # whom the page counts: who takes part now; once the run is finished, who took part in it
 
     def count(self, state: str) -> int:
         """Return how many are in a state."""
@@ -86,7 +87,8 @@ def people(view: View, live: Live | None, now: int) -> People:
     late = tuple(sorted(one.name for one in standings.values() if one.state == "late"))
     good = sum(body == "good" for body in handed.values())
     there = lately if view.is_finished else {key for key, one in standings.items() if one.state != "away"}
-    return People(standings, len(expected), len(handed), good, late, len(there))
+    computers = frozenset(view.peers if view.is_finished else there)
+    return People(standings, len(expected), len(handed), good, late, len(there), computers)
 
 
 def _is_long_over(live: Live) -> bool:

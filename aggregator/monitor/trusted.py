@@ -4,8 +4,10 @@ import asyncio
 import re
 from collections import OrderedDict
 
+from aggregator.attendants.live import unix_ms
 from aggregator.audits.trust_file import Doubt, FaultSeen, KeyTrust
 from aggregator.monitor.asking import MOST, Asked, NotAnswered
+from aggregator.monitor.present import Present
 from aggregator.monitor.shown import Json
 from aggregator.monitor.sight import Sight
 from aggregator.monitor.trust import Evidence, FindingSeen, evidence_about
@@ -20,9 +22,10 @@ _CLAIM = re.compile(r"[0-9a-f]{64}")
 class TrustAnswers:
     """Makes these answers."""
 
-    def __init__(self, sight: Sight) -> None:
-        """Of what ``sight`` sees."""
+    def __init__(self, sight: Sight, present: Present) -> None:
+        """Of what ``sight`` sees, and of who is there."""
         self._sight = sight
+        self._present = present
         self._evidence: OrderedDict[tuple[str, int], Evidence] = OrderedDict()  # by claim and the round up to which it was looked
 
     async def overview(self, asked: Asked) -> Json:
@@ -31,6 +34,8 @@ class TrustAnswers:
         horizon = Horizon.of(self._sight.manifest)
         verdicts = self._sight.trust.verdicts()
         done = None if newest is None else newest.done
+        computers = self._present.people(unix_ms()).computers
+        of_computers = [one for key in computers if (one := self._sight.trust.of(key)) is not None]
         return {
             "mode": trust.mode,
             "round": newest.round if newest else None,
@@ -38,8 +43,9 @@ class TrustAnswers:
             "num_rounds": horizon.num_rounds,
             "last_final_round": horizon.last_final,
             "proven_samples": trust.proven_samples,
-            "keys": newest.num_keys if newest else 0,
-            "proven": newest.num_proven if newest else 0,
+            "is_finished": self._sight.view.is_finished,
+            "computers": len(computers),
+            "proven": sum(one.is_proven for one in of_computers),
             "guilty": newest.num_guilty if newest else 0,
             "due": newest.due if newest else 0,
             "done": done.model_dump() if done else None,

@@ -6,9 +6,11 @@ import pytest
 
 from aggregator.attendants.watched import MAX_HEARD, Tally, Watched
 from aggregator.rounds.timeline import KEPT, Timeline
+from protocol.encoding import pack
 from protocol.errors import LedgerError
 from protocol.signing import PublicKey
 from swarm.memory import MemoryNetwork
+from swarm.messages import AT_ONCE, TRAINING, WATCHING, AfterRound
 from swarm.rpc import Refused
 
 LOG, PEER = PublicKey(b"\x01" * 32), PublicKey(b"\x02" * 32)
@@ -47,7 +49,39 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
             await peer.call(LOG, "refuse", b"x", timeout_s=10)
         seen = {method: (calls.calls, calls.in_bytes, calls.out_bytes) for method, calls in tally.by_method.items()}
         assert seen == {"echo": (1, 3, 6), "refuse": (1, 1, 0)}
-        assert tally.heard() == {PEER: 2_000}
+        assert tally.heard() == {}
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "is_heard"),
+    [
+        ("header", b"a header", True),
+        ("body", b"a part of a body", True),
+        ("give-records", b"a page", True),
+        ("commit-after", pack(AfterRound(3, TRAINING)), True),
+        ("commit-after", pack(AfterRound(0, AT_ONCE)), False),  # doctor, and whoever fetches a state
+        ("commit-after", pack(AfterRound(3, WATCHING)), False),  # a witness
+        ("commit-after", b"nonsense", False),
+        ("manifest", b"", False),  # about
+        ("ping", b"", False),
+        ("tree-head", b"", False),
+        ("entries", b"", False),
+        ("blob", b"", False),
+    ],
+)
+def test_heard_of_is_who_hands_in_or_waits_for_commits_and_nobody_else(method: str, request_: bytes, is_heard: bool) -> None:
+    async def story() -> None:
+        network, tally = MemoryNetwork(), Tally(Now())
+
+        async def answer(_caller: PublicKey, _request: bytes) -> bytes:
+            return b"yes"
+
+        await Watched(network.endpoint(LOG), tally).serve(method, answer)
+        assert await network.endpoint(PEER).call(LOG, method, request_, timeout_s=10) == b"yes"
+        assert tally.by_method[method].calls == 1
+        assert (PEER in tally.heard()) is is_heard
 
     asyncio.run(story())
 
@@ -55,10 +89,10 @@ def test_calls_and_bytes_are_counted_by_method_and_answers_are_unchanged() -> No
 def test_who_waits_for_an_answer_is_heard_of_all_the_time() -> None:
     now = Now()
     tally = Tally(now)
-    tally.begin("commit-after", PEER, 4)
+    tally.begin("commit-after", 4, PEER)
     now.ms = 600_000
     assert tally.heard() == {PEER: 600_000}
-    tally.end("commit-after", PEER, 100)
+    tally.end("commit-after", 100, PEER)
     now.ms = 700_000
     assert tally.heard() == {PEER: 600_000}
 
@@ -67,8 +101,8 @@ def test_strangers_in_any_number_take_bounded_memory() -> None:
     tally = Tally(Now())
     for number in range(MAX_HEARD + 100):
         key = PublicKey(number.to_bytes(32, "big"))
-        tally.begin("ping", key, 0)
-        tally.end("ping", key, 0)
+        tally.begin("commit-after", 0, key)
+        tally.end("commit-after", 0, key)
     assert len(tally.heard()) == MAX_HEARD
     assert not tally._waiting
 

@@ -1,12 +1,13 @@
 """What the monitor says of trust: verdicts with the findings that led to them, each key's standing, and what audits took."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from aggregator.audits.trust_file import FILE, TrustFile
+from aggregator.audits.trust_file import FILE, TrustFile, read_trust
 from aggregator.log.log import Log
 from aggregator.monitor.metrics import metrics_text
 from protocol.audits import DIFFERS, HOLDS
@@ -32,12 +33,12 @@ class Run:
         self.log = Log.create(directory, signed, OPERATOR, course_of=lambda _: FixedCourse())
         self.shown_in = TrustFile(directory)
 
-    def round(self, *extras: Any) -> None:
-        """Commit a round of all, after these extras, as an aggregator would."""
+    def round(self, *extras: Any, peers: Sequence[Identity] = (LIAR, HONEST, DOUBTED)) -> None:
+        """Commit a round of these peers, after these extras, as an aggregator would."""
         entries = list[bytes]()
         append = self.ledger.append
         self.ledger.append = lambda entry: (entries.append(entry), append(entry))[1]  # type: ignore[method-assign]
-        go_on(self.ledger, (LIAR, HONEST, DOUBTED), extras)
+        go_on(self.ledger, peers, extras)
         del self.ledger.append
         self.log.commit(entries)
         done = {"claims": 3, "lots": 3, "against": 2, "withheld": 0, "missed": 0, "cpu_ms": 30}
@@ -84,6 +85,21 @@ def test_the_overview_says_who_is_trusted_and_what_is_in_doubt(run: Run, shown: 
     assert (doubt["peer"], [vote["outcome"] for vote in doubt["votes"]]) == (name(DOUBTED), ["differs"])
     assert found["done"]["cpu_ms"] == 30
     assert found["share"] == 30 / found["done"]["claimed_ms"]
+
+
+def test_of_how_many_computers_are_proven_is_told_as_the_page_counts_them(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", num_rounds=9)
+    for peers in ((LIAR, HONEST, DOUBTED), (LIAR, HONEST), (LIAR, HONEST)):
+        run.round(peers=peers)
+    assert read_trust(run.directory).num_keys == 3  # one of them has left
+    shown = Shown(run.directory, course_of=lambda _: FixedCourse())
+    for is_over in (False, True):
+        while is_over and not run.ledger.finished:
+            run.round(*([finding_of(run.ledger, SECOND, HONEST, HOLDS)] if run.ledger.round == 3 else []), peers=(LIAR, HONEST))
+        shown.look()
+        found, peers = shown.get("/api/trust").json, shown.get("/api/now").json["peers"]
+        assert (found["is_finished"], found["computers"]) == (is_over, peers["took_part" if is_over else "present"])
+        assert (found["computers"], found["proven"]) == ((3, 1) if is_over else (2, 0))
 
 
 def test_a_verdict_has_its_findings_with_the_places_where_they_stand_in_the_log(run: Run, shown: Shown) -> None:

@@ -81,7 +81,8 @@ def test_a_verdict_is_shown_with_its_findings_whose_proofs_the_browser_checks(ru
     assert name(LIAR)[-6:] in verdict.text_content()
     assert "its work is not what it said" in verdict.text_content()
     assert page.locator("#trust-doubts tbody tr").count() == 1
-    assert "1 guilty" in page.locator("#trust-sub").text_content()
+    assert "1 of 3 computers at work is proven; 1 was found guilty so far" in page.locator("#trust-sub").text_content()
+    assert page.locator("#fact-peers").text_content() == "3"
     words = "pending for 8 rounds, then final; what rounds after 32 pay stays pending: the run ends with round 40."
     assert words in page.locator("#trust-sub").text_content()
     verdict.get_by_role("button", name="show").click()
@@ -117,6 +118,7 @@ def test_of_a_finished_run_nobody_is_at_work_and_what_stays_pending_is_said(fini
     page.locator("#swarm circle.dot.gave").first.wait_for(timeout=WAIT_MS)
     page.locator("#trust").evaluate("(node) => node.scrollIntoView()")
     page.locator("#trust-sub", has_text="what rounds after 1 pay stays pending: the run ends with round 9.").wait_for(timeout=WAIT_MS)
+    assert "1 of 3 computers that took part is proven" in page.locator("#trust-sub").text_content()
     for words in ("Computers at work", "at work", "gone", "late"):
         assert page.get_by_text(words, exact=True).locator("visible=true").count() == 0
     page.evaluate("scrollTo(0, 0)")

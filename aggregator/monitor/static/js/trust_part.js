@@ -119,14 +119,16 @@ export class TrustPart {
   }
 }
 
-function summary({ round, keys, proven, guilty, due, done, share, pending_rounds, num_rounds, last_final_round }) {
+function summary({ round, is_finished, computers, proven, guilty, due, done, share, pending_rounds, num_rounds, last_final_round }) {
   if (round === null) return "Lots are computed again by auditors. Nothing was looked at yet.";
   const took = share === null ? "" : `, which took ${percent(share)} of the time that this work took`;
   const looked = done ? ` Since the aggregator's start ${counted(done.lots, "lot")} were computed again in ${duration(done.cpu_ms)}${took}.` : "";
+  const where = is_finished ? "that took part" : "at work";
   const which = last_final_round ? `what rounds after ${count(last_final_round)} pay` : "all of it";
   const stays = `${which} stays pending: the run ends with round ${count(num_rounds)}`;
   return (
-    `${count(proven)} of ${counted(keys, "computer")} are proven, ${count(guilty)} guilty; ${counted(due, "question")} open.${looked} ` +
+    `${count(proven)} of ${counted(computers, "computer")} ${where} ${proven === 1 ? "is" : "are"} proven; ` +
+    `${counted(guilty, "was", "were")} found guilty so far; ${counted(due, "question")} open.${looked} ` +
     `Credit is pending for ${compact(pending_rounds)} rounds, then final; ${stays}. Who is trusted follows from the log; these figures are the aggregator's word for it.`
   );
 }
