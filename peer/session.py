@@ -47,7 +47,6 @@ from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
 from peer.rounds.decoy import decoy_begins
 from peer.rounds.measuring import Measuring
-from peer.rounds.vectors import usual_bytes
 from peer.shards.session import Held, data_here
 from peer.shards.wanted import in_words
 from peer.status import PeerStatus, StatusBoard
@@ -60,6 +59,7 @@ from peer.views.views import SiteCrew, make_site_crew
 from protocol.cohorts import affinity_token, cohort_name
 from protocol.decoys import FILE as DECOY
 from protocol.errors import FoundGuilty, MantaError
+from protocol.footprint import usual_vectors_bytes
 from protocol.manifest import Manifest, SignedManifest
 from protocol.signing import Identity, peer_name
 from swarm import waits
@@ -226,7 +226,7 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
     with StatusBoard(store, status, sitter.voice) as board:
         board.say(f"run {manifest.name} ({signed.run.hex()[:16]}) as peer {status.peer[-8:]} {_in_cohort(choice, cohort)}")
         board.say(f"computes on {devices.description}")
-        if manifest.trust.is_audited and (disk := usual_bytes(manifest, crew.num_weights)) >= _WORTH_SAYING:
+        if (disk := usual_vectors_bytes(manifest.exchange, manifest.trust, crew.num_weights)) >= _WORTH_SAYING:
             board.say(f"audits of this run may ask for vectors of its work: about {in_words(disk)} of this disk")
         if isinstance(dataset, ShardedImages | ShardedPairs) and not manifest.shards and (missing := dataset.shards.missing()):
             board.say(f"{len(missing)} shards of {dataset.name} are missing or cut, {missing[0]} first: lots that need them are left out")

@@ -1,8 +1,9 @@
-"""What passes through an endpoint, counted: calls and bytes by method, and which peers were heard of when. In bounded memory; no answer changes.
+"""What passes through an endpoint, counted: calls and bytes by method, and which peers were heard of when. In bounded memory; changes no
+answer.
 
-Bytes are those of requests and answers; what the transport, the DHT and the daemon add to them is not seen here. Heard of is who takes part in
-the run: who hands in, or waits for the next commit. Whoever only looks at the run (``manta-peer about`` and ``doctor``, witnesses, other
-operators, who copies the log or fetches a state) is not counted as a computer at work.
+Bytes are those of requests and answers; what the transport, the DHT and the daemon add to them is not seen here. A peer is heard of when it
+hands in, or waits for the next commit. Whoever only looks at the run is not at work there: ``manta-peer about``, ``manta-peer doctor``,
+witnesses, other operators, and who fetches a state or copies the log.
 """
 
 from collections import Counter, OrderedDict

@@ -96,7 +96,10 @@ def _settings(given: dict[str, Any]) -> Any:
 @click.option(
     "--samples-per-s", type=click.FloatRange(0.01), default=50.0, show_default=True, metavar="RATE", help="That a peer trains; a guess."
 )
-def check(run_file: Path, data_root: Path | None, samples_per_s: float) -> None:
+@click.option(
+    "--peers", type=click.IntRange(1, 1_000_000), multiple=True, metavar="N", help="For so many; may be repeated.  [default: 10, 100, 1000]"
+)
+def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: tuple[int, ...]) -> None:
     """Say whether RUN_FILE makes a run, and what it will take. That is traffic, memory, disk and time, for 10, 100 and 1,000 peers."""
     with clear_errors():
         from aggregator.operators.etcd import check_endpoint
@@ -109,7 +112,7 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float) -> None:
         for url in config.operators.etcd:
             check_endpoint(url)
         with ending_at_ctrl_c():
-            from aggregator.settings.forecast import lines, sizes_of
+            from aggregator.settings.forecast import PEERS, lines, sizes_of
             from aggregator.settings.last_rounds import lines_on_last_rounds
             from automl.data.catalog import load_dataset
 
@@ -129,7 +132,7 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float) -> None:
             )
         for line in lines_on_last_rounds(Horizon.of(manifest), manifest.trust):
             click.echo(line)
-        for line in lines(config, sizes_of(config, dataset), samples_per_s):
+        for line in lines(config, sizes_of(config, dataset), samples_per_s, peers or PEERS):
             click.echo(line)
 
 

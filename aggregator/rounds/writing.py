@@ -23,7 +23,7 @@ from aggregator.rounds.waiting import Waiting
 from aggregator.rounds.weights import Weights
 from protocol.admission import INVITATION
 from protocol.closing import Closing
-from protocol.exchange import MAX_AGE
+from protocol.footprint import kept_rounds
 from protocol.signing import Identity, PublicKey
 from swarm.blobs import Shelf
 from swarm.records import RecordsFolder
@@ -113,10 +113,10 @@ class Writing:
         self.revocations = RevocationDesk(endpoint, identity, lambda: log.ledger, self.commits.append)
         trust = log.ledger.manifest.trust
         if trust.is_audited:
-            kept_rounds = trust.shown_rounds + MAX_AGE + 1  # they are kept by the round of their base
-            folder = RecordsFolder(directory / RECORDS, kept_rounds=kept_rounds, max_bytes=MAX_RECORDS_BYTES)
+            rounds = kept_rounds(trust)
+            folder = RecordsFolder(directory / RECORDS, kept_rounds=rounds, max_bytes=MAX_RECORDS_BYTES)
             self._records = RecordsDesk(endpoint, folder, lambda: log.ledger, self.closing, self.intake.faults)
-            self._vectors = VectorsFolder(directory / VECTORS, kept_rounds=kept_rounds, max_bytes=audit.vectors_bytes)
+            self._vectors = VectorsFolder(directory / VECTORS, kept_rounds=rounds, max_bytes=audit.vectors_bytes)
             shown = Shown(gate, log.ledger.manifest, folder, self._vectors, num_weights)
             told = TrustFile(directory)
             self.audits = Audits(identity, log, shown, JobFolder(directory), take=self.extras.hand_in, say=audit.say, told=told)

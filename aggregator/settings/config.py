@@ -212,7 +212,7 @@ class RunConfig(Section):
                 lot_samples=self.round.lot_samples,
                 optimizer=plan.optimizer,
                 initial_state=initial_state,
-                exchange=self._exchange(),
+                exchange=self.exchange_settings(),
                 reward_pool=self.rewards.pool,
                 serving_pool_percent=self.rewards.serving_pool_percent,
                 costs=cost_table(plan.space),
@@ -260,7 +260,7 @@ class RunConfig(Section):
     def _rounds_asked(self) -> int:
         return self.trust.trust().shown_rounds + _IN_WORK
 
-    def _exchange(self) -> Exchange:
+    def exchange_settings(self) -> Exchange:
         """Return the exchange's part of the manifest.
 
         Raises:

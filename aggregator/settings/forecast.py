@@ -1,9 +1,11 @@
 """What a run's settings mean for its operator and its peers: traffic, memory, disk and time, for swarms of some sizes.
 
-Sizes of what travels and is kept follow from the formats and are exact (``COMPUTED``). How fast peers train is the reader's guess, and what
-leaves the log depends on how much peers give each other: such figures are marked (``ESTIMATED``), with what they stand on.
+Sizes of what travels and is kept follow from the formats (``protocol.footprint``, which ``manta-peer about`` goes by, too) and are marked
+``computed``. How fast peers train is the reader's guess, and what leaves the log depends on how much peers give each other: these figures
+are estimates.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from aggregator.settings.config import RunConfig
@@ -12,27 +14,16 @@ from automl.data.dataset import Dataset
 from automl.models.networks import build
 from automl.training.update import num_moments
 from exact.coding import body_num_bytes
-from protocol.exchange import MAX_COHORT, codec_named
-from protocol.records import Claim, Contribution, SignedClaim, SignedContribution, entry_of
-from protocol.signing import Identity
+from protocol.exchange import MAX_COHORT
+from protocol.footprint import LogAudits, RoundTraffic, Sizes, Table, entry_bytes, log_audits, num_asked, round_traffic
 
 PEERS = (10, 100, 1000)
 PROGRAM_BYTES = 900e6  # resident, beside contributions: measured with classifier-tiny after some rounds and an evaluation
 ENTRY_BYTES = 113  # that the database takes beside each entry, tree nodes and keys: measured over 21,000 entries
 ROUND_BYTES = 300  # a round's entry, about
 COPIES_LEAVE = 4  # of each body, where peers give them to each other: benchmarks/crowd_gossip.py, 1,000 peers behind 10 Mbit/s
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """What the settings fix, in bytes."""
-
-    num_weights: int
-    body: int
-    mean: int
-    state: int
-    claim: int  # entry
-    contribution: int  # entry of a contribution of one claim
+OLDER_STATES = 3  # kept beside the newest: those from which the kept rounds are computed again, and a teacher's
+_GB = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +34,13 @@ class Forecast:
     rows: int  # contributions of a round
     open_s: float  # estimated: how long a round is open
     samples: int  # estimated: of a round
-    log_in: int  # a round
+    log_in: int  # a round, without what audits ask for
     log_out: tuple[int, int]  # a round: peers give bodies to each other, all comes from the log
-    peer_out: int  # a round: its own contribution, and on average one copy of all that it gets
-    peer_in: int
-    entries_a_day: int  # bytes of the log
+    peer: RoundTraffic  # of one of them, a round
+    entries: int  # bytes of the log, a round
+    states_disk: int
     bodies_disk: int  # of the rounds whose contributions are kept
+    audits: LogAudits
     run_s: float
 
 
@@ -61,94 +53,64 @@ def sizes_of(config: RunConfig, dataset: Dataset) -> Sizes:
     plan = config.plan(dataset)
     count = build(plan.space, "meta").num_weights
     moments = num_moments(plan.optimizer, plan.local_steps)
-    claim, contribution = _entries(plan.local_steps)
-    return Sizes(count, body_num_bytes(config.exchange.codec, count), 4 * count, 4 * count * (1 + moments), claim, contribution)
-
-
-def _entries(local_steps: int) -> tuple[int, int]:
-    """Return the sizes of a claim's and a contribution's entry, as a run in its midst has them."""
-    key, digest = Identity(bytes(32)), b"\xff" * 32
-    steps = digest if local_steps > 1 else b""
-    claim = Claim(
-        run=digest,
-        round=10_000,
-        base=digest,
-        key=key.public_key,
-        founder=key.public_key,
-        cohort="host-0123456789ab",
-        local_steps=local_steps,
-        work=(9,) * 4,
-        lots_root=digest,
-        steps_root=steps,
-        vector=digest,
-        residual=digest,
-        lot_ms=2000,
-    )
-    signed = SignedClaim.sign(claim, key)
-    made = Contribution(digest, 10_000, digest, key.public_key, (signed.digest,), digest, digest)
-    return len(entry_of(signed)), len(entry_of(SignedContribution.sign(made, key)))
+    return Sizes(count, body_num_bytes(config.exchange.codec, count), 4 * count * (1 + moments))
 
 
 def forecast(config: RunConfig, sizes: Sizes, peers: int, samples_per_s: float) -> Forecast:
     """Return what a round is like with so many peers, each of which trains ``samples_per_s`` and hands in alone."""
-    round_, exchange = config.round, config.exchange
+    round_, exchange, trust = config.round, config.exchange_settings(), config.trust.trust()
     rows = min(peers, exchange.max_rows)
     open_s = min(max(round_.target_batch / (peers * samples_per_s), round_.min_open_s), round_.max_open_s)
     listed_of_peer = min(round(samples_per_s * open_s), round_.max_claim_samples)
-    others = min(max(rows - 1, 0) * sizes.body, sizes.mean)  # a peer takes what is fewest bytes
-    entries = rows * (sizes.claim + sizes.contribution + 2 * ENTRY_BYTES) + ROUND_BYTES + ENTRY_BYTES
-    log_in = rows * (sizes.body + sizes.claim + sizes.contribution)
+    table = Table(rows, max(exchange.local_steps, listed_of_peer // round_.lot_samples))
+    claim, contribution = entry_bytes(exchange.local_steps)
+    others = min(max(rows - 1, 0) * sizes.body, sizes.vector)  # a peer takes what is fewest bytes
+    audits = log_audits(exchange, trust, sizes, table)
+    entries = rows * (claim + contribution + 2 * ENTRY_BYTES) + ROUND_BYTES + ENTRY_BYTES
+    if audits.findings:
+        entries += audits.findings + rows * trust.audit_lots * ENTRY_BYTES
+    one = sizes.body + claim + contribution
     return Forecast(
         peers=peers,
         rows=rows,
         open_s=open_s,
         samples=rows * listed_of_peer,
-        log_in=log_in,
+        log_in=rows * one,
         log_out=(min(COPIES_LEAVE * rows * sizes.body, peers * others), peers * others),
-        peer_out=sizes.body + sizes.claim + others,
-        peer_in=others,
-        entries_a_day=round(entries * 86_400 / open_s),
-        bodies_disk=config.bodies * rows * (sizes.body + sizes.claim + sizes.contribution),
+        peer=round_traffic(exchange, trust, sizes, table),
+        entries=entries,
+        states_disk=(config.snapshots + OLDER_STATES) * sizes.state,
+        bodies_disk=config.bodies * rows * one,
+        audits=audits,
         run_s=config.run.rounds * open_s,
     )
 
 
-def vectors_asked(config: RunConfig) -> float:
-    """Return about how many vectors an audit asks of a claim: for its lots, of its steps up to the one looked at, and of the body."""
-    steps, is_sparse = config.exchange.local_steps, codec_named(config.exchange.codec).is_sparse
-    if not config.trust.trust().is_audited or (steps == 1 and not is_sparse):
-        return 0.0
-    of_steps = config.trust.audit_lots * (steps - 1) / steps + (steps + 1) / 2 if steps > 1 else 0.0
-    return of_steps + 1 + is_sparse
-
-
-def lines(config: RunConfig, sizes: Sizes, samples_per_s: float) -> list[str]:
+def lines(config: RunConfig, sizes: Sizes, samples_per_s: float, peers: Sequence[int] = PEERS) -> list[str]:
     """Return the forecast for people."""
     exchange, round_ = config.exchange, config.round
     held = held_bytes(exchange.codec, sizes.num_weights, exchange.max_rows)
-    states = config.snapshots + 3  # and those from which the kept rounds are computed again, and a teacher's
     said = [
-        f"{sizes.num_weights:,} weights; a contribution has {in_words(sizes.body)}, a mean {in_words(sizes.mean)}, a state "
+        f"{sizes.num_weights:,} weights; a contribution has {in_words(sizes.body)}, a mean {in_words(sizes.vector)}, a state "
         f"{in_words(sizes.state)} (computed)",
         f"memory: {in_words(PROGRAM_BYTES)} for the program (measured with the smallest supernet), "
         f"for contributions {in_words(held)} at most (computed)",
-        f"disk for states: {in_words(states * sizes.state)} (computed)",
         f"a round aims at {round_.target_batch} samples and is open for {round_.min_open_s:g} to {round_.max_open_s:g} s",
         *_of_audits(config, sizes),
         f"estimates for peers that hand in alone, each training {samples_per_s:g} samples a second (--samples-per-s):",
     ]
-    for count in PEERS:
+    for count in peers:
         said += _said(config, forecast(config, sizes, count, samples_per_s))
     return said
 
 
 def _of_audits(config: RunConfig, sizes: Sizes) -> list[str]:
-    asked = vectors_asked(config) * sizes.mean
+    asked = num_asked(config.exchange_settings(), config.trust.trust()) * sizes.vector
     if not asked:
         return []
     return [
-        f"audits: of a claim that is audited its peer sends about {in_words(asked)} to the aggregator (computed), of a proven one one in "
-        f"{100 / config.trust.audit_percent:.0f} at the least; they take {config.follower.audit_disk_gb:g} GB of disk at most"
+        f"audits: of a claim that is audited its peer sends about {in_words(asked)} to the aggregator (computed): of each while the peer "
+        f"is not proven, then of one in {100 / config.trust.audit_percent:.0f} at the least"
     ]
 
 
@@ -156,12 +118,21 @@ def _said(config: RunConfig, one: Forecast) -> list[str]:
     in_a_day = 86_400 / one.open_s
     sent, sent_a_day = _range(*one.log_out), _range(*(each * in_a_day for each in one.log_out))
     said = [
-        f"  {one.peers} peers: a round takes {_time(one.open_s)}, all {config.run.rounds} of them {_time(one.run_s)}; "
-        f"{one.samples} samples a round",
+        f"  {one.peers} {'peer' if one.peers == 1 else 'peers'}: a round takes {_time(one.open_s)}, all {config.run.rounds} of them "
+        f"{_time(one.run_s)}; {one.samples} samples a round",
         f"    the aggregator: receives {in_words(one.log_in)} a round, {in_words(one.log_in * in_a_day)} a day; sends {sent} a round, "
         f"{sent_a_day} a day (the less, the more the peers give each other)",
-        f"    on its disk: contributions {in_words(one.bodies_disk)}, the log {in_words(one.entries_a_day)} a day",
-        f"    a peer: receives {in_words(one.peer_in)} a round, sends about {in_words(one.peer_out)}",
+    ]
+    audits, shown = one.audits, ""
+    if audits.fetched:
+        said.append(
+            f"    for audits it receives {in_words(audits.fetched)} a round more while nobody is proven, "
+            f"{in_words(audits.fetched_when_proven)} or more once all are"
+        )
+        shown = f", and shows audits {in_words(one.peer.shown)} more while it is not proven"
+    said += [
+        *_of_disk(config, one),
+        f"    a peer: receives {in_words(one.peer.fetched)} a round, sends about {in_words(one.peer.sent)}{shown}",
     ]
     if one.peers > one.rows:
         cohort = -(-one.peers // one.rows)
@@ -173,6 +144,29 @@ def _said(config: RunConfig, one: Forecast) -> list[str]:
     reach = one.peers * config.round.weight_cap
     if reach < config.round.target_batch:
         said.append(f"    together they weigh {reach} samples at most ([round] weight_cap), below target_batch")
+    return said
+
+
+def _of_disk(config: RunConfig, one: Forecast) -> list[str]:
+    """Return what an aggregator has on its disk after as many rounds as it keeps; audits' vectors only as far as there is room for them."""
+    audits, room = one.audits, config.follower.audit_disk_gb * _GB
+    vectors, proven = min(audits.vectors, room), min(audits.vectors_when_proven, room)
+    kept = one.states_disk + one.bodies_disk + audits.records
+    parts = f"states {in_words(one.states_disk)}, contributions {in_words(one.bodies_disk)}"
+    if audits.records:
+        parts += f", records of lots {in_words(audits.records)}"
+    if vectors:
+        parts += f", vectors for audits {in_words(vectors)} while nobody is proven, {in_words(proven)} or more once all are"
+    said = [
+        f"    on its disk: {in_words(kept + vectors)} in all ({parts}); beside it the log, {in_words(one.entries)} a round, "
+        f"{in_words(one.entries * 86_400 / one.open_s)} a day"
+    ]
+    if audits.vectors > room:
+        said.append(
+            f"    audits ask for vectors of {in_words(audits.vectors)} while nobody is proven, and [follower] audit_disk_gb leaves "
+            f"room for {in_words(room)}: what has none is not audited; give them {-(-audits.vectors // _GB):.0f}, "
+            "or name peers in [trust] proven"
+        )
     return said
 
 

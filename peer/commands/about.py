@@ -1,28 +1,40 @@
-"""manta-peer about: what is downloaded, stored and sent, plainly; with the sizes of a run, where one is looked at."""
+"""manta-peer about: what is downloaded, stored and sent, plainly; with the sizes of a run, where one is looked at.
+
+The sizes are sums over the run's manifest (``protocol.footprint``), of a peer that hands in alone.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+from peer.config import PeerConfig
 from protocol.admission import INVITATION, LIST, OPEN
+from protocol.footprint import PeerDisk, Sizes, Table, data_bytes, kept_rounds, peer_disk, round_traffic
 from protocol.manifest import Manifest
+from protocol.records import Round
 
 _GENERAL = """\
 Manta lends this computer to a run that trains a neural network. No account, no wallet, no root; nothing is bought or sold.
 
 Downloaded, from the run's log and from other peers, each piece believed once it has the digest that the log names:
   - the run's description (a few kB), and the state of the network when you join
+  - the training data, where the run lets them travel in shards; else they come with a library or from a folder of yours
   - in each round the others' contributions, or their mean, or the state: whatever is fewest bytes
-  - no program and no code, ever. Training data come with a library or from a folder of yours; Manta downloads none.
+  - in a run with audits, only with --audit: what others' work rests on, while it is computed again
+  - no program and no code, ever
 
 Stored, in {directory}:
   - identity.key: your key, to which your credit belongs. Back it up: manta-peer identity backup FILE
   - your settings and limits, the run joined last, the newest contribution and what was left out of it, and where the peer stands
+  - a pay slip of some kB for each round that counted you, 64 MiB of them at most
+  - the training data, where they travel: in its folder data, or where --data-root says; --data-limit bounds them
+  - in a run with audits what they may ask of your work, for some rounds: by far the most, hundreds of MB in many runs
   - beside it a token of a few bytes that your peers on this computer share. The network itself is in memory alone.
 
 Sent:
   - to the run's log, and public for ever: your key, your cohort's name, and of each round how many pieces of work you did,
     how long one takes, and digests of what came of them
   - to the log and other peers: your contribution of each round, few-bit numbers that say how the network should change
+  - in a run with audits, to the log and to whoever audits: what your work rests on, so that it can be computed again
   - to other peers: that you are there, which round you hold, how far away others are; your address, as whoever calls anybody shows it;
     and pieces of what you downloaded, as others give them to you
   - a latency table of this device, only with --latency-table; of images of your own what docs/volunteers.md says, only with --private-data
@@ -39,32 +51,79 @@ def general_lines(directory: Path) -> list[str]:
     return _GENERAL.format(directory=directory).splitlines()
 
 
-def lines_of_run(manifest: Manifest, run: bytes, num_weights: int, state_bytes: int, body_bytes: int) -> Iterator[str]:
+def lines_of_run(manifest: Manifest, run: bytes, sizes: Sizes, newest: Round | None, config: PeerConfig) -> Iterator[str]:
     """Yield what a run comes to.
 
     Args:
         manifest: the run's.
         run: its id.
-        num_weights: of its supernet.
-        state_bytes: of a state, with its moments.
-        body_bytes: of a peer's contribution, or its cohort's.
+        sizes: of its supernet.
+        newest: its newest round, by which the ones to come are judged; None: there is none, so they are judged by what the manifest allows.
+        config: the person's settings.
     """
-    exchange = manifest.exchange
+    exchange, trust = manifest.exchange, manifest.trust
     shortest_s, longest_s = exchange.min_open_ms / 1000, exchange.max_open_ms / 1000
-    yield f"  - {_ADMISSIONS[manifest.admission.how]} may take part"
-    data = f"images of your own, of its classes (--private-data), for {manifest.dataset}" if manifest.is_private else manifest.dataset
     yield f"The run {manifest.name} ({run.hex()[:16]}), {manifest.num_rounds} rounds of {shortest_s:g} to {longest_s:g} s, says:"
+    yield f"  - {_ADMISSIONS[manifest.admission.how]} may take part"
     if len(manifest.operators) > 1:
         yield f"  - {len(manifest.operators)} operators keep its log, of whom {manifest.quorum} have to sign a round before it counts"
-    yield f"  - it trains {manifest.supernet} ({num_weights:,} weights) on {data}"
-    yield f"  - downloaded when you join: {_size(state_bytes)}"
-    yield f"  - sent a round: {_size(body_bytes)} at most to the log, and as much to each peer that asks you for it, if others can call you"
-    mean = 4 * num_weights
-    yield f"  - downloaded a round: {_size(body_bytes)} for each contribution of others, {_size(mean)} at most"
-    yield f"  - in memory: {_size(2 * state_bytes + 12 * mean)} or more, beside torch and the data; on the disk: {_size(body_bytes)}"
+    data = f"images of your own, of its classes (--private-data), for {manifest.dataset}" if manifest.is_private else manifest.dataset
+    yield f"  - it trains {manifest.supernet} ({sizes.num_weights:,} weights) on {data}"
+    table, shards = table_of(manifest, newest), data_bytes(manifest, config.data_limit)
+    traffic = round_traffic(exchange, trust, sizes, table)
+    with_data = f": the state {_size(sizes.state)}, training data {_size(shards)}" if shards else ""
+    yield f"  - downloaded once, when you join: {_size(sizes.state + shards)}{with_data}"
+    if manifest.schedule != "sandwich":
+        yield f"  - and once more {_size(sizes.state)}, for the state that later phases learn from"
+    yield f"  - {_of_rounds(table, newest)}:"
+    yield f"    downloaded: {_each(traffic.fetched, newest)}"
+    yield f"    sent: {_each(traffic.sent, newest)}; less if others cannot call you"
+    if traffic.shown:
+        proven = f"then about {_size(traffic.shown_when_proven)} a round"
+        yield f"    sent to audits, too: {_each(traffic.shown, newest)}, while you are not proven; {proven}"
+    yield from _of_disk(manifest, peer_disk(manifest, sizes, table, shards))
+    if trust.is_audited and config.audit:
+        yield f"    and for your audits of others {_size((2 * exchange.local_steps + 1) * sizes.vector)} at most, while one is computed"
+    yield f"  - in memory: {_size(2 * sizes.state + 12 * sizes.vector)} or more, beside torch and the data"
     if exchange.local_steps > 1:
-        yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; mates send each other {_size(mean)} for each"
+        yield f"  - between two rounds each cohort takes {exchange.local_steps} steps; mates send each other {_size(sizes.vector)} for each"
+
+
+def table_of(manifest: Manifest, newest: Round | None) -> Table:
+    """Return what the next rounds have: what the newest had, or of a run that has none as many contributions as there may be."""
+    exchange = manifest.exchange
+    if newest is None:
+        return Table(exchange.max_rows, max(exchange.local_steps, exchange.target_batch // manifest.lot_samples // exchange.max_rows))
+    return Table(newest.rows, max(exchange.local_steps, newest.counted // newest.rows // manifest.lot_samples))
+
+
+def _of_rounds(table: Table, newest: Round | None) -> str:
+    if newest is None:
+        return f"a round, if it has {table.rows} contributions, as many as there may be"
+    count = "1 contribution" if table.rows == 1 else f"{table.rows} contributions"
+    return f"a round, with {count} as round {newest.round} had, and {newest.open_ms / 1000:g} s as the next one takes"
+
+
+def _each(num_bytes: int, newest: Round | None) -> str:
+    """Return so many bytes a round in words, and an hour, where it is known how long rounds are."""
+    each = f"{_size(num_bytes)} a round"
+    return each if newest is None else f"{each}, {_size(num_bytes * 3_600_000 // newest.open_ms)} an hour"
+
+
+def _of_disk(manifest: Manifest, disk: PeerDisk) -> Iterator[str]:
+    parts = {
+        "for audits": disk.vectors + disk.records,
+        "training data": disk.data,
+        "your contribution and what was left out of it": disk.sealed + disk.residuals,
+    }
+    shown = ", ".join(f"{what} {_size(num_bytes)}" for what, num_bytes in parts.items() if num_bytes)
+    when = f" once {kept_rounds(manifest.trust)} rounds are over" if disk.vectors else ""
+    yield f"  - on the disk: about {_size(disk.usual)}{when} ({shown}); and {_size(disk.slip)} more for each round that counts you"
+    yield f"    at most {_size(disk.most)}"
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e6:.1f} MB" if count >= 10**6 else f"{count / 1e3:.0f} kB"
+    for factor, unit in ((10**9, "GB"), (10**6, "MB")):
+        if count >= factor:
+            return f"{count / factor:.1f} {unit}"
+    return f"{count / 1e3:.0f} kB"

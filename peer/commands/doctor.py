@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from peer.commands import findings
+from peer.commands.about import table_of
 from peer.commands.findings import Finding, State
 from peer.commands.report import is_running
 from peer.config import PeerConfig
@@ -23,7 +24,9 @@ from peer.limits import nvml
 from peer.limits.sensors import THIS_COMPUTER
 from peer.store import read_last_run
 from protocol.errors import MantaError, Unreachable, UserError
-from protocol.manifest import SignedManifest
+from protocol.footprint import data_bytes, peer_disk
+from protocol.manifest import Manifest, SignedManifest
+from protocol.records import Round
 from protocol.signing import PublicKey
 from swarm.addresses import check_peer_address
 from swarm.disk import IDENTITY, load_identity
@@ -83,7 +86,7 @@ async def of_the_run(config: PeerConfig) -> AsyncIterator[Finding]:
 async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding]:
     from swarm.reach import Reachable, measure
 
-    manifest = visit.manifest
+    manifest, newest = visit.manifest, None
     try:
         newest = await visit.newest()
         where = f"round {0 if newest is None else newest.round} of {manifest.num_rounds}"
@@ -96,6 +99,7 @@ async def _of_visit(visit: "Visit", config: PeerConfig) -> AsyncIterator[Finding
     except MantaError as error:
         yield Finding("log", State.BAD, str(error), "ask the operator whether the run's log is up")
     yield await asyncio.to_thread(_data, visit.signed, config)
+    yield await asyncio.to_thread(_room, manifest, newest, config)
     reach = await measure(visit.node, [visit.operator])
     is_told = reach.reachable is Reachable.OUTBOUND and not config.listen_addresses
     state = State.GOOD if reach.serves_others or is_told else State.NOTE
@@ -109,6 +113,15 @@ async def _round_trip_s(node: "Node", key: PublicKey) -> float | None:
     except Unreachable:
         return None
     return time.monotonic() - begun_s
+
+
+def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Finding:
+    from peer.contact.visiting import sizes_of
+
+    data = 0 if config.data_root is not None else data_bytes(manifest, config.data_limit)
+    keeps = peer_disk(manifest, sizes_of(manifest), table_of(manifest, newest), data).usual
+    has = sum(path.stat().st_size for path in config.dir.rglob("*") if path.is_file())
+    return findings.room(shutil.disk_usage(_existing(config.dir)).free, max(0, keeps - has), str(config.dir))
 
 
 def _data(signed: SignedManifest, config: PeerConfig) -> Finding:

@@ -106,6 +106,15 @@ def disk(free_bytes: int, directory: str) -> Finding:
     return Finding("disk", State.GOOD, said)
 
 
+def room(free_bytes: int, lacking_bytes: int, directory: str) -> Finding:
+    """Judge whether there is room for what a run makes this peer keep; ``lacking_bytes`` of it are not there yet."""
+    said = f"the run takes about {lacking_bytes / _GB:.2f} GB more at {directory}, where {free_bytes / _GB:.1f} GB are free"
+    if free_bytes - lacking_bytes >= _LEAST_DISK:
+        return Finding("disk for the run", State.GOOD, said)
+    remedy = "make room, or choose another --dir: a peer whose disk is full ends (manta-peer about says what takes how much)"
+    return Finding("disk for the run", State.BAD, said, remedy)
+
+
 def threads(usable: int, there: int, wanted: int | None) -> Finding:
     """Judge the threads: those that this process may run on, those of the computer, and those of the settings."""
     said = f"{usable} can be used" + (f" of {there}" if there != usable else "")

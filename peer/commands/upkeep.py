@@ -4,6 +4,7 @@ Each imports what it needs when it is called: torch and hivemind take seconds.
 """
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -199,17 +200,16 @@ def about_command(**options: Any) -> None:
         if not config.initial_peers and not (config.dir / "last.json").exists():
             return
         with ending_at_ctrl_c():
-            from automl.training.update import state_piece_sizes
-            from exact.coding import body_num_bytes
-            from peer.contact.visiting import num_weights, visiting
+            from peer.contact.visiting import sizes_of, visiting
+            from protocol.errors import Unreachable
 
         async def look() -> None:
             async with visiting(config) as visit:
-                manifest, count = visit.manifest, num_weights(visit.manifest)
-                state = sum(state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps))
-                body = body_num_bytes(manifest.exchange.codec, count)
+                newest = None
+                with contextlib.suppress(Unreachable):  # its log is away, and somebody else gave the manifest
+                    newest = await visit.newest()
                 click.echo()
-                for line in lines_of_run(manifest, visit.signed.run, count, state, body):
+                for line in lines_of_run(visit.manifest, visit.signed.run, sizes_of(visit.manifest), newest, config):
                     click.echo(line)
 
         asyncio.run(look())

@@ -9,11 +9,13 @@ from pathlib import Path
 from automl.models.networks import build
 from automl.spaces.space import space_named
 from automl.training.update import State, state_from_pieces, state_piece_sizes
+from exact.coding import body_num_bytes
 from peer.config import PeerConfig
 from peer.contact.admission import enter
 from peer.contact.finding import fetch_checked_manifest, start_node
 from peer.contact.whereabouts import find_addresses
 from peer.store import PeerStore, read_last_run
+from protocol.footprint import Sizes
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Round
 from protocol.signing import PublicKey
@@ -83,6 +85,17 @@ def num_weights(manifest: Manifest) -> int:
         UserError: this version does not know the supernet.
     """
     return build(space_named(manifest.supernet), "meta").num_weights
+
+
+def sizes_of(manifest: Manifest) -> Sizes:
+    """Return what the run's supernet and formats fix.
+
+    Raises:
+        UserError: this version does not know the supernet.
+    """
+    count = num_weights(manifest)
+    state = sum(state_piece_sizes(count, manifest.optimizer, manifest.exchange.local_steps))
+    return Sizes(count, body_num_bytes(manifest.exchange.codec, count), state)
 
 
 @asynccontextmanager

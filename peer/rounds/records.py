@@ -11,7 +11,7 @@ from pathlib import Path
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, StorageError, Weather
 from protocol.evidence import GIVE, Records, pages
-from protocol.exchange import MAX_AGE
+from protocol.footprint import MAX_RECORDS_BYTES, kept_rounds
 from protocol.manifest import Manifest
 from protocol.records import SignedClaim
 from swarm import waits
@@ -21,7 +21,6 @@ from swarm.round_folders import NoRoom
 from swarm.rpc import Endpoint
 from swarm.tasks import within
 
-MAX_BYTES = 256 << 20  # on the disk
 _TRIES = 8  # of the log, while it does not take them; then it has to ask
 
 logger = logging.getLogger("manta.peer")
@@ -46,8 +45,7 @@ class OwnRecords:
         """Return those in ``directory``, kept for as long as audits of the run may ask for them; None: it has no audits."""
         if not manifest.trust.is_audited:
             return None
-        kept_rounds = manifest.trust.shown_rounds + MAX_AGE + 1  # they are kept by the round of their base
-        folder = RecordsFolder(directory, kept_rounds=kept_rounds, max_bytes=MAX_BYTES)
+        folder = RecordsFolder(directory, kept_rounds=kept_rounds(manifest.trust), max_bytes=MAX_RECORDS_BYTES)
         return cls(endpoint, line, folder)
 
     @property

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from protocol.encoding import pack
 from protocol.errors import EncodingError, StorageError
+from protocol.footprint import MAX_SLIPS_BYTES
 from protocol.ledger import KEPT_TABLES
 from protocol.manifest import SignedManifest
 from protocol.slips import MAX_SLIP_BYTES, Slip, read_slip, slip_bytes
 from swarm.disk import disk_errors, make_directory, write_durably
 
-MAX_BYTES = 64 << 20
 MANIFEST = "manifest"
 _ROUND = "{:08d}"
 
@@ -25,7 +25,7 @@ _ROUND = "{:08d}"
 class SlipFolder:
     """The slips in one folder. Its methods block, each for a small file or two."""
 
-    def __init__(self, directory: Path, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(self, directory: Path, max_bytes: int = MAX_SLIPS_BYTES) -> None:
         """Use ``directory``, which is made when it is first needed.
 
         Raises:

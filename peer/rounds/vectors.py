@@ -18,6 +18,7 @@ from protocol.audits import PATIENCE
 from protocol.errors import RemoteFault, StorageError
 from protocol.evidence import Records
 from protocol.exchange import MAX_AGE, codec_named
+from protocol.footprint import kept_rounds, most_vectors_bytes
 from protocol.leases import MAX_PLACES
 from protocol.manifest import Manifest
 from protocol.receipts import ProvenRound
@@ -30,9 +31,7 @@ from swarm.rpc import Busy, Endpoint
 from swarm.tasks import within
 from swarm.vectors import WORKING, VectorsFolder, serve_vectors
 
-_IN_FLIGHT = 3  # rounds whose claims have no beacon yet: that of a claim's table is known with the commit after it
 _ASKED_AFTER = 2  # rounds after a claim's table: its beacon is a round old
-_VALUE_BYTES = 4
 
 logger = logging.getLogger("manta.peer")
 
@@ -106,9 +105,8 @@ class OwnVectors:
         is_looked_for: Callable[[bytes], bool],
     ) -> "OwnVectors":
         """Return those in ``directory``, of an audited run; ``has_light``: this peer keeps those of light contributors too."""
-        kept_rounds = manifest.trust.shown_rounds + MAX_AGE + 1  # they are kept by the round of their base
-        most = most_bytes(manifest, num_weights) * (1 + MAX_PLACES * has_light)
-        folder = VectorsFolder(directory, kept_rounds=kept_rounds, max_bytes=most)
+        most = most_vectors_bytes(manifest.exchange, manifest.trust, num_weights) * (1 + MAX_PLACES * has_light)
+        folder = VectorsFolder(directory, kept_rounds=kept_rounds(manifest.trust), max_bytes=most)
         return cls(endpoint, folder, records, manifest, plan, num_weights, commit=commit, newest=newest, is_looked_for=is_looked_for)
 
     async def serve(self) -> None:
@@ -278,22 +276,6 @@ class OwnVectors:
             await asyncio.to_thread(keep)
         except NoRoom as error:
             raise _no_room(error) from error
-
-
-def most_bytes(manifest: Manifest, num_weights: int) -> int:
-    """Return how many bytes the vectors of one peer's claims take at most: all of each round whose claims may still be asked about."""
-    steps = manifest.exchange.local_steps
-    return _VALUE_BYTES * num_weights * (3 * steps + 2) * (manifest.trust.shown_rounds + MAX_AGE + 2)
-
-
-def usual_bytes(manifest: Manifest, num_weights: int) -> int:
-    """Return about how many they take: all of the rounds that have no beacon yet, and of the others what the beacon asks for."""
-    trust, steps = manifest.trust, manifest.exchange.local_steps
-    is_sparse = codec_named(manifest.exchange.codec).is_sparse
-    whole = 1 + is_sparse + (1 + steps) * (steps > 1)  # of one that is alone: a step's mean is its own gradient
-    asked = 1 + is_sparse + (trust.audit_lots + (1 + steps) / 2) * (steps > 1)
-    asked += (whole - asked) * trust.whole_percent / 100
-    return round(_VALUE_BYTES * num_weights * (whole * _IN_FLIGHT + asked * (trust.shown_rounds + MAX_AGE + 1 - _IN_FLIGHT)))
 
 
 def _no_room(error: RemoteFault) -> StorageError:

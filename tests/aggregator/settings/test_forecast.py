@@ -9,13 +9,15 @@ from click.testing import CliRunner, Result
 import aggregator.commands.settings
 from aggregator.cli import main
 from aggregator.settings.config import RunConfig, load_run_file, template
-from aggregator.settings.forecast import Sizes, forecast, lines, sizes_of, vectors_asked
+from aggregator.settings.forecast import forecast, lines, sizes_of
 from aggregator.settings.lines import line_of
 from aggregator.settings.sections import ExchangeSection, TrustSection
 from automl.data.catalog import load_dataset
 from automl.training.update import initial_state, state_digest, state_pieces
 from exact.coding import body_groups
+from protocol.audits import ALL_ALIKE
 from protocol.errors import UserError
+from protocol.footprint import Sizes, Table, entry_bytes, round_traffic
 from protocol.records import SignedClaim, entry_of
 from tests.aggregator.real_run import CONFIG, DATASET, everybodys, opened
 
@@ -36,20 +38,22 @@ def test_sizes_are_those_of_what_a_run_really_makes(tmp_path: Path) -> None:
         assert abs(sizes.state - sum(map(len, state_pieces(state)))) < 100
         claim = entry_of(made.header.claims[0])
         assert isinstance(made.header.claims[0], SignedClaim)
-        assert 0.8 * sizes.claim < len(claim) <= sizes.claim
+        most = entry_bytes(CONFIG.exchange.local_steps)[0]
+        assert 0.8 * most < len(claim) <= most
         assert state_digest(state)
 
 
 def test_a_peer_gets_the_bodies_or_the_mean_whichever_is_less() -> None:
-    sizes = Sizes(num_weights=1000, body=100, mean=4000, state=8000, claim=500, contribution=300)
+    sizes, one = Sizes(num_weights=1000, body=100, state=8000), 100 + sum(entry_bytes(1))
     config = RunConfig(exchange=ExchangeSection(max_rows=64))
     few, many = forecast(config, sizes, 10, 50.0), forecast(config, sizes, 1000, 50.0)
-    assert (few.rows, few.peer_in) == (10, 900)
-    assert (many.rows, many.peer_in) == (64, 4000)
-    assert (few.log_in, many.log_in) == (10 * 900, 64 * 900)
+    assert (few.rows, many.rows) == (10, 64)
+    assert few.peer == round_traffic(config.exchange_settings(), ALL_ALIKE, sizes, Table(10, 1))
+    assert (few.log_in, many.log_in) == (10 * one, 64 * one)
     assert few.log_out == (4 * 10 * 100, 10 * 900)
     assert many.log_out == (4 * 64 * 100, 1000 * 4000)
-    assert few.bodies_disk == 32 * 10 * 900
+    assert few.bodies_disk == 32 * 10 * one
+    assert few.states_disk == (3 + 3) * 8000
 
 
 def test_rounds_adapt_within_their_bounds() -> None:
@@ -199,8 +203,22 @@ def test_what_audits_ask_of_a_claim_is_said_where_they_ask_for_vectors() -> None
     sizes = sizes_of(audited, load_dataset("digits"))
     said = [line for line in lines(audited, sizes, 50.0) if line.startswith("audits: ")]
     assert len(said) == 1
-    steps = audited.exchange.local_steps
-    assert vectors_asked(audited) == pytest.approx((steps - 1) / steps + (steps + 1) / 2 + 2)
+    assert "about 4.8 MB" in said[0]  # of five steps 5.8 vectors of 0.8 MB, and of one claim in fifty two more
     dense = RunConfig.usual("classification").model_copy(update={"trust": TrustSection(mode="audited")})
     for config in (thin, dense):
         assert not any(line.startswith("audits: ") for line in lines(config, sizes_of(config, load_dataset("digits")), 50.0))
+
+
+def test_check_says_what_an_aggregator_of_an_audited_run_takes_on_its_disk(tmp_path: Path) -> None:
+    """2 peers: of 2 claims a round 5.84 vectors of 822,824 bytes each, for 27 rounds."""
+    text = template(RunConfig.thin("classification").model_copy(update={"trust": TrustSection(mode="audited")}))
+    (tmp_path / "run.toml").write_text(text)
+    said = typed("check", tmp_path / "run.toml", "--peers", "2", "--peers", "1").output
+    assert "for audits it receives 9.6 MB a round more while nobody is proven, 480.5 kB or more once all are" in said
+    assert "vectors for audits 259.5 MB while nobody is proven, 13.0 MB or more once all are" in said
+    assert ("\n  2 peers: " in said, "\n  1 peer: " in said, "10 peers" in said) == (True, True, False)
+    assert "audit_disk_gb" not in said
+    (tmp_path / "run.toml").write_text(text.replace("audit_disk_gb = 4.0", "audit_disk_gb = 0.1"))
+    said = typed("check", tmp_path / "run.toml", "--peers", "2").output
+    assert "vectors for audits 100.0 MB" in said
+    assert "what has none is not audited; give them 1," in said

@@ -1,5 +1,6 @@
 """What doctor makes of figures: what is good, what is bad, and that whatever is bad has a remedy; and this computer as it is."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from peer.commands.doctor import of_this_computer
 from peer.commands.findings import Finding, State, exit_code
 from peer.config import load_config
 from peer.limits.nvml import Gpu
+from protocol.audits import AUDITED, Trust
+from protocol.footprint import Sizes, Table, data_bytes, peer_disk
+from protocol.records import Round
+from protocol.shards import TravellingShards
 from tests.memory_log import signed_manifest
 
 CARD = Gpu("H100", 40.0, 100.0, 80 * 10**9, 10**9)
@@ -79,6 +84,38 @@ def test_what_is_wrong_on_this_computer_is_found(tmp_path: Path) -> None:
 def test_what_is_said_about_a_run_has_its_sizes(tmp_path: Path) -> None:
     assert any(str(tmp_path) in line for line in general_lines(tmp_path))
     signed = signed_manifest()
-    text = "\n".join(lines_of_run(signed.open(), signed.run, 205_696, 2_713_000, 452_000))
-    for words in ("205,696 weights", "2.7 MB", "452 kB", signed.run.hex()[:16]):
+    text = "\n".join(lines_of_run(signed.open(), signed.run, Sizes(205_696, 452_000, 2_713_000), None, load_config({"dir": tmp_path})))
+    for words in ("205,696 weights", "2.7 MB", "about 453 kB", signed.run.hex()[:16]):
         assert words in text
+
+
+def test_what_audits_and_travelling_shards_make_of_a_run_is_said(tmp_path: Path) -> None:
+    shards = TravellingShards(list_root=bytes(32), list_bytes=1_000, size_bytes=50_000_000, train_shards=4)
+    exchange = replace(signed_manifest().open().exchange, codec="topk-192-4", local_steps=4, first_floor=-28, max_claim_samples=4096)
+    trust = Trust(AUDITED, kept_rounds=8, pending_rounds=13, whole_percent=0)
+    manifest = replace(signed_manifest().open(), exchange=exchange, trust=trust, shards=(shards,))
+    newest = round_of_three(manifest.lot_samples * 30)
+    sizes, config = Sizes(100_000, 6_000, 800_000), load_config({"dir": tmp_path, "data_limit": "20MB", "audit": "10%"})
+    text = "\n".join(lines_of_run(manifest, bytes(32), sizes, newest, config))
+    disk = peer_disk(manifest, sizes, Table(rows=3, lots=10), data_bytes(manifest, 20_000_000))
+    for words in (
+        "downloaded once, when you join: 20.8 MB: the state 800 kB, training data 20.0 MB",
+        "a round, with 3 contributions as round 7 had, and 2 s as the next one takes",
+        "sent to audits, too: 2.1 MB a round, 3.8 GB an hour, while you are not proven; then about 105 kB a round",
+        f"on the disk: about {disk.usual / 1e6:.1f} MB once 16 rounds are over (for audits 35.",
+        f"at most {disk.most / 1e6:.1f} MB",
+        "for your audits of others 3.6 MB at most",
+    ):
+        assert words in text, text
+
+
+def test_a_disk_that_the_run_would_fill_is_bad() -> None:
+    assert findings.room(10 * 10**9, 2 * 10**9, "/here").state is State.GOOD
+    short = findings.room(2 * 10**9, 2 * 10**9, "/here")
+    assert (short.state, "make room" in short.remedy) == (State.BAD, True)
+
+
+def round_of_three(counted: int) -> Round:
+    """Return round 7, of three contributions and so many samples, after which the next one is open for two seconds."""
+    digest = b"\xff" * 32
+    return Round(digest, 7, digest, digest, 3, digest, digest, digest, counted, (), -28, 2_000)

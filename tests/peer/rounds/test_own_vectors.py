@@ -10,7 +10,6 @@ import torch
 
 from automl.training.local import LocalSteps
 from exact.residuals import vector_digest
-from peer.rounds.vectors import most_bytes, usual_bytes
 from protocol.audits import AUDITED, PATIENCE, Trust
 from protocol.errors import StorageError, Unreachable
 from protocol.evidence import Records
@@ -360,7 +359,7 @@ def test_an_open_run_keeps_no_vectors(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_ends_the_peer_before_anything_is_handed_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.rounds.vectors.most_bytes", lambda _manifest, num_weights: 4 * num_weights)
+    monkeypatch.setattr("peer.rounds.vectors.most_vectors_bytes", lambda _exchange, _trust, num_weights: 4 * num_weights)
 
     async def story(scene: Scene) -> None:
         member = scene.join(0)
@@ -369,15 +368,5 @@ def test_a_disk_without_room_ends_the_peer_before_anything_is_handed_in(tmp_path
         assert raised.group_contains(StorageError, match="no room")
         assert scene.log.headers == []
         scene.members.clear()
-
-    play(tmp_path, story, exchange=THIN, trust=TRUST)
-
-
-def test_what_it_takes_is_forecast_within_what_it_may_take(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        manifest = scene.log.manifest
-        assert 0 < usual_bytes(manifest, 1000) < most_bytes(manifest, 1000)
-        dense = replace(manifest, exchange=SMALL_EXCHANGE)
-        assert usual_bytes(dense, 1000) < usual_bytes(manifest, 1000)
 
     play(tmp_path, story, exchange=THIN, trust=TRUST)
