@@ -1,54 +1,78 @@
-"""What this node keeps and believes of the DHT: hivemind's storage with bounds, and its answers without what liars put in.
+"""What this node keeps of the DHT: hivemind's storage with bounds, and a share for everybody where they are reached.
 
-A record's name is a hash here, so nobody can tell our names from a stranger's: what is left is to bound what is kept, in all and of
-each owner. hivemind's own storage has no bound, forgets a renewed record when the older one is sent to it again, and hands out
-its dictionaries to searches, which fill them with whatever they find.
+A record's name is a hash here, so nobody can tell our names from a stranger's: what is left is to bound what is kept, in all, of each
+name, of each owner, and of each source. A source is the network address that a record came from, or its owner where that says nothing.
+hivemind's own storage has no bound, forgets a renewed record when the older one is sent to it again, and hands out its dictionaries to
+searches, which fill them with whatever they find.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
-from functools import partial
-from itertools import islice
-from typing import Any
+from collections.abc import Callable, Iterator
 
-from hivemind.dht.node import DHTNode
-from hivemind.dht.protocol import DHTProtocol
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import P2PContext, PeerID
-from hivemind.proto import dht_pb2
 from hivemind.utils import get_dht_time
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-MAX_NAMES = 16_384
-MAX_RECORDS = 65_536
-MAX_RECORDS_OF_A_NAME = 4096
+MAX_BYTES = 32 * 1024 * 1024
+MAX_BYTES_OF_A_NAME = 768 * 1024  # all of it answers one search
+MIN_RECORD_BYTES = 768  # that a record counts for, as a member's announcement with its pass may: a smaller one is no better off
 MAX_NAMES_OF_AN_OWNER = 32
-MAX_BYTES = 64 * 1024 * 1024
-MAX_BYTES_OF_A_NAME = 2 * 1024 * 1024  # all of it answers one search, in a message of 4 MiB at most
-_RECORD_BYTES = 64  # that a record's owner and expiry, and the framing around them, add to it
+FIRST = ""  # the source of records that give way to none: this node's own, and those of the nodes that it was told to enter by
+_FRAME_BYTES = 64  # that a record's owner and expiry, and the framing around them, add to it
 _SWEEP_S = 5.0
-_MAX_BAD_RECORDS = 8  # of a dictionary whose others are still looked at: each costs a signature to check
+
+Source = str | bytes
+
+
+class _Share:
+    """The records of one name, or of all: how many bytes each source has among them."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._sizes: dict[Source, dict[tuple[DHTID, bytes], int]] = {}  # of each source's records, the newest last
+        self._bytes_of: Counter[Source] = Counter()
+        self.num_bytes = 0
+
+    def add(self, source: Source, name: DHTID, owner: bytes, size: int) -> None:
+        self._sizes.setdefault(source, {})[name, owner] = size
+        self._bytes_of[source] += size
+        self.num_bytes += size
+
+    def remove(self, source: Source, name: DHTID, owner: bytes) -> None:
+        size = self._sizes[source].pop((name, owner))
+        self._bytes_of[source] -= size
+        if not self._sizes[source]:
+            del self._sizes[source], self._bytes_of[source]
+        self.num_bytes -= size
+
+    def has_room(self, size: int) -> bool:
+        return self.num_bytes + size <= self._max_bytes
+
+    def in_the_way_of(self, source: Source, size: int) -> tuple[DHTID, bytes] | None:
+        """Return the newest record of the source that has the most bytes, if that has more than ``source`` would have with so many."""
+        most = max((each for each in self._bytes_of if each != FIRST), key=self._bytes_of.__getitem__, default=FIRST)
+        own = 0 if source == FIRST else self._bytes_of[source] + size
+        return None if most == FIRST or self._bytes_of[most] <= own else next(reversed(self._sizes[most]))
 
 
 class BoundedStorage:
     """Takes the place of hivemind's ``DHTLocalStorage``: validated records by name and owner, until they expire.
 
-    Where there is no room a new record is refused; a newer version of one that is here is taken, if it is no larger.
+    Where there is no room the source that has the most loses its newest record to one that has less; else the new record is refused.
     """
 
-    def __init__(self, *, clock: Callable[[], float] = get_dht_time, max_records: int = MAX_RECORDS) -> None:
-        """Keep nothing yet; ``clock`` gives seconds since 1970."""
+    def __init__(self, *, clock: Callable[[], float] = get_dht_time, max_bytes: int | None = None) -> None:
+        """Keep nothing yet, and at most ``max_bytes`` (None: the usual number); ``clock`` gives seconds since 1970."""
         self._clock = clock
-        self._max_records = max_records
         self._names: dict[DHTID, dict[bytes, ValueWithExpiration]] = {}
-        self._bytes_of_name: Counter[DHTID] = Counter()
+        self._sources: dict[tuple[DHTID, bytes], Source] = {}
+        self._share_of_name: dict[DHTID, _Share] = {}
+        self._share_of_all = _Share(MAX_BYTES if max_bytes is None else max_bytes)
         self._names_of_owner: Counter[bytes] = Counter()
-        self._num_records = 0
-        self._num_bytes = 0
         self._next_sweep_s = 0.0
         self.refused: Counter[str] = Counter()  # by reason
+        self.displaced = 0
 
     def __len__(self) -> int:
         """Return how many names there are."""
@@ -57,6 +81,15 @@ class BoundedStorage:
 
     def __contains__(self, name: DHTID) -> bool:
         return self.get(name) is not None
+
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes what is kept counts for."""
+        return self._share_of_all.num_bytes
+
+    def size_of(self, name: DHTID) -> int:
+        """Return about how many bytes the records of a name take, packed; not less."""
+        return self._share_of_name[name].num_bytes if name in self._names else 0
 
     def get(self, name: DHTID) -> ValueWithExpiration | None:
         """Return a copy of the dictionary under ``name``; what a search does to it stays with the search."""
@@ -79,46 +112,60 @@ class BoundedStorage:
                 yield name, item
 
     def store(self, name: DHTID, value: bytes, expiration_time: float, subkey: bytes | None = None) -> bool:
-        """Store a record and return whether that was done; one without an owner is never kept."""
-        return subkey is not None and self.store_subkey(name, subkey, value, expiration_time)
+        """Store a record of this node's own and return whether that was done; one without an owner is never kept."""
+        return subkey is not None and self.store_subkey(name, subkey, value, expiration_time, FIRST)
 
-    def store_subkey(self, name: DHTID, subkey: bytes, value: bytes, expiration_time: float) -> bool:
-        """Store the record of the owner ``subkey``; return whether that was done."""
+    def store_subkey(self, name: DHTID, subkey: bytes, value: bytes, expiration_time: float, source: Source) -> bool:
+        """Store the record of the owner ``subkey``, which came from ``source``; return whether that was done."""
         self._sweep()
         known = self._names.get(name, {}).get(subkey)
         if expiration_time < self._clock() or (known is not None and known.expiration_time >= expiration_time):
             return False
-        growth = len(value) - len(known.value) if known is not None else len(value) + _RECORD_BYTES
-        reason = self._reason_against(name, subkey, growth, is_new=known is None)
+        if known is None and self._names_of_owner[subkey] >= MAX_NAMES_OF_AN_OWNER:
+            self.refused["names of an owner"] += 1
+            return False
+        before = self._sources.get((name, subkey))
+        if known is not None:
+            self._remove(name, subkey)
+        reason = self._reason_against(name, source, _size_of(value))
         if reason:
             self.refused[reason] += 1
+            if known is not None and before is not None:
+                self._add(name, subkey, known, before)
             return False
-        if known is None:
-            self._num_records += 1
-            self._names_of_owner[subkey] += 1
-        self._count_bytes(name, growth)
-        self._names.setdefault(name, {})[subkey] = ValueWithExpiration(value, expiration_time)
+        self._add(name, subkey, ValueWithExpiration(value, expiration_time), source)
         return True
 
-    def _reason_against(self, name: DHTID, owner: bytes, growth: int, *, is_new: bool) -> str:
-        if is_new:
-            if name not in self._names and len(self._names) >= MAX_NAMES:
-                return "names"
-            if self._num_records >= self._max_records:
-                return "records"
-            if len(self._names.get(name, ())) >= MAX_RECORDS_OF_A_NAME:
-                return "records of a name"
-            if self._names_of_owner[owner] >= MAX_NAMES_OF_AN_OWNER:
-                return "names of an owner"
-        if growth > 0 and self._num_bytes + growth > MAX_BYTES:
-            return "bytes"
-        if growth > 0 and self._bytes_of_name[name] + growth > MAX_BYTES_OF_A_NAME:
-            return "bytes of a name"
+    def _reason_against(self, name: DHTID, source: Source, size: int) -> str:
+        """Make room for a record; return why there is none, or nothing."""
+        shares = (self._share_of_name.get(name), "a full name"), (self._share_of_all, "full")
+        for share, reason in shares:
+            while share is not None and not share.has_room(size):
+                displaced = share.in_the_way_of(source, size)
+                if displaced is None:
+                    return reason
+                self._remove(*displaced)
+                self.displaced += 1
         return ""
 
-    def _count_bytes(self, name: DHTID, num_bytes: int) -> None:
-        self._num_bytes += num_bytes
-        self._bytes_of_name[name] += num_bytes
+    def _add(self, name: DHTID, owner: bytes, record: ValueWithExpiration, source: Source) -> None:
+        self._names.setdefault(name, {})[owner] = record
+        self._sources[name, owner] = source
+        self._names_of_owner[owner] += 1
+        share = self._share_of_name.setdefault(name, _Share(MAX_BYTES_OF_A_NAME))
+        for each in (share, self._share_of_all):
+            each.add(source, name, owner, _size_of(record.value))
+
+    def _remove(self, name: DHTID, owner: bytes) -> None:
+        source = self._sources.pop((name, owner))
+        for each in (self._share_of_name[name], self._share_of_all):
+            each.remove(source, name, owner)
+        del self._names[name][owner]
+        if not self._names[name]:
+            del self._names[name], self._share_of_name[name]
+        self._names_of_owner[owner] -= 1
+        if not self._names_of_owner[owner]:
+            del self._names_of_owner[owner]
 
     def _sweep(self) -> None:
         """Forget, now and then, what has expired."""
@@ -128,65 +175,8 @@ class BoundedStorage:
         self._next_sweep_s = now + _SWEEP_S
         for name, records in list(self._names.items()):
             for owner in [owner for owner, record in records.items() if record.expiration_time < now]:
-                self._num_records -= 1
-                self._names_of_owner[owner] -= 1
-                self._count_bytes(name, -len(records.pop(owner).value) - _RECORD_BYTES)
-            if not records:
-                del self._names[name], self._bytes_of_name[name]
-        self._names_of_owner += Counter()  # forgets who has none
+                self._remove(name, owner)
 
 
-def guard(dht: DHTNode) -> BoundedStorage:
-    """Put bounds on what ``dht`` stores, and a check on what it is told; return its storage."""
-    protocol = dht.protocol
-    storage = BoundedStorage()
-    for name, item in protocol.storage.items():  # what came while it entered the DHT
-        if isinstance(item.value, DictionaryDHTValue):
-            for owner, (value, expires_s) in item.value.items():
-                storage.store_subkey(name, owner, value, expires_s)
-    protocol.storage = storage
-    protocol.cache = BoundedStorage(max_records=0)  # which only strangers would fill: a cached list of peers is an old one
-    protocol._validate_dictionary = partial(_keep_valid, protocol)
-    protocol.call_find = partial(_call_find, protocol, protocol.call_find)
-    protocol.rpc_ping = partial(_rpc_ping, protocol.rpc_ping)
-    return storage
-
-
-def _keep_valid(protocol: DHTProtocol, name: bytes, dictionary: DictionaryDHTValue) -> bool:
-    """Take the invalid records out of a dictionary; return whether anything is left. hivemind refuses all for one.
-
-    What else the sender wrote into it, such as how many records it has room for, is written anew.
-    """
-    records, num_bad = list(dictionary.data.items()), 0
-    dictionary.clear()
-    dictionary.maxsize, dictionary.latest_expiration_time = float("inf"), float("-inf")
-    for owner, (value, expires_s) in records:
-        if protocol.record_validator.validate(DHTRecord(name, protocol.serializer.dumps(owner), value, expires_s)):
-            dictionary.store(owner, value, expires_s)
-        elif (num_bad := num_bad + 1) > _MAX_BAD_RECORDS:
-            return False
-    return bool(dictionary)
-
-
-_Found = dict[DHTID, tuple[ValueWithExpiration | None, dict[DHTID, PeerID]]]
-
-
-async def _call_find(protocol: DHTProtocol, call_find: Any, peer: PeerID, keys: Collection[DHTID]) -> _Found | None:
-    """Return a node's answer to a search. One that says its records are the newest there can be ends the search; these here do not."""
-    answer: _Found | None = await call_find(peer, keys)
-    if answer is None:
-        return None
-    checked: _Found = {}
-    for name, (item, nearest) in answer.items():
-        if item is not None:
-            is_ours = isinstance(item.value, DictionaryDHTValue)
-            item = ValueWithExpiration(item.value, item.value.latest_expiration_time) if is_ours else None
-        checked[name] = item, dict(islice(nearest.items(), protocol.bucket_size))
-    return checked
-
-
-async def _rpc_ping(rpc_ping: Any, request: dht_pb2.PingRequest, context: P2PContext) -> dht_pb2.PingResponse | None:
-    """Answer a ping, which hivemind makes of every search and store as well, in a task of its own that nobody awaits."""
-    if len(request.peer.node_id) > DHTID.HASH_NBYTES:
-        return None
-    return await rpc_ping(request, context)
+def _size_of(value: bytes) -> int:
+    return max(len(value) + _FRAME_BYTES, MIN_RECORD_BYTES)

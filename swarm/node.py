@@ -7,10 +7,11 @@ is nothing to fork before threads, no signal handler is touched, and the daemon 
 import asyncio
 import contextlib
 import logging
+import random
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from hivemind.dht.node import DHTNode
 from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils import get_dht_time
-from hivemind.utils.auth import AuthRole, AuthRPCWrapper
 from hivemind.utils.logging import use_hivemind_log_handler
 from hivemind.utils.multiaddr import Multiaddr
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError, Unreachable
 from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
@@ -28,13 +29,14 @@ from swarm import waits
 from swarm.addresses import check_peer_address, not_a_peer
 from swarm.connections import answer_of, connect, connect_some, connected_hosts, remote_hosts, whereabouts
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
-from swarm.dht_storage import guard
+from swarm.dht_protocol import open_dht, records_at
 from swarm.rates import CallLimits, CallRates
 from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused, refusal
 from swarm.streams import MIN_REQUEST_BYTES, Streams
+from swarm.tasks import together
 from swarm.traffic import Traffic
 from swarm.unary import UnaryCalls
-from swarm.validator import MAX_RECORD_BYTES, OwnedRecords
+from swarm.validator import MAX_VALUE_BYTES, OwnedRecords
 
 _ANSWER, _REFUSAL, _BUSY = b"\x00", b"\x01", b"\x02"
 _MAX_REASON_BYTES = 1000
@@ -61,22 +63,17 @@ def short_name(key: bytes) -> str:
     return peer_name(key)[-8:]
 
 
-async def _joined(p2p: P2P, records: OwnedRecords, maddrs: Sequence[str], *, serves_others: bool) -> DHTNode:
-    """Return this node's part of the DHT, which is joined by these nodes; it keeps records where it ``serves_others``."""
-    dht = await DHTNode.create(
-        p2p=p2p,
-        initial_peers=maddrs,
-        record_validator=records,
-        num_workers=4,
-        cache_locally=False,  # a cached list of peers is an old one
-        cache_nearest=0,
-        cache_on_store=False,
-        wait_timeout=5,
-        strict=False,
-        ensure_bootstrap_success=False,
-        client_mode=not serves_others,
-    )
-    guard(dht)
+async def _joined(
+    p2p: P2P, records: OwnedRecords, rates: CallRates, keys: Sequence[PublicKey], maddrs: Sequence[str], *, serves_others: bool
+) -> DHTNode:
+    """Return this node's part of the DHT, which is joined by those of ``keys`` that are there, at ``maddrs``."""
+    dht = await open_dht(p2p, records, rates, keys)
+    if serves_others:
+        await dht.protocol.serve()
+    await together(*(dht.protocol.call_ping(PeerID(peer_id(parse_address(maddr)[0]))) for maddr in maddrs))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(waits.ENTER_DHT_S):
+            await dht.find_nearest_nodes([dht.node_id])
     return dht
 
 
@@ -152,7 +149,7 @@ class Node:
                 unary = UnaryCalls(p2p, _BUSY, traffic, rates)
                 there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
                 records = OwnedRecords(identity)
-                dht = await _joined(p2p, records, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
+                dht = await _joined(p2p, records, rates, keys, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
             except BaseException:
                 await p2p.shutdown()
                 raise
@@ -273,40 +270,51 @@ class Node:
         protocol = self._dht.protocol
         if protocol.client_mode != is_served:
             return
-        protocol.client_mode = not is_served
         if not is_served:
-            protocol.node_info = dht_pb2.NodeInfo()  # nobody is asked any more to enter this node in a routing table
-            await protocol.remove_p2p_handlers(self._p2p)
+            await protocol.stop_serving()
             return
-        await protocol.add_p2p_handlers(self._p2p, AuthRPCWrapper(protocol, AuthRole.SERVICER, None))
-        protocol.node_info = dht_pb2.NodeInfo(node_id=protocol.node_id.to_bytes())
+        await protocol.serve()
         for peer in list(protocol.routing_table.peer_id_to_uid):
             await protocol.call_ping(peer)  # which enters this node in theirs; who is away is struck from ours
 
     async def publish(self, name: str, value: bytes, *, ttl_s: float) -> None:
-        """See ``Endpoint.publish``."""
-        if len(value) > MAX_RECORD_BYTES // 2:
-            raise ValueError(f"a DHT record has at most {MAX_RECORD_BYTES // 2} bytes")
+        """See ``Endpoint.publish``; the initial peers have the record too, however many strangers stand nearer to its name."""
+        if len(value) > MAX_VALUE_BYTES:
+            raise ValueError(f"a DHT record has at most {MAX_VALUE_BYTES} bytes")
+        expires_s, protocol = get_dht_time() + ttl_s, self._dht.protocol
         with contextlib.suppress(TimeoutError):  # some may have it, and it is published again before it expires
             async with asyncio.timeout(waits.DHT_S):
-                await self._dht.store(
-                    name, value, get_dht_time() + ttl_s, subkey=peer_id(self.key), exclude_self=self._dht.protocol.client_mode
+                await together(
+                    self._dht.store(name, value, expires_s, subkey=peer_id(self.key), exclude_self=protocol.client_mode),
+                    protocol.store_at([PeerID(peer_id(key)) for key in self._addresses], name, value, expires_s),
                 )
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
-        """See ``Endpoint.lookup``; what is malformed is left out."""
-        try:
+        """See ``Endpoint.lookup``; what is malformed is left out. One of the initial peers is asked beside the nearest nodes."""
+        found: dict[bytes, ValueWithExpiration] = {}
+
+        def take(records: Mapping[bytes, ValueWithExpiration]) -> None:
+            found.update(
+                (owner, record)
+                for owner, record in records.items()
+                if owner not in found or found[owner].expiration_time < record.expiration_time
+            )
+
+        async def search() -> None:
+            nearest = await self._dht.get(name, latest=True)
+            take({} if nearest is None else nearest.value)
+
+        async def ask() -> None:
+            if self._addresses:
+                take(await records_at(self._dht, PeerID(peer_id(random.choice(list(self._addresses)))), name))
+
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(waits.DHT_S):
-                found = await self._dht.get(name, latest=True)
-        except TimeoutError:
-            return {}
-        if found is None or not isinstance(found.value, dict):
-            return {}
+                await together(search(), ask())
         records: dict[PublicKey, bytes] = {}
-        for subkey, item in found.value.items():
-            if type(subkey) is bytes and type(item.value) is bytes:
-                with contextlib.suppress(SignatureError):
-                    records[public_key_of(subkey)] = item.value
+        for subkey, item in found.items():
+            with contextlib.suppress(SignatureError):
+                records[public_key_of(subkey)] = item.value
         return records
 
     def hold_records_to(self, admits: Callable[[PublicKey, bytes], bool]) -> None:

@@ -19,8 +19,8 @@ MAX_CALLS = 4096  # of others that wait for their answers: each is a task, and a
 MAX_CALLS_EACH = 64  # of one peer
 MAX_OWN_CALLS = 32  # that we have open to one peer: half of what it lets us have, for it sees the end of a call later than we do
 _MAX_BYTES = MAX_CALLS * MIN_REQUEST_BYTES
-# A search asks for at most 16 keys; each more costs up to a dictionary. What is stored has its signatures checked, 0.1 ms each.
-_DHT_REQUEST_BYTES = {"DHTProtocol.rpc_ping": 1024, "DHTProtocol.rpc_find": 1024, "DHTProtocol.rpc_store": 1024 * 1024}
+# A search asks for at most 16 keys. One record is stored at a time; each has a signature to check, which takes 0.1 ms.
+_DHT_REQUEST_BYTES = {"DHTProtocol.rpc_ping": 1024, "DHTProtocol.rpc_find": 1024, "DHTProtocol.rpc_store": 8192}
 
 
 class _PendingCalls(dict[UUID, "asyncio.Future[bytes | None]"]):

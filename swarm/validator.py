@@ -17,7 +17,8 @@ from protocol.errors import SignatureError
 from protocol.signing import Identity, PublicKey, peer_id, public_key_of, sha256, verify
 
 SIGNATURE_BYTES = 64
-MAX_RECORD_BYTES = 4096
+MAX_VALUE_BYTES = 2048
+MAX_RECORD_BYTES = 3 + MAX_VALUE_BYTES + SIGNATURE_BYTES
 MAX_TTL_S = 3600.0
 _REMEMBERED = 8192  # records
 _SUBKEY_PREFIX = b"\xc4\x26"  # msgpack: 38 bytes follow, an Ed25519 peer id

@@ -9,6 +9,7 @@ DAEMON_S = 60.0  # until the daemon listens, and has asked the router for its po
 CONNECT_S = 15.0  # to one address
 OTHERS_S = 2.0  # once one of several addresses answered: for the others
 FIND_S = 10.0  # until other nodes say where a node is
+ENTER_DHT_S = 5.0  # for a look at the nodes nearest to the own id; others are met later as well
 GOODBYE_S = 5.0  # to leave the DHT
 DHT_S = 60.0  # a search: hivemind asks dozens of nodes, a few at a time, and waits 5 s for each
 STREAM_S = 60.0  # of a large call: for the caller to write its request, and again for it to take the answer

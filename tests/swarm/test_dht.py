@@ -15,8 +15,8 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.timed_storage import ValueWithExpiration
 
-from protocol.signing import Identity, peer_id
-from swarm.dht_storage import BoundedStorage
+from protocol.signing import Identity, peer_id, sha256
+from swarm.dht_protocol import node_id_of
 from swarm.node import Node
 from swarm.validator import OwnedRecords
 from tests.swarm.nodes import PEERS, run, start, with_nodes
@@ -137,8 +137,8 @@ class _LyingStorage:
     def get(self, _name: DHTID) -> ValueWithExpiration:
         return self._answer
 
-    def items(self) -> list[Any]:
-        return []
+    def size_of(self, _name: DHTID) -> int:
+        return 0
 
 
 def lies(good: ValueWithExpiration, owner: bytes) -> dict[str, DictionaryDHTValue]:
@@ -200,35 +200,85 @@ def test_no_answer_of_a_liar_ends_a_search_or_hides_what_others_answer(tmp_path:
     with_nodes(tmp_path, 3, work)
 
 
-def test_one_bad_record_of_many_that_are_stored_at_once_costs_the_others_nothing(tmp_path: Path) -> None:
+def test_a_record_is_taken_from_its_owner_alone(tmp_path: Path) -> None:
     async def work(a: Node, b: Node, liar: Node) -> None:
-        await b.publish("others", b"of b", ttl_s=60)
-        good = b.dht.protocol.storage.get(DHTID.generate("others")).value.data[peer_id(b.key)]
-        for what, expected in (("a forged record", 1), ("many forged records", 0)):
-            a.dht.protocol.storage = BoundedStorage()
-            dictionary = lies(good, peer_id(b.key))[what]
-            await liar.dht.protocol.call_store(a.p2p.peer_id, [DHTID.generate("others")], [dictionary], get_dht_time() + 600)
-            found = a.dht.protocol.storage.get(DHTID.generate("others"))
-            assert (0 if found is None else len(found.value)) == expected
+        others = DHTID.generate("others")
+        packed, expires_s = MSGPackSerializer.dumps(b"of b"), get_dht_time() + 60
+        good = sign(PEERS[1], others.to_bytes(), packed, expires_s)
+        assert await liar.dht.protocol.call_store(a.p2p.peer_id, [others], [good], expires_s, [peer_id(b.key)]) == [False]
+        dictionary = DictionaryDHTValue()
+        dictionary.store(peer_id(b.key), good, expires_s)
+        for node in (liar, b):
+            assert await node.dht.protocol.call_store(a.p2p.peer_id, [others], [dictionary], expires_s) == [False]
+        assert await a.lookup("others") == {}
+        assert await b.dht.protocol.call_store(a.p2p.peer_id, [others], [good], expires_s, [peer_id(b.key)]) == [True]
+        assert await a.lookup("others") == {b.key: b"of b"}
 
     with_nodes(tmp_path, 3, work)
 
 
-def test_a_node_id_that_is_none_leaves_no_error_behind(tmp_path: Path) -> None:
-    async def work(a: Node, b: Node) -> None:
+def test_a_node_id_that_does_not_follow_from_the_key_is_refused_and_leaves_no_error_behind(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node, c: Node) -> None:
         errors: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
         stub = b.dht.protocol.get_stub(PeerID(peer_id(a.key)))
-        long = dht_pb2.NodeInfo(node_id=b"x" * 30)
-        with pytest.raises(P2PHandlerError):
-            await stub.rpc_ping(dht_pb2.PingRequest(peer=long), timeout=5)
-        with pytest.raises(P2PHandlerError):
-            await stub.rpc_find(dht_pb2.FindRequest(keys=[bytes(20)], peer=long), timeout=5)
-        await stub.rpc_store(dht_pb2.StoreRequest(peer=long), timeout=5)
+        for claimed in (b"x" * 30, bytes(20), DHTID.generate().to_bytes(), c.dht.node_id.to_bytes()):
+            info = dht_pb2.NodeInfo(node_id=claimed)
+            with pytest.raises(P2PHandlerError):
+                await stub.rpc_ping(dht_pb2.PingRequest(peer=info, validate=True), timeout=5)
+            with pytest.raises(P2PHandlerError):
+                await stub.rpc_find(dht_pb2.FindRequest(keys=[bytes(20)], peer=info), timeout=5)
+            with pytest.raises(P2PHandlerError):
+                await stub.rpc_store(dht_pb2.StoreRequest(peer=info), timeout=5)
+        assert set(a.dht.protocol.routing_table.uid_to_peer_id) == {b.dht.node_id, c.dht.node_id}
         await b.lookup("members")
         assert errors == []
 
+    with_nodes(tmp_path, 3, work)
+
+
+def test_nodes_that_others_only_tell_of_have_the_ids_that_follow_from_their_keys(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node) -> None:
+        stranger = PeerID(peer_id(PEERS[5].public_key))
+        for node_id in (DHTID.generate("members"), node_id_of(stranger)):
+            b.dht.protocol.routing_table.add_or_update_node(node_id, stranger)
+        found = await a.dht.protocol.call_find(b.p2p.peer_id, [NAME])
+        assert found is not None
+        assert found[NAME][1] == {node_id_of(stranger): stranger}
+
     with_nodes(tmp_path, 2, work)
+
+
+def test_a_full_bucket_remembers_no_more_nodes_and_keeps_those_that_answer(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node) -> None:
+        table = a.dht.protocol.routing_table
+        for number in range(20_000):
+            stranger = PeerID(peer_id(sha256(b"stranger %d" % number)))
+            await a.dht.protocol.update_routing_table(node_id_of(stranger), stranger)
+        in_buckets = sum(len(bucket.nodes_to_peer_id) for bucket in table.buckets)
+        assert in_buckets == len(table.uid_to_peer_id) == len(table.peer_id_to_uid) < 2000
+        assert not any(bucket.replacement_nodes or bucket.nodes_requested_for_ping for bucket in table.buckets)
+        assert b.p2p.peer_id in table
+
+    with_nodes(tmp_path, 2, work)
+
+
+def test_a_look_asks_the_initial_peers_and_they_have_every_record_however_near_others_stand(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(*_: object, **__: object) -> None:
+        return None
+
+    async def work(operator: Node, b: Node, c: Node) -> None:
+        for node in (b, c):  # all that the search finds are strangers' nodes
+            monkeypatch.setattr(node.dht, "store", nothing)
+            monkeypatch.setattr(node.dht, "get", nothing)
+        await operator.publish("head", b"of the operator", ttl_s=60)
+        await b.publish("members", b"of b", ttl_s=60)
+        assert await c.lookup("members") == {b.key: b"of b"}
+        assert await c.lookup("head") == {operator.key: b"of the operator"}
+
+    with_nodes(tmp_path, 3, work)
 
 
 def test_a_search_that_never_ends_finds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

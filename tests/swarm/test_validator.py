@@ -87,7 +87,7 @@ def with_value(packed: bytes) -> DHTRecord:
     return signed_by(OWNER, replace(unsigned(), value=packed))
 
 
-@pytest.mark.parametrize("value", [b"", b"x", b"x" * 255, b"x" * 256, b"x" * 4000])
+@pytest.mark.parametrize("value", [b"", b"x", b"x" * 255, b"x" * 256, b"x" * 2048])
 def test_a_value_is_a_byte_string(value: bytes) -> None:
     assert is_valid(with_value(MSGPackSerializer.dumps(value)))
 
@@ -131,7 +131,7 @@ def test_a_record_of_a_clock_that_is_a_day_off_is_neither_believed_nor_kept_and_
     storage, name = BoundedStorage(), DHTID(int.from_bytes(KEY, "big"))
 
     def is_kept(record: DHTRecord) -> bool:
-        return is_valid(record) and storage.store_subkey(name, record.subkey, record.value, record.expiration_time)
+        return is_valid(record) and storage.store_subkey(name, record.subkey, record.value, record.expiration_time, "192.0.2.1")
 
     assert not is_kept(signed(ttl_s=ahead_s + 20.0))
     assert is_kept(signed(ttl_s=20.0))
