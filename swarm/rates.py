@@ -32,6 +32,7 @@ COSTS = {
     "entries": 5,
     "claims": 5,
     "DHTProtocol.rpc_store": 10,
+    "DHTProtocol.rpc_find": 10,
 }
 RELAYED = "relayed"
 

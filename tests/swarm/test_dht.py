@@ -15,8 +15,10 @@ from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer, get_dht_time
 from hivemind.utils.timed_storage import ValueWithExpiration
 
+import swarm.dht_storage
 from protocol.signing import Identity, peer_id, sha256
 from swarm.dht_protocol import node_id_of
+from swarm.dht_storage import MIN_RECORD_BYTES
 from swarm.node import Node
 from swarm.validator import OwnedRecords
 from tests.swarm.nodes import PEERS, run, start, with_nodes
@@ -215,6 +217,23 @@ def test_a_record_is_taken_from_its_owner_alone(tmp_path: Path) -> None:
         assert await a.lookup("others") == {b.key: b"of b"}
 
     with_nodes(tmp_path, 3, work)
+
+
+def test_callers_of_one_address_have_its_share_of_a_name_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm.dht_storage, "MAX_BYTES_OF_A_NAME", 2 * MIN_RECORD_BYTES)
+
+    async def work(operator: Node, a: Node, b: Node, honest: Node) -> None:
+        monkeypatch.setattr(operator.rates, "address_of", lambda key: "192.0.2.2" if key == honest.key else "192.0.2.1")
+        taken = []
+        for number, node in ((1, a), (2, b), (3, honest), (2, b)):
+            expires_s = get_dht_time() + 60
+            value = sign(PEERS[number], NAME.to_bytes(), PACKED, expires_s)
+            call = node.dht.protocol.call_store(operator.p2p.peer_id, [NAME], [value], expires_s, [peer_id(node.key)])
+            taken.append(await call)
+        assert taken == [[True], [True], [True], [False]]
+        assert set(operator.dht.protocol.storage.get(NAME).value.data) == {peer_id(a.key), peer_id(honest.key)}
+
+    with_nodes(tmp_path, 4, work)
 
 
 def test_a_node_id_that_does_not_follow_from_the_key_is_refused_and_leaves_no_error_behind(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import swarm.dht_storage
-from swarm.dht_storage import MIN_RECORD_BYTES, BoundedStorage
+from swarm.dht_storage import FIRST, MIN_RECORD_BYTES, BoundedStorage
 
 NOW_S = 1_000_000.0
 NAMES = [DHTID.generate(f"name {i}") for i in range(60)]
@@ -196,3 +196,32 @@ def test_the_storage_does_what_a_plain_dictionary_would(steps: list[tuple[int, i
             assert storage.store_subkey(*at, *record, "192.0.2.1") == expected
             plain = after if expected else plain
             assert records_of(storage) == plain
+
+
+SOURCES = ["192.0.2.1", "192.0.2.2", b"a key", FIRST]
+crowds = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 1400), st.sampled_from(SOURCES)), max_size=60)
+
+
+@given(crowds)
+def test_whoever_comes_the_bounds_hold_and_no_source_loses_to_one_with_more(crowd: list[tuple[int, int, int, str | bytes]]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Clock()
+        patch.setattr("hivemind.utils.timed_storage.get_dht_time", clock)
+        patch.setattr(swarm.dht_storage, "MAX_BYTES_OF_A_NAME", 5000)
+        patch.setattr(swarm.dht_storage, "MAX_BYTES", 8000)
+        storage = BoundedStorage(clock=clock)
+        sources: dict[tuple[DHTID, bytes], str | bytes] = {}
+        for number, (name, key, size, source) in enumerate(crowd):
+            before = records_of(storage)
+            taken = keep(storage, name, key, b"x" * size, 10 + number, source)
+            after = records_of(storage)
+            lost = [sources[at] for at in before.keys() - after.keys()]
+            assert FIRST not in lost
+            assert source == FIRST or source not in lost
+            sizes = {at: max(len(value) + 64, MIN_RECORD_BYTES) for at, (value, _) in after.items()}
+            assert storage.num_bytes == sum(sizes.values()) <= 8000
+            assert all(sum(each for (name, _), each in sizes.items() if name == at) <= 5000 for at in NAMES[:3])
+            if taken:
+                sources[NAMES[name], owner(key)] = source
+            else:
+                assert before.items() >= after.items()
