@@ -66,7 +66,7 @@ def short_name(key: bytes) -> str:
 async def _joined(
     p2p: P2P, records: OwnedRecords, rates: CallRates, keys: Sequence[PublicKey], maddrs: Sequence[str], *, serves_others: bool
 ) -> DHTNode:
-    """Return this node's part of the DHT, which is joined by those of ``keys`` that are there, at ``maddrs``."""
+    """Return this node's part of the DHT, which is joined by the nodes at ``maddrs``; the records of ``keys`` come before others'."""
     dht = await open_dht(p2p, records, rates, keys)
     if serves_others:
         await dht.protocol.serve()
