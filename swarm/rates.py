@@ -1,7 +1,8 @@
 """How many calls a node answers: so many a second of each key, and of each network address, wherever its keys come from.
 
 Keys cost nothing, addresses do: a hundred keys behind one address have together what is the address's. Of IPv6 a whole /64 is one address.
-What comes by way of a relay is of one address too, for nobody sees where it is from; calls from this computer are counted by key alone.
+What comes by way of a relay is of one address too, for nobody sees where it is from, and so is what comes from keys that are not Ed25519,
+which no honest program has; calls from this computer are counted by key alone.
 A node learns addresses from its daemon, which is asked only when a key calls that was not there before, and not too often.
 """
 
@@ -35,6 +36,7 @@ COSTS = {
     "DHTProtocol.rpc_find": 10,
 }
 RELAYED = "relayed"
+OTHER_KEYS = "keys of other kinds"
 
 _LISTED_S = (0.2, 60.0)  # shortest and longest time between two looks at who is connected
 _LOOK_SHARE = 0.05  # of the time, that these looks take at most
@@ -85,6 +87,13 @@ class CallRates:
         """Return what the calls of a key are counted by beside the key, as it was known at its last call; empty: nothing."""
         return self._addresses.get(key, "")
 
+    def address_of_peer(self, caller: bytes) -> str:
+        """Return the same for a libp2p peer, whatever kind of key it has."""
+        try:
+            return self.address_of(public_key_of(caller))
+        except SignatureError:
+            return OTHER_KEYS
+
     def _refused(self, what: str, wait_ms: int) -> str:
         self.refused[what] += 1
         return f"too many calls from this {what}: come back in {math.ceil(wait_ms / 1000)} s"
@@ -93,7 +102,7 @@ class CallRates:
         try:
             key = public_key_of(caller)
         except SignatureError:
-            return ""  # of another kind: nothing but hivemind's own calls answers it
+            return OTHER_KEYS  # nothing but hivemind's own calls answers them
         if key not in self._addresses or self._clock() >= self._stale:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look())

@@ -1,7 +1,8 @@
 """Large calls on a libp2p stream of their own: less than half the work of hivemind's unary calls, which share one socket.
 
 A stream carries one call: the request, then the answer, each after its length (4 bytes, big-endian). What the bytes mean, and who may
-call, is ``swarm.node``'s business. Each stream is an open file of this process, hence the bounds.
+call, is ``swarm.node``'s business. Each stream is an open file of this process, hence the bounds. A caller is waited for as long as it
+sends, or takes, ``swarm.shares.MIN_BYTES_PER_S``; where others want its place it has to be quicker about it (``swarm.shares``).
 """
 
 import asyncio
@@ -29,7 +30,8 @@ MAX_OWN_STREAMS = 8  # that we have open to one peer: half of what it lets us ha
 MAX_HELD_BYTES = 256 * 1024 * 1024  # of requests, as they arrive, and of their answers
 _LENGTH_BYTES = 4
 _NO_S = 1.0  # for a caller to read that it is refused
-_PIECE_BYTES = 262_144
+_PIECE_BYTES = 262_144  # of a request that are read at a time
+_TAKEN_BYTES = 65_536  # of an answer that a caller has to take at a time
 _MAX_FRAME_BYTES = MAX_MESSAGE_BYTES + 1  # an answer has a byte in front
 
 _GONE = (TimeoutError, ConnectionError, asyncio.IncompleteReadError)  # what reading and writing raise when the other side is gone
@@ -57,7 +59,7 @@ class Streams:
         self._traffic = traffic
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
-        self.shares = Shares(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES)
+        self.shares = Shares(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=waits.STREAM_IDLE_S)
         self._turns = Turns(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
     async def serve(self, name: str, answer: Answer) -> None:
@@ -93,7 +95,7 @@ class Streams:
             _, reader, writer = await ask(self._p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
             try:
                 await _write_frame(writer, request, self._traffic.sent, is_own=True)
-                return await _read_frame(reader, self._traffic.received, is_own=True)
+                return await _read_frame(reader, self._traffic.received)
             finally:
                 _hang_up(writer)
 
@@ -107,17 +109,19 @@ class Streams:
     async def _answer_one(
         self, name: str, answer: Answer, caller: PeerID, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        place = self.shares.take(caller.to_bytes())
+        key = caller.to_bytes()
+        place = self.shares.take(key, self._rates.address_of_peer(key))
         if place is None:
             return  # hanging up at once is the quickest no
         with place:
-            refusal = await self._rates.refusal(caller.to_bytes(), name)
+            with place.held():
+                refusal = await self._rates.refusal(key, name)
+            self.shares.locate(key, self._rates.address_of_peer(key))
             if refusal is not None:
                 await self._refuse(refusal, reader, writer)
                 return
             try:
-                async with asyncio.timeout(waits.STREAM_S):
-                    request = await _read_frame(reader, self._traffic.received, is_own=False, place=place)
+                request = await _read_request(reader, self._traffic.received, place)
             except (*_GONE, EncodingError):
                 return  # the caller went away, or is no caller of ours
             await _answer_while_there(answer(caller, request), place, reader, writer, self._traffic.sent)
@@ -139,13 +143,20 @@ async def _answer_while_there(
     try:
         with cancelled_by(leaving):
             response = await answering
+        place.charge()  # for the time until now, in which a caller may have asked for what takes long
         place.grow(len(response))
         with contextlib.suppress(*_GONE):
-            async with asyncio.timeout(waits.STREAM_S):
-                await _write_frame(writer, response, sent, is_own=False)
+            await _write_answer(writer, response, sent, place)
+            async with _patience(place):
                 await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
+            place.charge(len(response))
     finally:
         leaving.cancel()
+
+
+def _patience(place: Place) -> asyncio.Timeout:
+    """Return a timeout after which the caller has been waited for too long."""
+    return asyncio.timeout(max(waits.STREAM_S - place.behind_s, 0.0))
 
 
 def _hang_up(writer: asyncio.StreamWriter) -> None:
@@ -156,25 +167,69 @@ def _hang_up(writer: asyncio.StreamWriter) -> None:
         writer.close()
 
 
-async def _read_frame(reader: asyncio.StreamReader, flow: Flow, *, is_own: bool, place: Place | None = None) -> bytes:
-    """Return one frame; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
-    size = int.from_bytes(await reader.readexactly(_LENGTH_BYTES), "big")
+async def _read_request(reader: asyncio.StreamReader, flow: Flow, place: Place) -> bytes:
+    """Return a caller's request; ``place`` counts its bytes as they arrive, for a length alone is no reason to keep room."""
+    async with _patience(place):
+        size = _size(await reader.readexactly(_LENGTH_BYTES))
+    flow.count(_LENGTH_BYTES)
+    pieces = bytearray()
+    while len(pieces) < size:
+        async with _patience(place):
+            piece = await reader.read(min(size - len(pieces), _piece_bytes(flow)))
+        if not piece:
+            raise asyncio.IncompleteReadError(b"", size - len(pieces))
+        place.moved(len(piece))
+        place.earn(len(piece))
+        place.grow(len(piece))
+        pieces += piece
+        with place.held():
+            await flow.take(len(piece), is_own=False)
+    return bytes(pieces)
+
+
+async def _write_answer(writer: asyncio.StreamWriter, data: bytes, flow: Flow, place: Place) -> None:
+    """Send an answer in pieces, each of which the caller has to take."""
+    flow.count(_LENGTH_BYTES)
+    writer.write(len(data).to_bytes(_LENGTH_BYTES, "big"))
+    left = memoryview(data)
+    while left:
+        piece = left[: min(_TAKEN_BYTES, _piece_bytes(flow))]
+        with place.held():
+            await flow.take(len(piece), is_own=False)
+        writer.write(piece)
+        left = left[len(piece) :]
+        async with _patience(place):
+            await writer.drain()
+        place.moved(len(piece))
+
+
+def _piece_bytes(flow: Flow) -> int:
+    """Return how much is read at a time: what is not read is not sent for long, since the daemon's window is small."""
+    return _PIECE_BYTES if flow.limit is None else PIECE_BYTES
+
+
+def _size(length: bytes) -> int:
+    size = int.from_bytes(length, "big")
     if size > _MAX_FRAME_BYTES:
         raise EncodingError(f"a message of {size} bytes where at most {_MAX_FRAME_BYTES} are allowed")
-    if place is None and flow.limit is None:
+    return size
+
+
+async def _read_frame(reader: asyncio.StreamReader, flow: Flow) -> bytes:
+    """Return the answer to an own call."""
+    size = _size(await reader.readexactly(_LENGTH_BYTES))
+    if flow.limit is None:
         frame = await reader.readexactly(size)
         flow.count(size + _LENGTH_BYTES)
         return frame
     flow.count(_LENGTH_BYTES)
     pieces = bytearray()
     while len(pieces) < size:
-        piece = await reader.read(min(size - len(pieces), _PIECE_BYTES if flow.limit is None else PIECE_BYTES))
+        piece = await reader.read(min(size - len(pieces), _piece_bytes(flow)))
         if not piece:
             raise asyncio.IncompleteReadError(b"", size - len(pieces))
-        if place is not None:
-            place.grow(len(piece))
         pieces += piece
-        await flow.take(len(piece), is_own=is_own)  # what is not read is not sent for long: the daemon's window is small
+        await flow.take(len(piece), is_own=True)
     return bytes(pieces)
 
 

@@ -113,7 +113,7 @@ class UnaryCalls:
             return await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"not served"))
         if len(request.data) > self._max_bytes.get(request.proto, MIN_REQUEST_BYTES):
             return await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"too large"))
-        place = self.shares.take(request.peer)
+        place = self.shares.take(request.peer, self._rates.address_of_peer(request.peer))
         if place is None:
             return await self._refuse(call_id, request.proto)
         with place:
@@ -121,6 +121,7 @@ class UnaryCalls:
             self._traffic.received.count(len(request.data))
             try:
                 refusal = await self._rates.refusal(request.peer, request.proto)
+                self.shares.locate(request.peer, self._rates.address_of_peer(request.peer))
                 if refusal is None:
                     await self._answer(call_id, request)
                 else:

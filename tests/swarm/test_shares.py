@@ -1,4 +1,4 @@
-"""Shares and turns in memory: who gets a place when all are taken, and who waits."""
+"""Shares and turns in memory: who gets a place when all are taken, who is cut for it, and who waits."""
 
 import asyncio
 from collections import Counter
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.shares import Place, Shares, Turns
+import swarm.shares
+from swarm.shares import MIN_BYTES_PER_S, Place, Shares, Turns
 from tests.swarm.nodes import run, until
 
 
@@ -17,6 +18,7 @@ class Crowd:
     """Calls of several keys, each a task that keeps its place until it is told to go, or cut."""
 
     shares: Shares
+    at: dict[bytes, str] = field(default_factory=dict)  # the addresses of keys
     calls: list[tuple[bytes, Place, "asyncio.Task[None]"]] = field(default_factory=list)
 
     async def call(self, key: bytes, num_bytes: int = 0) -> bool:
@@ -24,7 +26,7 @@ class Crowd:
         answer: asyncio.Future[Place | None] = asyncio.get_running_loop().create_future()
 
         async def work() -> None:
-            place = self.shares.take(key)
+            place = self.shares.take(key, self.at.get(key, ""))
             if place is None:
                 return answer.set_result(None)
             with place:
@@ -103,16 +105,209 @@ def test_too_many_bytes_cost_the_key_that_holds_the_most_its_newest_call() -> No
     run(whole())
 
 
+def test_an_address_that_has_the_most_gives_way_however_many_keys_it_has() -> None:
+    async def whole() -> None:
+        many = [b"%d" % number for number in range(20)]
+        crowd = Crowd(
+            Shares(total=6, each=4, max_bytes=100), at={**dict.fromkeys(many, "crowd"), b"a": "alone", b"b": "beside", b"c": "beside"}
+        )
+        for key in many[:6]:
+            assert await crowd.call(key)
+        assert not await crowd.call(many[6])
+        assert [await crowd.call(b"a") for _ in range(4)] == [True, True, True, False]
+        assert crowd.count() == {many[3]: 1, many[4]: 1, many[5]: 1, b"a": 3}
+        assert [await crowd.call(key) for key in (b"b", b"c", b"b")] == [True, True, False]
+        assert crowd.count() == {many[4]: 1, many[5]: 1, b"a": 2, b"b": 1, b"c": 1}
+
+    run(whole())
+
+
+def test_within_an_address_the_key_that_has_the_most_gives_way() -> None:
+    async def whole() -> None:
+        crowd = Crowd(Shares(total=5, each=4, max_bytes=100), at=dict.fromkeys((b"a", b"b", b"c"), "site"))
+        assert [await crowd.call(key) for key in (b"a", b"a", b"a", b"b", b"b", b"c")] == [True] * 6
+        assert crowd.count() == {b"a": 2, b"b": 2, b"c": 1}
+
+    run(whole())
+
+
+def test_a_key_whose_address_is_learnt_later_is_counted_by_it_from_then_on() -> None:
+    async def whole() -> None:
+        crowd = Crowd(Shares(total=4, each=2, max_bytes=100))
+        for key in (b"a", b"b", b"c", b"d"):
+            assert await crowd.call(key)
+        assert not await crowd.call(b"e")
+        for key in (b"a", b"b", b"c"):
+            crowd.shares.locate(key, "crowd")
+        crowd.shares.locate(b"z", "crowd")  # which has no place
+        assert await crowd.call(b"e")
+        assert crowd.count() == {b"b": 1, b"c": 1, b"d": 1, b"e": 1}
+        while crowd.calls:
+            await crowd.end(0)
+        assert (crowd.shares._address, crowd.shares._keys_at) == ({}, {})
+
+    run(whole())
+
+
+class Clock:
+    """A clock that is told."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def idle_crowd(total: int) -> tuple[Clock, Crowd]:
+    """Return calls that are idle when they are more than 10 s behind, or 2 s for a key that is ahead."""
+    clock = Clock()
+    return clock, Crowd(Shares(total=total, each=4, max_bytes=10**6, idle_s=(2.0, 10.0), clock=clock))
+
+
+def test_whoever_is_the_furthest_behind_gives_way_when_it_is_idle() -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(3)
+        for key in (b"a", b"b", b"c"):
+            assert await crowd.call(key)
+            clock.now_s += 2.0
+        crowd.calls[0][1].moved(MIN_BYTES_PER_S * 4)
+        crowd.calls[2][1].moved(MIN_BYTES_PER_S)
+        assert not await crowd.call(b"d")  # nobody has been idle for long
+        clock.now_s += 7.0
+        assert await crowd.call(b"d")
+        assert crowd.count() == {b"a": 1, b"c": 1, b"d": 1}
+        assert not await crowd.call(b"b")  # what it was behind is remembered
+        clock.now_s += 2.0
+        assert await crowd.call(b"e")
+        assert crowd.count() == {b"c": 1, b"d": 1, b"e": 1}
+        assert not await crowd.call(b"f")
+
+    run(whole())
+
+
+def test_a_caller_at_the_slowest_pace_is_never_idle_and_one_that_trickles_is() -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(2)
+        for key in (b"slow", b"trickling"):
+            assert await crowd.call(key)
+        for _ in range(5):
+            clock.now_s += 9.0
+            for (_, place, _), num_bytes in zip(crowd.calls, (9 * MIN_BYTES_PER_S, 9), strict=False):
+                place.moved(num_bytes)
+                place.earn(num_bytes)
+        assert await crowd.call(b"a")
+        assert crowd.count() == {b"slow": 1, b"a": 1}
+        clock.now_s += 9.0
+        assert not await crowd.call(b"b")
+
+    run(whole())
+
+
+def test_the_time_in_which_this_node_holds_a_caller_back_does_not_count() -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(1)
+        assert await crowd.call(b"a")
+        with crowd.calls[0][1].held():
+            clock.now_s += 1000.0
+            assert not await crowd.call(b"b")
+        assert not await crowd.call(b"b")
+        clock.now_s += 11.0
+        assert await crowd.call(b"b")
+
+    run(whole())
+
+
+def test_who_sent_a_lot_lately_gets_a_place_sooner_and_keeps_it_longer() -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(2)
+        assert await crowd.call(b"member")
+        crowd.calls[0][1].earn(100 * MIN_BYTES_PER_S)
+        await crowd.end(0)
+        for key in (b"a", b"b"):
+            assert await crowd.call(key)
+        clock.now_s += 3.0
+        assert not await crowd.call(b"newcomer")
+        assert await crowd.call(b"member")
+        assert crowd.count() == {b"b": 1, b"member": 1}
+        clock.now_s += 40.0
+        assert await crowd.call(b"newcomer")
+        assert crowd.count() == {b"member": 1, b"newcomer": 1}
+        clock.now_s += 600.0  # all is forgotten
+        assert crowd.shares.standing_s(b"member") == crowd.shares.standing_s(b"b") == 0.0
+
+    run(whole())
+
+
+@pytest.mark.parametrize(("taken", "is_remembered"), [(0, True), (1000, True), (10**6, False)])
+def test_a_call_that_took_long_is_remembered_unless_a_large_answer_was_taken(taken: int, is_remembered: bool) -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(1)
+        assert await crowd.call(b"a")
+        clock.now_s += 30.0
+        crowd.calls[0][1].charge(taken)
+        await crowd.end(0)
+        assert (crowd.shares.standing_s(b"a") < -20.0) == is_remembered
+        assert crowd.shares.standing_s(b"a") <= 0.0  # what it takes is no merit
+
+    run(whole())
+
+
+def test_idle_calls_of_an_address_with_many_places_go_before_others_that_are_further_behind() -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(8)
+        crowd.at = {b"%d" % number: "crowd" for number in range(8)}
+        assert await crowd.call(b"slow")
+        clock.now_s += 5.0
+        for number in range(7):
+            assert await crowd.call(b"%d" % number)
+        clock.now_s += 11.0
+        for key in (b"a", b"b", b"c"):
+            assert await crowd.call(key)
+        assert crowd.count()[b"slow"] == 1  # the crowd is left with as many places as one key may have
+        assert await crowd.call(b"d")
+        assert b"slow" not in crowd.count()
+
+    run(whole())
+
+
+def test_too_many_bytes_cost_an_idle_call_before_the_one_that_holds_the_most() -> None:
+    async def whole() -> None:
+        clock, crowd = idle_crowd(10)
+        assert await crowd.call(b"idle", 400_000)
+        clock.now_s += 11.0
+        assert await crowd.call(b"a", 500_000)
+        assert await crowd.call(b"b", 150_000)
+        assert crowd.count() == {b"a": 1, b"b": 1}
+
+    run(whole())
+
+
+def test_only_so_many_keys_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swarm.shares, "_MAX_STANDINGS", 2)
+
+    async def whole() -> None:
+        clock, crowd = idle_crowd(1)
+        for key in (b"a", b"b", b"c"):
+            assert await crowd.call(key)
+            clock.now_s += 5.0
+            await crowd.end(0)
+        assert [crowd.shares.standing_s(key) < 0 for key in (b"a", b"b", b"c")] == [False, True, True]
+
+    run(whole())
+
+
 @given(st.lists(st.tuples(st.sampled_from([b"a", b"b", b"c", b"d", b""]), st.integers(0, 40)), max_size=60))
 def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: list[tuple[bytes, int]]) -> None:
     async def whole() -> None:
         shares = Shares(total=5, each=3, max_bytes=100)
-        crowd = Crowd(shares)
+        crowd = Crowd(shares, at={b"c": "site", b"d": "site"})
         for key, number in steps:
             if key:
-                before = crowd.count()[key]
+                before, counts = crowd.count()[key], Counter(crowd.at.get(key, key) for key, _, _ in crowd.calls)
                 got = await crowd.call(key, number)
-                assert got or before == 3 or before + 1 >= max(crowd.count().values())
+                at_most = counts[crowd.at.get(key, key)] + 1 >= max(counts.values(), default=0)
+                assert got or before == 3 or (at_most and all(before + 1 >= crowd.count()[mate] for mate in crowd.at if key in crowd.at))
             elif crowd.calls:
                 await crowd.end(number % len(crowd.calls))
             assert crowd.count().total() == len(shares) <= 5
@@ -121,7 +316,7 @@ def test_places_and_bytes_are_never_more_than_allowed_and_all_come_back(steps: l
         while crowd.calls:
             await crowd.end(0)
         assert (len(shares), shares._num_bytes, shares._places) == (0, 0, {})
-        assert not any(shares._ranks)
+        assert (shares._address, shares._keys_at, bool(shares._by_address)) == ({}, {}, False)
 
     run(whole())
 

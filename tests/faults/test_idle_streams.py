@@ -1,0 +1,30 @@
+"""Strangers keep all streams of a log busy with calls that don't go on: rounds are committed, and everybody who works counts in them."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.scene import Scene, quick_run
+from tests.swarm.processes import wait_for
+
+pytestmark = pytest.mark.swarm
+
+HONEST = ("one", "two")
+
+
+def test_strangers_that_take_all_streams_and_use_none_hold_no_round_up(tmp_path: Path) -> None:
+    with Scene(tmp_path, quick_run()) as scene:
+        aggregator = scene.start_aggregator()
+        for name in HONEST:
+            scene.start_peer(name)
+        scene.rounds_go_on()
+        strangers = ("-m", "tests.faults.strangers", "idle_streams", aggregator["addresses"][0], aggregator["run"])
+        scene.start_command("strangers", *strangers)
+        wait_for(lambda: "attacks" in scene.log("strangers"), "the attack is under way", detail=scene.logs)
+        scene.start_peer("newcomer")
+        scene.rounds_go_on(10)
+        for name in (*HONEST, "newcomer"):
+            scene.counts_again(name, 5)
+        scene.expect_end("strangers")
+        scene.end(*HONEST, "newcomer")
+        scene.assert_all_agree(*HONEST, "newcomer")
