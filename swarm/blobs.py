@@ -9,7 +9,7 @@ import concurrent.futures
 from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from protocol import merkle
 from protocol.encoding import unpack
@@ -17,6 +17,7 @@ from protocol.errors import EncodingError, Unreachable
 from protocol.fields import check_digest
 from protocol.signing import Digest, PublicKey
 from swarm.rpc import Endpoint
+from swarm.shares import cut_idle
 
 MAX_PIECE_BYTES = 1024 * 1024 + 64 * 1024  # a group of 2^18 float32 values, or something a little longer
 MAX_PIECES = MAX_PIECE_BYTES // merkle.HASH_BYTES  # so that their hashes are no longer than a piece
@@ -290,22 +291,31 @@ class _Sending:
         self._max_bytes = max_bytes
         self._num_bytes = 0
         self._calls: Counter[PublicKey] = Counter()
+        self._answers: dict[asyncio.Task[Any], tuple[PublicKey, int]] = {}  # by the task: for whom, of how many bytes
 
     def begin(self, caller: PublicKey, num_bytes: int) -> None:
-        """Count an answer of ``num_bytes`` until the current task is over.
+        """Count an answer of ``num_bytes`` until the current task is over; for room, an answer that its caller does not take is cut.
 
         Raises:
             Unreachable: too much is on its way, in all or to this caller.
         """
-        if self._calls[caller] >= _MAX_CALLS or (self._num_bytes and self._num_bytes + num_bytes > self._max_bytes):
+        if self._calls[caller] >= _MAX_CALLS:
             raise Unreachable(BUSY)
-        self._calls[caller] += 1
-        self._num_bytes += num_bytes
+        while self._num_bytes and self._num_bytes + num_bytes > self._max_bytes:
+            idle = cut_idle(self._answers.keys())
+            if idle is None:
+                raise Unreachable(BUSY)
+            self._end(idle)
         task = asyncio.current_task()
         assert task is not None
-        task.add_done_callback(lambda _: self._end(caller, num_bytes))
+        self._calls[caller] += 1
+        self._num_bytes += num_bytes
+        self._answers[task] = (caller, num_bytes)
+        task.add_done_callback(self._end)
 
-    def _end(self, caller: PublicKey, num_bytes: int) -> None:
-        self._num_bytes -= num_bytes
-        self._calls[caller] -= 1
-        self._calls += Counter()  # forgets who has none
+    def _end(self, task: "asyncio.Task[Any]") -> None:
+        caller, num_bytes = self._answers.pop(task, (None, 0))
+        if caller is not None:
+            self._num_bytes -= num_bytes
+            self._calls[caller] -= 1
+            self._calls += Counter()  # forgets who has none

@@ -17,8 +17,9 @@ import asyncio
 import math
 import time
 from collections import OrderedDict, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -46,6 +47,7 @@ class Place:
         self._held_s: float | None = None  # since when this node does not let the caller go on
 
     def __enter__(self) -> "Place":
+        _ANSWERED.set(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -85,6 +87,15 @@ class Place:
         """Let the key pay for what it is behind here, which it is no more from here on; an answer that it took whole makes up for some."""
         self._shares._stand(self.key, min(num_bytes_taken / TAKEN_BYTES_PER_S - self.behind_s, 0.0))
         self._since_s = self._shares.clock()
+
+
+_ANSWERED: ContextVar[Place] = ContextVar("answered")  # by the current task
+
+
+def cut_idle(tasks: Collection["asyncio.Task[Any]"]) -> "asyncio.Task[Any] | None":
+    """Cut an idle one of the calls that these tasks answer, for the one that the current task answers; return its task, or None."""
+    asking = _ANSWERED.get(None)
+    return None if asking is None else asking._shares.cut_idle(asking.key, tasks)
 
 
 class _Counts(Generic[Name]):
@@ -200,6 +211,14 @@ class Shares:
             return False
         self._cut(self._places[keys.first()][-1])
         return True
+
+    def cut_idle(self, key: bytes, tasks: Collection["asyncio.Task[Any]"]) -> "asyncio.Task[Any] | None":
+        """Cut an idle one of these tasks' calls for one of ``key``; return its task, or None."""
+        idle = self._idle(key, [place for places in self._places.values() for place in places if place.task in tasks])
+        if idle is None:
+            return None
+        self._cut(idle)
+        return idle.task
 
     def _idle(self, key: bytes, places: Iterable[Place]) -> Place | None:
         """Return which one of these goes first as idle when a call of ``key`` wants room, if any."""

@@ -1,6 +1,8 @@
 """Streams of real nodes: strangers that speak nonsense, or too slowly, or open all that one can open."""
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import psutil
@@ -8,13 +10,16 @@ import pytest
 from hivemind.p2p import PeerID
 
 import swarm.streams
+from protocol.encoding import pack
 from protocol.errors import Unreachable
 from protocol.signing import PublicKey, peer_id
+from swarm.blobs import MAX_PIECE_BYTES, METHOD, Ask, Blob, Shelf
 from swarm.node import Node
-from swarm.rpc import MAX_MESSAGE_BYTES
+from swarm.rpc import MAX_MESSAGE_BYTES, Refused
 from swarm.shares import Shares
 from swarm.streams import MAX_HELD_BYTES
-from tests.swarm.nodes import LARGE, SMALL, Holding, echo, reached_at_last, until, with_nodes
+from tests.faults.strangers.libp2p import Connection, Stream, where
+from tests.swarm.nodes import LARGE, SMALL, Holding, echo, reached_at_last, until, wait_for_ever, with_nodes
 
 # hivemind finds its daemon with importlib.resources.path, which Python 3.11 and 3.12 call deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:path is deprecated:DeprecationWarning")
@@ -89,6 +94,125 @@ def test_strangers_that_fill_all_streams_do_not_keep_another_out(tmp_path: Path)
         assert await asyncio.gather(calls[0], calls[1], calls[3]) == [b"done"] * 3
 
     with_nodes(tmp_path, 4, work)
+
+
+async def says_nothing(stream: Stream) -> None:
+    stream.write(len(LARGE).to_bytes(4, "big"))
+
+
+async def trickles(stream: Stream) -> None:
+    stream.write(len(LARGE).to_bytes(4, "big"))
+    while not stream.is_cut:
+        stream.write(b"\0")
+        await asyncio.sleep(0.05)
+
+
+async def asks(stream: Stream) -> None:
+    stream.write(len(SMALL).to_bytes(4, "big") + SMALL)
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize(
+    ("method", "way"),
+    [("echo", says_nothing), ("echo", trickles), ("large", asks), ("never", asks)],
+    ids=["nothing", "trickle", "does not read", "waits"],
+)
+def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
+    tmp_path: Path, method: str, way: Callable[[Stream], Awaitable[None]]
+) -> None:
+    async def large(_caller: PublicKey, _request: bytes) -> bytes:
+        return bytes(MAX_MESSAGE_BYTES)
+
+    async def work(a: Node, honest: Node) -> None:
+        a._streams.shares = Shares(total=4, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
+        for name, handler in (("echo", echo), ("large", large), ("never", wait_for_ever)):
+            await a.serve(name, handler)
+        address = (await a.addresses())[0]
+        strangers = [await Connection.open(*where(address)) for _ in range(4)]
+        ways = []
+        for stranger in strangers:  # of keys that nobody has seen before
+            ways.append(asyncio.create_task(way(await stranger.stream(f"manta.{method}.stream"))))
+            await until(lambda: len(a._streams.shares) == len(ways))
+        calls = [reached_at_last(lambda: honest.call(a.key, "echo", LARGE, timeout_s=30)) for _ in range(2)]
+        assert await asyncio.gather(*calls) == [honest.key + LARGE] * 2
+        assert a._streams.shares.cut >= 2
+        for task, stranger in zip(ways, strangers, strict=True):
+            task.cancel()
+            stranger.close()
+
+    with_nodes(tmp_path, 2, work)
+
+
+@pytest.mark.swarm
+def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> None:
+    async def work(a: Node, slow: Node, other: Node) -> None:
+        shares = a._streams.shares = Shares(total=1, each=1, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 0.2))
+        await a.serve("echo", echo)
+        a.traffic.received.limit = len(LARGE) // 3
+        calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))
+        await until(lambda: shares._num_bytes > 0)
+        while not calling.done():
+            before = shares.refused
+            with contextlib.suppress(Unreachable):
+                await other.call(a.key, "echo", LARGE, timeout_s=50)
+            assert shares.refused > before or calling.done() or not len(shares)
+        assert await calling == slow.key + LARGE
+        assert shares.cut == 0
+
+    with_nodes(tmp_path, 3, work)
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("request_", [SMALL, LARGE], ids=["unary", "stream"])
+def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request_: bytes) -> None:
+    async def work(a: Node, b: Node, c: Node, honest: Node) -> None:
+        shares = a._streams.shares = a._unary.shares = Shares(total=2, each=2, max_bytes=MAX_HELD_BYTES)
+        hosts = {b.key: ["192.0.2.1"], c.key: ["192.0.2.1"], honest.key: ["192.0.2.2"]}
+
+        async def connected() -> dict[PublicKey, list[str]]:
+            return hosts
+
+        a.rates._connected = connected
+        await a.rates._look()
+        hold = Holding()
+        await a.serve("hold", hold)
+        await a.serve("echo", echo)
+        calls = []
+        for stranger in (b, c):
+            calls.append(asyncio.create_task(stranger.call(a.key, "hold", request_, timeout_s=50)))
+            await until(lambda: len(hold.waiting) == len(calls))
+        assert await honest.call(a.key, "echo", request_, timeout_s=50) == honest.key + request_
+        assert shares.cut == 1
+        hold.go_on.set()
+        assert sorted(map(str, await asyncio.gather(*calls, return_exceptions=True)))[-1] == str(b"done")
+
+    with_nodes(tmp_path, 4, work)
+
+
+@pytest.mark.swarm
+def test_pieces_of_a_blob_that_nobody_reads_give_way_to_one_that_is_read(tmp_path: Path) -> None:
+    async def work(a: Node, honest: Node) -> None:
+        a._streams.shares = Shares(total=10, each=2, max_bytes=MAX_HELD_BYTES, idle_s=(0.2, 1.0))
+        blob = Blob.of([bytes(MAX_PIECE_BYTES)])
+        shelf = Shelf(max_bytes=MAX_PIECE_BYTES, max_sending_bytes=3 * MAX_PIECE_BYTES)
+        shelf.put(blob, "state")
+        await shelf.serve(a)
+        request = pack(Ask(blob.root, 0))
+        strangers = [await Connection.open(*where((await a.addresses())[0])) for _ in range(3)]
+        for stranger in strangers:
+            stream = await stranger.stream("manta.blob.stream")
+            stream.write(len(request).to_bytes(4, "big") + request)
+        await until(lambda: shelf.bytes_sent == 3 * MAX_PIECE_BYTES)
+        piece = b""
+        while not piece:
+            with contextlib.suppress(Refused):  # busy
+                piece = await honest.call(a.key, METHOD, request, timeout_s=30, large_answer=True)
+        assert piece == blob.pieces[0]
+        assert a._streams.shares.cut == 1
+        for stranger in strangers:
+            stranger.close()
+
+    with_nodes(tmp_path, 2, work)
 
 
 @pytest.mark.swarm
