@@ -184,7 +184,7 @@ def test_many_keys_of_one_address_leave_places_to_others(tmp_path: Path, request
         assert await honest.call(a.key, "echo", request_, timeout_s=50) == honest.key + request_
         assert shares.cut == 1
         hold.go_on.set()
-        assert sorted(map(str, await asyncio.gather(*calls, return_exceptions=True)))[-1] == str(b"done")
+        assert (await asyncio.gather(*calls, return_exceptions=True)).count(b"done") == 1
 
     with_nodes(tmp_path, 4, work)
 

@@ -13,6 +13,7 @@ from swarm import fetch_calls, neighbours, waits
 from swarm.blobs import MAX_PIECE_BYTES
 from swarm.log_client import GROUPS_IN_FLIGHT
 from swarm.rpc import MAX_MESSAGE_BYTES
+from swarm.shares import MIN_BYTES_PER_S
 from swarm.sources import CALLS_A_SOURCE
 from swarm.streams import MAX_OWN_STREAMS
 from swarm.unary import MAX_OWN_CALLS
@@ -43,11 +44,18 @@ def test_a_call_has_time_to_connect_first() -> None:
 
 
 def test_what_a_slow_line_carries_arrives_in_time() -> None:
-    """A server lets a caller write for so long; what is in flight shares the line."""
+    """A server waits for so long at least, whatever comes; what is in flight shares the line."""
     group_bytes = max(body_num_bytes(codec, GROUP_VALUES) for codec in ("int16", "int8", "topk-2048-8"))
     assert GROUPS_IN_FLIGHT * group_bytes / SLOW_LINE <= waits.STREAM_S
     assert group_bytes <= MAX_PIECE_BYTES <= MAX_MESSAGE_BYTES
     assert MAX_PIECE_BYTES / SLOW_LINE <= waits.PIECE_S  # one at a time, which is what a fetch comes down to on a slow line
+
+
+def test_a_line_of_ten_kilobytes_a_second_carries_all_calls_that_a_peer_has_open_at_one_node() -> None:
+    """At the slowest pace at which a server waits; and what the daemons send at a time arrives before a call of it is idle."""
+    assert 10_000 / MAX_OWN_STREAMS >= MIN_BYTES_PER_S
+    assert waits.STREAM_IDLE_S[0] < waits.STREAM_IDLE_S[1] < waits.STREAM_S
+    assert waits.STREAM_IDLE_S[1] >= 3 * 32_768 / 10_000
 
 
 def test_whoever_sends_a_body_waits_for_more_than_its_way() -> None:
