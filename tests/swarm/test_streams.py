@@ -152,11 +152,10 @@ def test_a_caller_that_this_node_holds_back_keeps_its_place(tmp_path: Path) -> N
         calling = asyncio.create_task(slow.call(a.key, "echo", LARGE, timeout_s=50))
         await until(lambda: shares._num_bytes > 0)
         while not calling.done():
-            before = shares.refused
             with contextlib.suppress(Unreachable):
                 await other.call(a.key, "echo", LARGE, timeout_s=50)
-            assert shares.refused > before or calling.done() or not len(shares)
         assert await calling == slow.key + LARGE
+        assert shares.refused > 0
         assert shares.cut == 0
 
     with_nodes(tmp_path, 3, work)
