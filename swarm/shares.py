@@ -3,12 +3,12 @@
 Keys cost nothing, so a limit for each does not keep a crowd of strangers from filling all places. When all are taken and a call wants one,
 another call is cut for it:
 
-1. one that is idle. A place costs its key a second each second. What the caller sends makes up for seconds, and so does what it has taken of an
-   answer when its call ends; for some minutes that is remembered. A call that is behind by more than ``idle_s`` is idle. Idle calls of an
-   address that has more places than one key may have are cut first, then whichever is the furthest behind. For a call of an idle key no other
-   calls are cut than those that are further behind by as much;
-2. else the newest call of the address that has the most, if that has two more than the caller's: its key with the most gives it. A caller whose
-   address is not known is counted by its key alone.
+1. one that is idle. A place costs its key a second each second. What the caller sends makes up for seconds, and so does what it has taken
+   of an answer when its call ends; for some minutes that is remembered. A call that is behind by more than ``idle_s`` is idle. Idle calls
+   of an address that has more places than one key may have are cut first, then whichever is the furthest behind. For a call of an idle
+   key no other calls are cut than those that are further behind by as much;
+2. else the newest call of the address that has the most, if that has two more than the caller's: its key with the most gives it. A caller
+   whose address is not known is counted by its key alone.
 
 Where the bytes held for all calls become too many the same is done among those that hold any.
 """
