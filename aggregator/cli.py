@@ -240,31 +240,19 @@ def replay(directory: Path, verbose: bool) -> None:
 @click.argument("proof", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--run", "run_id", metavar="ID", help="The run that it has to be about.")
 def check_proof(proof: Path, run_id: str | None) -> None:
-    """Check what was kept as PROOF that a log did wrong. It committed a wrong mean, or does not hold to what it signed. Needs nothing but
-    the file."""
+    """Check what was kept as PROOF that a log did wrong. It committed a wrong mean, or signed two histories. Needs nothing but the file.
+
+    Exit code 0: it is proven, and who did it is named. 5: the file is whole, and proves nothing against anybody. 2: it is no proof: it is
+    damaged, not rightly signed, about another run, or something else.
+    """
     with clear_errors():
         with ending_at_ctrl_c():
-            from aggregator.log import proofs
+            from aggregator.log.proofs import check_proof as check
 
-        forked = proofs.check_two_heads(proof, run_id)
-        if forked is not None:
-            twice = forked.check()
-            click.echo(f"run {forked.manifest.run.hex()}")
-            _say_operators(twice.liars)
-            click.echo(proofs.said_of_two(twice))
-            return
-        shown = proofs.check_histories(proof, run_id)
-        if shown is not None:
-            click.echo(f"run {shown.run.hex()}")
-            _say_operators(shown.operators)
-            click.echo(proofs.said_of(shown))
-            return
-        found = proofs.check_proof(proof, run_id)
-        click.echo(f"run {found.run.hex()}")
-        _say_operators(found.operators)
-        click.echo(
-            f"proven: of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
-        )
+        proven = check(proof, run_id)
+        click.echo(f"run {proven.run.hex()}")
+        _say_operators(proven.operators)
+        click.echo(f"proven: {proven.what}")
 
 
 _MODULES = (cli_settings, cli_folder, cli_witness, cli_invitations, cli_credits, cli_decoys)

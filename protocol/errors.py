@@ -11,7 +11,8 @@ MantaError
 │   ├── SignatureError        a signature or a public key that does not hold
 │   ├── OtherVersion          nobody's fault: a run of another version of the protocol; say what to install (protocol.versions)
 │   ├── ProofError            an inclusion or consistency proof that proves nothing
-│   │   └── RightGroup            what would prove a wrong group of a mean shows a right one (swarm.wrong_group)
+│   │   └── NothingProven         what was kept as a proof is whole, and shows no fault of anybody; exit code 5 (ledger check-proof)
+│   │       └── RightGroup            what would prove a wrong group of a mean shows a right one (swarm.wrong_group)
 │   ├── LedgerError           an entry that may not follow the log it is offered to
 │   │   └── ClaimError            one that might, without the claims of some keys
 │   ├── TableError            rows that are not the table that a round names (protocol.table)
@@ -76,6 +77,10 @@ class OtherVersion(RemoteFault):
 
 class ProofError(RemoteFault):
     """A Merkle proof is malformed or proves something else."""
+
+
+class NothingProven(ProofError):
+    """What was kept as a proof is whole and rightly signed, and shows no fault of anybody."""
 
 
 class LedgerError(RemoteFault):

@@ -1,14 +1,15 @@
 """Evidence that a log does not hold to what was signed for it: a tree head that counts, and what was shown after it.
 
-A log that was replaced by an older copy of itself *went back*: it shows fewer entries than were signed for. Once it goes on from there it
-is *forked*: two histories were signed for, and two heads, or two receipts, prove that to anybody. Where a run has several operators, those
-who signed both are the liars: an honest one never does.
+A log that was replaced by an older copy of itself *went back*: it shows fewer entries than were signed for. Only who was shown them knows
+that, for an honest log has signed both heads too, one after the other. Once it goes on from there it is *forked*: two histories were signed
+for, and two heads of one size, or two receipts, prove that to anybody. Where a run has several operators, those who signed both are the
+liars: an honest one never does.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
-from protocol.errors import ProofError, SignatureError
+from protocol.errors import NothingProven, ProofError, SignatureError
 from protocol.manifest import SignedManifest
 from protocol.merkle import verify_consistency
 from protocol.notes import TreeHead
@@ -21,9 +22,9 @@ from protocol.signing import Digest, PublicKey
 class Departure(Enum):
     """How a log departs from what it signed."""
 
-    WENT_BACK = "went back"  # it shows fewer entries
-    UNPROVEN = "not proven"  # it shows more, and does not prove that they continue those signed for before
-    FORKED = "forked"  # two histories were signed for: proven
+    WENT_BACK = "went back"  # it shows fewer entries: proven to nobody else
+    UNPROVEN = "not proven"  # it shows more, and does not prove that they continue those signed for before: proven to nobody else
+    FORKED = "forked"  # two histories were signed for: proven to anybody
 
 
 def departure(held: TreeHead, shown: TreeHead, consistency: tuple[bytes, ...]) -> Departure | None:
@@ -52,10 +53,13 @@ class Shown:
     """What evidence shows."""
 
     run: Digest
-    operators: tuple[PublicKey, ...]  # who signed both, what was held and what was shown; of a log that is forked: who lied
+    operators: tuple[
+        PublicKey, ...
+    ]  # who signed both, what was held and what was shown: of a log that is forked, and of no other, who lied
     departure: Departure
     held: ProvenRound  # the round that the log had, and the head that it signed for it
     shown: TreeHead  # what was shown after it
+    counts: bool  # enough operators signed it, so that peers may have followed it
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Histories:
         """Return what this shows.
 
         Raises:
-            ProofError: nothing: the log goes on as it began.
+            NothingProven: the log goes on as it began, or nobody signed both.
             RemoteFault: a part is not what it should be, or not signed by enough of the run's operators.
         """
         operators, run = Operators.of_signed(self.manifest), self.manifest.run
@@ -84,16 +88,18 @@ class Histories:
         if self.other:
             other = open_round_receipt(self.other[0], operators)
             if not contradict(held, other):
-                raise ProofError(f"rounds {held.round.round} and {other.round.round} may stand in one log")
+                raise NothingProven(f"rounds {held.round.round} and {other.round.round} may stand in one log")
             both = operators.signed_both(self.held.tree_head, self.other[0].tree_head)
-            return Shown(run, both, Departure.FORKED, held, other.tree_head)
-        shown, both = operators.signers(self.shown).head, operators.signed_both(self.held.tree_head, self.shown)
+            return Shown(run, both, Departure.FORKED, held, other.tree_head, counts=True)
+        signers, both = operators.signers(self.shown), operators.signed_both(self.held.tree_head, self.shown)
+        if not signers.keys:
+            raise SignatureError("no operator of the run signed what was shown")
         if not both:  # with several operators it need not count: who signed what was held answers for it
-            raise SignatureError("nobody who signed what was held signed what was shown")
-        found = departure(held.tree_head, shown, self.consistency)
+            raise NothingProven("nobody who signed what was held signed what was shown")
+        found = departure(held.tree_head, signers.head, self.consistency)
         if found is None:
-            raise ProofError(f"a log of {shown.size} entries that continues the {held.tree_head.size} signed for before")
-        return Shown(run, both, found, held, shown)
+            raise NothingProven(f"a log of {signers.head.size} entries that continues the {held.tree_head.size} signed for before")
+        return Shown(run, both, found, held, signers.head, operators.counts(self.shown))
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +126,14 @@ class TwoHeads:
         """Return what they show.
 
         Raises:
-            ProofError: they are of one tree, of several sizes, or nobody signed both: they show nothing.
+            NothingProven: they are of one tree, of several sizes, or nobody signed both.
             RemoteFault: a part is not what it should be.
         """
         operators = Operators.of_signed(self.manifest)
         one, other = (operators.signers(note) for note in self.heads)
         if one.head.size != other.head.size or one.head.root == other.head.root:
-            raise ProofError(f"heads of {one.head.size} and {other.head.size} entries that may be of one log")
+            raise NothingProven(f"heads of {one.head.size} and {other.head.size} entries that may be of one log")
         liars = operators.signed_both(*self.heads)
         if not liars:
-            raise ProofError("no operator signed both heads")
+            raise NothingProven("no operator signed both heads")
         return Twice(liars, one.head, other.head, is_forked=all(operators.counts(note) for note in self.heads))

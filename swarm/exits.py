@@ -9,14 +9,18 @@ from collections.abc import Iterator
 
 import click
 
-from protocol.errors import FoundGuilty, MantaError, OtherHistory, UserError
+from protocol.errors import FoundGuilty, MantaError, NothingProven, OtherHistory, UserError
 
-_CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistory, 3), (FoundGuilty, 4))
+_CODES: tuple[tuple[type[MantaError], int], ...] = ((UserError, 2), (OtherHistory, 3), (FoundGuilty, 4), (NothingProven, 5))
 
 
 @contextlib.contextmanager
 def ending_in_a_line(program: str) -> Iterator[None]:
-    """Say what went wrong, and exit: 130 Ctrl-C, 2 the person's, 3 a log that is not as it was signed, 4 found guilty, 1 all else."""
+    """Say what went wrong, and exit.
+
+    The codes: 130 Ctrl-C, 2 the person's, 3 a log that is not as it was signed, 4 found guilty, 5 what was kept as a proof shows nobody's
+    fault, 1 all else.
+    """
     try:
         yield
     except (KeyboardInterrupt, click.Abort):  # the latter in the middle of a question

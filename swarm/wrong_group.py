@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from exact.coding import parse
 from exact.mean import group_mean, total_weights
 from exact.vectors import vector_group_sizes, vector_groups
-from protocol.encoding import unpack
-from protocol.errors import EncodingError, ProofError
+from protocol.errors import EncodingError, NothingProven, ProofError
 from protocol.exchange import GROUP_VALUES, MAX_AGE
 from protocol.manifest import Manifest, SignedManifest
 from protocol.operators import Operators
@@ -28,7 +27,7 @@ from swarm.blobs import ProvenPiece
 Coverage = Callable[[int, str], NDArray[np.bool_] | None]
 
 
-class RightGroup(ProofError):
+class RightGroup(NothingProven):
     """What would be a proof shows that all is right."""
 
 
@@ -104,18 +103,6 @@ class WrongGroup:
         self.mean.check(entry.mean, self.place, len(sizes))
         for row, piece in zip(rows, self.bodies, strict=True):
             piece.check(row.body, self.place, len(sizes))
-
-
-def verify_wrong_group(data: bytes, measure: Callable[[Manifest], Measure], run: bytes | None = None) -> Finding:
-    """Return what the bytes of a proof show, perhaps about one run only.
-
-    Raises:
-        RemoteFault: they prove nothing.
-    """
-    proof = unpack(WrongGroup, data, max_bytes=len(data))
-    if run is not None and proof.manifest.run != run:
-        raise ProofError(f"a proof about another run: {proof.manifest.run.hex()}")
-    return proof.check(measure)
 
 
 def floors_before(entry: Round, before: Sequence[Round], manifest: Manifest) -> dict[int, int]:

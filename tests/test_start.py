@@ -229,7 +229,7 @@ MISTAKES = [
     (("aggregator.cli", "recover", "kept", "--dir", "kept", "--initial-peers", "nowhere"), "is no peer address"),
     (("aggregator.cli", "init", "new.toml", "--task", "stereo", "--dataset", "digits"), "is for stereo, dataset digits for classification"),
     (("aggregator.cli", "init", "new.toml", "--name", "two\nlines"), "name"),
-    (("aggregator.cli", "ledger", "check-proof", "garbage"), "proves nothing"),
+    (("aggregator.cli", "ledger", "check-proof", "garbage"), "garbage is no proof"),
     (("automl.cli", "evaluate", "garbage"), "garbage is no snapshot"),
     ((*FIND, "garbage"), "garbage is no snapshot"),
     # A value.

@@ -1,92 +1,113 @@
-"""Proofs that a log lied, checked by whoever was shown one: a file is all that it takes."""
+"""Proofs that a log lied, checked by whoever was given one: a file is all that it takes."""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from aggregator.log.evidence import MAX_EVIDENCE_BYTES
 from automl.files import read_bounded
 from automl.spaces.space import space_named
 from protocol.encoding import unpack
-from protocol.errors import RemoteFault, UserError
-from protocol.histories import Departure, Histories, Shown, Twice, TwoHeads
+from protocol.errors import EncodingError, NothingProven, OtherVersion, RemoteFault, UserError
+from protocol.histories import Departure, Histories, TwoHeads
 from protocol.manifest import Manifest
-from swarm.wrong_group import Finding, Measure, verify_wrong_group
+from protocol.notes import TreeHead
+from protocol.signing import Digest, PublicKey
+from swarm.wrong_group import Measure, WrongGroup
 
 MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of each of the most rows, dense, and more
 
+_KINDS: tuple[tuple[type[TwoHeads | Histories | WrongGroup], int], ...] = (
+    (TwoHeads, MAX_EVIDENCE_BYTES),
+    (Histories, MAX_EVIDENCE_BYTES),
+    (WrongGroup, MAX_PROOF_BYTES),
+)
 
-def check_proof(path: Path, run: str | None = None) -> Finding:
-    """Return what the file of a proof shows (``swarm.wrong_group``), perhaps about one run (its id) only.
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """What a file proves by itself."""
+
+    run: Digest
+    operators: tuple[PublicKey, ...]  # who did it
+    what: str  # in one line
+
+
+def check_proof(path: Path, run: str | None = None) -> Proven:
+    """Return what a file proves, perhaps about one run (its id) only.
 
     Raises:
-        UserError: it cannot be read, or proves nothing.
+        NothingProven: it is whole and rightly signed, and shows no fault of anybody.
+        UserError: it cannot be read, is no proof, or is about another run.
         OwnFault: this machine's arithmetic cannot be relied on.
     """
     if run is not None and not re.fullmatch(r"[0-9a-f]{64}", run):
         raise UserError(f"a run's id is 64 hexadecimal digits in lower case, not {run[:80]!r}")
     data = read_bounded(path, MAX_PROOF_BYTES)
     try:
-        return verify_wrong_group(data, _measure, None if run is None else bytes.fromhex(run))
+        proof = _opened(data)
+        if run is not None and proof.manifest.run.hex() != run:
+            raise UserError(f"{path} is about another run, {proof.manifest.run.hex()}: ask for a proof about yours, or give that run")
+        return _checked(proof)
+    except NothingProven as error:
+        raise NothingProven(f"{path} proves nothing against anybody: {error}") from error
+    except OtherVersion as error:
+        raise UserError(f"{path} cannot be checked: {error}") from error
     except RemoteFault as error:
-        raise UserError(f"{path} proves nothing: {error}") from error
+        raise UserError(f"{path} is no proof: {error}; ask whoever kept it for the file again") from error
 
 
-def check_histories(path: Path, run: str | None = None) -> Shown | None:
-    """Return what the file shows of a log that does not hold to what it signed (``protocol.histories``); None: it is of something else.
+def _opened(data: bytes) -> TwoHeads | Histories | WrongGroup:
+    """Return the proof in a file; its parts are not checked yet.
 
     Raises:
-        UserError: it cannot be read, or shows nothing.
+        EncodingError: there is none.
     """
-    data = read_bounded(path, MAX_PROOF_BYTES)
-    try:
-        evidence = unpack(Histories, data, max_bytes=MAX_EVIDENCE_BYTES)
-    except RemoteFault:
-        return None
-    if run is not None and evidence.manifest.run.hex() != run:
-        raise UserError(f"{path} is about another run, {evidence.manifest.run.hex()}")
-    try:
-        return evidence.check()
-    except RemoteFault as error:
-        raise UserError(f"{path} shows nothing: {error}") from error
+    for kind, max_bytes in _KINDS:
+        try:
+            return unpack(kind, data, max_bytes=max_bytes)
+        except EncodingError:
+            continue
+    raise EncodingError("it is damaged, or a file of another kind")
 
 
-def check_two_heads(path: Path, run: str | None = None) -> TwoHeads | None:
-    """Return what the file has of two heads of one size (``protocol.histories.TwoHeads``), which are a proof; None: something else.
+def _checked(proof: TwoHeads | Histories | WrongGroup) -> Proven:
+    """Return what a proof shows.
 
     Raises:
-        UserError: it cannot be read, or proves nothing.
+        NothingProven: no fault of anybody.
+        RemoteFault: a part is not what it should be.
     """
-    try:
-        evidence = unpack(TwoHeads, read_bounded(path, MAX_PROOF_BYTES), max_bytes=MAX_EVIDENCE_BYTES)
-    except RemoteFault:
-        return None
-    if run is not None and evidence.manifest.run.hex() != run:
-        raise UserError(f"{path} is about another run, {evidence.manifest.run.hex()}")
-    try:
-        evidence.check()
-    except RemoteFault as error:
-        raise UserError(f"{path} proves nothing: {error}") from error
-    return evidence
-
-
-def said_of(shown: Shown) -> str:
-    """Return what evidence shows, and how far that is proven."""
-    held, entries = shown.held.tree_head.size, shown.shown.size
-    who = _who(len(shown.operators))
-    signed = f"{who} signed for {held} entries, up to round {shown.held.round.round}"
-    if shown.departure is Departure.FORKED:
-        return f"proven: the log has two histories; {signed}, and for others"
+    run = proof.manifest.run
+    if isinstance(proof, WrongGroup):
+        found = proof.check(_measure)
+        what = f"of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
+        return Proven(run, found.operators, what)
+    if isinstance(proof, TwoHeads):
+        twice = proof.check()
+        return Proven(run, twice.liars, _signed_twice(len(twice.liars), twice.one, twice.other, is_forked=twice.is_forked))
+    shown = proof.check()
+    held, who = shown.held.tree_head, _who(len(shown.operators))
+    heads = f"it has signed heads of {held.size} entries, up to round {shown.held.round.round}, and of {shown.shown.size}"
     if shown.departure is Departure.WENT_BACK:
-        return f"{signed}, and for {entries}, which it showed after them as whoever kept this says: a log that went back"
-    return f"{signed}, and showed {entries} without a proof that they go on from there, as whoever kept this says"
+        raise NothingProven(f"{heads}: an honest log signs both, and which was shown last is not in the file")
+    if shown.departure is Departure.UNPROVEN:
+        raise NothingProven(f"{heads}: an honest log signs both, and whether the log went on from one to the other is not in the file")
+    if proof.other:
+        signed = (
+            f"{who} signed for {held.size} entries, up to round {shown.held.round.round}, and for {shown.shown.size} of another history"
+        )
+        return Proven(run, shown.operators, f"the log has two histories; {signed}")
+    return Proven(run, shown.operators, _signed_twice(len(shown.operators), held, shown.shown, is_forked=shown.counts))
 
 
-def said_of_two(twice: Twice) -> str:
-    """Return what two heads of one size prove."""
-    what = "the log has two histories" if twice.is_forked else "two histories were signed for, of which at most one is the log's"
-    roots = [head.root.hex()[:16] for head in (twice.one, twice.other)]
-    signed = f"{_who(len(twice.liars))} signed for {twice.one.size} entries of root {roots[0]}, and for as many of root {roots[1]}"
-    return f"proven: {what}; {signed}"
+def _signed_twice(operators: int, one: TreeHead, other: TreeHead, *, is_forked: bool) -> str:
+    """Return what two heads of one size prove; ``is_forked``: both count."""
+    what = "the log has two histories" if is_forked else "two histories were signed for, of which at most one is the log's"
+    signed = (
+        f"{_who(operators)} signed for {one.size} entries of root {one.root.hex()[:16]}, and for as many of root {other.root.hex()[:16]}"
+    )
+    return f"{what}; {signed}"
 
 
 def _who(operators: int) -> str:

@@ -221,8 +221,11 @@ class OneHistory:
         evidence = unpack(Histories, request, max_bytes=MAX_HISTORIES_BYTES)
         if evidence.manifest.run != self._run:
             raise ProofError("about another run")
-        if evidence.check().departure is not Departure.FORKED:
+        shown = evidence.check()
+        if shown.departure is not Departure.FORKED:
             raise ProofError("that a log went back, or proved nothing, only who saw it knows")
+        if not shown.counts:
+            raise ProofError("a head that does not count is a lie of who signed it, and no history that anybody follows")
         if self._fault is None:
             try:
                 self._heads.accuse(evidence)

@@ -139,12 +139,12 @@ def test_a_run_file_that_makes_no_run(run_file: Path, directory: Path, text: str
 # A proof against a log.
 
 
-def test_a_file_that_proves_nothing(tmp_path: Path) -> None:
+def test_a_file_that_is_no_proof(tmp_path: Path) -> None:
     path = tmp_path / "wrong-group-3-0.proof"
     command = ("ledger", "check-proof", path)
     assert_refused(typed(main, *command), str(path), "cannot read", "check the name")
     path.write_bytes(b"no proof")
-    assert_refused(typed(main, *command), str(path), "proves nothing")
+    assert_refused(typed(main, *command), str(path), "is no proof", "ask whoever kept it")
     assert_refused(typed(main, *command, "--run", "me"), "64 hexadecimal digits", "'me'")
 
 

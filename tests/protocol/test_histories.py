@@ -30,7 +30,7 @@ class History:
     """A log of the run, in memory; another ``mean`` makes another round of it."""
 
     def __init__(self, signed: SignedManifest = SIGNED) -> None:
-        self.ledger, self.tree = Ledger(signed, FixedCourse()), Tree()
+        self.signed, self.ledger, self.tree = signed, Ledger(signed, FixedCourse()), Tree()
 
     def commit(self, mean: bytes = b"mean") -> Receipt:
         """Commit a round; return its receipt."""

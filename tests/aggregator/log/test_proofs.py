@@ -1,17 +1,41 @@
-"""A file that shows two histories of a run with several operators names those who lied, to anybody who has nothing but the file."""
+"""A file that proves a lie names who lied, to anybody who has nothing but the file; whoever did nothing wrong is named by none."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from aggregator.cli import main
+from aggregator.log import proofs
 from protocol.encoding import pack
-from protocol.histories import TwoHeads
+from protocol.histories import Histories, TwoHeads
+from protocol.notes import parse_tree_head, sign_tree_head
 from protocol.signing import Identity, peer_name
+from tests.protocol import test_histories as alone
 from tests.protocol.test_operators import FOUR, HEAD, OTHER, SIGNED, note_of
+from tests.swarm.committed import commit, measure
 
 ONE_LIES, FORKED = "two histories were signed for, of which at most one is the log's", "the log has two histories"
+PROVEN, NO_PROOF, NOTHING_PROVEN = 0, 2, 5  # exit codes
+
+
+def checked(path: Path, proof: Any, *arguments: str) -> Result:
+    """Return how the command ends whose file has these bytes, or this record."""
+    path.write_bytes(proof if isinstance(proof, bytes) else pack(proof))
+    return CliRunner().invoke(main, ["ledger", "check-proof", str(path), *arguments])
+
+
+def assert_accuses_nobody(result: Result, exit_code: int, words: str) -> None:
+    """Check that one line says why, and that nobody is named."""
+    assert result.exit_code == exit_code, result.output
+    (line,) = result.output.splitlines()
+    assert line.startswith("manta-aggregator: ")
+    assert words in line
+    for operator in (*FOUR, alone.OPERATOR):
+        assert operator.public_key.hex() not in line
+        assert peer_name(operator.public_key) not in line
 
 
 @pytest.mark.parametrize(
@@ -36,9 +60,74 @@ def test_who_signed_two_heads_of_one_size_is_named(
     assert all(head.root.hex()[:16] in said[-1] for head in (HEAD, OTHER))
 
 
+def test_of_a_lie_that_did_not_count_it_is_not_said_that_the_log_has_two_histories(tmp_path: Path) -> None:
+    signed = alone.SignedManifest.sign(alone.manifest_of(FOUR[0], operators=tuple(each.public_key for each in FOUR), quorum=3), FOUR[0])
+    ((_, receipts), (other, _)) = alone.histories("ab", "ax", signed=signed)
+    head = parse_tree_head(f"{receipts[1].tree_head.partition(chr(10) * 2)[0]}\n")
+    held = replace(receipts[1], tree_head=note_of(head, FOUR[:1], FOUR[1:3], name=head.origin))
+    shown = sign_tree_head(replace(head, root=other.tree.root()), head.origin, FOUR[1])
+    result = checked(tmp_path / "log-10-10.proof", Histories(signed, held, shown, ()))
+    assert result.exit_code == PROVEN, result.output
+    assert result.output.splitlines()[1] == f"operator {FOUR[1].public_key.hex()} {peer_name(FOUR[1].public_key)}"
+    assert result.output.splitlines()[2].startswith(f"proven: {ONE_LIES}; ")
+
+
+def genuine() -> dict[str, tuple[Histories | TwoHeads, str]]:
+    """Return what can be made of two heads of one honest log, and what is said of it."""
+    ((log, receipts),) = alone.histories("abc")
+    older, newer = receipts[0], receipts[2]
+    way = tuple(log.tree.consistency_proof(5))
+    return {
+        "the newer one held, the older one shown": (Histories(log.signed, newer, older.tree_head, ()), "which was shown last"),
+        "the older one held, and no proof": (Histories(log.signed, older, newer.tree_head, ()), "whether the log went on"),
+        "another proof": (Histories(log.signed, older, newer.tree_head, way[::-1]), "whether the log went on"),
+        "the proof with it": (Histories(log.signed, older, newer.tree_head, way), "continues the 5 signed for before"),
+        "one head twice": (Histories(log.signed, older, older.tree_head, ()), "continues the 5 signed for before"),
+        "both rounds": (Histories(log.signed, older, newer.tree_head, (), (newer,)), "may stand in one log"),
+        "two heads of two sizes": (TwoHeads(log.signed, (older.tree_head, newer.tree_head)), "may be of one log"),
+        "twice the same two heads": (TwoHeads(log.signed, (older.tree_head, older.tree_head)), "may be of one log"),
+    }
+
+
+@pytest.mark.parametrize("what", genuine())
+def test_heads_that_an_honest_log_signed_accuse_nobody_however_they_are_put_together(tmp_path: Path, what: str) -> None:
+    proof, words = genuine()[what]
+    assert_accuses_nobody(checked(tmp_path / "log-5-15.proof", proof), NOTHING_PROVEN, words)
+
+
+def test_a_group_of_a_mean_that_is_right_accuses_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proofs, "_measure", measure)  # of a mean of fewer values than any supernet has
+    right, wrong = commit([0, 1]), commit([0, 1], wrong={0: 0.5})
+    assert_accuses_nobody(checked(tmp_path / "wrong-group-3-0.proof", right.proof(0)), NOTHING_PROVEN, "is what its table comes to")
+    assert checked(tmp_path / "wrong-group-3-0.proof", wrong.proof(0)).exit_code == PROVEN
+    damaged = replace(wrong.proof(0), mean=right.proof(0).mean)
+    assert_accuses_nobody(checked(tmp_path / "wrong-group-3-0.proof", damaged), NO_PROOF, "is no proof")
+
+
 def test_two_heads_that_no_one_operator_signed_prove_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "two-heads-7.proof"
-    path.write_bytes(pack(TwoHeads(SIGNED, (note_of(HEAD, FOUR[:2], []), note_of(OTHER, FOUR[2:], [])))))
-    result = CliRunner().invoke(main, ["ledger", "check-proof", str(path)])
-    assert result.exit_code == 2
-    assert "no operator signed both heads" in result.output
+    two = TwoHeads(SIGNED, (note_of(HEAD, FOUR[:2], []), note_of(OTHER, FOUR[2:], [])))
+    assert_accuses_nobody(checked(tmp_path / "two-heads-7.proof", two), NOTHING_PROVEN, "no operator signed both heads")
+
+
+def test_what_is_damaged_or_not_rightly_signed_or_something_else_is_no_proof(tmp_path: Path) -> None:
+    two = TwoHeads(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(OTHER, FOUR[:1], [])))
+    ((log, receipts), (other, _)) = alone.histories("ab", "ax")
+    forged = Histories(log.signed, receipts[1], other.note(signer=alone.STRANGER), ())
+    cases: list[tuple[Any, str]] = [
+        (b"", "damaged, or a file of another kind"),
+        (pack(two)[:-1], "damaged, or a file of another kind"),
+        (pack(log.signed), "damaged, or a file of another kind"),
+        (pack(two).replace(b"manta/", b"manto/"), "is no proof: "),
+        (forged, "no operator of the run signed what was shown"),
+        (replace(forged, shown=other.note(), held=replace(receipts[1], index=3)), "is no proof: "),
+    ]
+    for proof, words in cases:
+        assert_accuses_nobody(checked(tmp_path / "some.proof", proof), NO_PROOF, words)
+
+
+def test_a_proof_about_another_run_is_none_about_the_one_that_is_meant(tmp_path: Path) -> None:
+    two = TwoHeads(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(OTHER, FOUR[:1], [])))
+    ((log, receipts), (other, _)) = alone.histories("ab", "ax")
+    for proof in (two, Histories(log.signed, receipts[1], other.note(), ()), commit([0], wrong={0: 0.5}).proof(0)):
+        result = checked(tmp_path / "some.proof", proof, "--run", "00" * 32)
+        assert_accuses_nobody(result, NO_PROOF, f"is about another run, {proof.manifest.run.hex()}")

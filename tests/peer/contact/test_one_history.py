@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from peer.contact.one_history import OneHistory
 from protocol.encoding import pack, unpack
 from protocol.errors import OtherHistory
 from protocol.histories import Departure, Histories, Shown
+from protocol.notes import sign_tree_head
+from protocol.operators import Operators
+from protocol.receipts import open_round_receipt
 from protocol.signing import Identity, PublicKey, peer_name
 from swarm import neighbours, waits
 from swarm.memory import MemoryNetwork
@@ -168,12 +172,18 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
 
         went_back = Histories(signed, receipt, other.receipt(1).tree_head, ())
         nothing = Histories(signed, receipt, receipt.tree_head, ())
+        older = scene.log.receipt(1)
+        of_one_log = [
+            Histories(signed, receipt, older.tree_head, ()),
+            Histories(signed, older, receipt.tree_head, ()),
+            Histories(signed, older, receipt.tree_head, (), (receipt,)),
+        ]
         elsewhere = MemoryLog(MemoryNetwork(), num_rounds=99)
         for seed in (7, 8):
             elsewhere.give(PEERS[3], seed)
             elsewhere.commit()
         of_another = Histories(elsewhere.signed, elsewhere.receipt(2), elsewhere.receipt(1).tree_head, ())
-        for wrong in (pack(went_back), pack(nothing), pack(of_another), b"\x80", b"\x80" * 400_000):
+        for wrong in (*map(pack, (went_back, nothing, of_another, *of_one_log)), b"\x80", b"\x80" * 400_000):
             with pytest.raises(Refused):
                 await tell(wrong)
         assert not one.task.done()
@@ -184,6 +194,28 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
         assert "goes two ways" in await end_of(one)
 
     play(tmp_path, story)
+
+
+def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waits, "HEADS_S", 600.0)
+    operators = [OPERATOR, *(Identity(bytes([seed]) * 32) for seed in (2, 3))]
+
+    async def story(scene: Scene) -> None:
+        one = scene.join(0)
+        await commits(scene.log, one, 2)
+        receipt, liar = scene.log.receipt(2), operators[1]
+        head = open_round_receipt(receipt, Operators.of_signed(scene.log.signed)).tree_head
+        alone = sign_tree_head(replace(head, root=bytes(32)), head.origin, liar)
+        lie = Histories(scene.log.signed, receipt, alone, ())
+        assert (lie.check().operators, lie.check().departure) == ((liar.public_key,), Departure.FORKED)
+        stranger = scene.network.endpoint(PEERS[2].public_key)
+        with pytest.raises(Refused, match="does not count"):
+            await stranger.call(one.endpoint.key, "histories", pack(lie), timeout_s=30)
+        await commits(scene.log, one, 1)
+        assert not one.task.done()
+        assert not kept(one)
+
+    play(tmp_path, story, operators=operators)
 
 
 def test_what_is_no_head_of_the_log_in_the_dht_is_passed_over(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ import pytest
 
 from exact.coding import group_sizes
 from peer.rounds.check import SHARE, Checker, LogLied
+from protocol.encoding import unpack
 from protocol.errors import Unreachable
 from protocol.records import Round
 from protocol.signing import PublicKey, sha256
 from swarm.blobs import METHOD, Shelf
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.wrong_group import verify_wrong_group
+from swarm.wrong_group import WrongGroup
 from tests.swarm.committed import NUM_VALUES, OPERATOR, ROUND, Committed, commit, measure
 from tests.swarm.members import run
 
@@ -97,7 +98,7 @@ def test_a_wrong_group_is_found_proven_and_kept_and_the_peer_cannot_go_on(tmp_pa
             await scene.check(checker)
         (path,) = (tmp_path / "proofs").iterdir()
         assert str(path) in str(raised.value)
-        found = verify_wrong_group(path.read_bytes(), measure, scene.given.signed.run)
+        found = unpack(WrongGroup, path.read_bytes(), max_bytes=2**28).check(measure)
         assert (found.round, found.differs, found.operators) == (ROUND, 1, (OPERATOR.public_key,))
         assert checker.outcomes == {"wrong": 1}
 

@@ -1,0 +1,85 @@
+"""Accuses an honest log with what it signed itself: two of its tree heads, put together in every way that has the form of a proof."""
+
+import asyncio
+import secrets
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from protocol.encoding import pack
+from protocol.errors import MantaError
+from protocol.histories import Histories, TwoHeads
+from protocol.manifest import SignedManifest
+from protocol.records import Receipt
+from protocol.signing import Identity
+from swarm.log_client import Commitment, LogClient, fetch_manifest
+from swarm.neighbours import Neighbours
+from swarm.node import Node, parse_address
+from swarm.rpc import Refused
+from tests.faults.strangers import Target
+
+CALL_S, PAUSE_S = 10.0, 0.5
+
+
+def false_proofs(signed: SignedManifest, older: Receipt, newer: Receipt) -> list[Histories | TwoHeads]:
+    """Return what has the form of a proof and is made of two commits of one log."""
+    return [
+        Histories(signed, newer, older.tree_head, ()),
+        Histories(signed, older, newer.tree_head, ()),
+        Histories(signed, older, newer.tree_head, (bytes(32),) * 3),
+        Histories(signed, older, newer.tree_head, (), (newer,)),
+        Histories(signed, newer, newer.tree_head, (), (newer,)),
+        TwoHeads(signed, (older.tree_head, newer.tree_head)),
+        TwoHeads(signed, (newer.tree_head, newer.tree_head)),
+    ]
+
+
+async def two_commits(log: LogClient) -> tuple[Receipt, Receipt]:
+    """Wait for two commits of a log; return their receipts, the older one first."""
+    older: Commitment | None = None
+    while True:
+        newest = (await log.news(log.operator, 0, left_ms=None)).commitment
+        if older is not None and newest is not None and newest.proven.tree_head.size > older.proven.tree_head.size:
+            return older.receipt, newest.receipt
+        older = older or newest
+        await asyncio.sleep(PAUSE_S)
+
+
+@asynccontextmanager
+async def stranger(address: str) -> AsyncIterator[tuple[Node, SignedManifest, LogClient]]:
+    """Start a node with a new key that knows the log at an address; close it at the end."""
+    identity = Identity(secrets.token_bytes(32))
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "identity.key"
+        path.write_bytes(identity.to_libp2p())
+        node = await Node.start(identity, path, listen=["/ip4/127.0.0.1/tcp/0"], initial_peers=[address])
+        try:
+            signed = await fetch_manifest(node, parse_address(address)[0])
+            yield node, signed, LogClient(node, signed.open(), signed.run)
+        finally:
+            await node.close()
+
+
+async def attack(target: Target) -> None:
+    """Tell each peer of the run each false proof, again and again; it attacks once a peer has refused all that are told to peers."""
+    async with stranger(target.address) as (node, signed, log):
+        proofs = [pack(proof) for proof in false_proofs(signed, *await two_commits(log))]
+        neighbours = Neighbours(node, target.run)
+        is_under_way = False
+        while True:
+            await neighbours.look()
+            for key in neighbours.members():
+                refused = 0
+                for proof in proofs:
+                    try:
+                        await node.call(key, "histories", proof, timeout_s=CALL_S)
+                        print(f"believed by {key.hex()}", flush=True)
+                    except Refused:
+                        refused += 1
+                    except MantaError as error:
+                        print(f"not told: {error}", flush=True)
+                if refused == len(proofs) and not is_under_way:
+                    is_under_way = True
+                    print("attacks", flush=True)
+            await asyncio.sleep(PAUSE_S)
