@@ -21,6 +21,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from workers import architectures_of, timed
 
 from automl.data.catalog import load_dataset
 from automl.data.dataset import Dataset
@@ -30,7 +31,6 @@ from automl.models.networks import build
 from automl.precisions import PRECISIONS
 from automl.spaces.space import Architecture, SearchSpace, space_named
 from automl.training.lots import Lot, LotResult, Worker, fetch
-from benchmarks.workers import architectures_of, timed
 from peer.crew.devices import Device
 from peer.crew.processes import ProcessCrew
 from peer.crew.worker_data import WorkerData

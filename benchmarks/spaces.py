@@ -11,6 +11,7 @@ Columns are the sides of the maps, in parts of the image's: a unit here, one or 
 resolutions of their own, OFA's 128 to 224 and AttentiveNAS's 192 to 288.
 """
 
+import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -154,4 +155,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     main()

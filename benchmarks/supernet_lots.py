@@ -6,6 +6,7 @@ Prints the milliseconds of a lot, the milliseconds of all cores, and the MiB of 
 the modules of automl had the names that they have now.
 """
 
+import argparse
 import importlib
 import importlib.util
 import random
@@ -44,9 +45,8 @@ def data_for(space: Any) -> Any:
     return data.ImageDataset("noise", 255, space.num_classes, images, labels, images[:8], labels[:8], flips=True)
 
 
-def main() -> None:
-    """Run from the command line."""
-    name, (resolution, samples, threads, num_lots) = sys.argv[1], map(int, sys.argv[2:])
+def main(name: str, resolution: int, samples: int, threads: int, num_lots: int) -> None:
+    """Train lots and print what they took."""
     lots = first_of("automl.training.lots", "automl.training")
     space = first_of("automl.spaces.space", "automl.space").space_named(name)
     torch.set_num_threads(threads)
@@ -75,8 +75,13 @@ def import_only_from_path() -> None:
 
 
 if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="SUPERNET")
+    for number in ("resolution", "samples", "threads", "num_lots"):
+        parser.add_argument(number, type=int, metavar="LOTS" if number == "num_lots" else number.upper())
+    given = vars(parser.parse_args())
     import_only_from_path()
     memory = importlib.util.find_spec("automl.memory") and importlib.import_module("automl.memory")
     if memory:
         memory.keep_freed_memory()  # as the programs that train do
-    main()
+    main(**given)

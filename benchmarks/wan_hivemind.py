@@ -1,10 +1,11 @@
 """hivemind's own averager on the network of ``wan.py``: one flat group of all peers, the same vectors, in fp16.
 
-Run as a program it is one peer, told what to do on its standard input, a JSON text a line. fp16 is the best of its compressions that
-works: what it calls 8-bit returns full groups that have averaged nothing (hivemind 1.1.12 with NumPy 2.4 or newer). What is timed is the
-all-reduce alone, from the first peer's start to the last peer's end; its matchmaking is over by then.
+Run as a program, which ``wan.py`` does, it is one peer, told what to do on its standard input, a JSON text a line. fp16 is the best of
+its compressions that works: what it calls 8-bit returns full groups that have averaged nothing (hivemind 1.1.12 with NumPy 2.4 or newer).
+What is timed is the all-reduce alone, from the first peer's start to the last peer's end; its matchmaking is over by then.
 """
 
+import argparse
 import contextlib
 import json
 import os
@@ -253,4 +254,6 @@ def serve(place: int, address: str, initial_peers: Sequence[str], num_peers: int
 
 
 if __name__ == "__main__":
-    serve(**json.loads(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("given", type=json.loads, metavar="JSON", help="the arguments of serve, by name")
+    serve(**parser.parse_args().given)

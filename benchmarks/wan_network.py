@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from tests import namespaces
 from tests.namespaces import add_bridge, cable, give_address, make, on_host, plug, run, take
 
