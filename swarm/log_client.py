@@ -28,6 +28,8 @@ from swarm.messages import (
     MAX_PROVEN_ROW_BYTES,
     MAX_RECEIPT_BYTES,
     MAX_SHOWN_HEAD_BYTES,
+    TRAINING,
+    WATCHING,
     AfterRound,
     AskClaims,
     AskConsistency,
@@ -44,8 +46,6 @@ from swarm.messages import (
     HeldHead,
     News,
     ProvenRow,
-    TRAINING,
-    WATCHING,
     ShownHead,
 )
 from swarm.operator_line import OperatorLine
