@@ -93,11 +93,11 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
         forecast = typed("aggregator.cli", "check", tmp_path / "run.toml", "--data-root", data, "--peers", "2")
         aggregator = programs.start_aggregator("--data-root", str(data), "--monitor", "127.0.0.1:0")
         there = ("--initial-peers", aggregator["addresses"][0], "--dir", tmp_path / "nobody")
-        before = typed("peer.cli", "about", *there)
         for name in PEERS:
             programs.start_peer(name, name)
         where = ("--of", aggregator["addresses"][0], "--dir", str(tmp_path / "witness"))
         programs.start_command("witness", "-P", "-m", "aggregator.cli", "witness", *where)
+        before = typed("peer.cli", "about", *there)
 
         def traffic(name: str) -> tuple[int, int]:
             picture = json.loads(tell(tmp_path / name, PICTURE))
@@ -111,6 +111,7 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
 
         programs.wait_until(all_counted, "both peers count")
         first, first_round = {name: traffic(name) for name in PEERS}, round_now()
+        assert "ok    disk for the run: the run takes about 0.0" in typed("peer.cli", "doctor", *there, "--gpus", "none")
         programs.wait_for_round(first_round + kept_rounds(trust))
         about = ""
 
@@ -120,7 +121,6 @@ def test_what_a_run_takes_is_what_was_said_and_who_asks_for_it_is_not_at_work(tm
             return "with 2 contributions" in about
 
         programs.wait_until(is_of_both, "a round has the contributions of both")
-        assert "ok    disk for the run: the run takes about 0.0" in typed("peer.cli", "doctor", *there, "--gpus", "none")
         programs.wait_until(lambda: "cosigned round=" in programs.log("witness"), "the witness cosigned")
 
         # Who was looked at and counted.
