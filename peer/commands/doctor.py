@@ -120,8 +120,17 @@ def _room(manifest: Manifest, newest: Round | None, config: PeerConfig) -> Findi
 
     data = 0 if config.data_root is not None else data_bytes(manifest, config.data_limit)
     keeps = peer_disk(manifest, sizes_of(manifest), table_of(manifest, newest), data).usual
-    has = sum(path.stat().st_size for path in config.dir.rglob("*") if path.is_file())
-    return findings.room(shutil.disk_usage(_existing(config.dir)).free, max(0, keeps - has), str(config.dir))
+    lacking = max(0, keeps - _size_of(config.dir))
+    return findings.room(shutil.disk_usage(_existing(config.dir)).free, lacking, str(config.dir))
+
+
+def _size_of(directory: Path) -> int:
+    """Return the bytes of all files below a directory; a peer that runs there may remove some meanwhile."""
+    total = 0
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def _data(signed: SignedManifest, config: PeerConfig) -> Finding:
