@@ -104,7 +104,7 @@ def test_whoever_is_alone_at_the_aggregators_gateway_loses_nothing_when_its_comp
         programs.start_command(
             "light", "-P", "-m", "peer.cli", "join", "--light", "--gateway", url, "--run", run, "--dir", str(tmp_path / "light")
         )
-        for _ in range(3):
+        for _ in range(2):
             taken = programs.status("light").get("taken", 0)
             programs.wait_until(lambda taken=taken: programs.status("light").get("taken", 0) > taken + 1, "the log has its work")
             programs.wait_until(lambda: programs.status("light")["phase"] == "working", "it has a lease")
