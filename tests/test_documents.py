@@ -4,6 +4,7 @@ import ast
 import functools
 import importlib
 import re
+import tomllib
 import xml.etree.ElementTree
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,6 +148,13 @@ def test_every_target_of_make_that_a_document_names_is_one_of_the_makefile(docum
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     named = {word for _, *words in document.commands("make") for word in words if word.isalpha() and word.islower()}
     assert not named - targets
+
+
+@every_document
+def test_no_document_but_the_changelog_compares_with_the_very_release_that_it_is_of(document: Document) -> None:
+    """A figure of another code names what is different there, not a version that ``--version`` shows too."""
+    release = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert document.name == "CHANGELOG.md" or f"version {release}" not in " ".join(document.text.split())
 
 
 def test_every_page_can_be_reached_from_the_page_of_all_pages() -> None:

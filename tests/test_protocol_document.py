@@ -1,8 +1,11 @@
 """docs/protocol.md and docs/training.md against the code: the table of search spaces and the vectors are those that it computes."""
 
+import dataclasses
+import importlib
+import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,11 +31,16 @@ from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.audits import Finding, SignedFinding, Trust, decoy_digest
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
+from protocol.duties import MAX_DUTIES_BYTES
+from protocol.earnings import MAX_CLAIMS_BYTES
+from protocol.encoding import Value, pack, to_value
 from protocol.encoding import encode as encode_value
-from protocol.encoding import pack
+from protocol.evaluations import MAX_QUESTION_BYTES, MAX_WORD_BYTES
+from protocol.evidence import MAX_PAGE_BYTES
 from protocol.exchange import Exchange, next_open_ms
 from protocol.lots import lot_seed, sample_indices
 from protocol.manifest import Manifest, Optimizer, SignedManifest
+from protocol.measures import Measure
 from protocol.merkle import EMPTY_ROOT, leaf_hash, root
 from protocol.notes import TreeHead, origin, sign_tree_head
 from protocol.offers import SignedOffer, TableOffer
@@ -58,9 +66,10 @@ from protocol.rewards import architecture_cost, share_out
 from protocol.serving import serving_shares
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
-from protocol.table import Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
+from protocol.table import MAX_TABLE_BYTES, Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
 from protocol.trust import panel, questions_due
 from protocol.versions import PROTOCOL
+from swarm import messages
 from swarm.memory import MemoryNetwork
 from swarm.neighbours import Neighbours
 
@@ -72,6 +81,34 @@ DATASETS = ("digits", "layers", "motorcycle")
 OPTIMIZER = Optimizer("sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5")
 PLAN = Plan("classifier-tiny", "sandwich", "data-parallel", OPTIMIZER, 200, 0)
 SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200, 0)
+
+TABLES = (Manifest, Trust, Exchange, Announcement, Measure, Claim, Contribution, Round, Finding)
+TOLD = {  # records that the document tells in a sentence, by the module that has them
+    "peer.views.messages": "Site LotName Begin",
+    "protocol.admission": "AdmissionRule Invitation Admission Pass Token",
+    "protocol.affinity": "Position",
+    "protocol.audits": "LotEvidence Plant Reveal",
+    "protocol.delegations": "Grant Delegation",
+    "protocol.duties": "AskDuties Duties Duty",
+    "protocol.evaluations": "Question Result Answer EvaluationWord",
+    "protocol.evidence": "RecordsPage AskRecords",
+    "protocol.histories": "Histories TwoHeads",
+    "protocol.light": "Welcome EnterRequest LeaseRequest Lease LeaseAnswer LightReturn LightWord",
+    "protocol.manifest": "Optimizer SignedManifest",
+    "protocol.offers": "TableOffer",
+    "protocol.private": "PrivateData",
+    "protocol.recipe": "Recipe",
+    "protocol.records": "LotRecord StepRecord Header Ticket Threshold Entry Receipt",
+    "protocol.revocation": "Revocation AskRevoked Revoked",
+    "protocol.shards": "TravellingShards",
+    "protocol.table": "Row RowProof",
+    "protocol.vectors": "AskVector",
+    "swarm.blobs": "ProvenPiece",
+    "swarm.light_pay": "LightPay",
+    "swarm.pushes": "BodyOffer Shown Push Heard",
+    "swarm.wrong_group": "WrongGroup",
+}
+SENTENCES = [getattr(importlib.import_module(module), name) for module, names in TOLD.items() for name in names.split()]
 
 KEY, MATE, ZEROS, COUNTING = Identity(bytes(range(32))), Identity(bytes(range(32, 64))), bytes(32), bytes(range(32))
 EXCHANGE = Exchange("int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60_000)
@@ -190,6 +227,13 @@ def numbers(values: object) -> str:
     return ", ".join(map(str, values))  # type: ignore[call-overload]
 
 
+def written(value: Value) -> str:
+    """Return a record's value as the document writes it: nothing is left out, and known bytes have their names."""
+    if isinstance(value, bytes):
+        return {ZEROS: "Z", KEY.public_key: "key"}[value]
+    return f"[{', '.join(map(written, value))}]" if isinstance(value, tuple) else json.dumps(value)
+
+
 def rows() -> Iterator[tuple[str, str]]:
     """Yield each vector of the document that is computed fast: what it is, and its value."""
     lot = (0, ZEROS, 0, COUNTING, 0)
@@ -201,13 +245,7 @@ def rows() -> Iterator[tuple[str, str]]:
         "default cohort of host `example-host` (`host-` and 12 hex digits of its name's SHA-256)",
         f"`{cohort_name(None, 'example-host')}`",
     )
-    yield (
-        'manifest `["test", "classification", "digits", Z, "classifier-tiny", 0, "data-parallel", "sandwich", 4, 16, '
-        '["sgd", "0.1", "0.9", "0", "0", "0", 0, "0.9", "0.5"], Z, ["int16", 100, 1, 8, 64, 640, 80, -20, 1000, 100, 60000], 1000, '
-        '[["r32", 10], ["k3", 5]], [key], "consent", "shared", [], [100, 100, 100, "matrices"], [], '
-        '["open", [], [], 65536, 30, 20, 5, 1, 2, 10], ["open", [], []], 1, 0]`: its id, *run*',
-        f"`{RUN.hex()}`",
-    )
+    yield f"manifest `{written(to_value(MANIFEST))}`: its id, *run*", f"`{RUN.hex()}`"
     yield "its signature", f"`{SIGNED_MANIFEST.signature.hex()}`"
     private = replace(MANIFEST, data="private", private=(PrivateData(("cat", "dog"), 1, 25),))
     yield (
@@ -241,9 +279,9 @@ def rows() -> Iterator[tuple[str, str]]:
         f"`{COHORTS.digest.hex()}`",
     )
     header = pack(Header(CONTRIBUTION, (SIGNED_CLAIM,)))
-    yield "header of both: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
+    yield "header of the first contribution, with its claim: length; SHA-256 of it packed", f"{len(header)}; `{sha256(header).hex()}`"
     ticket = SignedTicket.sign(Ticket(RUN, 1, CONTRIBUTION.digest), KEY)
-    yield "signature of the ticket `[run, 1, that contribution's digest]`", f"`{ticket.signature.hex()}`"
+    yield "signature of the ticket `[run, 1, digest of that first contribution]`", f"`{ticket.signature.hex()}`"
     position = Position(1, b"h" * 16, b"", ((tag_of(MATE.public_key), 3),))
     announcement = Announcement(RUN, KEY.public_key, "cohort-0", 1, 5, position, 4)
     what = 'announcement `[run, key, "cohort-0", 1, 5, [1, 16 times 68, "", [[tag of *mate*, 3]]], 4]`: SHA-256 of it packed'
@@ -429,10 +467,81 @@ def test_the_key_the_self_test_and_the_empty_log_are_those_of_the_document() -> 
     assert f"```\n{sign_tree_head(head, head.origin, KEY)}```" in DOCUMENT
 
 
+@pytest.mark.parametrize("record", TABLES, ids=lambda record: record.__name__)
+def test_a_table_of_fields_has_those_of_its_record(record: type) -> None:
+    """In their order, each with its number."""
+    records = DOCUMENT[DOCUMENT.index("## 4. Records") :]
+    title = rf"^(?:### {record.__name__}\b|\*\*{record.__name__}\*\*)[^\n]*\n\n\| # \| field \|"
+    (start,) = (found.start() for found in re.finditer(title, records, re.MULTILINE))
+    table = records[start:].split("\n\n")[1]
+    shown = re.findall(r"^\| ([0-9]+) \| (\w+) \|", table, re.MULTILINE)
+    assert shown == [(str(number), field.name) for number, field in enumerate(dataclasses.fields(record))]
+
+
+def in_order(words: Iterable[str], text: str) -> bool:
+    """Return whether the words stand in a text, one after the other."""
+    for word in words:
+        found = re.search(rf"\b{word}\b", text)
+        if found is None:
+            return False
+        text = text[found.end() :]
+    return True
+
+
+@pytest.mark.parametrize("record", SENTENCES, ids=lambda record: record.__name__)
+def test_a_record_that_is_told_in_a_sentence_has_all_of_its_fields_there_in_their_order(record: type) -> None:
+    """Up to where the next record begins; what the record has no field for is not found out."""
+    told = [re.split(r"\*\*[A-Z]|\n\n", each)[0] for each in DOCUMENT.split(f"**{record.__name__}**")[1:]]
+    fields = [field.name for field in dataclasses.fields(record)]
+    assert any(in_order(fields, each) for each in told), fields
+
+
+def test_the_bounds_of_answers_and_requests_are_those_of_the_document() -> None:
+    """Of the methods whose bounds are more than what a few numbers take; and of a receipt."""
+    bounds = {
+        "header": (messages.MAX_HEADER_BYTES, messages.MAX_ANSWER_BYTES),
+        "commit-after": (128, messages.MAX_NEWS_BYTES),
+        "tree-head": (messages.MAX_RECEIPT_BYTES + 16, messages.MAX_SHOWN_HEAD_BYTES),
+        "commit-at": (64, messages.MAX_RECEIPT_BYTES),
+        "histories": (messages.MAX_HISTORIES_BYTES, "-"),
+        "consistency": (messages.MAX_ASK_CONSISTENCY_BYTES, messages.MAX_CONSISTENCY_BYTES),
+        "row": (128, messages.MAX_PROVEN_ROW_BYTES),
+        "table": (128, MAX_TABLE_BYTES),
+        "claims": (128, MAX_CLAIMS_BYTES),
+        "credit": (128, messages.MAX_CREDIT_BYTES),
+        "records": (64, MAX_PAGE_BYTES),
+        "audits": (64, MAX_DUTIES_BYTES),
+        "commit": (messages.MAX_RECEIPT_BYTES, "-"),
+        "evaluate": (MAX_QUESTION_BYTES, MAX_WORD_BYTES),
+    }
+    _, _, methods = DOCUMENT.partition("| method | served by |")
+    shown = {
+        cells[1].strip(" `"): cells[-3].strip() for cells in (line.split("|") for line in methods.partition("\n\n")[0].splitlines()[2:])
+    }
+    for name, each in bounds.items():
+        assert shown[name] == ", ".join(f"{number:,}" if isinstance(number, int) and number > 9999 else str(number) for number in each), (
+            name
+        )
+    assert f"**Receipt** (at most {messages.MAX_RECEIPT_BYTES})" in DOCUMENT
+
+
+def test_every_section_that_is_referred_to_is_there_and_has_the_part_that_is_named() -> None:
+    """Such as: section 5, Witnesses. Sections of RFCs have dots."""
+    both = f"{DOCUMENT}\n{TRAINING}"
+    sections = {
+        number: body for number, _, body in (each.partition(". ") for each in re.split(r"^## (?=[0-9])", both, flags=re.MULTILINE)[1:])
+    }
+    assert sorted(map(int, sections)) == list(range(1, len(sections) + 1))
+    for number, part in re.findall(r"[Ss]ections?\s+([0-9]+)(?!\.?[0-9])(?:,\s+([A-Z]\w+(?: \w+)?))?", both):
+        assert number in sections
+        assert not part or re.search(rf"^### {part}|\*\*{part}", sections[number], re.MULTILINE), (number, part)
+
+
 def test_the_versions_are_those_of_the_document() -> None:
-    """The protocol's own stands in three places."""
+    """The protocol's own stands in four places."""
     assert f"as it is, version {PROTOCOL} of the protocol" in DOCUMENT
     assert f"The **protocol's version** is one number, {PROTOCOL}." in DOCUMENT
+    assert f"protocol (int, 1..65,536; of this version {PROTOCOL})" in DOCUMENT
     _, _, table = DOCUMENT.partition("| kind | version | payload | signed by |")
     shown = dict(re.findall(r"^\| `([a-z-]+)` \| ([0-9]+) \|", table.partition("\n\n")[0], re.MULTILINE))
     assert {kind: str(version) for kind, version in _VERSIONS.items()}.items() <= shown.items()
