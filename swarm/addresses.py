@@ -1,11 +1,12 @@
 """Addresses as people write them (multiaddresses), refused where they cannot be, before hivemind is loaded, which takes seconds.
 
-Host, port and key are checked here; what else there may be in an address hivemind sees when it is used (``swarm.node``).
+Host, port and key are checked here; what else there may be in an address hivemind sees when it is used (``swarm.node``). What other nodes
+say of where somebody is, is dialled only as far as ``is_dialable`` says: a stranger must not make others scan networks.
 """
 
 import ipaddress
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from protocol.errors import SignatureError, UserError
@@ -13,6 +14,35 @@ from protocol.signing import PublicKey, key_named
 
 _HOSTS = ("ip4", "ip6", "ip6zone", "dns", "dns4", "dns6", "dnsaddr")
 _NAMES_OF_KEYS = ("p2p", "ipfs")
+
+# Networks in which whoever is inside may tell of others inside. Some overlay networks number their nodes in the shared 100.64.0.0/10.
+_PRIVATE = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")))
+_GLOBAL_IP6 = ipaddress.ip_network("2000::/3")  # what is given out: NAT64, mapped and compatible addresses lie outside
+_6TO4 = tuple(map(ipaddress.ip_network, ("2002::/16", "192.88.99.0/24")))  # these hold, or lead to, an IPv4 address
+
+
+def is_dialable(host: str, seen_at: Iterable[str]) -> bool:
+    """Return whether a host that another node names may be dialled, given the hosts at the other end of the connections to that node.
+
+    A global address may. A private one may if whoever names it stands in the same private network, or on this computer; one of this
+    computer, if it is where that node is connected from. Nothing else may: no name, no group, no address of a link, none that holds
+    an IPv4 address.
+    """
+    try:
+        address = ipaddress.ip_address(host)
+        seen = [ipaddress.ip_address(each) for each in seen_at]
+    except ValueError:
+        return False
+    if "%" in host:
+        return False
+    if address.is_loopback:
+        return address in seen
+    network = next((network for network in _PRIVATE if address in network), None)
+    if network is not None:
+        return any(each in network or each.is_loopback for each in seen)
+    if address.is_multicast or address.is_reserved or any(address in network for network in _6TO4):
+        return False
+    return address.is_global and (address.version == 4 or address in _GLOBAL_IP6)
 
 
 def check_peer_address(text: str) -> PublicKey:

@@ -1,6 +1,6 @@
-"""What a node's daemon knows of connections: opening one to addresses that are known, where a node stands, and whence it called.
+"""What a node's daemon knows of connections: opening one to addresses that are known, and whence others called.
 
-Addresses are libp2p's multiaddresses, as text; those of others come from strangers, and are only ever dialled.
+Addresses are libp2p's multiaddresses, as text. Whether one that a stranger named is dialled, ``swarm.dialling`` decides.
 """
 
 import asyncio
@@ -38,7 +38,10 @@ async def answer_of(calling: Awaitable[Any], what: str, timeout_s: float) -> Any
 
 
 async def connect(p2p: P2P, key: PublicKey, maddrs: Sequence[str], what: str) -> None:
-    """Connect to a node by addresses of it, or by what else is known of it; where there is a connection it stays.
+    """Connect to a node by addresses of it, and by what else it told the daemon; where there is a connection it stays.
+
+    The daemon remembers all addresses that a node announced while it was connected, whatever they are, and dials all of them: so this is
+    for nodes that are trusted, or known to be there (``swarm.dialling``).
 
     Raises:
         Unreachable: there is no way to it.
@@ -81,17 +84,24 @@ async def connect_some(p2p: P2P, nodes: Sequence[tuple[PublicKey, str]]) -> list
     return there
 
 
-async def whereabouts(p2p: P2P, key: PublicKey) -> list[str]:
-    """Return addresses under which a node can be called, as other nodes know them; none where nobody says.
+async def connected_peers(p2p: P2P) -> dict[bytes, list[bytes]]:
+    """Return the libp2p peer ids of all that this node is connected to, with the addresses at the other ends: see ``hosts_of``.
 
     Raises:
-        Unreachable: nobody knows the node.
+        Unreachable: the daemon does not answer.
     """
-    finding = p2pd_pb2.DHTRequest(type=p2pd_pb2.DHTRequest.FIND_PEER, peer=peer_id(key), timeout=round(waits.FIND_S))
-    request = p2pd_pb2.Request(type=p2pd_pb2.Request.DHT, dht=finding)
-    response, _, writer = await answer_of(ask(p2p, request), f"{peer_name(key)[-8:]}'s address", waits.FIND_S + waits.CONNECT_S)
+    request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
+    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", waits.CONNECT_S)
     writer.close()
-    return [f"{maddr}/p2p/{peer_name(key)}" for maddr in _parsed(response.dht.peer.addrs)]
+    found: dict[bytes, list[bytes]] = {}
+    for peer in response.peers:
+        found.setdefault(peer.id, []).extend(peer.addrs)
+    return found
+
+
+def hosts_of(addresses: Sequence[bytes]) -> list[str]:
+    """Return the IP addresses that some of these multiaddresses, as libp2p encodes them, begin with."""
+    return sorted({host for host in map(host_of, _parsed(addresses)) if host is not None})
 
 
 async def remote_hosts(p2p: P2P, key: PublicKey) -> list[str]:
@@ -100,11 +110,7 @@ async def remote_hosts(p2p: P2P, key: PublicKey) -> list[str]:
     Raises:
         Unreachable: the daemon does not answer.
     """
-    request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
-    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", waits.CONNECT_S)
-    writer.close()
-    maddrs = [maddr for peer in response.peers if peer.id == peer_id(key) for maddr in _parsed(peer.addrs)]
-    return sorted({host for host in map(host_of, maddrs) if host is not None})
+    return hosts_of((await connected_peers(p2p)).get(peer_id(key), []))
 
 
 async def connected_hosts(p2p: P2P) -> dict[PublicKey, list[str]]:
@@ -113,15 +119,11 @@ async def connected_hosts(p2p: P2P) -> dict[PublicKey, list[str]]:
     Raises:
         Unreachable: the daemon does not answer.
     """
-    request = p2pd_pb2.Request(type=p2pd_pb2.Request.LIST_PEERS)
-    response, _, writer = await answer_of(ask(p2p, request), "the p2p daemon", waits.CONNECT_S)
-    writer.close()
-    found: dict[PublicKey, set[str]] = {}
-    for peer in response.peers:
+    found = {}
+    for peer, addresses in (await connected_peers(p2p)).items():
         with contextlib.suppress(SignatureError):  # a node of another kind
-            hosts = {host for host in map(host_of, _parsed(peer.addrs)) if host is not None}
-            found.setdefault(public_key_of(peer.id), set()).update(hosts)
-    return {key: sorted(hosts) for key, hosts in found.items()}
+            found[public_key_of(peer)] = hosts_of(addresses)
+    return found
 
 
 def host_of(maddr: str) -> str | None:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import hivemind
 from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError
@@ -120,7 +120,7 @@ async def start_daemon(socket_dir: str, identity_path: Path, listen: Sequence[st
             host_maddrs=hosts,
             no_listen=not hosts,
             nat_port_map=bool(hosts),
-            dht_mode="server" if hosts else "client",
+            dht_mode="off",
             identity_path=str(identity_path),
             check_if_identity_free=False,
             startup_timeout=waits.DAEMON_S,
@@ -138,6 +138,8 @@ def _daemon_class(socket_dir: str) -> type[P2P]:
 
     class Daemon(P2P):  # type: ignore[misc]
         _UNIX_SOCKET_PREFIX = f"/unix{socket_dir}/"
+        # Without libp2p's own DHT: it dials whatever addresses anybody in it says that others have. See swarm.dialling.
+        DHT_MODE_MAPPING: ClassVar[dict[str, dict[str, int]]] = {"off": {}}
 
         @staticmethod
         def _make_process_args(*args: object, **kwargs: object) -> list[str]:

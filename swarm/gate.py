@@ -191,9 +191,9 @@ class Gate:
         """See ``OwnNode.hold_records_to``."""
         self._node.hold_records_to(admits)
 
-    async def meet_again(self, key: PublicKey) -> None:
+    async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
         """See ``OwnNode.meet_again``."""
-        await self._node.meet_again(key)
+        await self._node.meet_again(key, maddrs)
 
     async def addresses(self) -> list[str]:
         """See ``OwnNode.addresses``."""

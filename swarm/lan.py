@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import psutil
 from cryptography.exceptions import InvalidTag
@@ -19,12 +18,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, RemoteFault, Unreachable
-from protocol.signing import PublicKey, peer_name, sha256
-from swarm.connections import host_of, tcp_port_of
+from protocol.signing import PublicKey, sha256
+from swarm.dialling import MAX_PLACES, Places, maddr_of, places_of
 from swarm.rpc import OwnNode
 from swarm.tasks import together
 
-MAX_ADDRESSES = 8
 _MAX_MATES = 128  # whose addresses are looked at
 _MAX_SEALED_BYTES = 1024
 _NONCE_BYTES = 12
@@ -32,21 +30,6 @@ _NONCE_BYTES = 12
 Networks = list[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 logger = logging.getLogger("manta.near")
-
-
-@dataclass(frozen=True, slots=True)
-class _Whereabouts:
-    """Where a node listens on its local network: IP addresses and TCP ports."""
-
-    places: tuple[tuple[str, int], ...]
-
-    def __post_init__(self) -> None:
-        if len(self.places) > MAX_ADDRESSES or not all(0 < port < 65536 for _, port in self.places):
-            raise ValueError("too many places, or no TCP port")
-        for host, _ in self.places:
-            if "%" in host:  # an interface of another computer says nothing here, and no multiaddr can name one
-                raise ValueError("an address with a scope")
-            ipaddress.ip_address(host)
 
 
 class LocalNetwork:
@@ -69,11 +52,11 @@ class LocalNetwork:
 
     async def publish(self, ttl_s: float) -> None:
         """Say to the cohort where this peer listens on its local network, if it does."""
-        found = {(host, port) for host, port in map(_place_of, await self._node.addresses()) if host is not None and port is not None}
-        places = sorted((host, port) for host, port in found if not ipaddress.ip_address(host).is_loopback)[:MAX_ADDRESSES]
+        found = set(places_of(await self._node.addresses()))
+        places = sorted((host, port) for host, port in found if not ipaddress.ip_address(host).is_loopback)[:MAX_PLACES]
         if places:
             nonce = os.urandom(_NONCE_BYTES)
-            sealed = self._seal.encrypt(nonce, pack(_Whereabouts(tuple(places))), self._about(self._node.key))
+            sealed = self._seal.encrypt(nonce, pack(Places(tuple(places))), self._about(self._node.key))
             await self._node.publish(self._name, nonce + sealed, ttl_s=ttl_s)
 
     async def meet(self, known: Sequence[PublicKey]) -> None:
@@ -86,7 +69,7 @@ class LocalNetwork:
                 continue
             with contextlib.suppress(RemoteFault):  # counted
                 near = [place for place in self._open(key, data).places if is_in(place[0], networks) and place[0] not in own]
-                places[key] = [_maddr(*place, key) for place in near]
+                places[key] = [maddr_of(place, key) for place in near]
         await together(*(self._dial(key, maddrs) for key, maddrs in places.items() if maddrs))
 
     async def _dial(self, key: PublicKey, maddrs: Sequence[str]) -> None:
@@ -95,7 +78,7 @@ class LocalNetwork:
         except Unreachable as error:
             logger.debug("a mate is not on this network peer=%s reason=%s", key.hex()[:8], error)
 
-    def _open(self, key: PublicKey, data: bytes) -> _Whereabouts:
+    def _open(self, key: PublicKey, data: bytes) -> Places:
         """Return where ``key`` says that it listens.
 
         Raises:
@@ -105,7 +88,7 @@ class LocalNetwork:
             if len(data) > _MAX_SEALED_BYTES:
                 raise EncodingError("more than a few addresses")
             opened = self._seal.decrypt(data[:_NONCE_BYTES], data[_NONCE_BYTES:], self._about(key))
-            return unpack(_Whereabouts, opened, max_bytes=_MAX_SEALED_BYTES)
+            return unpack(Places, opened, max_bytes=_MAX_SEALED_BYTES)
         except (InvalidTag, ValueError) as error:
             self.malformed += 1
             raise EncodingError("addresses that nobody of the cohort sealed") from error
@@ -115,14 +98,6 @@ class LocalNetwork:
 
     def _about(self, key: PublicKey) -> bytes:
         return self._run + key
-
-
-def _place_of(maddr: str) -> tuple[str | None, int | None]:
-    return host_of(maddr), tcp_port_of(maddr)
-
-
-def _maddr(host: str, port: int, key: PublicKey) -> str:
-    return f"/ip{ipaddress.ip_address(host).version}/{host}/tcp/{port}/p2p/{peer_name(key)}"
 
 
 def own_networks() -> tuple[Networks, set[str]]:

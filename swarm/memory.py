@@ -90,8 +90,9 @@ class MemoryEndpoint:
         """See ``Endpoint.lookup``."""
         return {owner: value for owner, value in self._network.records.get(name, {}).items() if self.admits(owner, value)}
 
-    async def meet_again(self, key: PublicKey) -> None:
-        """See ``OwnNode.meet_again``."""
+    async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
+        """See ``OwnNode.meet_again``; here everybody is connected already, or is not there."""
+        del maddrs
         if key not in self._network.endpoints:
             raise Unreachable(f"{key.hex()[:8]} is away")
         self.met[key] += 1

@@ -27,18 +27,19 @@ from protocol.errors import EncodingError, MantaError, OwnFault, SignatureError,
 from protocol.signing import Identity, PublicKey, peer_id, peer_name, public_key_of
 from swarm import waits
 from swarm.addresses import check_peer_address, not_a_peer
-from swarm.connections import answer_of, connect, connect_some, connected_hosts, remote_hosts, whereabouts
+from swarm.connections import answer_of, connect_some, connected_hosts, remote_hosts
 from swarm.daemon import HangUps, make_socket_dir, start_daemon
 from swarm.dht_protocol import open_dht, records_at
+from swarm.dialling import METHOD as WHERE
+from swarm.dialling import Dialling
 from swarm.rates import CallLimits, CallRates
-from swarm.rpc import MAX_MESSAGE_BYTES, Busy, Handler, Refused, refusal
+from swarm.rpc import ANSWER, BUSY, MAX_MESSAGE_BYTES, REFUSAL, Busy, Handler, Refused, refusal
 from swarm.streams import MIN_REQUEST_BYTES, Streams
 from swarm.tasks import together
 from swarm.traffic import Traffic
 from swarm.unary import UnaryCalls
 from swarm.validator import MAX_VALUE_BYTES, OwnedRecords
 
-_ANSWER, _REFUSAL, _BUSY = b"\x00", b"\x01", b"\x02"
 _MAX_REASON_BYTES = 1000
 
 logger = logging.getLogger("manta.node")
@@ -93,8 +94,6 @@ class Node:
         dht: DHTNode,
         records: OwnedRecords,
         unary: UnaryCalls,
-        traffic: Traffic,
-        rates: CallRates,
         hang_ups: HangUps,
         socket_dir: str,
     ) -> None:
@@ -104,13 +103,13 @@ class Node:
         self._dht = dht
         self._records = records
         self._unary = unary
-        self._streams = Streams(p2p, _BUSY, traffic, rates)
-        self.traffic = traffic  # what this node sends and receives
-        self.rates = rates  # of those who call
+        self._dialling = unary.dialling
+        self.traffic = unary.traffic  # what this node sends and receives
+        self.rates = unary.rates  # of those who call
+        self._streams = Streams(p2p, BUSY, self.traffic, self.rates, self._dialling)
         self._socket_dir = socket_dir
         self._hang_ups = hang_ups
         self._failures: dict[str, str] = {}  # by method: what failed here last
-        self._addresses: dict[PublicKey, list[str]] = {}  # of the initial peers
         self.entered_by: tuple[str, ...] = ()  # the addresses of those who answered at the start
 
     @classmethod
@@ -144,9 +143,12 @@ class Node:
         try:
             p2p = await start_daemon(socket_dir, identity_path, listen)
             try:
-                traffic = Traffic()
                 rates = CallRates(limits or CallLimits(), partial(connected_hosts, p2p), time.monotonic)
-                unary = UnaryCalls(p2p, _BUSY, traffic, rates)
+                dialling = Dialling(p2p, identity.public_key)
+                for key, maddr in zip(keys, initial_peers, strict=True):
+                    dialling.trust(key, [maddr])
+                unary = UnaryCalls(p2p, BUSY, Traffic(), rates, dialling)
+                await unary.serve(f"manta.{WHERE}", dialling.answer)
                 there = await connect_some(p2p, list(zip(keys, initial_peers, strict=True)))
                 records = OwnedRecords(identity)
                 dht = await _joined(p2p, records, rates, keys, [maddr for _, maddr in there], serves_others=bool(listen) and serves_dht)
@@ -156,9 +158,8 @@ class Node:
         except BaseException:
             shutil.rmtree(socket_dir, ignore_errors=True)
             raise
-        node = cls(identity, p2p, dht, records, unary, traffic, rates, hang_ups, socket_dir)
-        for key, maddr in zip(keys, initial_peers, strict=True):
-            node._addresses.setdefault(key, []).append(maddr)
+        dialling.follow(dht)
+        node = cls(identity, p2p, dht, records, unary, hang_ups, socket_dir)
         node.entered_by = tuple(maddr for _, maddr in there)
         return node
 
@@ -196,12 +197,12 @@ class Node:
             try:
                 if len(request) > MAX_MESSAGE_BYTES:
                     raise EncodingError(f"a message of {len(request)} bytes is too large")
-                return _ANSWER + await handler(public_key_of(caller.to_bytes()), request)
+                return ANSWER + await handler(public_key_of(caller.to_bytes()), request)
             except Busy:
-                return _BUSY
+                return BUSY
             except MantaError as error:
                 self._note(method, error)
-                return _REFUSAL + refusal(error).encode()[:_MAX_REASON_BYTES]
+                return REFUSAL + refusal(error).encode()[:_MAX_REASON_BYTES]
 
         await self._unary.serve(f"manta.{method}", answer)
         await self._streams.serve(f"manta.{method}.stream", answer)
@@ -221,19 +222,19 @@ class Node:
         else:
             calling = self._streams.call(PeerID(peer_id(key)), f"manta.{method}.stream", request)
         response: bytes = await answer_of(calling, f"{short_name(key)} ({method})", timeout_s)
-        if response[:1] == _BUSY:
+        if response[:1] == BUSY:
             raise Unreachable(f"{short_name(key)} ({method}): {_reason(response) or 'busy with the calls of others'}")
-        if response[:1] == _REFUSAL:
+        if response[:1] == REFUSAL:
             raise Refused(_reason(response))
         return response[1:]
 
-    async def meet_again(self, key: PublicKey) -> None:
-        """Connect to an initial peer that was away, and enter each other's routing tables: a restarted node's is empty.
+    async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
+        """Connect to a trusted node that was away, and enter each other's routing tables: a restarted node's is empty.
 
-        Raises:
-            Unreachable: it is still away.
+        See ``OwnNode.meet_again``.
         """
-        await connect(self._p2p, key, self._addresses.get(key, []), f"{short_name(key)} again")
+        self._dialling.trust(key, maddrs)
+        await self._dialling.open(peer_id(key))
         if await self._dht.protocol.call_ping(PeerID(peer_id(key))) is None:
             raise Unreachable(f"{short_name(key)} is away")
 
@@ -251,11 +252,11 @@ class Node:
 
     async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
         """See ``OwnNode.introduce``."""
-        await connect(self._p2p, key, maddrs, short_name(key))
+        await self._dialling.introduce(key, maddrs)
 
     async def whereabouts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.whereabouts``."""
-        return await whereabouts(self._p2p, key)
+        return await self._dialling.whereabouts(key)
 
     async def remote_hosts(self, key: PublicKey) -> list[str]:
         """See ``OwnNode.remote_hosts``."""
@@ -286,7 +287,7 @@ class Node:
             async with asyncio.timeout(waits.DHT_S):
                 await together(
                     self._dht.store(name, value, expires_s, subkey=peer_id(self.key), exclude_self=protocol.client_mode),
-                    protocol.store_at([PeerID(peer_id(key)) for key in self._addresses], name, value, expires_s),
+                    protocol.store_at(self._dialling.trusted, name, value, expires_s),
                 )
 
     async def lookup(self, name: str) -> dict[PublicKey, bytes]:
@@ -305,8 +306,8 @@ class Node:
             take({} if nearest is None else nearest.value)
 
         async def ask() -> None:
-            if self._addresses:
-                take(await records_at(self._dht, PeerID(peer_id(random.choice(list(self._addresses)))), name))
+            if self._dialling.trusted:
+                take(await records_at(self._dht, random.choice(self._dialling.trusted), name))
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(waits.DHT_S):
@@ -337,6 +338,7 @@ class Node:
                 async with asyncio.timeout(waits.GOODBYE_S):
                     await self._dht.shutdown()
         await self._p2p.shutdown()
+        await self._dialling.close()
         await self._streams.close()
         await self.rates.close()
         shutil.rmtree(self._socket_dir, ignore_errors=True)

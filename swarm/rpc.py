@@ -14,6 +14,8 @@ from protocol.signing import PublicKey
 MAX_MESSAGE_BYTES = 2 * 1024 * 1024
 LARGE_BYTES = 65_536  # a request, or an answer, of so many bytes is worth a stream of its own
 
+ANSWER, REFUSAL, BUSY = b"\x00", b"\x01", b"\x02"  # how an answer begins; what follows is the answer, or why there is none
+
 Handler = Callable[[PublicKey, bytes], Awaitable[bytes]]
 
 
@@ -68,8 +70,8 @@ class Endpoint(Protocol):
 class OwnNode(Endpoint, Protocol):
     """A program's own node: its side of the network, and what may happen to that."""
 
-    async def meet_again(self, key: PublicKey) -> None:
-        """Connect to a node that was away.
+    async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
+        """Connect to a node that was away, which a person or the manifest names, by these addresses as well, as often as this is asked.
 
         Raises:
             Unreachable: it is still away.
@@ -81,10 +83,10 @@ class OwnNode(Endpoint, Protocol):
         ...
 
     async def introduce(self, key: PublicKey, maddrs: Sequence[str]) -> None:
-        """Connect to a node by these addresses, beside what is known of it.
+        """Connect to a node by one of these addresses, all of which may be dialled, if it answers there.
 
         Raises:
-            Unreachable: it is not there.
+            Unreachable: it is not there, or was not lately.
         """
         ...
 

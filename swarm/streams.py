@@ -18,6 +18,7 @@ from protocol.errors import EncodingError
 from swarm import waits
 from swarm.callers import cancelled_by, end_of
 from swarm.daemon import ask
+from swarm.dialling import Dialling
 from swarm.rates import CallRates
 from swarm.rpc import LARGE_BYTES, MAX_MESSAGE_BYTES
 from swarm.shares import Place, Shares, Turns
@@ -48,14 +49,16 @@ def max_streams() -> int:
 class Streams:
     """The large calls of one node, its own and those of others."""
 
-    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic, rates: CallRates) -> None:
+    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic, rates: CallRates, dialling: Dialling) -> None:
         """Use the daemon ``p2p``; ``traffic`` counts the bytes of all calls, and holds them back where it has limits.
 
-        A call that is one too many by ``rates`` is answered with ``busy`` and why, before its request is read.
+        A call that is one too many by ``rates`` is answered with ``busy`` and why, before its request is read. ``dialling`` opens the
+        connections that own calls need.
         """
         self._p2p = p2p
         self._busy = busy
         self._rates = rates
+        self._dialling = dialling
         self._traffic = traffic
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
@@ -89,9 +92,11 @@ class Streams:
         Raises:
             P2PDaemonError, ControlFailure, ConnectionError, IncompleteReadError: no way to the peer, or it hung up.
             EncodingError: the answer is too large.
+            Unreachable: there is no connection, and none may be opened.
         """
         opening = p2pd_pb2.StreamOpenRequest(peer=peer.to_bytes(), proto=[name])
         async with self._turns.turn(peer.to_bytes()):
+            await self._dialling.open(peer.to_bytes())
             _, reader, writer = await ask(self._p2p, p2pd_pb2.Request(type=p2pd_pb2.Request.STREAM_OPEN, streamOpen=opening))
             try:
                 await _write_frame(writer, request, self._traffic.sent, is_own=True)

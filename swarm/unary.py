@@ -10,6 +10,7 @@ from uuid import UUID
 from hivemind.p2p import P2P, PeerID
 from hivemind.proto import p2pd_pb2
 
+from swarm.dialling import Dialling
 from swarm.rates import CallRates
 from swarm.shares import Shares, Turns
 from swarm.streams import MIN_REQUEST_BYTES, Answer
@@ -45,7 +46,7 @@ class _Answering(dict[UUID, "asyncio.Task[None]"]):
 class UnaryCalls:
     """The small calls of one node, its own and those of others."""
 
-    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic, rates: CallRates) -> None:
+    def __init__(self, p2p: P2P, busy: bytes, traffic: Traffic, rates: CallRates, dialling: Dialling) -> None:
         """Use the daemon ``p2p``, before anything is served there.
 
         Args:
@@ -53,11 +54,13 @@ class UnaryCalls:
             busy: how the answer begins to a call that finds no place, or is one too many; why may follow.
             traffic: counts the bytes of all calls, and holds back what is sent where it has a limit.
             rates: of those who call.
+            dialling: opens the connections that calls need.
         """
         self._p2p = p2p
-        self._traffic = traffic
+        self.traffic = traffic
         self._busy = busy
-        self._rates = rates
+        self.rates = rates
+        self.dialling = dialling
         self._control = p2p._client.control
         self._answer = self._control._handle_persistent_request
         self._max_bytes = dict(_DHT_REQUEST_BYTES)
@@ -88,6 +91,7 @@ class UnaryCalls:
         Raises:
             P2PDaemonError, P2PHandlerError: no way to the peer, or it failed.
             ConnectionError: the daemon has ended.
+            Unreachable: there is no connection, and none may be opened.
         """
         async with self._turns.turn(peer.to_bytes()):
             if self.daemon_ended:
@@ -113,15 +117,15 @@ class UnaryCalls:
             return await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"not served"))
         if len(request.data) > self._max_bytes.get(request.proto, MIN_REQUEST_BYTES):
             return await self._reply(call_id, p2pd_pb2.CallUnaryResponse(error=b"too large"))
-        place = self.shares.take(request.peer, self._rates.address_of_peer(request.peer))
+        place = self.shares.take(request.peer, self.rates.address_of_peer(request.peer))
         if place is None:
             return await self._refuse(call_id, request.proto)
         with place:
             place.grow(len(request.data))
-            self._traffic.received.count(len(request.data))
+            self.traffic.received.count(len(request.data))
             try:
-                refusal = await self._rates.refusal(request.peer, request.proto)
-                self.shares.locate(request.peer, self._rates.address_of_peer(request.peer))
+                refusal = await self.rates.refusal(request.peer, request.proto)
+                self.shares.locate(request.peer, self.rates.address_of_peer(request.peer))
                 if refusal is None:
                     await self._answer(call_id, request)
                 else:
@@ -132,15 +136,16 @@ class UnaryCalls:
                 await self._refuse(call_id, request.proto)
 
     async def _call_counted(self, peer: PeerID, name: str, request: bytes) -> bytes:
+        await self.dialling.open(peer.to_bytes())
         answer: bytes = await self._call_daemon(peer, name, request)
-        self._traffic.received.count(len(answer))
+        self.traffic.received.count(len(answer))
         return answer
 
     async def _send(self, message: p2pd_pb2.PersistentConnectionRequest) -> None:
         if message.HasField("callUnary"):
-            await self._traffic.sent.take(len(message.callUnary.data), is_own=True)
+            await self.traffic.sent.take(len(message.callUnary.data), is_own=True)
         elif message.HasField("unaryResponse"):
-            await self._traffic.sent.take(len(message.unaryResponse.response), is_own=False)
+            await self.traffic.sent.take(len(message.unaryResponse.response), is_own=False)
         await self._put(message)
 
     async def _refuse(self, call_id: UUID, proto: str, why: str = "") -> None:

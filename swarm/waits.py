@@ -8,7 +8,8 @@ bounds around it. Each is longer than what it waits for may take by its own boun
 DAEMON_S = 60.0  # until the daemon listens, and has asked the router for its port
 CONNECT_S = 15.0  # to one address
 OTHERS_S = 2.0  # once one of several addresses answered: for the others
-FIND_S = 10.0  # until other nodes say where a node is
+WHERE_ITSELF_S = 2.0  # until a node says at which addresses it listens
+WHERE_S = 3.0  # until another one says that of it, which may have to ask it first
 ENTER_DHT_S = 5.0  # for a look at the nodes nearest to the own id; others are met later as well
 GOODBYE_S = 5.0  # to leave the DHT
 DHT_S = 60.0  # a search: hivemind asks dozens of nodes, a few at a time, and waits 5 s for each

@@ -83,8 +83,7 @@ class Contact:
                 await self._remember(key)
             elif not is_there:
                 with contextlib.suppress(Unreachable):  # it is still away
-                    await self._node.introduce(key, self._seen.get(key, ()))
-                    await self._node.meet_again(key)
+                    await self._node.meet_again(key, self._seen.get(key, ()))
             was_there = is_there
             await asyncio.sleep(_LOOK_S)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aggregator.operators.contact import SILENT_S, Contact
@@ -74,11 +74,11 @@ def test_one_that_was_away_finds_the_others_where_it_saw_them_last(tmp_path: Pat
         keeping.cancel()
         asked: list[tuple[PublicKey, list[str]]] = []
 
-        class Introduced(MemoryEndpoint):
-            async def introduce(self, key: PublicKey, maddrs: object) -> None:
-                asked.append((key, list(maddrs)))  # type: ignore[call-overload]
+        class Meeting(MemoryEndpoint):
+            async def meet_again(self, key: PublicKey, maddrs: Sequence[str] = ()) -> None:
+                asked.append((key, list(maddrs)))
 
-        node = world.network.endpoints[KEYS[0]] = Introduced(world.network, KEYS[0])
+        node = world.network.endpoints[KEYS[0]] = Meeting(world.network, KEYS[0])
         for key in KEYS[1:]:
             del world.network.endpoints[key]
         again = asyncio.create_task(Contact(node, OPERATORS, tmp_path).keep())
