@@ -25,8 +25,8 @@ def test_addresses_that_a_stranger_announced_are_dialled_once_if_at_all(tmp_path
         async def come_and_leave() -> None:
             async with Victims.listening() as victims:
                 async with stranger(target, victims.addresses):
-                    await asyncio.to_thread(scene.rounds_go_on, 30)  # both programs come to know of it, and look for it
-                await asyncio.to_thread(scene.rounds_go_on, 60)  # and again
+                    await asyncio.to_thread(scene.rounds_go_on, 12)  # both programs come to know of it, and look for it
+                await asyncio.to_thread(scene.rounds_go_on, 30)  # and again
                 assert victims.dials_at(OTHER_HOST) == 0
                 assert len(victims.dials) <= PROGRAMS * PLACES
                 assert max(victims.dials.values(), default=0) <= PROGRAMS
