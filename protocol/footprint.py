@@ -21,7 +21,9 @@ _RECORD_BYTES = 110  # of a lot or a step, about
 _SLIP_BYTES = 1000  # of a pay slip, beside the claims of its round, about
 _PART_FOR_CLAIMS = 10  # a peer checks what rounds paid by their claims, for a tenth of a mean's bytes a round at most
 _FINDING_BYTES = 480  # of an entry of a finding on a lot, about
-_CALLS_BYTES = 4000  # a round, each way: commits, heads, tables, announcements; measured with 2 and 3 peers
+# Small calls, each way: of a round commits, heads and tables, of a second announcements. Measured with 2 peers and rounds of 1 s, and with
+# 3 and rounds of 10 s, soon after the start; where there are many peers it is more.
+_CALLS_BYTES, _CALLS_BYTES_S = 2600, 1400
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class Table:
 
     rows: int  # contributions, of a claim each
     lots: int  # of a claim
+    open_s: float  # how long it is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,10 @@ def round_traffic(exchange: Exchange, trust: Trust, sizes: Sizes, table: Table) 
     claims = table.rows * (claim + contribution)
     others = min((table.rows - 1) * sizes.body + table.rows * _ROW_BYTES, sizes.vector, sizes.state)  # whatever is fewest bytes
     records = _records_bytes(exchange, table.lots) if trust.is_audited else 0
+    calls = round(_CALLS_BYTES + _CALLS_BYTES_S * table.open_s)
     return RoundTraffic(
-        fetched=others + min(claims, sizes.vector // _PART_FOR_CLAIMS) + _CALLS_BYTES,
-        sent=sizes.body + claim + contribution + records + others + _CALLS_BYTES,
+        fetched=others + min(claims, sizes.vector // _PART_FOR_CLAIMS) + calls,
+        sent=sizes.body + claim + contribution + records + others + calls,
         shown=round(num_asked(exchange, trust) * sizes.vector),
         shown_part=trust.audit_percent / 100,
     )

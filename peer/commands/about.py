@@ -93,8 +93,10 @@ def table_of(manifest: Manifest, newest: Round | None) -> Table:
     """Return what the next rounds have: what the newest had, or of a run that has none as many contributions as there may be."""
     exchange = manifest.exchange
     if newest is None:
-        return Table(exchange.max_rows, max(exchange.local_steps, exchange.target_batch // manifest.lot_samples // exchange.max_rows))
-    return Table(newest.rows, max(exchange.local_steps, newest.counted // newest.rows // manifest.lot_samples))
+        lots = exchange.target_batch // manifest.lot_samples // exchange.max_rows
+        return Table(exchange.max_rows, max(exchange.local_steps, lots), exchange.first_open_ms / 1000)
+    lots = newest.counted // newest.rows // manifest.lot_samples
+    return Table(newest.rows, max(exchange.local_steps, lots), newest.open_ms / 1000)
 
 
 def _of_rounds(table: Table, newest: Round | None) -> str:

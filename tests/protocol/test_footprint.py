@@ -48,7 +48,7 @@ def test_the_disk_of_a_peer_is_mostly_what_audits_may_ask_for() -> None:
     manifest = replace(MANIFEST, exchange=STEPPED, trust=TRUST, shards=(shards,), num_rounds=10_000)
     assert data_bytes(manifest, None) == data_bytes(manifest, 6_000_000) == 5_001_000
     assert data_bytes(manifest, 2_000_000) == 2_001_000
-    disk = peer_disk(manifest, SIZES, Table(rows=3, lots=8), 2_001_000)
+    disk = peer_disk(manifest, SIZES, Table(rows=3, lots=8, open_s=1.0), 2_001_000)
     assert disk.vectors == (3 * 7 + 13 * 5.25) * 400_000  # three rounds without a beacon, and thirteen with one
     assert disk.records == 16 * (CLAIM + 12 * 110)
     assert (disk.residuals, disk.sealed) == (800_000, 6_000 + CLAIM + CONTRIBUTION)
@@ -58,29 +58,31 @@ def test_the_disk_of_a_peer_is_mostly_what_audits_may_ask_for() -> None:
 
 
 def test_an_open_run_of_one_step_keeps_a_contribution_and_slips() -> None:
-    disk = peer_disk(replace(MANIFEST, exchange=DENSE), SIZES, Table(rows=3, lots=8), 0)
+    disk = peer_disk(replace(MANIFEST, exchange=DENSE), SIZES, Table(rows=3, lots=8, open_s=1.0), 0)
     assert (disk.vectors, disk.records, disk.residuals, disk.data) == (0, 0, 0, 0)
     assert disk.usual == SIZES.body + sum(entry_bytes(1))
 
 
 def test_a_round_brings_the_others_contributions_or_their_mean_and_takes_the_own_one_and_a_copy() -> None:
-    few = round_traffic(STEPPED, TRUST, SIZES, Table(rows=3, lots=8))
+    few = round_traffic(STEPPED, TRUST, SIZES, Table(rows=3, lots=8, open_s=1.0))
     assert few.fetched == 2 * 6_000 + 3 * 128 + 3 * (CLAIM + CONTRIBUTION) + 4_000
     assert few.sent == 6_000 + CLAIM + CONTRIBUTION + (CLAIM + 12 * 110) + 2 * 6_000 + 3 * 128 + 4_000
     assert few.shown == 5.25 * 400_000
     assert few.shown_when_proven == few.shown * 5 // 100
-    assert round_traffic(STEPPED, TRUST, SIZES, Table(rows=1_000, lots=8)).fetched == 400_000 + 40_000 + 4_000
-    alone = round_traffic(DENSE, ALL_ALIKE, SIZES, Table(rows=1, lots=8))
+    assert round_traffic(STEPPED, TRUST, SIZES, Table(rows=1_000, lots=8, open_s=1.0)).fetched == 400_000 + 40_000 + 4_000
+    longer = round_traffic(STEPPED, TRUST, SIZES, Table(rows=3, lots=8, open_s=61.0))  # announcements go on for a minute more
+    assert (longer.fetched - few.fetched, longer.sent - few.sent) == (84_000, 84_000)
+    alone = round_traffic(DENSE, ALL_ALIKE, SIZES, Table(rows=1, lots=8, open_s=1.0))
     assert (alone.shown, alone.sent) == (0, 6_000 + sum(entry_bytes(1)) + 128 + 4_000)
 
 
 def test_a_log_keeps_what_audits_asked_of_all_who_are_not_proven() -> None:
-    taken = log_audits(STEPPED, TRUST, SIZES, Table(rows=3, lots=8))
+    taken = log_audits(STEPPED, TRUST, SIZES, Table(rows=3, lots=8, open_s=1.0))
     assert taken.fetched == 3 * 5.25 * 400_000
     assert taken.vectors == 15 * taken.fetched
     assert (taken.fetched_when_proven, taken.vectors_when_proven) == (taken.fetched // 20, taken.vectors // 20)
     assert taken.records == 16 * 3 * (CLAIM + 12 * 110)
-    assert log_audits(STEPPED, ALL_ALIKE, SIZES, Table(rows=3, lots=8)).vectors == 0
+    assert log_audits(STEPPED, ALL_ALIKE, SIZES, Table(rows=3, lots=8, open_s=1.0)).vectors == 0
 
 
 @given(

@@ -48,7 +48,7 @@ def test_a_peer_gets_the_bodies_or_the_mean_whichever_is_less() -> None:
     config = RunConfig(exchange=ExchangeSection(max_rows=64))
     few, many = forecast(config, sizes, 10, 50.0), forecast(config, sizes, 1000, 50.0)
     assert (few.rows, many.rows) == (10, 64)
-    assert few.peer == round_traffic(config.exchange_settings(), ALL_ALIKE, sizes, Table(10, 1))
+    assert few.peer == round_traffic(config.exchange_settings(), ALL_ALIKE, sizes, Table(10, few.samples // 10 // 32, few.open_s))
     assert (few.log_in, many.log_in) == (10 * one, 64 * one)
     assert few.log_out == (4 * 10 * 100, 10 * 900)
     assert many.log_out == (4 * 64 * 100, 1000 * 4000)
