@@ -113,7 +113,7 @@ def suffer(arguments: argparse.Namespace, directory: Path, attack: str, say: Cal
             beside.append(
                 _start("light", ["-P", "-m", "peer.cli", "join", "--light", "--gateway", url, "--dir", f"{directory}/light"], directory)
             )
-            words.append(url.removeprefix("http://"))
+            words.append(url.removeprefix("http://").partition("/")[0])
             swarm.until(lambda: bool(_light_status(directory).get("taken")), "the light contributor works", deadline_s=START_S)
         swarm.rounds(lambda line: None, 1, SETTLE_ROUNDS)
         say(f"{attack}: quiet")

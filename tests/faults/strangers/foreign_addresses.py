@@ -16,6 +16,7 @@ from pathlib import Path
 from secrets import token_bytes
 
 from hivemind.dht.node import DHTNode
+from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2P, PeerID
 from hivemind.utils import get_dht_time
 
@@ -87,7 +88,8 @@ async def stranger(target: Target, addresses: Sequence[str]) -> AsyncIterator[Pu
         )
         try:
             await p2p._client.add_unary_handler("manta.where", partial(_name, addresses))
-            dht = await DHTNode.create(p2p=p2p, initial_peers=[target.address], record_validator=OwnedRecords(identity))
+            node_id = DHTID.generate(source=p2p.peer_id.to_bytes())  # as others hold it to
+            dht = await DHTNode.create(p2p=p2p, node_id=node_id, initial_peers=[target.address], record_validator=OwnedRecords(identity))
             announcement = Announcement(target.run, identity.public_key, "strangers", 0, time.time_ns() // 1_000_000, NOWHERE, ALL)
             name, until = f"manta-{target.run.hex()}-members", get_dht_time() + _TTL_S
             await dht.store(name, pack(announcement), until, subkey=peer_id(identity.public_key), exclude_self=True)
