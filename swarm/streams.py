@@ -9,8 +9,9 @@ import asyncio
 import contextlib
 import resource
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-from hivemind.p2p import P2P, PeerID
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.proto import p2pd_pb2
 
@@ -62,6 +63,7 @@ class Streams:
         self._traffic = traffic
         self._answering: set[asyncio.Task[None]] = set()
         self._connections: set[asyncio.Task[None]] = set()
+        self._untaken: set[asyncio.Task[Any]] = set()  # of those that answer: whose answer is on its way
         self.shares = Shares(total=max_streams(), each=MAX_STREAMS, max_bytes=MAX_HELD_BYTES, idle_s=waits.STREAM_IDLE_S)
         self._turns = Turns(total=max_streams() // 2, each=MAX_OWN_STREAMS)
 
@@ -81,6 +83,9 @@ class Streams:
             finally:
                 self._answering.discard(task)
                 _hang_up(writer)
+            if task in self._untaken:
+                self._untaken.discard(task)
+                await self._disconnect(info.peer_id)
             if not task.cancelled():
                 task.result()
 
@@ -129,7 +134,36 @@ class Streams:
                 request = await _read_request(reader, self._traffic.received, place)
             except (*_GONE, EncodingError):
                 return  # the caller went away, or is no caller of ours
-            await _answer_while_there(answer(caller, request), place, reader, writer, self._traffic.sent)
+            await self._answer_while_there(answer(caller, request), place, reader, writer)
+
+    async def _answer_while_there(
+        self, answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
+        leaving = asyncio.create_task(end_of(reader))
+        try:
+            with cancelled_by(leaving):
+                response = await answering
+            place.charge()  # for the time until now, in which a caller may have asked for what takes long
+            place.grow(len(response))
+            self._untaken.add(place.task)
+            with contextlib.suppress(*_GONE):
+                await _write_answer(writer, response, self._traffic.sent, place)
+                async with _patience(place):
+                    await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
+                place.charge(len(response))
+        finally:
+            if leaving.done():
+                self._untaken.discard(place.task)
+            leaving.cancel()
+
+    async def _disconnect(self, caller: PeerID) -> None:
+        """End the connections of a caller that does not take an answer: the daemon would keep its stream, and a file, as long as they."""
+        request = p2pd_pb2.Request(type=p2pd_pb2.Request.DISCONNECT, disconnect=p2pd_pb2.DisconnectRequest(peer=caller.to_bytes()))
+        with contextlib.suppress(*_GONE, P2PDaemonError):
+            async with asyncio.timeout(waits.CONNECT_S):
+                _, _, writer = await ask(self._p2p, request)
+                writer.close()
 
     async def _refuse(self, why: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Say no, and give a caller that has little to send the time to read it; who has much learns it from the hanging up."""
@@ -138,25 +172,6 @@ class Streams:
                 await _write_frame(writer, self._busy + why.encode(), self._traffic.sent, is_own=False)
                 while await reader.read(_PIECE_BYTES):  # until it hangs up
                     pass
-
-
-async def _answer_while_there(
-    answering: Awaitable[bytes], place: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, sent: Flow
-) -> None:
-    """Send an answer when it is there, unless the caller hangs up first: it has nothing more to say before."""
-    leaving = asyncio.create_task(end_of(reader))
-    try:
-        with cancelled_by(leaving):
-            response = await answering
-        place.charge()  # for the time until now, in which a caller may have asked for what takes long
-        place.grow(len(response))
-        with contextlib.suppress(*_GONE):
-            await _write_answer(writer, response, sent, place)
-            async with _patience(place):
-                await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
-            place.charge(len(response))
-    finally:
-        leaving.cancel()
 
 
 def _patience(place: Place) -> asyncio.Timeout:

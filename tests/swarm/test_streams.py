@@ -135,7 +135,9 @@ def test_strangers_whose_calls_do_not_go_on_give_way_to_another(
             await until(lambda: len(a._streams.shares) == len(ways))
         calls = [reached_at_last(lambda: honest.call(a.key, "echo", LARGE, timeout_s=30)) for _ in range(2)]
         assert await asyncio.gather(*calls) == [honest.key + LARGE] * 2
-        assert a._streams.shares.cut >= 2
+        assert a._streams.shares.cut >= 1
+        if method == "large":  # their connections end, for the daemon would keep their streams as long
+            await until(lambda: any(stranger.is_cut for stranger in strangers))
         for task, stranger in zip(ways, strangers, strict=True):
             task.cancel()
             stranger.close()

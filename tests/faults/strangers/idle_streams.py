@@ -1,11 +1,13 @@
 """Takes all places that a node has for streams: 260 keys with a stream each, of which none goes on.
 
 Some keys send the length of a request and then nothing, some send a byte of it now and then, some ask for something large and read nothing
-of the answer. Whoever is cut comes again a second later, by the same key.
+of the answer. Whoever is cut comes again at once, and whoever is refused a second later: by the same key, or by a new one where the
+connection was cut.
 """
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from protocol.encoding import pack, unpack
@@ -18,8 +20,10 @@ from tests.faults.strangers.libp2p import Connection, Stream, where
 
 NUM_KEYS = 260
 _AT_A_TIME = 20  # connections that are opened at once
-_AGAIN_S = 1.0
+_AGAIN_S = 1.0  # who was refused
+_REFUSED_S = 5.0  # who is cut so soon
 _TRICKLE_S = 2.0
+_ASKED_S = 50.0  # until it asks again
 _PROMISED = (65_536).to_bytes(4, "big")
 
 
@@ -47,7 +51,9 @@ async def not_reading(connection: Connection) -> None:
         assert isinstance(record, Round)
         with _resetting(await connection.stream("manta.blob.stream")) as stream:
             _ask(stream, pack(Ask(record.mean, 0)))
-            await stream.reader.read()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_ASKED_S):
+                    await stream.reader.read()
 
 
 WAYS: tuple[Callable[[Connection], Awaitable[None]], ...] = (silent, trickling, not_reading)
@@ -59,16 +65,14 @@ async def attack(target: Target) -> None:
     opening, opened = asyncio.Semaphore(_AT_A_TIME), asyncio.Semaphore(0)
 
     async def one(way: Callable[[Connection], Awaitable[None]]) -> None:
-        async with opening:
-            connection = await Connection.open(host, port)
-        opened.release()
-        try:
-            while not connection.is_cut:
-                with contextlib.suppress(OSError, EOFError, EncodingError):
-                    await way(connection)
-                await asyncio.sleep(_AGAIN_S)
-        finally:
-            connection.close()
+        while True:
+            async with opening:
+                connection = await Connection.open(host, port)
+            opened.release()
+            try:
+                await _keep_on(way, connection)
+            finally:
+                connection.close()
 
     async with asyncio.TaskGroup() as group:
         for number in range(NUM_KEYS):
@@ -76,6 +80,14 @@ async def attack(target: Target) -> None:
         for _ in range(NUM_KEYS):
             await opened.acquire()
         print("attacks", flush=True)
+
+
+async def _keep_on(way: Callable[[Connection], Awaitable[None]], connection: Connection) -> None:
+    while not connection.is_cut:
+        begun = time.monotonic()
+        with contextlib.suppress(OSError, EOFError, EncodingError):
+            await way(connection)
+        await asyncio.sleep(_AGAIN_S if time.monotonic() < begun + _REFUSED_S else 0)
 
 
 @contextlib.contextmanager
