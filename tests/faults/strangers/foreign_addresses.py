@@ -17,7 +17,7 @@ from secrets import token_bytes
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, PeerID
+from hivemind.p2p import P2P, P2PDaemonError, PeerID
 from hivemind.utils import get_dht_time
 
 from protocol.affinity import NOWHERE
@@ -89,7 +89,14 @@ async def stranger(target: Target, addresses: Sequence[str]) -> AsyncIterator[Pu
         try:
             await p2p._client.add_unary_handler("manta.where", partial(_name, addresses))
             node_id = DHTID.generate(source=p2p.peer_id.to_bytes())  # as others hold it to
-            dht = await DHTNode.create(p2p=p2p, node_id=node_id, initial_peers=[target.address], record_validator=OwnedRecords(identity))
+            dht = await DHTNode.create(
+                p2p=p2p,
+                node_id=node_id,
+                initial_peers=[target.address],
+                record_validator=OwnedRecords(identity),
+                strict=False,  # nobody calls it back to say whether it can be reached
+                ensure_bootstrap_success=False,
+            )
             announcement = Announcement(target.run, identity.public_key, "strangers", 0, time.time_ns() // 1_000_000, NOWHERE, ALL)
             name, until = f"manta-{target.run.hex()}-members", get_dht_time() + _TTL_S
             await dht.store(name, pack(announcement), until, subkey=peer_id(identity.public_key), exclude_self=True)
@@ -109,7 +116,7 @@ async def attack(target: Target) -> None:
     async with Victims.listening() as victims:
         is_first = True
         while True:
-            with contextlib.suppress(Exception):  # the target refuses it: it comes again
+            with contextlib.suppress(P2PDaemonError):  # the target does not answer: it comes again
                 async with stranger(target, victims.addresses):
                     if is_first:
                         print("attacks", flush=True)
