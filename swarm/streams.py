@@ -147,11 +147,15 @@ class Streams:
             place.charge()  # for the time until now, in which a caller may have asked for what takes long
             place.grow(len(response))
             self._untaken.add(place.task)
-            with contextlib.suppress(*_GONE):
+            try:
                 await _write_answer(writer, response, self._traffic.sent, place)
                 async with _patience(place):
                     await leaving  # the caller hangs up first: a stream closed at this end may lose the answer on its way
                 place.charge(len(response))
+            except (ConnectionError, asyncio.IncompleteReadError):
+                self._untaken.discard(place.task)  # it hung up in the middle, which leaves nothing open
+            except TimeoutError:
+                pass  # it is there, and does not take its answer
         finally:
             if leaving.done():
                 self._untaken.discard(place.task)

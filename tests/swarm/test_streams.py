@@ -45,6 +45,27 @@ def test_a_stranger_that_speaks_nonsense_on_a_stream_is_hung_up_on(tmp_path: Pat
 
 
 @pytest.mark.swarm
+def test_who_hangs_up_in_the_middle_of_an_answer_keeps_its_other_calls(tmp_path: Path) -> None:
+    async def work(a: Node, b: Node) -> None:
+        hold = Holding()
+        await a.serve("hold", hold)
+        await a.serve("echo", echo)
+        other = asyncio.create_task(b.call(a.key, "hold", LARGE, timeout_s=30))
+        await until(lambda: bool(hold.waiting))
+        request = LARGE * 20  # more than the buffers on the way take
+        for _ in range(20):
+            _, reader, writer = await b.p2p.call_binary_stream_handler(PeerID(peer_id(a.key)), "manta.echo.stream")
+            writer.write(len(request).to_bytes(4, "big") + request)
+            await reader.readexactly(5)
+            writer.transport.abort()
+            await until(lambda: len(a._streams.shares) == 1)
+        hold.go_on.set()
+        await other
+
+    with_nodes(tmp_path, 2, work)
+
+
+@pytest.mark.swarm
 def test_one_peer_can_keep_only_so_many_streams_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarm.streams, "MAX_STREAMS", 2)
 
