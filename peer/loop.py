@@ -56,7 +56,6 @@ from protocol.signing import Identity
 from swarm.blobs import Shelf
 from swarm.log_client import LogClient, OwnRow
 from swarm.rpc import OwnNode
-from swarm.taken import Taken
 from swarm.tasks import unless, within
 from swarm.wrong_group import Measure
 
@@ -86,14 +85,13 @@ class PeerLoop:
         gateway: GatewayDesk | None = None,
         sizing: Sizing | None = None,
         shards: int = 0,
-        taken: Taken | None = None,
     ) -> None:
         """Prepare; ``run`` does the rest, and ends ``crew`` and ``compute``.
 
         ``token`` is what the members of the cohort share; without one this peer is alone. ``choice`` says what decides which cohort
         it is of. ``measuring`` and ``noise`` are for data of its own; who adds noise has to be alone. With a ``gateway`` it founds rosters
         of light contributors, and of nobody else. ``sizing`` is for model-parallel: without one all architectures are for this peer.
-        ``shards`` is what its claims say (``Claim.shards``); ``taken`` counts from whom it took bytes, before it came too.
+        ``shards`` is what its claims say (``Claim.shards``).
         """
         self.manifest: Manifest = signed.open()
         self.course = RunCourse(self.manifest)
@@ -119,7 +117,6 @@ class PeerLoop:
             board,
             round=self.held_round,
         )
-        taken = taken or Taken(self.manifest)
         self._compute = compute
         self._crew = crew
         count = crew.num_weights
@@ -132,7 +129,6 @@ class PeerLoop:
             self._others.neighbours,
             group_sizes(self.manifest.exchange.codec, count),
             sum(vector_group_sizes(count)),
-            on_given=taken.note,
         )
         self._states = States(shelf, self._spread, self.manifest, self.course, count, self._compute)
         self._checker = Checker(
@@ -144,7 +140,6 @@ class PeerLoop:
             table=self._spread.table,
             sources=self._spread.sources,
             on_wrong=self._spread.distrust,
-            on_given=taken.note,
         )
         crew.watch(self._crew_changed, board.say)
         self._records = OwnRecords.of(node, self.log.line, self.manifest, store.records_path(self.run_id))
@@ -184,7 +179,7 @@ class PeerLoop:
             self._records,
             self._vectors,
         )
-        self._handing.shards, self._handing.thanks = shards, taken.name
+        self._handing.shards = shards
         self._gateway = gateway
         self._changed = asyncio.Event()  # a commit came, or the person wants to leave
         self._leaving = asyncio.Event()

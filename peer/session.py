@@ -260,7 +260,6 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
             desk,
             sizing,
             held.claimed,
-            held.taken,
         )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)

@@ -1,20 +1,18 @@
 """What a committed round's table pays to whom, from its contributions and claims alone: checked against the round's entry. Integers, pure.
 
-Work is paid by what a claim weighs (``protocol.rewards``), serving bytes by whom claims thank (``protocol.serving``).
+A claim is paid by what it weighs (``protocol.rewards``).
 
 Here too: the row that a contribution has in a table, and what a claim weighs in its rewards, which the ledger keeps to as well.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.course import Course
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, Round
 from protocol.rewards import claim_weight, share_out
-from protocol.serving import Thanks, claims_of_bits, serving_shares
-from protocol.table import Row, TableError, table_root
+from protocol.table import Row, TableError, claims_of_bits, table_root
 
 # Of a table's contributions with their claims, as they travel, a page at a time.
 MAX_CLAIMS_ENTRIES = 240  # of a page; a contribution is in one page with all of its claims
@@ -27,26 +25,6 @@ class TableClaims:
 
     headers: tuple[Header, ...]
     unproven: tuple[int, ...] = ()  # of each row, in the same order: ``Row.unproven_claims``; empty where all of them have none
-
-
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """What a round's table pays, by key."""
-
-    work: Mapping[bytes, int]
-    serving: Mapping[bytes, int]  # who has nothing of it is not in it
-
-    @property
-    def together(self) -> dict[bytes, int]:
-        """For both."""
-        return {key: self.of(key) for key in self.work.keys() | self.serving.keys()}
-
-    def of(self, key: bytes) -> int:
-        """Return what one key gets for both."""
-        return self.work.get(key, 0) + self.serving.get(key, 0)
-
-
-NOTHING = Shares({}, {})
 
 
 def row_of(
@@ -89,27 +67,19 @@ def reward_weight(manifest: Manifest, course: Course, claim: Claim) -> int:
     return claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.lot_samples, manifest.exchange.weight_cap)
 
 
-def shares_of(
-    manifest: Manifest, weights: Mapping[bytes, int], thanks: Mapping[bytes, Thanks], is_proven: Callable[[bytes], bool]
-) -> Shares:
-    """Return what a table pays: what each key's claim weighs, and whom it thanks; in an open run ``is_proven`` says it of all."""
-    work = share_out(manifest.work_pool, weights, manifest.credit_cap)
-    believed = [(key, thanks[key]) for key in sorted(thanks) if is_proven(key)] if manifest.serving_pool else []
-    serving = serving_shares(manifest.serving_pool, believed, weights.keys())
-    if manifest.is_private:  # the cap is for both: else the second would be a way around that of the first
-        room = {key: manifest.credit_cap - work.get(key, 0) for key in serving}
-        serving = {key: min(share, room[key]) for key, share in serving.items() if room[key]}
-    return Shares(work, serving)
+def shares_of(manifest: Manifest, weights: Mapping[bytes, int]) -> dict[bytes, int]:
+    """Return key -> what a table pays it, by what each key's claim weighs in its rewards."""
+    return share_out(manifest.work_pool, weights, manifest.credit_cap)
 
 
-def earned(manifest: Manifest, course: Course, entry: Round, found: TableClaims) -> Shares:
-    """Return what each key earned in a committed round, by what is said to be its table's contributions.
+def earned(manifest: Manifest, course: Course, entry: Round, found: TableClaims) -> dict[bytes, int]:
+    """Return key -> what it earned in a committed round, by what is said to be its table's contributions.
 
     Raises:
         EncodingError, SignatureError: one of them is malformed, or its signature does not hold.
         TableError: they are not the table of ``entry``.
     """
-    rows, opened, unproven = [], list[Claim](), set[bytes]()
+    rows, opened = [], list[Claim]()
     for header, bits in _with_bits(found):
         contribution, claims = header.contribution.open(), [signed.open() for signed in header.claims]
         if contribution.claims != tuple(signed.digest for signed in header.claims) or not 1 <= contribution.round <= entry.round:
@@ -123,39 +93,12 @@ def earned(manifest: Manifest, course: Course, entry: Round, found: TableClaims)
         except ValueError as error:
             raise TableError(f"a contribution that cannot stand in this table: {error}") from error
         opened += claims
-        unproven |= _unproven_of(claims, bits)
     if len(rows) != entry.rows or table_root(rows) != entry.table:
         raise TableError("these contributions are not the round's")
-    return _shares(manifest, course, opened, unproven)
-
-
-def earned_unchecked(manifest: Manifest, course: Course, found: TableClaims) -> Shares:
-    """Return the same, nothing of it checked: for who did when it came.
-
-    Raises:
-        EncodingError: one of them is malformed.
-        TableError: they are of no table.
-    """
-    opened, unproven = list[Claim](), set[bytes]()
-    for header, bits in _with_bits(found):
-        opened += (claims := [signed.unchecked() for signed in header.claims])
-        try:
-            unproven |= _unproven_of(claims, bits)
-        except ValueError as error:
-            raise TableError(f"a contribution that cannot stand in a table: {error}") from error
-    return _shares(manifest, course, opened, unproven)
+    return shares_of(manifest, {claim.key: reward_weight(manifest, course, claim) for claim in opened})
 
 
 def _with_bits(found: TableClaims) -> Iterator[tuple[Header, int]]:
     if found.unproven and len(found.unproven) != len(found.headers):
         raise TableError("claims of unproven keys of other rows than there are")
     return zip(found.headers, found.unproven or (0,) * len(found.headers), strict=True)
-
-
-def _unproven_of(claims: Sequence[Claim], bits: int) -> set[bytes]:
-    return {claim.key for claim, is_unproven in zip(claims, claims_of_bits(bits, len(claims)), strict=True) if is_unproven}
-
-
-def _shares(manifest: Manifest, course: Course, claims: Sequence[Claim], unproven: AbstractSet[bytes]) -> Shares:
-    weights = {claim.key: reward_weight(manifest, course, claim) for claim in claims}
-    return shares_of(manifest, weights, {claim.key: claim.thanks for claim in claims}, lambda key: key not in unproven)

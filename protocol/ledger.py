@@ -18,7 +18,7 @@ from protocol.admitted import NOT_ADMITTED, Admitted
 from protocol.audits import SignedExtra
 from protocol.course import Course
 from protocol.delegations import Delegation
-from protocol.earnings import Shares, shares_of
+from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
 from protocol.listed import Listed, Table, go_together, listed_in, own_of, work_fault
@@ -181,12 +181,9 @@ class Ledger:
         """Return what ``key`` has earned over all committed rounds, pending and final."""
         return self.standing.account(key).credit
 
-    def shares(self, listed: Sequence[Listed]) -> Shares:
-        """Return what a table of these pays to each key."""
-        rewards = dict(pair for one in listed for pair in one.rewards)
-        thanks = {key: said for one in listed for key, said in zip(one.keys, one.thanks, strict=True)}
-        unproven = {key for one in listed for key in one.unproven}
-        return shares_of(self.manifest, rewards, thanks, lambda key: key not in unproven)
+    def shares(self, listed: Sequence[Listed]) -> dict[bytes, int]:
+        """Return key -> what a table of these pays it."""
+        return shares_of(self.manifest, dict(pair for one in listed for pair in one.rewards))
 
     def listed(self, header: Header, round: int) -> Listed:
         """Return what the header's contribution would be in the table of ``round``, the next one or the one after it.

@@ -9,7 +9,6 @@ from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, entry_of
-from protocol.serving import Thanks, claims_of_bits
 from protocol.table import Row
 
 
@@ -36,18 +35,11 @@ class Listed:
     lots_ms: tuple[int, ...]  # one a claim
     lots: tuple[Lots, ...]  # one a claim
     rewards: tuple[tuple[bytes, int], ...]  # key -> what its claim weighs in the rewards
-    thanks: tuple[Thanks, ...]  # one a claim
 
     @property
     def by_key(self) -> Mapping[bytes, bytes]:
         """The digests of its claims, by their keys."""
         return dict(zip(self.keys, self.claims, strict=True))
-
-    @property
-    def unproven(self) -> list[bytes]:
-        """Of its keys those that are not proven; in an open run all are."""
-        unproven = claims_of_bits(self.row.unproven_claims, len(self.keys))
-        return [key for key, is_unproven in zip(self.keys, unproven, strict=True) if is_unproven]
 
     @property
     def cohort(self) -> str:
@@ -97,7 +89,6 @@ def listed_in(
         lots_ms=tuple(claim.lot_ms for claim in claims),
         lots=lots,
         rewards=tuple((claim.key, reward_weight(manifest, course, claim)) for claim in claims),
-        thanks=tuple(claim.thanks for claim in claims),
     )
 
 
@@ -116,8 +107,6 @@ def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
         return f"round {claim.round} does not ask for {len(claim.work)} architectures"
     if lots < exchange.local_steps:
         return f"{lots} lots where each of {exchange.local_steps} local steps has one at least"
-    if claim.thanks and not manifest.serving_pool_percent:
-        return "thanks in a run that pays nothing for serving"
     if claim.shards and claim.shards >= manifest.train_shards:
         return f"lots of {claim.shards} of the {manifest.train_shards} shards that travel"
     if lots * manifest.lot_samples > exchange.max_claim_samples:

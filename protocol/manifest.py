@@ -23,7 +23,6 @@ MAX_SIGNED_MANIFEST_BYTES = MAX_MANIFEST_BYTES + 128  # the payload, its signatu
 MAX_COSTS = 4096  # prices of a manifest
 MAX_GENE_TEXT = 40
 MAX_OPERATORS = 7
-MAX_SERVING_PERCENT = 50  # of the pool, for serving bytes
 TASKS = ("classification", "stereo")
 ALGORITHMS = ("data-parallel", "model-parallel")
 SCHEDULES = ("sandwich", "shrinking")
@@ -84,7 +83,6 @@ class Manifest:
     trust: Trust = ALL_ALIKE  # whether audits count, and what they lead to
     admission: AdmissionRule = EVERYBODY  # who may take part
     quorum: int = 1  # of the operators sign a tree head of the log before it counts
-    serving_pool_percent: int = 0  # of the reward pool, for serving bytes, on the word of those who took them (``protocol.serving``)
 
     def __post_init__(self) -> None:
         for what in ("name", "dataset", "supernet"):
@@ -117,8 +115,6 @@ class Manifest:
         require(len(self.private) == int(self.is_private), "what private images have to be is said once where data are private, else not")
         require(self.task == "classification" or not self.is_private, "private data are labelled images: the task is classification")
         require(not (self.is_private and self.trust.is_audited), "private data are nobody's but their peer's: no audit can look at them")
-        require(0 <= self.serving_pool_percent <= MAX_SERVING_PERCENT, "serving bytes is paid with at most half of the pool")
-        require(self._audit_percent + self.serving_pool_percent < 100, "audits and serving bytes leave nothing of the pool for work")
         require(len(self.shards) <= int(not self.is_private), "of at most one data set shards travel, and of none where data are private")
 
     @property
@@ -133,18 +129,13 @@ class Manifest:
 
     @property
     def work_pool(self) -> int:
-        """What of the pool is shared out among a round's claims for their work: all but what is for audits and for serving bytes."""
-        return self.reward_pool - self.audit_pool - self.serving_pool
+        """What of the pool is shared out among a round's claims for their work: all but what is for audits."""
+        return self.reward_pool - self.audit_pool
 
     @property
     def audit_pool(self) -> int:
         """What of the pool is for audits, where they count."""
         return self.reward_pool * self._audit_percent // 100
-
-    @property
-    def serving_pool(self) -> int:
-        """What of the pool is for serving bytes."""
-        return self.reward_pool * self.serving_pool_percent // 100
 
     @property
     def _audit_percent(self) -> int:

@@ -15,7 +15,6 @@ from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
 from protocol.fields import MAX_ROUND, Signed, check_digest, check_name, require
 from protocol.revocation import SignedRevocation
-from protocol.serving import Thanks, check_thanks
 from protocol.shards import MAX_SHARDS
 from protocol.signing import Digest, Identity, sha256, verify, verify_one_of
 from protocol.sizes import ALL, is_size, size_of
@@ -68,7 +67,6 @@ class Claim:
     residual: bytes  # SHA-256 of the residual of which a part was added to it before coding; empty: of zeros
     lot_ms: int  # median duration of its lots
     shards: int = 0  # of the shards to train with, where the peer has no room for all: how many, see ``protocol.lots.held_shards``; else 0
-    thanks: Thanks = ()  # of those that gave it verified bytes since its claim before; none where the run pays nothing for serving
 
     def __post_init__(self) -> None:
         for what in ("run", "base", "lots_root", "vector", "key", "founder"):
@@ -82,7 +80,6 @@ class Claim:
         require(len(self.residual) in (0, 32), "a residual's digest has 32 bytes, or none")
         require(1 <= self.lot_ms <= MAX_LOT_MS, f"a lot takes 1 to {MAX_LOT_MS} ms")
         require(0 <= self.shards < MAX_SHARDS, "shards out of range")
-        check_thanks(self.key, self.thanks)
 
     @property
     def lots(self) -> int:

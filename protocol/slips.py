@@ -50,7 +50,6 @@ class ProvenSlip:
     key: bytes  # who earned
     lots: int  # of its claim
     earned: int | None  # what its claim was paid; None: the slip has not got the claims that it takes
-    serving: int | None  # of it, for serving bytes, as those say who took them
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +92,10 @@ def prove(slip: Slip, manifest: Manifest, run: bytes, course: Course) -> ProvenS
     if (claim.run, contribution.run) != (run, run):
         raise ProofError("a claim of another run")
     shares = earned(manifest, course, entry, slip.claims[0]) if slip.claims else None
-    amount = None if shares is None else shares.of(claim.key)
-    serving = None if shares is None else shares.serving.get(claim.key, 0)
+    amount = None if shares is None else shares.get(claim.key, 0)
     if amount is not None and slip.paid != (amount,):
         raise ProofError(f"it says that the round paid {slip.paid[0] if slip.paid else 'nothing'}, and its claims come to {amount}")
-    return ProvenSlip(entry, proven.commit, slip.receipt.index, proven.tree_head, claim.key, claim.lots, amount, serving)
+    return ProvenSlip(entry, proven.commit, slip.receipt.index, proven.tree_head, claim.key, claim.lots, amount)
 
 
 def check_one_log(slips: Iterable[ProvenSlip]) -> None:

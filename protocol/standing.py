@@ -5,14 +5,13 @@ what answers come to says ``protocol.trust``. In an open run nothing of it is ke
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from protocol.accounts import Account, Accounts, Fault
 from protocol.audits import DIFFERS, HOLDS, LOT, THERE, WHOLE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
 from protocol.delegations import Delegation, Owners
-from protocol.earnings import Shares
 from protocol.errors import LedgerError
 from protocol.horizon import Horizon
 from protocol.listed import Listed
@@ -82,7 +81,6 @@ class Standing:
     accused: frozenset[Question] = frozenset()  # of these: somebody spoke against the claim, and it is not decided
     decisions: dict[Question, Decision] = field(default_factory=dict)
     good: dict[bytes, int] = field(default_factory=dict)  # claim -> how many of its key's samples are its own; all that were ever counted
-    serving: Counter[bytes] = field(default_factory=Counter)  # by key, of all that it was paid, final, pending or void: for serving bytes
     owners: Owners = field(default_factory=Owners)  # which keys belong to which accounts, also in an open run
     plants: dict[bytes, int] = field(default_factory=dict)  # decoy's digest -> round with whose entry it was planted
 
@@ -105,7 +103,6 @@ class Standing:
             good=self.good.copy(),
             plants=self.plants.copy(),
             owners=self.owners.copy(),
-            serving=self.serving.copy(),
         )
 
     # What is.
@@ -205,7 +202,7 @@ class Standing:
 
     # What a round's entry does.
 
-    def turn(self, round: int, commit: bytes, extras: Sequence[Extra], table: Sequence[Claimed], shares: Shares) -> None:
+    def turn(self, round: int, commit: bytes, extras: Sequence[Extra], table: Sequence[Claimed], shares: Mapping[bytes, int]) -> None:
         """Take a round: the extras before it, then its table, which the audits of later rounds are about.
 
         Args:
@@ -213,13 +210,12 @@ class Standing:
             commit: its entry's digest, the beacon of the table before.
             extras: checked, in the log's order.
             table: its claims.
-            shares: what it pays, for work and for serving bytes.
+            shares: what it pays, by key.
         """
         self.round = round
-        self.serving.update(shares.serving)
         self.owners.take([extra for extra in extras if isinstance(extra, Delegation)])
         if not self.manifest.trust.is_audited:
-            self.accounts.earn(round, shares.together)
+            self.accounts.earn(round, shares)
             return
         paid: Counter[bytes] = Counter()
         answered = set[Question]()
@@ -232,7 +228,7 @@ class Standing:
                 self._take_reveal(extra, round)
         self.tables[round] = {claimed.digest: claimed for claimed in table}
         self._decide(answered | self.accused, round)
-        paid.update(shares.together)
+        paid.update(shares)
         for key in [key for key in paid if key in self.guilty]:
             self.accounts.deny(key, paid.pop(key), self.guilty[key])
         self.accounts.earn(round, paid)

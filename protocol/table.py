@@ -11,7 +11,7 @@ from math import isqrt
 from protocol.encoding import encode, pack, unpack
 from protocol.errors import RemoteFault
 from protocol.exchange import AGE_WEIGHT, CLIP, MAX_AGE, MAX_COHORT, MAX_ROWS, UNPROVEN_PART, WEIGHT_BITS
-from protocol.fields import check_digest, check_name
+from protocol.fields import check_digest, check_name, require
 from protocol.merkle import leaf_hash, root, verify_inclusion
 from protocol.records import MAX_NORM, MAX_ROLES, Round, Threshold
 from protocol.signing import Digest
@@ -48,6 +48,16 @@ class Row:
             raise ValueError("samples of unproven keys out of range")
         if not 0 <= self.unproven_claims < 2**MAX_COHORT:
             raise ValueError("claims of unproven keys out of range")
+
+
+def claims_of_bits(bits: int, count: int) -> Sequence[bool]:
+    """Return for each of ``count`` claims whether its bit is set, that of the first one being the lowest.
+
+    Raises:
+        ValueError: there are more bits than claims.
+    """
+    require(0 <= bits < 2**count, "bits of more claims than there are")
+    return [bool(bits >> place & 1) for place in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

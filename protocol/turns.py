@@ -1,11 +1,10 @@
 """What the state between two rounds of a log goes on by, once one ledger has checked it (``protocol.ledger``)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from protocol.admission import SignedAdmission
 from protocol.audits import Extra
-from protocol.earnings import Shares
 from protocol.listed import Table
 from protocol.records import Round
 from protocol.revocation import SignedRevocation
@@ -22,7 +21,7 @@ class Turn:
     index: int  # its place in the log
     table: Table
     claimed: Sequence[Claimed]  # the table's
-    shares: Shares  # what it pays
+    shares: Mapping[bytes, int]  # key -> what it pays
 
     @property
     def extras(self) -> list[Extra]:

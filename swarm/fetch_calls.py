@@ -18,7 +18,6 @@ from swarm import waits
 from swarm.blobs import BUSY, HASHES, METHOD, NOT_YET, Ask
 from swarm.rpc import LARGE_BYTES, Endpoint, Refused
 from swarm.sources import GAVE, NOT_ASKED, Call, Source, Sources
-from swarm.taken import OnGiven
 
 PIECES_AT_ONCE = 8
 EXTRA_CALLS = 2  # asked beside another source, and not overdue themselves: where the own line is slow, more of them would not help it
@@ -45,7 +44,6 @@ class Calls:
         deadline_s: float,
         tries: int | None,
         on_wrong: OnWrong,
-        on_given: OnGiven,
         rng: random.Random,
     ) -> None:
         self.root = root
@@ -56,7 +54,6 @@ class Calls:
         self._deadline_s = deadline_s
         self._tries = tries
         self._on_wrong = on_wrong
-        self._on_given = on_given
         self._loop = asyncio.get_running_loop()
         self._ends = self._loop.time() + deadline_s
         self._calls: dict[asyncio.Task[bytes], Call] = {}
@@ -226,7 +223,6 @@ class Calls:
             self._rest(source, None, waits.AWAY_S, str(error))
             self._give_up(call)
         else:
-            self._on_given(source.key, len(data))
             source.said, source.is_doubtful, source.times_without = GAVE, False, 0
             source.rests.pop(None, None)
             self._at_once = min(self._at_once + 1, PIECES_AT_ONCE)

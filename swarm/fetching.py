@@ -19,7 +19,6 @@ from swarm.fetch_calls import Calls, OnWrong
 from swarm.file_blobs import FileName, FilePart
 from swarm.rpc import Endpoint
 from swarm.sources import Sources
-from swarm.taken import OnGiven
 
 
 async def fetch(
@@ -33,7 +32,6 @@ async def fetch(
     shelf: Shelf | None = None,
     kind: str = "fetched",
     on_wrong: OnWrong = lambda _key, _reason: None,
-    on_given: OnGiven = lambda _key, _num_bytes: None,
     on_piece: Callable[[int], None] = lambda _arrived: None,
     rng: random.Random | None = None,
 ) -> Blob:
@@ -48,7 +46,6 @@ async def fetch(
         shelf: where it may be already; pieces are handed out from there as they arrive, and what has arrived by the deadline stays for
             the next try. The whole is put there as ``kind``.
         on_wrong: is told who sent bytes that cannot be right, once for each source, and what was wrong.
-        on_given: is told of each answer that is right: who gave it, and how many bytes it has.
         on_piece: is told at each piece that arrives how many there are by now.
         rng: of the order of the pieces, and of rests.
 
@@ -59,7 +56,7 @@ async def fetch(
     here = shelf.get(root) if shelf is not None else None
     if here is not None:
         return here
-    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, on_given, rng) as calls:
+    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
         growing = await _begin(calls, max_sizes, shelf, kind)
         await _take_pieces(calls, growing, max_sizes, growing.missing, on_piece)
     blob = growing.blob()
@@ -79,7 +76,6 @@ async def fetch_piece(
     tries: int | None = None,
     shelf: Shelf | None = None,
     on_wrong: OnWrong = lambda _key, _reason: None,
-    on_given: OnGiven = lambda _key, _num_bytes: None,
     rng: random.Random | None = None,
 ) -> ProvenPiece:
     """Return one piece of the blob with ``root``, with the proof that it is; arguments and failures are those of ``fetch``.
@@ -92,7 +88,7 @@ async def fetch_piece(
     here = shelf.get(root) if shelf is not None else None
     if here is not None:
         return here.proven(place)
-    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, on_given, rng) as calls:
+    async with _calling(endpoint, root, sources, deadline_s, tries, on_wrong, rng) as calls:
         growing = await _begin(calls, max_sizes, None, "")
         await _take_pieces(calls, growing, max_sizes, [place], lambda _arrived: None)
     return growing.proven(place)
@@ -105,7 +101,6 @@ async def fetch_file(
     *,
     deadline_s: float,
     on_wrong: OnWrong = lambda _key, _reason: None,
-    on_given: OnGiven = lambda _key, _num_bytes: None,
     on_piece: Callable[[int], None] = lambda _arrived: None,
     rng: random.Random | None = None,
 ) -> None:
@@ -117,7 +112,7 @@ async def fetch_file(
         StorageError: the disk refuses.
     """
     sizes = name.sizes
-    async with _calling(endpoint, name.root, sources, deadline_s, None, on_wrong, on_given, rng) as calls:
+    async with _calling(endpoint, name.root, sources, deadline_s, None, on_wrong, rng) as calls:
         hashes = (name.root,) if len(sizes) == 1 else await _take_hashes(calls, len(sizes))
         part = await asyncio.to_thread(FilePart, name, hashes)
         with part:
@@ -139,12 +134,11 @@ async def _calling(
     deadline_s: float,
     tries: int | None,
     on_wrong: OnWrong,
-    on_given: OnGiven,
     rng: random.Random | None,
 ) -> AsyncIterator[Calls]:
     """Yield what calls the sources, for as long as ``deadline_s``; at the end no call is in flight."""
     known = sources if isinstance(sources, Sources) else Sources(sources)
-    calls = Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, on_wrong, on_given, rng or random.Random())
+    calls = Calls(endpoint, Digest(bytes(root)), known, deadline_s, tries, on_wrong, rng or random.Random())
     try:
         async with asyncio.timeout(deadline_s):
             yield calls

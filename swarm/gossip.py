@@ -23,7 +23,6 @@ from swarm.pushes import MAX_PUSH_BYTES, BodyOffer, Heard, Push
 from swarm.rpc import Endpoint
 from swarm.rumours import Book, Pull
 from swarm.sources import Sources
-from swarm.taken import OnGiven
 from swarm.tasks import within
 
 METHOD = "offers"
@@ -70,7 +69,6 @@ class Gossip:
         body_sizes: Sequence[int],
         *,
         clock: Callable[[], float],
-        on_given: OnGiven = lambda _key, _num_bytes: None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare; ``start`` takes part from then on.
@@ -82,7 +80,6 @@ class Gossip:
             neighbours: among whom links are chosen.
             body_sizes: of the pieces of a body.
             clock: gives seconds, and does not go back.
-            on_given: is told who gave bytes that are right.
             rng: of what is fetched.
         """
         self._endpoint = endpoint
@@ -91,7 +88,6 @@ class Gossip:
         self._neighbours = neighbours
         self._body_sizes = tuple(body_sizes)
         self._clock = clock
-        self._on_given = on_given
         self._rng = rng
         self.faults = Faults(clock)
         self._wrong: OrderedDict[PublicKey, float] = OrderedDict()  # who sent wrong bytes, and until when they are not believed
@@ -264,7 +260,6 @@ class Gossip:
                 shelf=self._shelf,
                 kind=kind,
                 on_wrong=self.distrust,
-                on_given=self._on_given,
                 on_piece=on_piece,
                 rng=self._rng,
             )

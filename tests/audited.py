@@ -37,10 +37,9 @@ def audited_ledger(
     max_rows: int = 8,
     operators: Sequence[Identity] = (OPERATOR,),
     local_steps: int = 1,
-    serving: int = 0,
     **changes: Any,
 ) -> Ledger:
-    """Return the ledger of a new run of OPERATOR's, which pays ``serving`` percent for bytes; ``changes`` of its trust."""
+    """Return the ledger of a new run of OPERATOR's; ``changes`` of its trust."""
     manifest = manifest_of(
         OPERATOR,
         exchange=replace(EXCHANGE, max_rows=max_rows, local_steps=local_steps),
@@ -48,7 +47,6 @@ def audited_ledger(
         trust=replace(TRUST, **changes),
         operators=tuple(each.public_key for each in operators),
         quorum=len(operators) // 2 + 1,
-        serving_pool_percent=serving,
     )
     return Ledger(SignedManifest.sign(manifest, OPERATOR), FixedCourse())
 

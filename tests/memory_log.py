@@ -277,7 +277,7 @@ class MemoryLog:
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(messages.AskCredit, request, max_bytes=128)
         table = self.ledger.table_at(ask.round)
-        earned = () if table is None else (self.ledger.shares(table).of(ask.key) + self.pays_more,)
+        earned = () if table is None else (self.ledger.shares(table).get(ask.key, 0) + self.pays_more,)
         return pack(credit_word(self.ledger, ask.key, earned))
 
     async def _on_extra(self, _caller: PublicKey, request: bytes) -> bytes:

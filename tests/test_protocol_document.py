@@ -63,7 +63,6 @@ from protocol.records import (
 )
 from protocol.revocation import Revocation, SignedRevocation
 from protocol.rewards import architecture_cost, share_out
-from protocol.serving import serving_shares
 from protocol.signing import _VERSIONS, Identity, peer_name, sha256
 from protocol.sizes import NUM_SIZES, sized_name
 from protocol.table import MAX_TABLE_BYTES, Row, clipped_weight, limit_square, open_table, table_bytes, table_root, weights, weights_root
@@ -168,7 +167,7 @@ SIGNED_CLAIM = SignedClaim.sign(CLAIM, KEY)
 CONTRIBUTION = SignedContribution.sign(
     Contribution(RUN, 1, RUN, KEY.public_key, (SIGNED_CLAIM.digest,), packed_body("int16", VECTOR, FLOOR)[1], b""), KEY
 )
-MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, work=(1, 0, 0, 0), thanks=((KEY.public_key, 5),)), MATE)
+MATES_CLAIM = SignedClaim.sign(replace(CLAIM, key=MATE.public_key, work=(1, 0, 0, 0)), MATE)
 TOGETHER = tuple(signed.digest for signed in sorted((SIGNED_CLAIM, MATES_CLAIM), key=lambda signed: signed.open().key))
 COHORTS = SignedContribution.sign(replace(CONTRIBUTION.open(), claims=TOGETHER), KEY)
 STEP = StepRecord(0, 32, ZEROS, ZEROS, ZEROS)
@@ -329,13 +328,6 @@ def rows() -> Iterator[tuple[str, str]]:
     )
     shares = share_out(1000, {b"a": 3, b"b": 3, b"c": 1})
     yield "a pool of 1000 shared among weights 3, 3, 1, in the order of keys", numbers(shares[key] for key in (b"a", b"b", b"c"))
-    said = [(b"a", ((b"b", 3), (b"c", 1))), (b"b", ()), (b"c", ((b"a", 1), (b"d", 1)))]
-    paid = serving_shares(1000, said, (b"a", b"b", b"c"))
-    yield (
-        "a serving part of 1000: of a, b and c, whose word counts, a thanks b for 3 bytes and c for 1, b nobody, "
-        "c a for 1 and a key without a claim for 1: what a, b and c get",
-        numbers(paid[key] for key in (b"a", b"b", b"c")),
-    )
     yield "root of the mean 0, 1, ..., 262144", f"`{vector_root(COUNTED_UP).hex()}`"
     yield (
         "sizes of the groups of 262,145 values in `int16`; in `int8`",

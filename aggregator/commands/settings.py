@@ -125,11 +125,6 @@ def check(run_file: Path, data_root: Path | None, samples_per_s: float, peers: t
             f"{run_file} makes a run: {manifest.task} on {manifest.dataset}, {manifest.supernet}, {manifest.algorithm}, "
             f"{manifest.schedule}, {manifest.num_rounds} rounds, local steps: {manifest.exchange.local_steps}, {manifest.exchange.codec}"
         )
-        if manifest.serving_pool:
-            click.echo(
-                f"of a round's {manifest.reward_pool:,} credit units {manifest.serving_pool:,} are for serving bytes, on the word of those "
-                f"who took them, and {manifest.work_pool:,} for work"
-            )
         for line in lines_on_last_rounds(Horizon.of(manifest), manifest.trust):
             click.echo(line)
         for line in lines(config, sizes_of(config, dataset), samples_per_s, peers or PEERS):

@@ -10,7 +10,7 @@ from protocol.accounts import Account
 from protocol.horizon import Outlook
 from protocol.signing import peer_name
 
-_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account", "stays_pending", "for_serving")
+_COLUMNS = ("peer", "final", "pending", "all_final_with_round", "void", "reasons", "account", "stays_pending")
 
 
 def as_lines(found: Verification) -> Iterator[str]:
@@ -22,7 +22,6 @@ def as_lines(found: Verification) -> Iterator[str]:
         if pending := account.credit - account.final:
             parts.append(f"pending {pending} ({found.horizon.outlook(account.pending).words()})")
         parts += [f"void {void.amount} ({reason})" for void, reason in zip(account.void, _reasons(account), strict=True)]
-        parts += [f"{served} of all that for serving bytes"] if (served := found.serving.get(key, 0)) else []
         yield f"{peer_name(key)} {', '.join(parts)}{' unaudited' if found.is_unaudited else ''}"
     for owner, keys in by_account(found).items():
         final, outlook, void = _sums(found, keys)
@@ -66,7 +65,6 @@ def as_csv(found: Verification) -> str:
                 "; ".join(_reasons(account)),
                 _account_name(found, key),
                 outlook.stays,
-                found.serving.get(key, 0),
             )
         )
     return text.getvalue()
@@ -102,7 +100,6 @@ def _plain(found: Verification, key: bytes, account: Account) -> dict[str, objec
             {"round": round_, "amount": amount, "final_with": found.horizon.final_with(round_)} for round_, amount in account.pending
         ],
         "stays_pending": found.horizon.outlook(account.pending).stays,
-        "for_serving": found.serving.get(key, 0),
         "void": [
             {"amount": void.amount, "round": void.fault.round, "reason": void.fault.reason, "claim": void.fault.claim.hex()}
             for void in account.void

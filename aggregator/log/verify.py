@@ -6,7 +6,7 @@ that it is the newest (a witness, or whoever kept a later tree head, can).
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +42,6 @@ class Verification:
     finished: bool  # the manifest's last round among them
     accounts: Accounts  # what everybody has earned, and whether that is for good
     owners: Owners  # which keys belong to which accounts
-    serving: Mapping[bytes, int]  # of all that keys earned, final, pending or void: for serving bytes
     is_unaudited: bool  # nobody can ever compute the lots again that earned them, for their data are private
     tree_head: str  # the last signed note, which holds
     signed_size: int  # entries under it: fewer than ``size`` for the moment between writing entries and signing them
@@ -99,7 +98,6 @@ def _verify(directory: Path, course_of: CourseOf, on_round: Callable[[Ledger], N
         finished=log.ledger.finished,
         accounts=log.ledger.standing.accounts,
         owners=log.ledger.standing.owners,
-        serving=log.ledger.standing.serving,
         is_unaudited=log.ledger.manifest.is_private,
         tree_head=note,
         signed_size=head.size,

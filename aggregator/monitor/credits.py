@@ -1,8 +1,8 @@
 """What everybody has, by one rule for all that the monitor shows. Pure.
 
 In an open run it is what the log's claims earned. Where claims are audited it is what is final or pending, so without what verdicts took
-back, and with what audits and serving bytes paid: as the aggregator says, since the monitor repeats no verdict. Of a log to which it says
-nothing, as in a copy, and of keys for which its file has no room, it is what their claims' work earned, before verdicts.
+back, and with what audits paid: as the aggregator says, since the monitor repeats no verdict. Of a log to which it says
+nothing, as in a copy, and of keys for which its file has no room, it is what their claims earned, before verdicts.
 """
 
 from collections.abc import Mapping

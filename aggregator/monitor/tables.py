@@ -108,8 +108,7 @@ def _earned(claims: Sequence[Claim], manifest: Manifest, course: Course) -> dict
     """Return key -> credit, as ``protocol.ledger`` shares it out; where claims are audited for work alone: all else goes by verdicts."""
     cap = manifest.exchange.weight_cap
     weights = {claim.key: claim_weight(claim.work, course.costs(claim.round, claim.cohort), manifest.lot_samples, cap) for claim in claims}
-    thanks = {claim.key: claim.thanks for claim in claims}
-    return shares_of(manifest, weights, thanks, lambda _key: not manifest.trust.is_audited).together
+    return shares_of(manifest, weights)
 
 
 def _row(

@@ -188,7 +188,7 @@ class NewsDesk:
     async def _on_credit(self, _caller: PublicKey, request: bytes) -> bytes:
         ask = unpack(AskCredit, request, max_bytes=_MAX_REQUEST_BYTES)
         ledger = self._log.ledger
-        earned = (self._table_of(ask.round).earned.of(ask.key),) if ledger.table_at(ask.round) and ask.round <= self._round else ()
+        earned = (self._table_of(ask.round).earned.get(ask.key, 0),) if ledger.table_at(ask.round) and ask.round <= self._round else ()
         return pack(credit_word(ledger, ask.key, earned))
 
     def _table_of(self, round_: int) -> _ProvenTable:

@@ -214,7 +214,6 @@ class RunConfig(Section):
                 initial_state=initial_state,
                 exchange=self.exchange_settings(),
                 reward_pool=self.rewards.pool,
-                serving_pool_percent=self.rewards.serving_pool_percent,
                 costs=cost_table(plan.space),
                 operators=self.operators.public_keys(operator),
                 quorum=self.operators.checked_quorum(),

@@ -15,7 +15,7 @@ from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
 from protocol.exchange import MAX_FLOOR, MAX_LOCAL_STEPS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR, codec_named
 from protocol.fields import MAX_ROUND, check_name
-from protocol.manifest import MAX_OPERATORS, MAX_SERVING_PERCENT
+from protocol.manifest import MAX_OPERATORS
 from protocol.recipe import ALL_PERCENT, MAX_PERCENT, USUAL, Recipe
 from protocol.signing import key_named
 
@@ -263,13 +263,6 @@ class RewardsSection(Section):
     """[rewards]"""
 
     pool: int = Field(default=1_000_000, ge=1, description="credit units shared out each round")
-    serving_pool_percent: int = Field(
-        default=0,
-        ge=0,
-        le=MAX_SERVING_PERCENT,
-        description="of it, for serving bytes to other peers, on the word of those who took them, which nobody can check: lies can take "
-        "so much and no more; 0: serving is not paid",
-    )
     unaudited_percent: int = Field(
         default=25,
         ge=1,

@@ -31,7 +31,6 @@ from protocol.signing import Identity, peer_name
 from swarm import waits
 from swarm.operator_line import OperatorLine
 from swarm.rpc import Endpoint
-from swarm.taken import OnGiven
 from swarm.tasks import within
 from swarm.vectors import VectorsFolder
 
@@ -71,7 +70,6 @@ class AuditDesk:
         board: StatusBoard,
         fetched: VectorsFolder,
         num_weights: int,
-        on_given: OnGiven = lambda _key, _num_bytes: None,
     ) -> None:
         """Audit nothing yet.
 
@@ -86,7 +84,6 @@ class AuditDesk:
             board: shows what was done.
             fetched: for vectors of others, as long as they are needed.
             num_weights: N.
-            on_given: is told who gave records and vectors that are right.
         """
         self._line = line
         self._identity = identity
@@ -95,7 +92,7 @@ class AuditDesk:
         self._start = start
         self._board = board
         self._kept_rounds = manifest.trust.kept_rounds
-        self._needs = Needs(endpoint, line, manifest, run, known, fetched, num_weights, on_given)
+        self._needs = Needs(endpoint, line, manifest, run, known, fetched, num_weights)
         self._turns = Turns()
         self._auditor: Audits | None = None
         self._loaded: tuple[bytes, bytes] | None = None  # digests of the state that it has, and of the weights before a later step, if any

@@ -14,7 +14,6 @@ from torch import Tensor
 from peer.audits.messages import Ask
 from protocol.audits import WHOLE
 from protocol.duties import Duty, check_duty
-from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, Weather
 from protocol.evidence import Records, records_of
 from protocol.exchange import codec_named
@@ -27,7 +26,6 @@ from swarm.log_client import OwnRow
 from swarm.operator_line import OperatorLine
 from swarm.records import fetch_records
 from swarm.rpc import Endpoint
-from swarm.taken import OnGiven
 from swarm.vectors import VectorsFolder, fetch_vector
 
 _VALUE_BYTES = 4
@@ -81,12 +79,8 @@ class Needs:
         known: Known,
         fetched: VectorsFolder,
         num_weights: int,
-        on_given: OnGiven,
     ) -> None:
-        """Ask over ``endpoint``, and the log over ``line``; keep vectors of others in ``fetched`` as long as they are needed.
-
-        ``on_given`` is told who gave records and vectors that are right.
-        """
+        """Ask over ``endpoint``, and the log over ``line``; keep vectors of others in ``fetched`` as long as they are needed."""
         self._endpoint = endpoint
         self._line = line
         self._manifest = manifest
@@ -94,7 +88,6 @@ class Needs:
         self._known = known
         self._fetched = fetched
         self._num_weights = num_weights
-        self._on_given = on_given
         self._is_sparse = codec_named(manifest.exchange.codec).is_sparse
 
     def base_of(self, duty: Duty, claim: Claim) -> Base:
@@ -169,9 +162,7 @@ class Needs:
             return records_of(await fetch_records(self._endpoint, self._line.operator, signed), claim)
         except (Weather, RemoteFault) as error:
             logger.info("no records at the log reason=%s", error)
-        pages = await fetch_records(self._endpoint, PublicKey(claim.key), signed)
-        self._on_given(PublicKey(claim.key), sum(len(pack(page)) for page in pages))
-        return records_of(pages, claim)
+        return records_of(await fetch_records(self._endpoint, PublicKey(claim.key), signed), claim)
 
     async def _contribution(self, duty: Duty, claim: Claim) -> Contribution:
         """Return the contribution that lists a claim, which the table has that this peer knows the commit of."""
@@ -197,4 +188,3 @@ class Needs:
 
     async def _get_of(self, key: PublicKey, signed: SignedClaim, digest: bytes) -> None:
         await fetch_vector(self._endpoint, key, signed, digest, self._num_weights, self._fetched)
-        self._on_given(key, _VALUE_BYTES * self._num_weights)

@@ -47,8 +47,7 @@ def desk_of_audits(
     fetched = VectorsFolder(folder, kept_rounds=MAX_KEPT_ROUNDS, max_bytes=most)
     for claim in fetched.claims:  # of an earlier life
         fetched.keep_only(claim, ())
-    line, given = loop.log.line, held.taken.note
-    desk = AuditDesk(loop.node, line, identity, manifest, signed.run, loop.known, start, board, fetched, loop.num_weights, given)
+    desk = AuditDesk(loop.node, loop.log.line, identity, manifest, signed.run, loop.known, start, board, fetched, loop.num_weights)
     loop.on_commit = desk.committed
     return desk
 

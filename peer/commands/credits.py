@@ -77,8 +77,6 @@ def _lines_of(run: "RunEarned", *, verify: bool, is_all: bool) -> Iterator[str]:
     words = run.outlook.words(_number) if run.outlook.stays else ""
     pending = f"pending {run.total(PENDING):,}{f' ({words})' if words else ''}"
     yield f"total on {len(run.rounds)} slips: final {run.total(FINAL):,}, {pending}, void {run.total(VOID):,}"
-    if run.serving:
-        yield f"{run.serving:,} of that for serving bytes: claims prove that others gave their word for it, and not that it is true"
     if run.is_unaudited:
         yield "unaudited: nobody else can compute lots of private data again"
     if verify and run.rounds:
@@ -146,13 +144,11 @@ def plain(run: "RunEarned", *, verify: bool) -> dict[str, Any]:
         "pending": run.total(PENDING),
         "stays_pending": run.outlook.stays,
         "void": run.total(VOID),
-        "for_serving": run.serving,
         "rounds": [
             {
                 "round": one.round,
                 "peer": peer_name(one.key),
                 "paid": one.paid,
-                "for_serving": one.serving,
                 "known_by": one.by,
                 "state": one.state,
                 "reason": one.reason,

@@ -13,7 +13,6 @@ from peer.rounds.slips import load_manifest, load_slip, rounds_in
 from peer.store import CREDIT, NEWEST, RUNS, SLIPS
 from protocol.accounts import Fault
 from protocol.audits import WITHHELD
-from protocol.earnings import earned_unchecked
 from protocol.encoding import unpack
 from protocol.errors import LedgerError, MantaError, RemoteFault, StorageError, UserError
 from protocol.horizon import Horizon, Outlook
@@ -36,7 +35,6 @@ class Earned:
     round: int
     key: bytes
     paid: int | None
-    serving: int | None  # of it, for serving bytes, as those say who took them; None: the slip has not got the claims that it takes
     by: str  # CLAIMS, WORD or UNKNOWN
     state: str  # FINAL, PENDING or VOID
     reason: str  # why it is not final
@@ -60,11 +58,6 @@ class RunEarned:
     def total(self, state: str) -> int:
         """Return what the rounds of a state paid."""
         return sum(one.paid or 0 for one in self.rounds if one.state == state)
-
-    @property
-    def serving(self) -> int:
-        """What of all of it was for serving bytes, as far as slips have the claims that say so."""
-        return sum(one.serving or 0 for one in self.rounds)
 
     @property
     def outlook(self) -> Outlook:
@@ -118,7 +111,7 @@ def _run_of(folder: Path, *, verify: bool) -> RunEarned:
     found.round = max(_newest_of(folder, signed, manifest, found.problems), *slips, 0)
     for round_, slip in slips.items():
         try:
-            found.rounds.append(_earned(found, round_, slip, _serving(slip, manifest, course), proven.get(round_)))
+            found.rounds.append(_earned(found, round_, slip, proven.get(round_)))
         except RemoteFault as error:
             found.problems.append(f"round {round_}: its claim is none: {error}")
     if verify:
@@ -126,18 +119,7 @@ def _run_of(folder: Path, *, verify: bool) -> RunEarned:
     return found
 
 
-def _serving(slip: Slip, manifest: Manifest, course: AskedCourse) -> int | None:
-    """Return what of a slip's pay was for serving bytes, by the claims that were checked when they came; None: they are not kept.
-
-    Raises:
-        RemoteFault: its claims are none.
-    """
-    if not slip.claims or not manifest.serving_pool:
-        return 0 if slip.claims else None
-    return earned_unchecked(manifest, course, slip.claims[0]).serving.get(slip.claim.open().key, 0)
-
-
-def _earned(found: RunEarned, round_: int, slip: Slip, serving: int | None, proven: ProvenSlip | None) -> Earned:
+def _earned(found: RunEarned, round_: int, slip: Slip, proven: ProvenSlip | None) -> Earned:
     """Return what a round paid, and what became of it as far as it is known here.
 
     Raises:
@@ -155,7 +137,7 @@ def _earned(found: RunEarned, round_: int, slip: Slip, serving: int | None, prov
     else:
         state, reason = FINAL, ""
     by = CLAIMS if slip.claims else WORD if slip.paid else UNKNOWN
-    return Earned(round_, key, slip.paid[0] if slip.paid else None, serving, by, state, reason, proven)
+    return Earned(round_, key, slip.paid[0] if slip.paid else None, by, state, reason, proven)
 
 
 def _faults(word: CreditWord | None) -> tuple[Fault, ...]:

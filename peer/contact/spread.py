@@ -27,7 +27,6 @@ from swarm.neighbours import Neighbours
 from swarm.pushes import BodyOffer
 from swarm.rpc import OwnNode
 from swarm.rumours import Book
-from swarm.taken import OnGiven
 
 LOG_BYTES = 4 * 1024 * 1024  # that the log is asked for at once, of one thing, by all peers together
 LOG_FIRST = 4  # peers at least
@@ -62,7 +61,6 @@ class Spread:
         mean_bytes: int,
         *,
         clock: Callable[[], float] = time.monotonic,
-        on_given: OnGiven = lambda _key, _num_bytes: None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare; ``start`` takes part from then on.
@@ -77,7 +75,6 @@ class Spread:
             body_sizes: of the groups of a body.
             mean_bytes: of a mean: bodies that are more together are not got, for then the mean is less.
             clock: gives seconds, and does not go back.
-            on_given: is told who gave bytes that are right.
             rng: of what is asked of whom.
         """
         self._node = node
@@ -86,7 +83,6 @@ class Spread:
         self._neighbours = neighbours
         self._mean_bytes = mean_bytes
         self._clock = clock
-        self._on_given = on_given
         self._body_bytes = sum(body_sizes)
         self._book = Book(
             run,
@@ -96,7 +92,7 @@ class Spread:
             near_patience_s=waits.NEAR_GETS_S,
         )
         self._book.budget_bytes = mean_bytes
-        self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, on_given=on_given, rng=rng)
+        self._gossip = Gossip(node, self._book, shelf, neighbours, body_sizes, clock=clock, rng=rng)
         self._rows = 0  # of the newest commit
         self._tables: OrderedDict[int, bytes] = OrderedDict()  # by round, as they travel; the newest last
 
@@ -203,7 +199,6 @@ class Spread:
                 continue
             self._neighbours.met(key)
             self.keep_table(entry, rows, weights)
-            self._on_given(key, len(self._tables[entry.round]))
             return rows, weights
 
     def keep_table(self, entry: Round, rows: Sequence[Row], weights: Sequence[int]) -> None:

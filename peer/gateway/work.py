@@ -134,8 +134,6 @@ class Terms:
             raise EncodingError("the claim is not the lease's")
         if claim.work != tuple(counts):
             raise EncodingError("the claim counts other lots than came back")
-        if claim.thanks:
-            raise EncodingError("the claim of a lease thanks nobody")
         self._check_roots(work, leased, claim, back)
         space = self._course.plan.space
         count = num_covered(space, work.architecture)

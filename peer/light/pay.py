@@ -94,7 +94,7 @@ class Pay:
             StorageError: the disk refuses.
         """
         entry = open_round_receipt(pay.receipt, Operators.of(self._manifest, self._run)).round
-        paid = (earned(self._manifest, self._course, entry, pay.claims[0]).of(self._key),) if pay.claims else pay.word.earned
+        paid = (earned(self._manifest, self._course, entry, pay.claims[0]).get(self._key, 0),) if pay.claims else pay.word.earned
         slip = Slip(pay.receipt, pay.row, pay.contribution, owed.claim, pay.claims, paid)
         prove(slip, self._manifest, self._run, self._course)
         self._slips.keep(entry.round, slip)

@@ -29,7 +29,6 @@ from swarm.fetch_calls import OnWrong
 from swarm.fetching import fetch_piece
 from swarm.rpc import OwnNode
 from swarm.sources import Sources
-from swarm.taken import OnGiven
 from swarm.tasks import together
 from swarm.wrong_group import Finding, Measure, RightGroup, WrongGroup
 
@@ -61,7 +60,6 @@ class Checker:
         table: Callable[[Round], Awaitable[Table]],
         sources: Callable[[bytes], Iterable[PublicKey]],
         on_wrong: OnWrong = lambda _key, _reason: None,
-        on_given: OnGiven = lambda _key, _num_bytes: None,
         rng: random.Random | None = None,
     ) -> None:
         """Prepare.
@@ -75,7 +73,6 @@ class Checker:
             table: gets the table of a committed round.
             sources: says who has a blob.
             on_wrong: is told who sent bytes that cannot be right.
-            on_given: is told who sent bytes that are.
             rng: decides what is checked.
         """
         self._node = node
@@ -87,7 +84,6 @@ class Checker:
         self._table = table
         self._sources = sources
         self._on_wrong = on_wrong
-        self._on_given = on_given
         self._rng = rng or random.Random()
         self._entries: dict[int, Round] = {}  # of the newest rounds that were heard of
         self._body_sizes = group_sizes(self._manifest.exchange.codec, measured.num_values)
@@ -168,7 +164,6 @@ class Checker:
                 tries=_TRIES,
                 shelf=self._shelf,
                 on_wrong=self._on_wrong,
-                on_given=self._on_given,
                 rng=self._rng,
             )
 

@@ -166,7 +166,7 @@ class Credit:
         except MantaError as error:
             logger.info("credit not computed round=%d reason=%s", round_, error)
             return None
-        return claims, shares.of(self._key)
+        return claims, shares.get(self._key, 0)
 
     def _most_claims(self) -> float:
         """Return, by lot, how many claims are worth their bytes this time; see the module."""

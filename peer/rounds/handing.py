@@ -28,7 +28,6 @@ from protocol.exchange import codec_named
 from protocol.manifest import Manifest
 from protocol.records import Header, SignedClaim, SignedContribution
 from protocol.rounds import RoundMachine
-from protocol.serving import Thanks
 from protocol.signing import Identity, PublicKey
 from swarm import waits
 from swarm.blobs import Blob
@@ -90,7 +89,6 @@ class Handing:
         self._compute = compute
         self._spread = spread
         self._keep_body = keep_body
-        self.thanks: Callable[[], Thanks] = tuple  # returns what a claim says of those that bytes were taken from since the one before
         self.shards = 0  # what claims say of those that lots are drawn from, where these are not all
         self.is_decoy = False  # its lots' records are false
         self._in_hand: InHand | None = None
@@ -139,7 +137,7 @@ class Handing:
         if is_alone := seat.is_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)
-        made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms, self.thanks())
+        made, whole, claim = await self._compute.run(self._made, learnt, seat, residual, lot_ms)
         if made is None or not self._machine.seal(made.header):
             return False
         is_common = self._records is not None and _is_common(learnt.pile.records)
@@ -153,7 +151,7 @@ class Handing:
         await asyncio.to_thread(lambda: self._store.save_sealed(self._run, made.header, made.blob.join()))
         return True
 
-    def _made(self, learnt: Learnt, seat: Seat, residual: Residual, lot_ms: int, thanks: Thanks) -> tuple[Made | None, Vector, SignedClaim]:
+    def _made(self, learnt: Learnt, seat: Seat, residual: Residual, lot_ms: int) -> tuple[Made | None, Vector, SignedClaim]:
         whole = given(learnt.vector, residual.values, self._manifest.exchange.residual_percent, learnt.coverage)
         claim = claim_of(
             learnt,
@@ -164,7 +162,6 @@ class Handing:
             residual=residual.digest,
             lot_ms=lot_ms,
             shards=self.shards,
-            thanks=thanks,
         )
         if not bool(np.isfinite(whole).all()):
             return None, whole, claim

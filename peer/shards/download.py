@@ -25,7 +25,6 @@ from swarm.blobs import Blob, Shelf, sizes_of
 from swarm.fetching import fetch, fetch_file
 from swarm.file_blobs import FileBlob, FileName
 from swarm.rpc import Endpoint
-from swarm.taken import OnGiven
 
 _SAID_EVERY_S = 10.0
 
@@ -44,7 +43,6 @@ class Download:
         shelf: Shelf,
         say: Callable[[str], None],
         on_piece: Callable[[], None] = lambda: None,
-        on_given: OnGiven = lambda _key, _num_bytes: None,
     ) -> None:
         """Prepare.
 
@@ -56,7 +54,6 @@ class Download:
             shelf: from which this peer hands out what it has.
             say: says how far it is.
             on_piece: is called at each piece.
-            on_given: is told who gave bytes that are right.
         """
         self._node = node
         self._manifest = manifest
@@ -65,7 +62,6 @@ class Download:
         self._shelf = shelf
         self._say = say
         self._on_piece = on_piece
-        self._on_given = on_given
         self._done_bytes = 0  # of whole shards that are here
         self._coming_bytes = 0  # of the one under way
         self._size_bytes = 0  # of all that are wanted
@@ -138,7 +134,7 @@ class Download:
         async def attempt() -> Blob:
             sizes = sizes_of(list_bytes, PIECE_BYTES)
             sources, on_wrong = self._holders.sources(), self._holders.distrust
-            return await fetch(self._node, root, sizes, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong, on_given=self._on_given)
+            return await fetch(self._node, root, sizes, sources, deadline_s=waits.FETCH_S, on_wrong=on_wrong)
 
         return (await self._insist(attempt)).join()
 
@@ -163,7 +159,6 @@ class Download:
                 self._holders.sources(),
                 deadline_s=waits.FETCH_S,
                 on_wrong=self._holders.distrust,
-                on_given=self._on_given,
                 on_piece=arrived,
             )
 

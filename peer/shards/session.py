@@ -24,7 +24,6 @@ from protocol.manifest import Manifest, SignedManifest
 from swarm.blobs import Shelf
 from swarm.disk import make_directory
 from swarm.rpc import Endpoint
-from swarm.taken import Taken
 from swarm.traffic import Traffic
 
 _SHELF_BYTES, _SHELF_VECTORS = 32 * 1024 * 1024, 12  # of bodies, means and states kept for others, or as much as so many means
@@ -37,7 +36,6 @@ class Held:
 
     shelf: Shelf  # from which this peer hands things out, shards among them
     root: Path | None  # the folder with the data sets that come with no library
-    taken: Taken  # from others, shards among it
     wanted: Wanted | None = None  # the shards that are here, where they travel
 
     @property
@@ -69,12 +67,11 @@ async def data_here(
         StorageError: the disk refuses.
     """
     manifest = signed.open()
-    taken = Taken(manifest)
     count = await asyncio.to_thread(num_weights, manifest)
     shelf = Shelf(max_bytes=max(_SHELF_BYTES, _SHELF_VECTORS * 4 * count))
     if not manifest.shards:
         limiter.before = Before.STARTS
-        yield Held(shelf, config.data_root, taken)
+        yield Held(shelf, config.data_root)
         return
     if config.view is not None:
         raise UserError(f"{manifest.dataset} comes with both views: leave --view out")
@@ -89,13 +86,13 @@ async def data_here(
 
     keep_rates()
     limiter.before = Before.GETS
-    download = Download(node, manifest, folder, holders, shelf, sitter.voice.say, keep_rates, taken.note)
+    download = Download(node, manifest, folder, holders, shelf, sitter.voice.say, keep_rates)
     sitter.sits(download.fields)
     meeting = asyncio.create_task(holders.meet())
     try:
         here = await _get(config, manifest, node, folder, download, sitter)
         limiter.before = Before.STARTS
-        yield Held(shelf, root, taken, here)
+        yield Held(shelf, root, here)
     finally:
         meeting.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -21,7 +21,6 @@ from protocol.exchange import codec_named
 from protocol.merkle import leaf_hash, root
 from protocol.records import Claim, Contribution, Header, LotRecord, SignedClaim, SignedContribution, StepRecord
 from protocol.rounds import Standing
-from protocol.serving import Thanks
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.blobs import Blob
 
@@ -161,7 +160,6 @@ def claim_of(
     residual: bytes,
     lot_ms: int,
     shards: int = 0,
-    thanks: Thanks = (),
 ) -> SignedClaim:
     """Return the claim of what was learnt, for a contribution of ``founder`` or one alone; ``residual`` is the digest of the one used."""
     pile = learnt.pile
@@ -180,7 +178,6 @@ def claim_of(
         residual=residual,
         lot_ms=lot_ms,
         shards=shards,
-        thanks=thanks,
     )
     return SignedClaim.sign(claim, identity)
 

@@ -130,7 +130,7 @@ def _slip(log: Log) -> Slip:
     for one in table:
         tree.append(leaf_hash(pack(one.row)))
     row = RowProof(table[place].row, place, tuple(tree.inclusion_proof(place, len(table))))
-    paid = log.ledger.shares(table).of(PEER.public_key)
+    paid = log.ledger.shares(table)[PEER.public_key]
     return Slip(log.receipt(index), row, contributions[place], claims[place], (TableClaims(headers),), (paid,))
 
 

@@ -34,7 +34,6 @@ from protocol.rounds import Phase
 from protocol.signing import Identity, sha256
 from swarm.blobs import Shelf
 from swarm.memory import MemoryEndpoint, MemoryNetwork
-from swarm.taken import Taken
 from swarm.traffic import Traffic
 from tests.memory_log import DEADLINE_S, PEERS, MemoryLog, until
 
@@ -167,9 +166,7 @@ class Scene:
         loop = PeerLoop(endpoint, identity, signed, crew, "here", store, board, shelf, compute, token, **others)
         devices = Devices((Device("cpu", 1),), True, "the CPU")
         settings = PeerConfig(dir=store.directory)
-        evaluations = desk_of_evaluations(
-            settings, identity, signed, Held(shelf, None, Taken(signed.open())), worker.num_weights, board, loop.held_round
-        )
+        evaluations = desk_of_evaluations(settings, identity, signed, Held(shelf, None), worker.num_weights, board, loop.held_round)
         return loop, LimitedPeer(loop, crew, None, compute, evaluations, None, Traffic(), board, Limits(), lambda _: devices)
 
     async def end(self) -> None:

@@ -20,7 +20,6 @@ from protocol.records import (
     Threshold,
     Ticket,
 )
-from protocol.serving import MAX_SERVED_BYTES, MAX_THANKED
 from protocol.signing import Identity, sha256
 
 ALICE, BOB = Identity(b"a" * 32), Identity(b"b" * 32)
@@ -74,7 +73,6 @@ LARGEST_CLAIM = replace(
     steps_root=sha256(b"steps"),
     residual=sha256(b"residual"),
     lot_ms=MAX_LOT_MS,
-    thanks=tuple((bytes([number]) * 32, MAX_SERVED_BYTES) for number in range(MAX_THANKED)),
 )
 LARGEST_ANNOUNCEMENT = replace(
     ANNOUNCEMENT,

@@ -104,15 +104,13 @@ rounds = st.integers(1, MAX_ROUND)
 names = st.from_regex(r"[a-z0-9][a-z0-9._-]{0,62}", fullmatch=True)
 works = st.lists(st.integers(0, MAX_LOTS), min_size=1, max_size=MAX_ARCHITECTURES).filter(any).map(tuple)
 claims = st.builds(
-    lambda steps, root, served, **rest: Claim(
+    lambda steps, root, **rest: Claim(
         local_steps=steps,
         steps_root=root if steps > 1 else b"",
-        thanks=tuple(sorted(each for each in served.items() if each[0] != rest["key"])),
         **rest,
     ),
     st.integers(1, MAX_LOCAL_STEPS),
     digests,
-    st.dictionaries(digests, st.integers(1, 2**40), max_size=8),
     run=digests,
     round=rounds,
     base=digests,

@@ -293,7 +293,7 @@ def test_who_is_guilty_is_never_trusted_again_and_weighs_as_who_is_new() -> None
 
 def test_who_withholds_loses_what_is_pending_and_may_begin_anew() -> None:
     ledger = ready(A, B, rounds=THERE, proven=(A.public_key,))
-    share = ledger.shares([ledger.listed(header, THERE + 1) for header in works_of(ledger, [A, B])]).of(A.public_key)
+    share = ledger.shares([ledger.listed(header, THERE + 1) for header in works_of(ledger, [A, B])])[A.public_key]
     go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A, WITHHELD, round=1)])  # that round has a claim of A: it was there all the time
     assert guilty(ledger) == {}
     assert not ledger.standing.is_proven(A.public_key)
@@ -447,7 +447,7 @@ def test_only_operators_plant_and_each_decoy_once() -> None:
 
 def test_audits_are_paid_out_of_a_part_of_the_pool_that_work_does_not_have() -> None:
     ledger = ready(A, B, **NAMED)
-    assert sum(ledger.shares([ledger.listed(header, 3) for header in works_of(ledger, [A, B])]).together.values()) == 900
+    assert sum(ledger.shares([ledger.listed(header, 3) for header in works_of(ledger, [A, B])]).values()) == 900
     assert ledger.standing.asked[1].worth == 100 // 2
     go_on(ledger, [A, B], [finding_of(ledger, OPERATOR, A)])
     assert ledger.standing.account(OPERATOR.public_key).pending == ((3, 25),)

@@ -43,7 +43,6 @@ class Sources:
         self.here = self.network.endpoint(KEYS[0])
         self.asked: list[tuple[PublicKey, int]] = []
         self.wrong: list[tuple[PublicKey, str]] = []
-        self.given: Counter[PublicKey] = Counter()  # bytes that were right
 
     async def add(self, *blobs: Blob, wrap: Wrap = lambda handler: handler) -> tuple[MemoryEndpoint, Shelf]:
         """Add a source that hands out ``blobs``, by its handler as ``wrap`` changes it."""
@@ -72,7 +71,6 @@ class Sources:
             keys,
             deadline_s=deadline_s,
             on_wrong=lambda *what: self.wrong.append(what),
-            on_given=lambda key, count: self.given.update({key: count}),
             rng=rng,
             **settings,
         )
@@ -207,20 +205,6 @@ def test_who_lies_is_told_of_once_and_others_serve(lie: Lie) -> None:
         await sources.fetch()
         assert [key for key, _ in sources.wrong] == [KEYS[1]]
         assert now() < 2
-
-    story(work)
-
-
-def test_each_byte_that_is_right_is_told_once_of_who_gave_it() -> None:
-    async def work(sources: Sources) -> None:
-        await sources.add(BLOB, wrap=lying(lambda ask, data: data if ask.place == HASHES else b"lie"))
-        await sources.add(BLOB)
-        await sources.add(BLOB)
-        await sources.fetch()
-        hashes = 32 * len(SIZES)
-        assert sum(sources.given.values()) == len(DATA) + hashes
-        assert sources.given[KEYS[1]] in (0, hashes)
-        assert min(sources.given[KEYS[2]], sources.given[KEYS[3]]) >= PIECE_BYTES
 
     story(work)
 

@@ -67,16 +67,6 @@ def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_in_eac
     assert said["by_account"][0]["stays_pending"] == 5
 
 
-def test_what_of_it_was_for_serving_bytes_is_said_in_each_form(found: Verification) -> None:
-    served = replace(found, serving={RICH: 9, GUILTY: 2})
-    assert [line.partition(", ")[2].split(", ")[-1] for line in list(as_lines(served))[2:4]] == [
-        "9 of all that for serving bytes",
-        "2 of all that for serving bytes",
-    ]
-    assert [row["for_serving"] for row in csv.DictReader(io.StringIO(as_csv(served)))] == ["9", "2", "0"]
-    assert [one["for_serving"] for one in json.loads(as_json(served))["accounts"]] == [9, 2, 0]
-
-
 def test_a_table_and_json_say_the_same_and_add_up_to_the_credits(found: Verification) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(found))))
     said = json.loads(as_json(found))

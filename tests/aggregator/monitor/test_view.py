@@ -1,4 +1,3 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,10 @@ from aggregator.monitor.tables import TableSeen, table_seen
 from aggregator.monitor.view import KEPT_CLAIMS, View
 from aggregator.rounds.opening import OpenRun
 from automl.training.asked import AskedCourse
-from protocol.audits import AUDITED, Trust
 from protocol.errors import EncodingError, LedgerError
-from protocol.ledger import Ledger
-from protocol.manifest import SignedManifest
 from protocol.revocation import PEER, Revocation, SignedRevocation
 from protocol.signing import peer_name
 from tests.aggregator.small_run import ENTRIES, OPERATOR, PEERS, course_of, grow
-from tests.contributions import commit, header_of
-from tests.runs import FixedCourse, manifest_of
 
 
 def view_of(log: Log) -> View:
@@ -38,19 +32,6 @@ def test_rounds_and_credits_are_those_of_the_ledger(played: tuple[Path, OpenRun]
     for round_ in (1, 2, 3):
         assert view.rounds.state_of(round_) == log.ledger.state_at(round_)
         assert view.rounds.index_of(round_) == log.ledger.index_at(round_)
-
-
-def test_what_serving_bytes_paid_is_in_the_credit_of_an_open_run_and_of_an_audited_one_as_the_aggregator_says() -> None:
-    manifest = manifest_of(OPERATOR, serving_pool_percent=30, num_rounds=9)
-    for is_audited in (False, True):
-        trust = Trust(AUDITED, proven=(PEERS[0].public_key,)) if is_audited else manifest.trust
-        ledger = Ledger(SignedManifest.sign(replace(manifest, trust=trust), OPERATOR), FixedCourse())
-        headers = [header_of(ledger, PEERS[0], thanks=((PEERS[1].public_key, 7),)), header_of(ledger, PEERS[1])]
-        view = View(ledger.manifest, FixedCourse())
-        view.take(commit(ledger, headers))
-        assert ledger.standing.serving == {PEERS[1].public_key: 300 if is_audited else 150}
-        credit = {key: ledger.credits()[key] - (ledger.standing.serving[key] if is_audited else 0) for key in ledger.credits()}
-        assert {peer.key: peer.credit for peer in view.peers.values()} == credit
 
 
 def test_it_does_not_matter_in_which_parts_the_entries_come(log: Log) -> None:

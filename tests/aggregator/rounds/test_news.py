@@ -304,7 +304,7 @@ def test_a_table_is_shown_with_its_claims_which_come_to_the_credit_that_the_log_
         for peer in PEERS:
             client = scene.client(peer)
             entry = client.open(pack(scene.log.receipt(ledger.index_at(2) or 0))).proven.round
-            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry)).together
+            shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry))
             word = CreditWord(2, ledger.credits()[peer.public_key], 0, 0, 0, (), 0, 1, b"", 0, (shares[peer.public_key],))
             assert await client.credit(2) == word
             assert await client.credit(0) == replace(word, earned=())
@@ -334,8 +334,8 @@ def test_a_table_with_more_claims_than_an_answer_has_room_for_is_shown_in_pages(
         ledger, client = scene.log.ledger, scene.client(PEERS[0])
         entry = client.open(pack(scene.log.receipt(ledger.index_at(1) or 0))).proven.round
         shares = earned(ledger.manifest, ledger.course, entry, await client.claims(entry))
-        assert {key: share for key, share in shares.together.items() if share} == ledger.credits()
-        assert len(shares.work) == len(members) * MAX_COHORT == 4_096
+        assert {key: share for key, share in shares.items() if share} == ledger.credits()
+        assert len(shares) == len(members) * MAX_COHORT == 4_096
         assert (await client.claims_page(1)).headers != (await client.claims_page(1, 127)).headers
 
     play(story, max_rows=len(members))

@@ -150,14 +150,6 @@ def test_check_says_nothing_of_the_monitors_port_which_a_running_aggregator_has(
         assert typed("check", tmp_path / "run.toml").exit_code == 0
 
 
-def test_check_says_what_is_for_serving_bytes_and_the_manifest_has_it(tmp_path: Path) -> None:
-    words = "of a round's 1,000,000 credit units 200,000 are for serving bytes, on the word of those who took them, and 700,000 for work"
-    for settings, is_said in (("", False), ('[rewards]\nserving_pool_percent = 20\n[trust]\nmode = "audited"\n', True)):
-        (tmp_path / "run.toml").write_text(settings)
-        result = typed("check", tmp_path / "run.toml")
-        assert (result.exit_code, words in result.output) == (0, is_said), result.output
-
-
 def test_a_place_is_found_in_files_that_people_write() -> None:
     text = 'x = 1\n\n [ run ]  # a run\nname="a"\n[round]\n# lot_samples = 3\n  lot_samples=4\nname = "b"\n'
     assert line_of(text, ("run", "name")) == 4

@@ -95,7 +95,7 @@ class Scene:
         self.holders: dict[Identity, bytes] = {}  # of vectors, with what they hand out
         self.asked_for: list[AskVector] = []
         self.extras: list[Finding] = []
-        self.given: list[tuple[bytes, int]] = []  # records and vectors that were right: who gave them, and how many bytes
+        self.answered: list[bytes] = []  # who was asked for a vector
         self.asked: list[Ask] = []
         self.loaded: list[torch.Tensor] = []
         self.holds = True
@@ -117,7 +117,6 @@ class Scene:
             self.board,
             VectorsFolder(directory / "fetched", kept_rounds=100, max_bytes=1 << 20),
             len(WEIGHTS),
-            lambda key, count: self.given.append((key, count)),
         )
         self.desk.limit(100, 100)
         self.states: list[bytes] = []
@@ -160,7 +159,8 @@ class Scene:
     async def _serve_vectors(self) -> None:
         for who, data in self.holders.items():
 
-            async def answer(_caller: PublicKey, request: bytes, data: bytes = data) -> bytes:
+            async def answer(_caller: PublicKey, request: bytes, who: Identity = who, data: bytes = data) -> bytes:
+                self.answered.append(who.public_key)
                 self.asked_for.append(unpack(AskVector, request, max_bytes=MAX_ASK_BYTES))
                 return data
 
@@ -212,8 +212,7 @@ def test_it_says_what_it_found_and_the_log_may_take_it(scene: Scene, holds: bool
 def test_records_that_the_log_has_not_got_come_from_who_made_them(scene: Scene) -> None:
     scene.play(lambda: scene.extras, records_at=A)
     assert len(scene.extras) == 1
-    ((key, count),) = scene.given
-    assert (key, count) == (A.public_key, len(pack(*pages(scene.claim, Records(scene.records, scene.steps)))))
+    assert scene.asked[0].lots == scene.records
 
 
 RIGHT, WRONG = (np.full(4, value, "<f4").tobytes() for value in (2.0, 3.0))
@@ -229,11 +228,11 @@ def test_a_lot_of_a_later_step_is_computed_on_the_weights_before_it(tmp_path: Pa
     assert {(ask.claim, ask.digest) for ask in scene.asked_for} == {(scene.claim.digest, scene.steps[2].state)}
     (weights,) = scene.loaded
     assert weights.tolist() == [2.0] * 4
-    assert scene.given == [(A.public_key if holders.get(A) == RIGHT else OPERATOR.public_key, len(RIGHT))]
+    assert scene.answered == [holder.public_key for holder in holders]  # the last of them gave what is right
     assert [path for path in (tmp_path / "fetched").rglob("*") if path.is_file()] == []
 
 
-def test_a_vector_that_is_here_already_was_given_once(tmp_path: Path) -> None:
+def test_a_vector_that_is_here_already_is_asked_for_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path, steps=LOTS)
     scene.holders = {A: RIGHT}
 
@@ -243,7 +242,7 @@ def test_a_vector_that_is_here_already_was_given_once(tmp_path: Path) -> None:
             await scene.desk._needs._get(scene.claim, scene.claim.open(), scene.steps[2].state)
 
     asyncio.run(twice())
-    assert scene.given == [(A.public_key, len(RIGHT))]
+    assert scene.answered == [A.public_key]
 
 
 def test_without_these_weights_it_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

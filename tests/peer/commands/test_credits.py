@@ -17,7 +17,6 @@ from protocol.notes import sign_tree_head
 from protocol.operators import Operators
 from protocol.receipts import open_round_receipt
 from protocol.records import Receipt
-from protocol.serving import Thanks
 from protocol.signing import Identity, sha256
 from protocol.slips import Slip, slip_bytes
 from protocol.standing import LEFT
@@ -29,13 +28,11 @@ ROUNDS = 3
 OF_AUDITS = Trust(AUDITED, kept_rounds=1, pending_rounds=6)
 
 
-async def rounds(
-    scene: Scene, member: Member, count: int = ROUNDS, before_commit: Callable[[], object] = lambda: None, thanks: Thanks = ()
-) -> None:
-    """Let the member and somebody else, who thanks, take part in so many rounds."""
+async def rounds(scene: Scene, member: Member, count: int = ROUNDS, before_commit: Callable[[], object] = lambda: None) -> None:
+    """Let the member and somebody else take part in so many rounds."""
     for _ in range(count):
         round_ = scene.log.ledger.round + 1
-        scene.log.give(PEERS[3], seed=round_, thanks=thanks)
+        scene.log.give(PEERS[3], seed=round_)
         await scene.log.wait_for(2)
         before_commit()
         scene.log.commit()
@@ -118,34 +115,6 @@ def test_what_stays_pending_since_the_run_ends_before_it_is_final_is_said_round_
         assert f"total on 3 slips: final 0, pending {sum(paid):,} ({both}), void 0" in lines
         words = "what rounds up to 2 paid is final by round 8; what later ones pay stays pending: the run ends with round 8"
         assert f"the log says, up to round 3: final 0, pending {sum(paid):,} ({words}), void 0" in lines
-
-
-def test_what_was_for_serving_bytes_is_proven_as_what_others_gave_their_word_for(tmp_path: Path) -> None:
-    async def story(scene: Scene) -> None:
-        member = scene.join(0)
-        await rounds(scene, member, thanks=((member.identity.public_key, 5),))
-        await member.leaves()
-        assert scene.log.ledger.standing.serving == {member.identity.public_key: ROUNDS * 300}
-
-    play(tmp_path, story, trust=replace(OF_AUDITS, proven=(PEERS[3].public_key,)), serving_pool_percent=30)
-    for more in ((), ("--verify",)):
-        code, lines = said(tmp_path / "peer-0", *more)
-        assert code == 0
-        assert (
-            f"{ROUNDS * 300} of that for serving bytes: claims prove that others gave their word for it, and not that it is true" in lines
-        )
-        plain = json.loads("\n".join(said(tmp_path / "peer-0", "--json", *more)[1]))["runs"][0]
-        assert (plain["for_serving"], [one["for_serving"] for one in plain["rounds"]]) == (ROUNDS * 300, [300] * ROUNDS)
-        assert all(one["paid"] > 300 for one in plain["rounds"])
-    folder = folder_of(tmp_path / "peer-0")
-    slip = load_slip(folder, 1)
-    (claims,) = slip.claims
-    assert any(claims.unproven)
-    forged = replace(slip, claims=(replace(claims, unproven=()),))  # as though its own word counted too
-    (folder / f"{1:08d}").write_bytes(slip_bytes(forged))
-    code, lines = said(tmp_path / "peer-0", "--verify")
-    assert code == 1
-    assert any("its slip proves nothing" in line for line in lines)
 
 
 def forged_head(slip: Slip) -> Slip:

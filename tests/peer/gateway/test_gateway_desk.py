@@ -158,7 +158,6 @@ WRONG: dict[str, tuple[Spoil, str]] = {
     "another cohort": (lambda back: resigned(back, LIGHTS[0], cohort="there"), "not the lease's"),
     "another round": (lambda back: resigned(back, LIGHTS[0], round=2), "not the lease's"),
     "a residual that nobody left": (lambda back: resigned(back, LIGHTS[0], residual=sha256(b"r")), "not the lease's"),
-    "thanks": (lambda back: resigned(back, LIGHTS[0], thanks=((LIGHTS[1].public_key, 5),)), "thanks nobody"),
     "more lots": (lambda back: resigned(back, LIGHTS[0], work=tuple(9 * lots for lots in _unsigned(back.claim).work)), "other lots"),
     "lots of another architecture": (
         lambda back: resigned(back, LIGHTS[0], work=_unsigned(back.claim).work[1:] + _unsigned(back.claim).work[:1]),

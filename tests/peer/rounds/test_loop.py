@@ -48,38 +48,6 @@ def test_peers_train_and_hand_in_and_end_with_the_run_on_the_logs_state(tmp_path
     play(tmp_path, story, num_rounds=3)
 
 
-@pytest.mark.parametrize("percent", [0, 20])
-def test_claims_thank_the_peers_that_bytes_came_from_where_the_run_pays_for_serving(tmp_path: Path, percent: int) -> None:
-    async def story(scene: Scene) -> None:
-        members = [scene.join(number) for number in range(3)]
-        await scene.log.wait_for(3)
-        while not all(len(member.loop._others.neighbours.members()) == 2 for member in members):
-            for member in members:
-                await member.loop._others.neighbours.look()
-        for member in members:
-            member.loop._spread.headers_closed(1)
-        await until(lambda: all(member.loop._spread.num_bodies(1) == 2 for member in members))  # its own, and one more for less than a mean
-        scene.log.commit()
-        await scene.log.wait_for(3)
-        scene.log.commit()
-        for member in members:
-            await member.ends()
-            assert has_gone_well(scene, member, 2)
-        keys = {member.identity.public_key for member in members}
-        thanks = {key: said for one in scene.log.ledger.table_at(2) or () for key, said in zip(one.keys, one.thanks, strict=True)}
-        assert thanks.keys() == keys
-        if not percent:
-            assert set(thanks.values()) == {()}
-            return
-        assert all(thanks.values())
-        for own, said in thanks.items():
-            assert {key for key, _ in said} <= keys - {own}  # and not the log
-            assert all(count < 10**7 for _, count in said)
-        assert sum(scene.log.ledger.standing.serving.values()) in range(195, 201)  # all but what is rounded off
-
-    play(tmp_path, story, num_rounds=2, serving_pool_percent=percent)
-
-
 def test_a_newcomer_gets_the_newest_state_and_goes_on_from_there(tmp_path: Path) -> None:
     async def story(scene: Scene) -> None:
         first = scene.join(0)

@@ -12,7 +12,7 @@ import { verifySignature } from "./notes.js";
 const FIELDS = {
   admission: "invitation key".split(" "),
   revocation: "run operator what target".split(" "),
-  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards thanks".split(" "),
+  claim: "run round base key founder cohort local_steps work lots_root steps_root vector residual lot_ms shards".split(" "),
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
   finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
