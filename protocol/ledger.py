@@ -21,7 +21,7 @@ from protocol.delegations import Delegation
 from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
 from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
-from protocol.listed import Listed, Table, go_together, listed_in, own_of, work_fault
+from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, go_together, listed_in, work_fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Threshold, commit_digest
 from protocol.revocation import SignedRevocation
@@ -31,7 +31,6 @@ from protocol.table import table_root
 from protocol.turns import Step, Turn
 from protocol.verified import Verified
 
-REMEMBERED_ROUNDS = 1024  # a body listed in one of the newest so many rounds is not taken again
 KEPT_TABLES = 8  # newest tables that are kept whole
 MAX_EXTRAS = 2048  # before the claims of one round
 
@@ -42,10 +41,7 @@ _COPIED = (
     "_indices",
     "_table",
     "_keys",
-    "_bodies",
-    "_known_bodies",
     "_tables",
-    "_residuals",
     "standing",
     "admitted",
 )
@@ -72,10 +68,7 @@ class Ledger:
         self._indices: list[int] = [-1]  # [r] is the place of the round's entry in the log
         self._table = Table()
         self._keys: deque[frozenset[tuple[bytes, int]]] = deque(maxlen=MAX_AGE + 1)  # (key, round of its base + 1) of the newest tables
-        self._bodies: deque[frozenset[bytes]] = deque()  # of the newest tables
-        self._known_bodies: dict[bytes, tuple[int, bytes]] = {}  # all of these, with the roster that each is of
         self._tables: deque[tuple[Listed, ...]] = deque(maxlen=KEPT_TABLES)
-        self._residuals: dict[bytes, bytes] = {}  # by key, what its last listed contribution left; who is not in it has zeros
         self.standing = Standing.of(self.manifest)  # what audits add up to, and what everybody has earned; to be read only
         self.admitted = Admitted(self.manifest, self.run)
 
@@ -164,10 +157,6 @@ class Ledger:
             if any(one.round == round and key in one.keys for one in table):
                 return self.round - len(self._tables) + 1 + place
         return None
-
-    def residual_of(self, key: bytes) -> bytes:
-        """Return the digest of the residual that a key's last listed contribution left it; empty: of zeros."""
-        return self._residuals.get(key, b"")
 
     def has_earned(self, key: bytes) -> bool:
         """Return whether a committed table has a claim of ``key``."""
@@ -301,10 +290,7 @@ class Ledger:
         listed = self._listed(signed, contribution, table.claims, self.round + 1)
         if table.listed and table.listed[-1].row.founder >= listed.row.founder:
             raise LedgerError("the contributions of a table are sorted by founder")
-        if table.bodies.get(listed.row.body, listed.roster) != listed.roster:
-            raise LedgerError("two contributions of a table have one body")
         table.listed.append(listed)
-        table.bodies[listed.row.body] = listed.roster
         table.claims = []
 
     def _checked_turn(self, round_: Round, entry: bytes) -> Turn:
@@ -332,26 +318,13 @@ class Ledger:
         round_, listed = turn.entry, turn.table.listed
         self.standing.turn(round_.round, turn.commit, turn.extras, turn.claimed, turn.shares)
         self._keys.append(frozenset((key, one.round) for one in listed for key in one.keys))
-        self._bodies.append(frozenset(one.row.body for one in listed))
-        self._known_bodies |= turn.table.bodies
-        if len(self._bodies) > REMEMBERED_ROUNDS:
-            for body in self._bodies.popleft():
-                self._known_bodies.pop(body, None)
         self._tables.append(tuple(listed))
-        self._leave_residuals(round_.round, listed)
         self._commits.append(turn.commit)
         self._floors.append(round_.floor)
         self._states.append(round_.state)
         self._indices.append(turn.index)
         self._newest = round_
         self._table = Table()
-
-    def _leave_residuals(self, round: int, listed: Sequence[Listed]) -> None:
-        if self.course.sorts_after(round):  # they are in the order that the weights had before
-            self._residuals.clear()
-            return
-        for one in listed:
-            self._residuals.update(dict.fromkeys(one.keys, one.residual))
 
     def _fault_of(self, claim: Claim, round: int) -> str | None:
         """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
@@ -362,8 +335,6 @@ class Ledger:
             return fault
         if any((claim.key, claim.round) in keys for keys in self._keys):
             return "this key's work on this base is in the log already"
-        if claim.residual not in (b"", self.residual_of(claim.key)):
-            return "a residual that the key's last listed contribution did not leave"
         return None
 
     def _check_base(self, record: Claim | Contribution, round: int) -> None:
@@ -380,12 +351,9 @@ class Ledger:
 
     def _check_list(self, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> None:
         """Check that a contribution may list just these claims, whatever each of them says of its work."""
-        own = own_of(contribution, claims)
-        roster = (contribution.round, own.founder)
-        if self._known_bodies.get(contribution.body, roster) != roster:
-            raise LedgerError("this body is in the log already")
+        check_list(contribution, claims)
         if contribution.residual and not codec_named(self.manifest.exchange.codec).is_sparse:
-            raise LedgerError("a residual in a run whose bodies leave none")
+            raise LedgerError(NO_RESIDUALS)
 
     def _listed(self, signed: SignedContribution, contribution: Contribution, claims: Sequence[tuple[bytes, Claim]], round: int) -> Listed:
         opened = [claim for _, claim in claims]

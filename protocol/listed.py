@@ -7,9 +7,12 @@ from protocol.audits import Extra
 from protocol.course import Course
 from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
+from protocol.exchange import codec_named
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, entry_of
 from protocol.table import Row
+
+NO_RESIDUALS = "a residual in a run whose bodies leave none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,6 @@ class Listed:
     round: int  # the round after its base
     keys: tuple[bytes, ...]  # of its claims, in order
     claims: tuple[bytes, ...]  # their digests
-    consent: bytes  # whom they name as their founder, also where it is handed in alone
-    residual: bytes  # that it leaves to each of the keys
     counted: int  # samples, uncapped
     lots_ms: tuple[int, ...]  # one a claim
     lots: tuple[Lots, ...]  # one a claim
@@ -46,11 +47,6 @@ class Listed:
         """The name that all of its claims have."""
         return self.row.cohort
 
-    @property
-    def roster(self) -> tuple[int, bytes]:
-        """Its base and its founder: members of one roster may have learnt the same, and name one body where each hands in alone."""
-        return self.round, self.consent
-
 
 @dataclass(slots=True)
 class Table:
@@ -60,10 +56,9 @@ class Table:
     claims: list[tuple[bytes, Claim]] = field(default_factory=list)  # after the last contribution: digest, opened
     listed: list[Listed] = field(default_factory=list)
     keys: set[bytes] = field(default_factory=set)  # of all these claims
-    bodies: dict[bytes, tuple[int, bytes]] = field(default_factory=dict)  # with the roster that each is of
 
     def copy(self) -> "Table":
-        return Table(list(self.extras), list(self.claims), list(self.listed), set(self.keys), dict(self.bodies))
+        return Table(list(self.extras), list(self.claims), list(self.listed), set(self.keys))
 
 
 def listed_in(
@@ -83,8 +78,6 @@ def listed_in(
         round=contribution.round,
         keys=tuple(claim.key for claim in claims),
         claims=contribution.claims,
-        consent=claims[0].founder,
-        residual=contribution.residual,
         counted=sum(claim.lots for claim in claims) * manifest.lot_samples,
         lots_ms=tuple(claim.lot_ms for claim in claims),
         lots=lots,
@@ -109,13 +102,15 @@ def work_fault(manifest: Manifest, course: Course, claim: Claim) -> str | None:
         return f"{lots} lots where each of {exchange.local_steps} local steps has one at least"
     if claim.shards and claim.shards >= manifest.train_shards:
         return f"lots of {claim.shards} of the {manifest.train_shards} shards that travel"
+    if claim.residual and not codec_named(exchange.codec).is_sparse:
+        return NO_RESIDUALS
     if lots * manifest.lot_samples > exchange.max_claim_samples:
         return f"{lots * manifest.lot_samples} samples where a claim has at most {exchange.max_claim_samples}"
     return None
 
 
-def own_of(contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> Claim:
-    """Return the founder's own one of the claims, each with its digest, if the contribution may list just these.
+def check_list(contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) -> None:
+    """Check that a contribution may list just these claims, each with its digest, whatever each of them says of its work.
 
     Raises:
         LedgerError: it may not, whichever claims it lists.
@@ -131,7 +126,6 @@ def own_of(contribution: Contribution, claims: Sequence[tuple[bytes, Claim]]) ->
     others = tuple(claim.key for claim in opened if not _is_of(contribution, own, claim))
     if others:
         raise ClaimError("a claim on another base, or of another cohort, than its contribution's", others)
-    return own
 
 
 def _is_of(contribution: Contribution, own: Claim, claim: Claim) -> bool:

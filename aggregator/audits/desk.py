@@ -232,7 +232,7 @@ class Audits:
         if signed.digest not in self._open:
             every = tuple((each, self._log.ledger.verified.claim(each)) for each in header.claims)
             opened = self._log.ledger.verified.claim(signed)
-            self._open[signed.digest] = OpenClaim(signed, opened, header, every, round_, row, beacon)
+            self._open[signed.digest] = OpenClaim(signed, opened, header, every, round_, row, beacon, self._tables.was_left(opened, round_))
             self.totals.claims += 1
         self._open[signed.digest].questions |= {question}
 
@@ -299,6 +299,7 @@ class Audits:
                     state=ledger.state_at(base),
                     step=self._shown.step_of(one),
                     deep=int(one.is_deep),
+                    left=int(one.was_left),
                 )
                 self._jobs.ask(job)
                 one.jobs[job.name] = question

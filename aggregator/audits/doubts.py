@@ -25,6 +25,7 @@ class OpenClaim:
     round: int  # whose table has it
     row: int
     beacon: bytes  # of that table
+    was_left: bool  # the residual that it names, if it names one, was left to its key
     questions: frozenset[Question] = frozenset()  # replaced, never changed: threads go through them meanwhile
     refusals: int = 0
     has_no_room: bool = False  # here, for what its key has to show

@@ -35,6 +35,7 @@ class Job:
     state: bytes  # digest of the base's state
     step: int  # whose gradient is looked at, of several
     deep: int  # 1: by the vectors that its contribution was made of, also where the records of lots are enough otherwise
+    left: int  # 1: the residual that the claim names, if it names one, was left to its key
 
     def __post_init__(self) -> None:
         for what in ("contribution", "state"):

@@ -15,6 +15,7 @@ from automl.data.catalog import load_dataset
 from protocol.audits import HOLDS, WITHHELD, Finding, SignedFinding
 from protocol.ledger import Ledger
 from protocol.records import Round, SignedClaim, SignedContribution, commit_digest, open_entry
+from protocol.residuals import was_left
 from protocol.vectors import step_asked
 
 
@@ -67,6 +68,7 @@ def repeat(directory: Path, data_root: Path | None, *, all_of_them: bool = False
             state=ledger.state_at(claim.round - 1),
             step=step_asked(read.beacons[finding.round], finding.claim, claim.local_steps),
             deep=int(len(listed.open().claims) > 1),  # whoever accuses a member of a cohort has looked that deep
+            left=int(was_left(claim, finding.round, ledger.course.sorts_after, read.left.__getitem__)),
         )
         found = auditor.answer(job)
         yield Repeated(finding, claim.key, found.outcome, found.reason)
@@ -79,20 +81,24 @@ class _Read:
     claims: dict[bytes, SignedClaim] = field(default_factory=dict)  # by digest
     contributions: dict[bytes, SignedContribution] = field(default_factory=dict)  # by claim: the one that lists it
     beacons: dict[int, bytes] = field(default_factory=dict)  # by round of the table
+    left: dict[int, dict[bytes, bytes]] = field(default_factory=dict)  # by round, the residual that its table left to each key
     findings: list[Finding] = field(default_factory=list)  # in order
 
 
 def _read(directory: Path) -> _Read:
     """Return what the log in a folder says; it is known to hold."""
-    found = _Read()
+    found, left = _Read(), dict[bytes, bytes]()
     with reading(directory, at_rest=is_at_rest(directory)) as connection:
         for (entry,) in connection.execute("SELECT bytes FROM entries ORDER BY position"):
             record = open_entry(entry)
             if isinstance(record, SignedClaim):
                 found.claims[record.digest] = record
             elif isinstance(record, SignedContribution):
-                found.contributions.update(dict.fromkeys(record.open().claims, record))
+                opened = record.open()
+                found.contributions.update(dict.fromkeys(opened.claims, record))
+                left |= {found.claims[claim].open().key: opened.residual for claim in opened.claims if opened.residual}
             elif isinstance(record, Round):
+                found.left[record.round], left = left, {}
                 found.beacons[record.round - 1] = commit_digest(entry)
             elif isinstance(record, SignedFinding):
                 found.findings.append(record.open())

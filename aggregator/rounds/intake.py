@@ -26,7 +26,7 @@ from aggregator.rounds.uploads import Upload, Uploads
 from exact.coding import Body, body_groups, body_num_bytes, group_sizes, parse
 from protocol.closing import Closing, NotTaken
 from protocol.encoding import pack, unpack
-from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault
+from protocol.errors import ClaimError, EncodingError, RemoteFault
 from protocol.exchange import grace_ms
 from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.listed import Listed, entries_of
@@ -262,11 +262,9 @@ class Intake:
         """Give a header that may stand in the table of ``round_`` its place.
 
         Raises:
-            LedgerError: its body is another's.
             NotTaken: there is no place for it, or none that it may have beside others of its keys.
         """
         digest, founder, ledger = header.contribution.digest, listed.row.founder, self._ledger()
-        self._check_body_is_new(listed, digest)
         if not self._is_going_on():
             raise NotTaken("the log is about to stop")
         bringer = self._uploads.bringer(digest, founder, bringer_of(caller), now, grace_ms(ledger.open_ms))
@@ -291,22 +289,6 @@ class Intake:
     def _is_stored(self, contribution: bytes) -> bool:
         synced = self._synced.get(contribution)
         return synced is not None and synced.done() and synced.exception() is None
-
-    def _check_body_is_new(self, listed: Listed, contribution: bytes) -> None:
-        """Refuse a body that another contribution of the round names: it was copied, or the two agreed on it.
-
-        Those of one roster may have learnt the same. And a member knows its cohort's body and may hand it in as its own. That must not keep
-        the cohort's out, which may come after it, so among those with a key in common only the one that is alone is refused.
-
-        Raises:
-            LedgerError: it is not new.
-        """
-        for digest, upload in self._uploads:
-            if digest == contribution or upload.listed.row.body != listed.row.body or upload.listed.roster == listed.roster:
-                continue
-            is_ones_own = upload.founder == listed.row.founder or len(listed.keys) > 1
-            if set(upload.listed.keys).isdisjoint(listed.keys) or not is_ones_own:
-                raise LedgerError("another contribution of the round names this body")
 
     # Bodies.
 

@@ -2,7 +2,8 @@
 
 A residual is used and left by digest (``protocol.records``): a claim names the one of which a part was added to what was learnt, and once
 its contribution is in a table, what coding left out of the cohort's vector takes its place. Until then, and if it comes to nothing, the one
-before stays. A peer that does not know which holds uses none: zeros are always allowed, and only what was left out is lost.
+before stays. A peer that does not know which holds uses none: zeros are always allowed, and only what was left out is lost. So does one
+that sat out so many rounds that an audit would not find who left it (``protocol.residuals``).
 """
 
 import asyncio
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from exact.residuals import residual_digest
 from peer.store import KeptResiduals, PeerStore
+from protocol.residuals import is_added
 
 Vector = NDArray[np.float32]
 
@@ -69,8 +71,7 @@ class Residuals:
 
     def held(self, newest: int) -> Residual:
         """Return what a contribution may use that is sealed while ``newest`` is the newest commit known."""
-        is_sorted = any(self._sorts_after(round_) for round_ in range(self._round, newest + 1)) if self._held.digest else False
-        return ZEROS if is_sorted else self._held
+        return self._held if is_added(self._round, newest, self._sorts_after) else ZEROS
 
     async def sealed(self, contribution: bytes, left: Vector | None) -> None:
         """Remember what a contribution leaves once it is listed; durable when this returns.

@@ -11,7 +11,7 @@ import pytest
 
 from peer.cohort.cohort import Accepted
 from protocol.records import SignedTicket, Ticket
-from protocol.signing import Identity, sha256
+from protocol.signing import Identity
 from swarm.messages import HandIn
 from swarm.rpc import Refused
 from tests.contributions import listing
@@ -125,13 +125,13 @@ def test_a_member_whose_claim_cannot_stand_is_left_out_and_the_others_are_handed
         await mate.take_seat()
         await mate.steps()
         assert not mate.seat.is_alone
-        out_of_nothing = mate.claim(residual=sha256(b"a residual out of nothing"))
-        assert await mate.hand_over(out_of_nothing, mate.liar.vector()) is None
+        too_many = mate.claim(lots=(1,) * (mate.liar.num_architectures(mate.base.round + 1) + 1))
+        assert await mate.hand_over(too_many, mate.liar.vector()) is None
         await honest_are_listed(scene, base_of(mate), together=True)
         assert scene.rounds_with(mate.key.hex()) == []
         # Nor does it stand alone.
-        with pytest.raises(Refused, match="residual"):
-            await mate.liar.bring(mate.made([out_of_nothing], mate.liar.vector()).header)
+        with pytest.raises(Refused, match="architectures"):
+            await mate.liar.bring(mate.made([too_many], mate.liar.vector()).header)
 
     play(scene, story, [next(LARGE)])
 

@@ -11,7 +11,6 @@ from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
 from protocol.records import Header, entry_of
 from protocol.signing import Identity
-from tests.contributions import PEERS
 from tests.runs import EXCHANGE, FixedCourse, manifest_of
 
 OPERATOR = Identity(b"operator".ljust(32, b"."))
@@ -30,7 +29,6 @@ def seen(ledger: Ledger) -> tuple[object, ...]:
         (ledger.finished, ledger.last_keys, ledger.is_between_rounds, ledger.credits()),
         [(ledger.commit_at(number), ledger.index_at(number), ledger.table_at(number)) for number in rounds],
         [(ledger.floor_at(number), ledger.state_at(number)) for number in range(ledger.round + 1)],
-        [ledger.residual_of(peer.public_key) for peer in PEERS],
     )
 
 

@@ -138,7 +138,6 @@ class Log:
         round_ = self.closing.round_for_header(digest, self.now)
         try:
             listed = self.ledger.listed(header, round_)
-            self.check_body_is_new(header)
         except ClaimError as error:
             return Answer(digest, without=error.keys) if len(claims) > 1 else Answer(digest, refused=str(error))
         except LedgerError as error:
@@ -153,16 +152,6 @@ class Log:
         if digest not in self.handed or not self.handed[digest].body:
             self.handed[digest] = Kept(round_, header, b"")
         return Answer(digest, wants_body=True)
-
-    def check_body_is_new(self, header: Header) -> None:
-        claims = claims_in(header)
-        keys, roster = {claim.key for claim in claims}, (claims[0].round, claims[0].founder)
-        for other, kept in self.handed.items():
-            others = claims_in(kept.header)
-            is_other = self.closing.round_of(other) and keys.isdisjoint(claim.key for claim in others)
-            is_other = is_other and roster != (others[0].round, others[0].founder)
-            if is_other and opened(kept.header).body == opened(header).body:
-                raise LedgerError("another contribution of the round names this body")
 
     def take_body(self, digest: bytes, body: bytes) -> Answer:
         kept = self.handed.get(digest)

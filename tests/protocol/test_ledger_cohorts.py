@@ -1,4 +1,4 @@
-"""Contributions of several claims in the log: who consented, whom a fault is put down to, and what residuals they may have added."""
+"""Contributions of several claims in the log: who consented, whom a fault is put down to, and in which runs they name residuals."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,9 +10,9 @@ from protocol.exchange import MAX_COHORT
 from protocol.ledger import KEPT_TABLES, Ledger
 from protocol.records import SignedClaim, entry_of
 from protocol.signing import Identity, sha256
-from tests.contributions import PEERS, claim_of, cohort_header_of, commit, header_of, in_order, listing, round_of, with_contribution
+from tests.contributions import PEERS, claim_of, cohort_header_of, commit, header_of, listing, with_contribution
 from tests.protocol.ledgers import append, claim_entry, ledger_of, refused
-from tests.runs import EXCHANGE, FixedCourse
+from tests.runs import EXCHANGE
 
 A, B, C, D, E = PEERS[:5]  # in the order of their keys
 SPARSE = replace(EXCHANGE, codec="topk-256-4")
@@ -231,65 +231,12 @@ def test_the_log_says_in_which_table_a_key_s_work_on_a_base_is() -> None:
 # Residuals.
 
 
-def sparse(sorts: frozenset[int] = frozenset()) -> Ledger:
-    return ledger_of(FixedCourse(sorts=sorts), SPARSE)
-
-
-def test_every_member_is_left_with_what_its_contribution_left_and_may_add_it_to_its_next_one_only() -> None:
-    ledger = sparse()
-    commit(ledger, [cohort_header_of(ledger, [B, A], left=LEFT), header_of(ledger, C, left=OTHER), header_of(ledger, D)])
-    assert [ledger.residual_of(peer.public_key) for peer in (A, B, C, D, E)] == [LEFT, LEFT, OTHER, b"", b""]
-    commit(ledger, [header_of(ledger, E)])  # they sit a round out: it stays
-    for peer, left in ((A, LEFT), (B, LEFT), (C, OTHER), (D, b""), (E, b"")):
-        for residual in (b"", left, LEFT, OTHER, sha256(b"new")):
-            header = header_of(ledger, peer, residual=residual)
-            if residual in (b"", left):
-                ledger.listed(header, 3)
-                continue
-            with pytest.raises(ClaimError, match="did not leave") as raised:
-                ledger.listed(header, 3)
-            assert raised.value.key == peer.public_key
-            refused(ledger, claim_entry(header), ClaimError, match="did not leave")
-    moved = listing([claim_of(ledger, A, residual=LEFT), claim_of(ledger, C, founder=A.public_key, residual=OTHER)], A, left=OTHER)
-    commit(ledger, [moved, header_of(ledger, B, residual=LEFT)])
-    assert [ledger.residual_of(peer.public_key) for peer in (A, B, C)] == [OTHER, b"", OTHER]
-
-
-def test_a_residual_is_added_once_also_by_work_on_an_older_base() -> None:
-    ledger = sparse()
-    commit(ledger, [header_of(ledger, A, left=LEFT)])
-    on_two = header_of(ledger, A, residual=LEFT)
-    commit(ledger, [header_of(ledger, B)])
-    on_three = header_of(ledger, A, residual=LEFT, left=OTHER)
-    commit(ledger, [on_three])
-    with pytest.raises(ClaimError, match="did not leave"):
-        ledger.listed(on_two, 4)
-    ledger.listed(header_of(ledger, A, round=2, residual=OTHER), 4)
-    ledger.listed(header_of(ledger, A, round=2), 4)
-
-
-def test_a_sort_of_the_channels_takes_every_residual() -> None:
-    ledger = sparse(sorts=frozenset({2}))
-    commit(ledger, [header_of(ledger, A, left=LEFT)])
-    assert ledger.residual_of(A.public_key) == LEFT
-    commit(ledger, [header_of(ledger, A, residual=LEFT, left=OTHER), header_of(ledger, B, left=OTHER)])
-    assert [ledger.residual_of(peer.public_key) for peer in (A, B)] == [b"", b""]
-    for residual in (LEFT, OTHER):
-        refused(ledger, claim_entry(header_of(ledger, A, residual=residual)), match="did not leave")
-    commit(ledger, [header_of(ledger, A, left=LEFT)])
-    assert ledger.residual_of(A.public_key) == LEFT
-
-
-def test_what_is_not_listed_leaves_nothing() -> None:
-    ledger = sparse()
-    commit(ledger, [header_of(ledger, A, left=LEFT)])
-    fork = ledger.copy()
-    append(fork, header_of(fork, A, residual=LEFT, left=OTHER))
-    assert fork.residual_of(A.public_key) == LEFT  # until its round is in the log
-    assert ledger.residual_of(A.public_key) == LEFT
-    headers = in_order([header_of(ledger, A, residual=LEFT, left=OTHER)])
-    fork.append(entry_of(round_of(fork, [ledger.listed(header, 2) for header in headers])))
-    assert (fork.residual_of(A.public_key), ledger.residual_of(A.public_key)) == (OTHER, LEFT)
+def test_where_bodies_leave_residuals_a_claim_may_name_any() -> None:
+    ledger = ledger_of(exchange=SPARSE)
+    commit(ledger, [cohort_header_of(ledger, [A, B], residual=OTHER, left=LEFT)])
+    claims = [claim_of(ledger, A, residual=LEFT), claim_of(ledger, B, founder=A.public_key, residual=OTHER)]
+    commit(ledger, [listing(claims, A, left=LEFT), header_of(ledger, C, residual=LEFT)])
+    assert ledger.round == 2
 
 
 def test_bodies_that_leave_nothing_have_no_residuals() -> None:

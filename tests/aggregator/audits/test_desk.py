@@ -136,7 +136,7 @@ def test_a_finding_that_the_log_refuses_is_no_fault_of_anybodys(scene: Scene) ->
 
 
 def test_an_answer_about_a_claim_that_was_given_up_meanwhile_is_passed_over(scene: Scene) -> None:
-    job = Job(claim=scene.train(ONE).claim, check=LOT, lot=0, round=1, contribution=bytes(32), floor=0, state=bytes(32), step=0, deep=0)
+    job = Job(scene.train(ONE).claim, LOT, lot=0, round=1, contribution=bytes(32), floor=0, state=bytes(32), step=0, deep=0, left=1)
     asyncio.run(scene.audits._settle(job.name, Found(DIFFERS, b"", "", 1, 1)))
     assert not scene.found(ONE)
     assert scene.audits.totals.lots == 0

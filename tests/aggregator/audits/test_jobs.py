@@ -9,7 +9,7 @@ from tests.claimed import made
 
 def job_of(lot: int = 1, round: int = 3) -> Job:
     signed, _ = made(5, round=round)
-    return Job(signed, LOT, lot, round + 1, bytes(32), -17, bytes(32), 0, 0)
+    return Job(signed, LOT, lot, round + 1, bytes(32), -17, bytes(32), 0, 0, 1)
 
 
 FOUND = Found(HOLDS, b"p" * 32, "0.01 of the norm apart", 12, 1)

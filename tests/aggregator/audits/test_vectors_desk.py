@@ -11,6 +11,8 @@ import pytest
 from aggregator.audits.jobs import VECTORS
 from aggregator.audits.repeating import repeat
 from aggregator.audits.shown import REFUSALS
+from exact.coding import parse
+from exact.residuals import left_over, near_mean
 from protocol.audits import CHECKS, DIFFERS, HOLDS, LOT, SUM, WHOLE, WITHHELD, SignedFinding, Trust
 from protocol.records import entry_of
 from protocol.signing import Identity, sha256
@@ -77,6 +79,18 @@ def test_of_local_steps_honest_claims_hold_and_false_means_and_bodies_are_found(
         kept = vectors_asked(ledger.manifest.trust, beacon, share.claim.digest, share.claim.open(), share.records)
         assert got <= set(kept)
         assert got or share.peer is OTHER  # whose records say enough
+
+
+def test_a_residual_that_was_left_to_a_key_holds_and_one_out_of_nothing_is_found(stepped: VectorScene, tmp_path: Path) -> None:
+    before = [stepped.work(ONE), stepped.work(OTHER)]
+    stepped.give_all(*before)
+    stepped.commit_all(*before)
+    made = before[0].made
+    mean = near_mean([share.vectors[share.claim.open().vector] for share in before[0].shares], [1])
+    left = left_over(mean, parse(STEPPED.exchange.codec, made.body, len(mean)), stepped.run.log.ledger.floor_at(0))
+    works = [stepped.work(ONE, residual=left), stepped.work(OTHER, residual=noise(left))]
+    after(stepped, tmp_path, *works)
+    assert stepped.against() == {OTHER.public_key: {(SUM, DIFFERS)}}
 
 
 def test_whole_claims_of_local_steps_are_computed_on_the_weights_of_each_step(whole: VectorScene, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from automl.training.local import LocalSteps
 from automl.training.schedule import Plan, place_of_lot
 from automl.training.update import State
 from exact.coding import body_groups, encode, parse
-from exact.residuals import Vector, left_over, near_mean, residual_digest, vector_digest
+from exact.residuals import Vector, given, left_over, near_mean, residual_digest, vector_digest
 from protocol.encoding import pack
 from protocol.evidence import Records
 from protocol.exchange import codec_named
@@ -73,10 +73,11 @@ def worked(
     of_mean: Change | None = None,
     of_body: Change | None = None,
     of_lots: Callable[[Share], None] = lambda _: None,
+    residual: Vector | None = None,
 ) -> Together:
     """Train all of a round's local steps, as a cohort whose founder is the first; mean of the last step and body may be other ones.
 
-    ``of_lots`` may change what the last member says of its lots.
+    ``of_lots`` may change what the last member says of its lots. All of them add ``residual``.
     """
     manifest, plan, shares = ledger.manifest, Plan.of(ledger.manifest), tuple(map(Share, peers))
     steps, local = manifest.exchange.local_steps, LocalSteps(state, plan)
@@ -96,8 +97,9 @@ def worked(
     if steps > 1:
         learnt = [local.learnt().numpy()] * len(shares)
     of_lots(shares[-1])
-    mean = near_mean(learnt, [min(steps * LOTS * manifest.lot_samples, manifest.exchange.weight_cap)] * len(shares))
-    return Together(_made(ledger, shares, learnt, mean if of_body is None else of_body(mean)), shares)
+    whole = [given(vector, residual, manifest.exchange.residual_percent) for vector in learnt]
+    mean = near_mean(whole, [min(steps * LOTS * manifest.lot_samples, manifest.exchange.weight_cap)] * len(shares))
+    return Together(_made(ledger, shares, learnt, mean if of_body is None else of_body(mean), residual), shares)
 
 
 def _trained(ledger: Ledger, plan: Plan, share: Share, step: int) -> Vector:
@@ -113,7 +115,7 @@ def _trained(ledger: Ledger, plan: Plan, share: Share, step: int) -> Vector:
     return (total / float(LOTS * manifest.lot_samples)).numpy()
 
 
-def _made(ledger: Ledger, shares: Sequence[Share], learnt: Sequence[Vector], given: Vector) -> Made:
+def _made(ledger: Ledger, shares: Sequence[Share], learnt: Sequence[Vector], coded: Vector, residual: Vector | None) -> Made:
     codec, floor, founder = ledger.manifest.exchange.codec, ledger.floor_at(ledger.round), shares[0].peer
     steps = ledger.manifest.exchange.local_steps
     for share, vector in zip(shares, learnt, strict=True):
@@ -121,11 +123,12 @@ def _made(ledger: Ledger, shares: Sequence[Share], learnt: Sequence[Vector], giv
         lots_root, work = root([leaf_hash(pack(record)) for record in share.lots]), [0] * len(ledger.course.costs(ledger.round + 1, "here"))
         for lot in share.lots:
             work[place_of_lot(len(work), ledger.last_commit, share.peer.public_key, lot.index)] += 1
-        named = {"founder": founder.public_key, "lots_root": lots_root, "vector": share.name(vector), **changes}
+        used = b"" if residual is None else share.name(residual)
+        named = {"founder": founder.public_key, "residual": used, "lots_root": lots_root, "vector": share.name(vector), **changes}
         share.claim = claim_of(ledger, share.peer, lots=tuple(work), local_steps=steps, **named)
-    data = encode(codec, given, floor)
-    body = parse(codec, data, len(given))
-    left = residual_digest(left_over(given, body, floor)) if codec_named(codec).is_sparse else b""
+    data = encode(codec, coded, floor)
+    body = parse(codec, data, len(coded))
+    left = residual_digest(left_over(coded, body, floor)) if codec_named(codec).is_sparse else b""
     claims = [share.claim for share in shares if share.claim is not None]
-    header = listing(claims, founder, body=Blob.of(body_groups(codec, data, len(given))).root, left=left)
-    return Made(founder, header, data, len(given), codec)
+    header = listing(claims, founder, body=Blob.of(body_groups(codec, data, len(coded))).root, left=left)
+    return Made(founder, header, data, len(coded), codec)

@@ -13,6 +13,7 @@ from exact.residuals import residual_digest, vector_digest
 from peer.rounds.residuals import ZEROS, Residuals
 from peer.store import KeptResiduals, PeerStore
 from protocol.errors import StorageError
+from protocol.residuals import RESIDUAL_ROUNDS
 from protocol.signing import sha256
 
 RUN = sha256(b"run")
@@ -62,6 +63,16 @@ def test_what_a_listed_contribution_leaves_is_used_by_the_next_also_after_a_rest
     assert held.digest == residual_digest(vector(1)) == vector_digest(vector(1))
     assert held.values is not None
     assert (held.values == vector(1)).all()
+
+
+def test_who_sits_out_many_rounds_adds_nothing_any_more(tmp_path: Path) -> None:
+    async def story(residuals: Residuals) -> None:
+        await residuals.sealed(FIRST, vector(1))
+        await residuals.listed(FIRST, SORTED_AFTER + 1)
+
+    residuals = play(tmp_path, story)
+    assert residuals.held(SORTED_AFTER + 1 + RESIDUAL_ROUNDS).digest == residual_digest(vector(1))
+    assert residuals.held(SORTED_AFTER + 2 + RESIDUAL_ROUNDS) == ZEROS
 
 
 def test_a_contribution_that_is_on_its_way_is_known_after_a_restart(tmp_path: Path) -> None:
