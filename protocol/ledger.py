@@ -7,7 +7,7 @@ a key stands once in a table. A claim names the founder of its cohort, and stand
 key: a claim's bytes don't say how it is handed in.
 
 Storage, the Merkle tree, and whether the digests of a round's weights, mean and state, its thresholds and its floor are *true* are the
-caller's (``aggregator.rounds.replay`` computes them again).
+caller's (``aggregator.rounds.replay`` computes them again). How long a round is open is its writer's word: no time is in the log.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from protocol.course import Course
 from protocol.delegations import Delegation
 from protocol.earnings import shares_of
 from protocol.errors import ClaimError, LedgerError
-from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named, next_open_ms
+from protocol.exchange import MAX_AGE, MAX_COHORT, codec_named
 from protocol.listed import NO_RESIDUALS, Listed, Table, check_list, go_together, listed_in, work_fault
 from protocol.manifest import Manifest, SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Threshold, commit_digest
@@ -242,11 +242,6 @@ class Ledger:
             self._take_word(step)
             self._size += 1
 
-    def next_open_ms(self, listed: Sequence[Listed]) -> int:
-        """Return how long the round after a table of these is open."""
-        lots_ms = [lot_ms for one in listed for lot_ms in one.lots_ms]
-        return next_open_ms(self.manifest.exchange, self.open_ms, sum(one.counted for one in listed), lots_ms)
-
     def _take_word(self, signed: SignedAdmission | SignedRevocation) -> None:
         if not self.is_between_rounds:
             raise LedgerError("an admission, or a revocation, in the middle of a table")
@@ -307,8 +302,11 @@ class Ledger:
             raise LedgerError(f"round {round_.round} does not follow round {self.round} of this log")
         if (round_.rows, round_.table) != (len(rows), table_root(rows)):
             raise LedgerError("the round is about another table than the contributions before it")
-        if (round_.counted, round_.open_ms) != (sum(one.counted for one in listed), self.next_open_ms(listed)):
-            raise LedgerError("the round counts other samples than its claims do, or opens the next for another time than they give")
+        if round_.counted != sum(one.counted for one in listed):
+            raise LedgerError("the round counts other samples than its claims do")
+        exchange = self.manifest.exchange
+        if not exchange.min_open_ms <= round_.open_ms <= exchange.max_open_ms:
+            raise LedgerError(f"a round is open for {exchange.min_open_ms} to {exchange.max_open_ms} ms")
         if abs(round_.floor - self._floors[-1]) > 1:
             raise LedgerError("the floor moves by more than one exponent")
         claimed = claimed_in(listed, round_.round)

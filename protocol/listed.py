@@ -7,7 +7,7 @@ from protocol.audits import Extra
 from protocol.course import Course
 from protocol.earnings import capped_samples, reward_weight, row_of
 from protocol.errors import ClaimError, LedgerError
-from protocol.exchange import codec_named
+from protocol.exchange import Exchange, codec_named, next_open_ms
 from protocol.manifest import Manifest
 from protocol.records import Claim, Contribution, Header, entry_of
 from protocol.table import Row
@@ -83,6 +83,11 @@ def listed_in(
         lots=lots,
         rewards=tuple((claim.key, reward_weight(manifest, course, claim)) for claim in claims),
     )
+
+
+def open_ms_after(exchange: Exchange, open_ms: int, listed: Sequence[Listed]) -> int:
+    """Return how long the round after a table of these should be open, which was open for ``open_ms`` itself."""
+    return next_open_ms(exchange, open_ms, sum(one.counted for one in listed), [lot_ms for one in listed for lot_ms in one.lots_ms])
 
 
 def go_together(before: Claim, claim: Claim) -> bool:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.ledger import Ledger
-from protocol.listed import Listed, entries_of
+from protocol.listed import Listed, entries_of, open_ms_after
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, entry_of
 from protocol.signing import Identity, sha256
 from protocol.table import table_root, weights, weights_root
@@ -105,7 +105,7 @@ def round_of(ledger: Ledger, listed: Sequence[Listed], **changes: Any) -> Round:
         counted=sum(one.counted for one in listed),
         thresholds=(),
         floor=ledger.floor_at(ledger.round),
-        open_ms=ledger.next_open_ms(listed),
+        open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
     )
     return replace(round_, **changes)
 

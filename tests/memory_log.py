@@ -23,7 +23,7 @@ from protocol.earnings import TableClaims
 from protocol.encoding import pack, unpack
 from protocol.errors import ClaimError, LedgerError, Unreachable
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
+from protocol.listed import entries_of, open_ms_after
 from protocol.manifest import Manifest, SignedManifest
 from protocol.merkle import Tree, leaf_hash
 from protocol.notes import TreeHead, head_text, origin, sign_tree_head
@@ -188,7 +188,7 @@ class MemoryLog:
             counted=sum(listed.counted for listed, _, _ in found),
             thresholds=result.thresholds,
             floor=result.floor,
-            open_ms=self.ledger.next_open_ms([listed for listed, _, _ in found]),
+            open_ms=open_ms_after(self.ledger.manifest.exchange, self.ledger.open_ms, [listed for listed, _, _ in found]),
         )
         entry = replace(entry, **lies)
         extras = [entry_of(self.extras[digest]) for digest in sorted(self.extras)]

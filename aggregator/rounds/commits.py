@@ -20,7 +20,7 @@ from aggregator.rounds.timeline import Timeline
 from aggregator.rounds.weights import Weights
 from protocol.closing import Closing
 from protocol.errors import StorageError
-from protocol.listed import Listed
+from protocol.listed import Listed, open_ms_after
 from protocol.records import Round, entry_of
 from protocol.table import table_root, weights_root
 from swarm.blobs import Blob, Shelf
@@ -167,7 +167,7 @@ class Commits:
             counted=sum(one.counted for one in listed),
             thresholds=after.outcome.thresholds,
             floor=after.outcome.floor,
-            open_ms=ledger.next_open_ms(listed),
+            open_ms=open_ms_after(ledger.manifest.exchange, ledger.open_ms, listed),
         )
 
     def _put_on_shelf(self, handed: list[Handed], after: Next) -> None:

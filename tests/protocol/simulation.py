@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from protocol.closing import Closing, NotTaken
 from protocol.errors import ClaimError, LedgerError
 from protocol.ledger import Ledger
-from protocol.listed import entries_of
+from protocol.listed import entries_of, open_ms_after
 from protocol.manifest import SignedManifest
 from protocol.records import Claim, Contribution, Header, Round, SignedClaim, SignedContribution, Ticket, entry_of
 from protocol.rounds import Phase, RoundMachine, Sealed, Standing
@@ -218,7 +218,7 @@ class Log:
             counted=sum(one.counted for one in listed),
             thresholds=(),
             floor=self.ledger.floor_at(self.ledger.round),
-            open_ms=self.ledger.next_open_ms(listed),
+            open_ms=open_ms_after(MANIFEST.exchange, self.ledger.open_ms, listed),
         )
         entries, ledger = [*entries_of(headers), entry_of(round_)], self.ledger.copy()
         for entry in entries:

@@ -169,7 +169,8 @@ ROUND_FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "a row more": ({"rows": 3}, "another table"),
     "a sample more": ({"counted": 129}, "other samples"),
     "capped samples": ({"counted": 112}, "other samples"),
-    "another time": ({"open_ms": 999}, "another time"),
+    "shorter than any": ({"open_ms": 99}, "open for 100 to 60000 ms"),
+    "longer than any": ({"open_ms": 60_001}, "open for 100 to 60000 ms"),
     "two exponents higher": ({"floor": -30}, "more than one exponent"),
     "two exponents lower": ({"floor": -34}, "more than one exponent"),
 }
@@ -199,7 +200,7 @@ def test_digests_of_mean_and_state_and_the_thresholds_are_the_log_s_word(ledger:
     assert ledger.thresholds == (Threshold(3, 0, 1),)
 
 
-def test_the_next_round_is_open_for_as_long_as_the_table_gives() -> None:
+def test_a_writer_opens_the_next_round_for_as_long_as_the_table_gives() -> None:
     ledger = ledger_of()  # a target of 64 samples, from 1 s, between 0.1 and 60 s
     commit(ledger, [header_of(ledger, PEERS[0], lots=(1, 1)), header_of(ledger, PEERS[1], lots=(1, 2))])
     assert ledger.open_ms == 800  # 80 samples
@@ -210,6 +211,12 @@ def test_the_next_round_is_open_for_as_long_as_the_table_gives() -> None:
         [header_of(ledger, PEERS[0], lot_ms=3_000), header_of(ledger, PEERS[1], lot_ms=500), header_of(ledger, PEERS[2], lot_ms=600)],
     )
     assert ledger.open_ms == 2_400  # four lots of the median
+
+
+@pytest.mark.parametrize("open_ms", [100, 101, 7_777, 60_000])
+def test_how_long_a_round_is_open_is_the_writer_s_word_between_the_manifest_s_bounds(ledger: Ledger, open_ms: int) -> None:
+    commit(ledger, [header_of(ledger, PEERS[0])], open_ms=open_ms)
+    assert ledger.open_ms == open_ms
 
 
 # What does not happen on the way.
@@ -303,7 +310,15 @@ def test_a_changed_bit_of_an_entry_is_refused_but_for_what_a_round_alone_knows(d
         taken = open_entry(bytes(changed))
         assert isinstance(taken, Round)
         assert (
-            replace(taken, weights=round_.weights, mean=round_.mean, state=round_.state, thresholds=round_.thresholds, floor=round_.floor)
+            replace(
+                taken,
+                weights=round_.weights,
+                mean=round_.mean,
+                state=round_.state,
+                thresholds=round_.thresholds,
+                floor=round_.floor,
+                open_ms=round_.open_ms,
+            )
             == round_
         )
         assert abs(taken.floor - round_.floor) <= 1

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protocol.errors import LedgerError
-from protocol.exchange import MAX_AGE, next_open_ms
+from protocol.exchange import MAX_AGE
 from protocol.records import Round, SignedClaim, entry_of
 from protocol.signing import Identity, sha256
 from protocol.table import Row, table_root
@@ -233,11 +233,11 @@ class Histories(RuleBasedStateMachine):
     @rule(
         fault=st.sampled_from([None, None, None, "base", "rows", "table", "counted", "open_ms", "floor"]),
         raised=st.sampled_from([-1, 0, 1]),
+        open_ms=st.integers(EXCHANGE.min_open_ms, EXCHANGE.max_open_ms),
     )
-    def round(self, fault: str | None, raised: int) -> None:
+    def round(self, fault: str | None, raised: int, open_ms: int) -> None:
         works = [work for one in self.table for work in one.works]
         counted = sum(16 * sum(work.lots) for work in works)
-        open_ms = next_open_ms(EXCHANGE, self.open_ms, counted, [10] * max(len(works), 1))
         digest = sha256(b"another")
         round_ = Round(
             run=self.ledger.run,
@@ -259,7 +259,7 @@ class Histories(RuleBasedStateMachine):
                 "rows": round_.rows + 1,
                 "table": bytes(32),
                 "counted": round_.counted + 1,
-                "open_ms": round_.open_ms + 1,
+                "open_ms": EXCHANGE.max_open_ms + open_ms,
                 "floor": self.ledger.floor_at(self.ledger.round) + (raised or 1) * 2,
             }
             round_ = replace(round_, **{fault: wrong[fault]})
@@ -283,7 +283,7 @@ class Histories(RuleBasedStateMachine):
                 self.contribution(1_000 + len(self.log), sha256(b"left %d" % len(self.log)), None, None)
             if self.pending:
                 self.forget_the_claims()
-        self.round(None, 0)
+        self.round(None, 0, EXCHANGE.first_open_ms)
 
     @invariant()
     def agrees_with_the_model(self) -> None:
