@@ -174,7 +174,7 @@ def late() -> None:
     true_rounds: Callable[[PeerLoop], Coroutine[Any, Any, None]] = PeerLoop._rounds
 
     async def rounds(self: PeerLoop) -> None:
-        while len(self._neighbours.members()) < 3:  # noqa: ASYNC110 - they tell nobody
+        while len(self._others.neighbours.members()) < 3:  # noqa: ASYNC110 - they tell nobody
             await asyncio.sleep(0.05)
         await true_rounds(self)
 
