@@ -1,7 +1,7 @@
 """Ed25519 identities and signatures with domain separation; a peer id is the public key in libp2p's clothing.
 
-What is signed is ``"manta/<kind>/v<version>\\n" || payload``, so a signature made for one kind of record never fits another. Only a note is
-signed as it is, as C2SP wants it; none that starts like a record is ever signed.
+What is signed is ``"manta/<kind>/v<version>\\n" || payload``, so a signature made for one kind of record never fits another, nor
+one of another version of the protocol. Only a note is signed as it is, as C2SP wants it; none that starts like a record is ever signed.
 """
 
 import hashlib
@@ -24,7 +24,6 @@ _PRIVATE_PREFIX = b"\x08\x01\x12\x40"
 _PUBLIC_PREFIX = b"\x08\x01\x12\x20"
 _IDENTITY_MULTIHASH = b"\x00\x24"
 
-_VERSIONS = {"manifest": PROTOCOL, "claim": 5, "contribution": 2, "latency": 2}  # of a kind's records; 1 where it is not said
 _RECORD_START = re.compile(r"manta/[^/\n]*/v[0-9]+\n")  # what ``_message`` puts before a payload
 
 _PEER_ID_BYTES = len(_IDENTITY_MULTIHASH + _PUBLIC_PREFIX) + 32
@@ -148,7 +147,7 @@ def check_public_key(public_key: bytes) -> None:
 
 
 def _message(kind: str, payload: bytes) -> bytes:
-    return f"manta/{kind}/v{_VERSIONS.get(kind, 1)}\n".encode() + payload
+    return f"manta/{kind}/v{PROTOCOL}\n".encode() + payload
 
 
 def peer_id(public_key: bytes) -> bytes:

@@ -2,14 +2,14 @@
 
 The version stands beside the bytes that are signed as a manifest (``protocol.manifest.SignedManifest``), in a form that never changes: so
 every program from version 5 on can read of which version a run is, and what takes part in it. Of the records a program knows those of
-its own version; the manifest's signature is for that version alone (``protocol.signing``), so it never passes for another one's.
+its own version; whatever is signed is signed for that version alone (``protocol.signing``), so it never passes for another one's.
 """
 
 import re
 
 from protocol.errors import OtherVersion
 
-PROTOCOL = 11  # grows with every change of what is signed, logged or sent; it is the version of a manifest's signature, too
+PROTOCOL = 12  # grows with every change of what is signed, logged or sent; it is the version of all signatures, too
 PROGRAM = "0.1.0"  # the oldest release of manta-swarm that takes part in runs of this version
 MAX_PROTOCOL = 2**16
 

@@ -13,6 +13,7 @@ from protocol.exchange import MAX_COHORT
 from protocol.manifest import MAX_COSTS, MAX_OPERATORS, Manifest, SignedManifest
 from protocol.records import MAX_ENTRY_BYTES, MAX_PAYLOAD_BYTES, SignedClaim, SignedContribution, SignedTicket, entry_of, open_entry
 from protocol.signing import Identity, sha256
+from protocol.versions import PROTOCOL
 from tests.protocol.record_samples import (
     ALICE,
     BOB,
@@ -95,14 +96,13 @@ def test_a_record_opens_only_under_its_own_signer_s_signature(
 
 
 @pytest.mark.parametrize(("kind", "record", "cls", "opened", "change"), SIGNED, ids=[kind for kind, *_ in SIGNED])
-def test_the_kind_and_its_version_stand_before_what_is_signed(
+def test_the_kind_and_the_protocol_s_version_stand_before_what_is_signed(
     kind: str, record: Any, cls: Any, opened: Callable[[Any], Any], change: dict[str, Any]
 ) -> None:
-    version = {"manifest": 11, "claim": 5, "contribution": 2, "ticket": 1}[kind]
     signed = cls.sign(record, ALICE)
-    message = f"manta/{kind}/v{version}\n".encode() + signed.payload
+    message = f"manta/{kind}/v{PROTOCOL}\n".encode() + signed.payload
     Ed25519PublicKey.from_public_bytes(ALICE.public_key).verify(signed.signature, message)
-    of_another_version = Ed25519PrivateKey.from_private_bytes(b"a" * 32).sign(f"manta/{kind}/v{version + 1}\n".encode() + signed.payload)
+    of_another_version = Ed25519PrivateKey.from_private_bytes(b"a" * 32).sign(f"manta/{kind}/v{PROTOCOL + 1}\n".encode() + signed.payload)
     with pytest.raises(SignatureError):
         opened(cls(signed.payload, of_another_version))
 

@@ -34,7 +34,7 @@ def test_a_program_that_is_too_old_says_what_to_install() -> None:
 
 def test_a_program_that_is_too_new_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "PROTOCOL", PROTOCOL + 1)
-    monkeypatch.setitem(signing._VERSIONS, "manifest", PROTOCOL + 1)
+    monkeypatch.setattr(signing, "PROTOCOL", PROTOCOL + 1)
     with pytest.raises(OtherVersion, match=rf"of version {PROTOCOL} of the protocol, .* too new .*: install manta-swarm {PROGRAM}$"):
         SIGNED.open()
 
@@ -63,7 +63,7 @@ def test_a_version_is_in_its_range(protocol: int) -> None:
 
 
 def test_a_signature_is_one_of_its_version_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(signing._VERSIONS, "manifest", PROTOCOL - 1)
+    monkeypatch.setattr(signing, "PROTOCOL", PROTOCOL - 1)
     earlier = replace(SignedManifest.sign(manifest_of(OPERATOR), OPERATOR), protocol=PROTOCOL)
     monkeypatch.undo()
     for forged in (earlier, replace(SIGNED, signature=bytes(64)), SignedManifest.sign(manifest_of(OPERATOR), Identity(b"\x02" * 32))):

@@ -20,16 +20,18 @@ const FIELDS = {
   reveal: "run key salt".split(" "),
   delegation: "run signer key number grant".split(" "),
 };
-const SIGNED = {
-  admission: { by: holderOf, version: 1 },
-  revocation: { by: (fields) => fields.operator, version: 1 },
-  claim: { by: (fields) => fields.key, version: 5 },
-  contribution: { by: (fields) => fields.founder, version: 2 },
-  finding: { by: (fields) => fields.auditor, version: 1 },
-  plant: { by: (fields) => fields.operator, version: 1 },
-  reveal: { by: (fields) => fields.key, version: 1 },
-  delegation: { by: (fields) => fields.signer, version: 1 },
+// kind -> the key that signs it
+const SIGNERS = {
+  admission: holderOf,
+  revocation: (fields) => fields.operator,
+  claim: (fields) => fields.key,
+  contribution: (fields) => fields.founder,
+  finding: (fields) => fields.auditor,
+  plant: (fields) => fields.operator,
+  reveal: (fields) => fields.key,
+  delegation: (fields) => fields.signer,
 };
+const PROTOCOL = 12; // the version of the protocol, for which all of them are signed
 
 /** Return {kind, fields, signed}: fields by name; `signed` is {key, message, signature}, null for a round. Throws EncodingError. */
 export function openEntry(bytes) {
@@ -43,9 +45,8 @@ export function openEntry(bytes) {
   if (kind === "round") return { kind, fields: named(names, decode(body)), signed: null };
   const [payload, signature] = decode(body);
   const fields = named(names, decode(payload));
-  const { by, version } = SIGNED[kind];
-  const message = concat(fromText(`manta/${kind}/v${version}\n`), payload);
-  return { kind, fields, signed: { key: by(fields), message, signature } };
+  const message = concat(fromText(`manta/${kind}/v${PROTOCOL}\n`), payload);
+  return { kind, fields, signed: { key: SIGNERS[kind](fields), message, signature } };
 }
 
 /** Check that an opened entry was signed by the key that it names; a round has none of its own, the tree head has. */
