@@ -14,7 +14,6 @@ import click
 
 from aggregator.clear_errors import clear_errors
 from aggregator.commands import credits as cli_credits
-from aggregator.commands import decoys as cli_decoys
 from aggregator.commands import folder as cli_folder
 from aggregator.commands import invitations as cli_invitations
 from aggregator.commands import settings as cli_settings
@@ -255,7 +254,7 @@ def check_proof(proof: Path, run_id: str | None) -> None:
         click.echo(f"proven: {proven.what}")
 
 
-_MODULES = (cli_settings, cli_folder, cli_witness, cli_invitations, cli_credits, cli_decoys)
+_MODULES = (cli_settings, cli_folder, cli_witness, cli_invitations, cli_credits)
 for command in (command for module in _MODULES for command in module.COMMANDS):
     main.add_command(command)
 for command in cli_verdicts.COMMANDS:

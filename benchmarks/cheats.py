@@ -7,9 +7,8 @@ Starts an aggregator, --honest peers, of which --volunteers audit, and one peer 
 each alone, and waits until --rounds rounds are over after the first in which all of them counted. --lots is about how many lots of 16
 digits each peer trains in a round, in --local-steps steps; contributions are coded by --codec. Then it verifies the log, and prints for
 each cheat after how many rounds of its own it was found guilty, and what it has; whether anybody honest was accused, and what audits paid;
-and the CPU's time of the process that computes lots again beside that of the honest peers. ``decoy`` among the cheats is a decoy of the
-operator's (``manta-aggregator decoy``); auditors that lie (``yes``, ``accuse``) begin first: they are asked once they are proven, after
---proven-samples, and only then the others begin.
+and the CPU's time of the process that computes lots again beside that of the honest peers. Auditors that lie (``yes``, ``accuse``)
+begin first: they are asked once they are proven, after --proven-samples, and only then the others begin.
 """
 
 import argparse
@@ -23,7 +22,6 @@ import psutil
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from aggregator.log.verify import verify_directory
-from aggregator.settings.decoying import make_decoy
 from aggregator.settings.sections import ExchangeSection, TrustSection
 from automl.training.settings import first_floor
 from protocol.ledger import Ledger
@@ -87,7 +85,7 @@ def told(directory: Path, keys: dict[str, bytes], cheats: list[str]) -> None:
 def main() -> None:
     """Run from the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cheats", default="noise,images,half,poison", metavar="NAMES", help=", ".join((*KINDS, "decoy")))
+    parser.add_argument("--cheats", default="noise,images,half,poison", metavar="NAMES", help=", ".join(KINDS))
     parser.add_argument("--honest", type=int, default=4, metavar="N", help="peers that are")
     parser.add_argument("--volunteers", type=int, default=0, metavar="N", help="of these, that audit")
     parser.add_argument("--proven-samples", type=int, default=65_536, metavar="N", help="that make a peer proven")
@@ -110,11 +108,7 @@ def main() -> None:
         for name in sorted(cheats, key=lambda cheat: cheat not in LIARS):
             if name not in LIARS:
                 programs.wait_until(lambda: have_audited(programs, cheats), "auditors that lie are asked")
-            if name == "decoy":
-                make_decoy(Path(folder) / "aggregator", Path(folder) / name)
-                programs.start_peer(name, name)
-            else:
-                programs.start_cheat(name, name, *(_AUDITS if name in LIARS else ()))
+            programs.start_cheat(name, name, *(_AUDITS if name in LIARS else ()))
             programs.expect_end(name)
         watch(programs, [*honest, *cheats], arguments.rounds)
         keys = {name: bytes.fromhex(str(programs.status(name)["key"])) for name in (*honest, *cheats)}

@@ -5,7 +5,7 @@ from typing import Any
 
 from protocol.accounts import Fault, Void
 from protocol.audits import DIFFERS, WITHHELD
-from protocol.standing import APPROVED_DECOY, DECOY, LEFT, OUTVOTED
+from protocol.standing import LEFT, OUTVOTED
 
 
 def plain_fault(void: Void) -> dict[str, Any]:
@@ -16,8 +16,7 @@ def plain_fault(void: Void) -> dict[str, Any]:
 
 def fault_line(fault: Mapping[str, Any]) -> str:
     """Return the words for what was taken back for one fault (see ``plain_fault``)."""
-    claim = f", claim {fault['claim'][:16]}" if fault["claim"] else ""
-    return f"{fault['amount']:,} void ({fault['reason']}, verdict of round {fault['round']}{claim})"
+    return f"{fault['amount']:,} void ({fault['reason']}, verdict of round {fault['round']}, claim {fault['claim'][:16]})"
 
 
 _WHAT = {
@@ -25,19 +24,11 @@ _WHAT = {
     WITHHELD: "nobody was given what audits of its{claim} need",
     LEFT: "it left before audits of its{claim} had what they need",
     OUTVOTED: "what it said as an auditor of{claim} was contradicted by others",
-    APPROVED_DECOY: "as an auditor it found{claim} good, which the operator had made bad on purpose",
-    DECOY: "its key is the operator's own decoy",
 }
 _COMPUTES_WRONGLY = (
     "if you changed nothing on purpose, this computer computes wrongly: look for overclocking, heat and bad memory, install the program "
     "and the data anew, and run manta-peer doctor"
 )
-_ADVICE = {
-    DIFFERS: _COMPUTES_WRONGLY,
-    OUTVOTED: _COMPUTES_WRONGLY,
-    APPROVED_DECOY: _COMPUTES_WRONGLY,
-    DECOY: "it has done its work",
-}
 _ANEW = "this key stays guilty in this run: then take part with another one (manta-peer join --dir OTHER-FOLDER)"
 
 
@@ -53,6 +44,6 @@ def verdict(fault: Fault, claim_round: int | None) -> str:
     return f"audits found this peer guilty with round {fault.round}: {what}; its pending credit is void, and its work counts no more"
 
 
-def advice(fault: Fault) -> str:
+def advice() -> str:
     """Return what the person of a guilty peer can do."""
-    return f"{_ADVICE[fault.reason]}; {_ANEW}" if fault.reason != DECOY else _ADVICE[DECOY]
+    return f"{_COMPUTES_WRONGLY}; {_ANEW}"

@@ -303,10 +303,6 @@ class PeerLoop:
 
     # The person's side.
 
-    def be_decoy(self) -> None:
-        """Say of lots what they did not give (``peer.rounds.decoy``)."""
-        self._handing.is_decoy = True
-
     def leave(self) -> None:
         """Hand in what is trained, then end."""
         self._leaving.set()

@@ -45,7 +45,6 @@ from peer.limits.limiter import Limiter
 from peer.limits.limits import Limits
 from peer.limits.sensors import THIS_COMPUTER, Sensors
 from peer.loop import PeerLoop
-from peer.rounds.decoy import decoy_begins
 from peer.rounds.measuring import Measuring
 from peer.shards.session import Held, data_here
 from peer.shards.wanted import in_words
@@ -57,7 +56,6 @@ from peer.training.sizing import Sizing
 from peer.training.work import ComputeThread
 from peer.views.views import SiteCrew, make_site_crew
 from protocol.cohorts import affinity_token, cohort_name
-from protocol.decoys import FILE as DECOY
 from protocol.errors import FoundGuilty, MantaError
 from protocol.footprint import usual_vectors_bytes
 from protocol.manifest import Manifest, SignedManifest
@@ -263,7 +261,6 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         )
         if isinstance(crew, SiteCrew):
             crew.reach(loop.near)
-        decoy = await decoy_begins(store.directory, loop.log.line, identity, signed, loop, board)
         processes = crew if isinstance(crew, ProcessCrew) else None
         evaluations = desk_of_evaluations(config, identity, signed, held, crew.num_weights, board, loop.held_round)
         evaluations.limit(limits.evaluation, limits.duty)
@@ -285,10 +282,8 @@ async def _train(own: _Own, met: _Met, held: Held) -> None:
         if loop.ended and loop.guilty is None:
             board.say(f"{loop.ended}; your key and your credit stay as they are")
         sitter.voice.tell("end", finished=status.finished, round=status.round, state=status.state, rounds_counted=status.rounds_counted)
-        if decoy is not None:
-            board.say(await decoy.ends())
-        elif loop.guilty is not None:
-            raise FoundGuilty(f"{status.verdict}. {advice(loop.guilty)}")
+        if loop.guilty is not None:
+            raise FoundGuilty(f"{status.verdict}. {advice()}")
 
 
 def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise: bool) -> tuple[Choice, str, bytes | None]:
@@ -302,7 +297,7 @@ def _cohort_of(config: PeerConfig, manifest: Manifest, run: bytes, *, has_noise:
         return Choice.NOISE, label, None
     if config.gateway:
         return Choice.GATEWAY, label, None
-    if config.alone or (config.dir / DECOY).exists():
+    if config.alone:
         return Choice.ALONE, label, None
     if config.cohort is not None:
         return Choice.LABEL, label, load_token()

@@ -15,7 +15,7 @@ class Fault:
 
     round: int  # with whose entry
     reason: str  # one of ``protocol.standing``'s reasons
-    claim: bytes  # SignedClaim.digest that it is about; of a decoy itself, empty
+    claim: bytes  # SignedClaim.digest that it is about
 
 
 @dataclass(frozen=True, slots=True)

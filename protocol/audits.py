@@ -1,6 +1,6 @@
-"""The records of audits: what a manifest says of trust, what auditors find, and the decoys by which they are checked themselves.
+"""The records of audits: what a manifest says of trust, and what auditors find.
 
-Findings, plants and reveals are *extras*, as delegations are (``protocol.delegations``): signed records that stand in the log before the
+Findings are *extras*, as delegations are (``protocol.delegations``): signed records that stand in the log before the
 claims of a round, and take effect with its entry. What they lead to is in ``protocol.trust``; whether a lot's gradient is what its record
 says, whoever has the weights can compute.
 """
@@ -11,7 +11,7 @@ from protocol.delegations import Delegation, SignedDelegation
 from protocol.encoding import pack, unpack
 from protocol.errors import SignatureError
 from protocol.fields import MAX_ROUND, Signed, check_digest, require
-from protocol.signing import Digest, Identity, check_public_key, sha256, verify
+from protocol.signing import Identity, check_public_key, verify
 
 MAX_EXTRA_BYTES = 4000  # of a packed one: an entry has room for it
 MAX_LOT_BYTES = 1024  # of a packed LotRecord
@@ -23,7 +23,6 @@ MAX_AUDITED_LOTS = 8
 PATIENCE = 3  # rounds that an accusation waits for the word of others
 SETTLING = PATIENCE + 2  # rounds that it takes at most until that is decided, of a claim that is accused at the last moment
 PROJECTION_BYTES = 32
-SALT_BYTES = 16
 
 OPEN, AUDITED = "open", "audited"
 MODES = (OPEN, AUDITED)
@@ -123,39 +122,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
-    """An operator's word, before the decoy's first claim, that there is a decoy whose key and salt have this digest."""
-
-    run: bytes
-    operator: bytes
-    decoy: bytes  # ``decoy_digest`` of the key and the salt
-
-    def __post_init__(self) -> None:
-        check_digest(self.run, "run")
-        check_digest(self.decoy, "decoy")
-        _check_key(self.operator, "operator")
-
-
-@dataclass(frozen=True, slots=True)
-class Reveal:
-    """A decoy's own word that it is one: nobody can be called a decoy by somebody else."""
-
-    run: bytes
-    key: bytes
-    salt: bytes
-
-    def __post_init__(self) -> None:
-        check_digest(self.run, "run")
-        _check_key(self.key, "key")
-        require(len(self.salt) == SALT_BYTES, f"a salt has {SALT_BYTES} bytes")
-
-
-def decoy_digest(key: bytes, salt: bytes) -> Digest:
-    """Return what a plant names a decoy by."""
-    return sha256(b"manta/decoy\n" + key + salt)
-
-
-@dataclass(frozen=True, slots=True)
 class SignedFinding(Signed):
     """A finding's bytes with its auditor's signature: exactly what the log keeps."""
 
@@ -177,61 +143,13 @@ class SignedFinding(Signed):
         return cls(payload, auditor.sign("finding", payload))
 
 
-@dataclass(frozen=True, slots=True)
-class SignedPlant(Signed):
-    """A plant's bytes with the operator's signature: exactly what the log keeps."""
-
-    def open(self) -> Plant:
-        """Return the plant, its signature checked; whether its key is an operator's is the ledger's to say.
-
-        Raises:
-            EncodingError: the payload is no plant.
-            SignatureError: its key did not sign it.
-        """
-        plant = unpack(Plant, self.payload, max_bytes=MAX_EXTRA_BYTES)
-        verify("plant", plant.operator, self.payload, self.signature)
-        return plant
-
-    @classmethod
-    def sign(cls, plant: Plant, operator: Identity) -> "SignedPlant":
-        """Return ``plant`` signed by the operator."""
-        payload = pack(plant)
-        return cls(payload, operator.sign("plant", payload))
-
-
-@dataclass(frozen=True, slots=True)
-class SignedReveal(Signed):
-    """A reveal's bytes with the decoy's signature: exactly what the log keeps."""
-
-    def open(self) -> Reveal:
-        """Return the reveal, its signature checked.
-
-        Raises:
-            EncodingError: the payload is no reveal.
-            SignatureError: the decoy did not sign it.
-        """
-        reveal = unpack(Reveal, self.payload, max_bytes=MAX_EXTRA_BYTES)
-        verify("reveal", reveal.key, self.payload, self.signature)
-        return reveal
-
-    @classmethod
-    def sign(cls, reveal: Reveal, decoy: Identity) -> "SignedReveal":
-        """Return ``reveal`` signed by the decoy."""
-        payload = pack(reveal)
-        return cls(payload, decoy.sign("reveal", payload))
-
-
-SignedExtra = SignedFinding | SignedPlant | SignedReveal | SignedDelegation
-Extra = Finding | Plant | Reveal | Delegation
+SignedExtra = SignedFinding | SignedDelegation
+Extra = Finding | Delegation
 
 
 def signer_of(extra: Extra) -> bytes:
     """Return the key that signed an extra."""
-    if isinstance(extra, Finding):
-        return extra.auditor
-    if isinstance(extra, Delegation):
-        return extra.signer
-    return extra.operator if isinstance(extra, Plant) else extra.key
+    return extra.auditor if isinstance(extra, Finding) else extra.signer
 
 
 def _check_key(key: bytes, what: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from protocol.admission import SignedAdmission
 from protocol.affinity import NOWHERE, Position
-from protocol.audits import SignedExtra, SignedFinding, SignedPlant, SignedReveal
+from protocol.audits import SignedExtra, SignedFinding
 from protocol.delegations import SignedDelegation
 from protocol.encoding import pack, unpack
 from protocol.exchange import MAX_COHORT, MAX_FLOOR, MAX_LOCAL_STEPS, MAX_LOT_MS, MAX_OPEN_MS, MAX_ROWS, MIN_FLOOR
@@ -298,8 +298,6 @@ _ENTRIES: dict[str, type] = {
     "contribution": SignedContribution,
     "round": Round,
     "finding": SignedFinding,
-    "plant": SignedPlant,
-    "reveal": SignedReveal,
     "delegation": SignedDelegation,
 }
 Logged = SignedAdmission | SignedRevocation | SignedClaim | SignedContribution | Round | SignedExtra

@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from protocol.accounts import Account, Accounts, Fault
-from protocol.audits import DIFFERS, HOLDS, LOT, THERE, WHOLE, WITHHELD, Extra, Finding, Plant, Reveal, decoy_digest
+from protocol.audits import DIFFERS, HOLDS, LOT, THERE, WHOLE, WITHHELD, Extra, Finding
 from protocol.delegations import Delegation, Owners
 from protocol.errors import LedgerError
 from protocol.horizon import Horizon
@@ -18,9 +18,8 @@ from protocol.listed import Listed
 from protocol.manifest import Manifest
 from protocol.trust import Decision, Question, Vote, check_evidence, decided, is_whole, lots_audited, panel, percent_audited, questions_due
 
-LEFT, OUTVOTED, DECOY, APPROVED_DECOY = "left", "outvoted", "decoy", "approved a decoy"
-REASONS = (DIFFERS, WITHHELD, LEFT, OUTVOTED, DECOY, APPROVED_DECOY)
-MAX_PLANTS = 1024  # that nobody has revealed
+LEFT, OUTVOTED = "left", "outvoted"
+REASONS = (DIFFERS, WITHHELD, LEFT, OUTVOTED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,6 @@ class Standing:
     decisions: dict[Question, Decision] = field(default_factory=dict)
     good: dict[bytes, int] = field(default_factory=dict)  # claim -> how many of its key's samples are its own; all that were ever counted
     owners: Owners = field(default_factory=Owners)  # which keys belong to which accounts, also in an open run
-    plants: dict[bytes, int] = field(default_factory=dict)  # decoy's digest -> round with whose entry it was planted
 
     @classmethod
     def of(cls, manifest: Manifest) -> "Standing":
@@ -101,7 +99,6 @@ class Standing:
             votes=self.votes.copy(),
             decisions=self.decisions.copy(),
             good=self.good.copy(),
-            plants=self.plants.copy(),
             owners=self.owners.copy(),
         )
 
@@ -155,15 +152,7 @@ class Standing:
             return
         if not self.manifest.trust.is_audited:
             raise LedgerError("audits do not count in an open run")
-        if isinstance(extra, Finding):
-            self._check_finding(extra)
-        elif isinstance(extra, Plant):
-            if extra.operator not in self.manifest.operators:
-                raise LedgerError("a plant of somebody who is no operator")
-            if extra.decoy in self.plants or len(self.plants) >= MAX_PLANTS:
-                raise LedgerError("this decoy is planted already, or too many are")
-        elif decoy_digest(extra.key, extra.salt) not in self.plants:
-            raise LedgerError("a reveal of what was not planted, or was revealed before")
+        self._check_finding(extra)
 
     def _check_finding(self, finding: Finding) -> None:
         asked, claimed = self.asked.get(finding.round), self.claimed(finding.round, finding.claim)
@@ -222,10 +211,6 @@ class Standing:
         for extra in extras:
             if isinstance(extra, Finding):
                 answered.add(self._take_finding(extra, round, paid))
-            elif isinstance(extra, Plant):
-                self.plants[extra.decoy] = round
-            elif isinstance(extra, Reveal):
-                self._take_reveal(extra, round)
         self.tables[round] = {claimed.digest: claimed for claimed in table}
         self._decide(answered | self.accused, round)
         paid.update(shares)
@@ -266,19 +251,6 @@ class Standing:
         if question in asked.due and len(votes) <= 3 and (len(votes) == 1 or is_open):
             paid[finding.auditor] += asked.worth // (2 if len(votes) == 1 else 4)
         return question
-
-    def _take_reveal(self, reveal: Reveal, round: int) -> None:
-        digest = decoy_digest(reveal.key, reveal.salt)
-        planted = self.plants.pop(digest, None)
-        if planted is None:
-            return  # revealed twice in one round
-        claims = {one.digest for table in self.tables.values() for one in table.values() if one.key == reveal.key and one.round > planted}
-        for question, votes in self.votes.items():
-            if question.claim in claims:
-                for vote in votes:
-                    if not vote.is_against:
-                        self._condemn(vote.auditor, Fault(round, APPROVED_DECOY, question.claim))
-        self._condemn(reveal.key, Fault(round, DECOY, b""))
 
     def _decide(self, questions: AbstractSet[Question], round: int) -> None:
         """Decide what can be decided, in the order of the questions."""

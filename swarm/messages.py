@@ -241,7 +241,7 @@ class CreditWord:
             raise ValueError("an account or a number of delegations out of range")
         if len(self.faults) > MAX_FAULTS or self.proven not in (0, 1):
             raise ValueError("more faults than are told, or a key that is neither proven nor not")
-        if any(each.fault.reason not in REASONS or len(each.fault.claim) not in (0, 32) for each in self.faults):
+        if any(each.fault.reason not in REASONS or len(each.fault.claim) != 32 for each in self.faults):
             raise ValueError("a fault without a reason that there is, or of something that is no claim")
 
     @property

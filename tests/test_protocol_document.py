@@ -28,7 +28,7 @@ from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
 from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation, SignedPass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
-from protocol.audits import Finding, SignedFinding, Trust, decoy_digest
+from protocol.audits import Finding, SignedFinding, Trust
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
 from protocol.delegations import Delegation, Grant, SignedDelegation, SignedGrant
 from protocol.duties import MAX_DUTIES_BYTES
@@ -86,7 +86,7 @@ TOLD = {  # records that the document tells in a sentence, by the module that ha
     "peer.views.messages": "Site LotName Begin",
     "protocol.admission": "AdmissionRule Invitation Admission Pass Token",
     "protocol.affinity": "Position",
-    "protocol.audits": "LotEvidence Plant Reveal",
+    "protocol.audits": "LotEvidence",
     "protocol.delegations": "Grant Delegation",
     "protocol.duties": "AskDuties Duties Duty",
     "protocol.evaluations": "Question Result Answer EvaluationWord",
@@ -287,7 +287,6 @@ def rows() -> Iterator[tuple[str, str]]:
     finding = SignedFinding.sign(Finding(RUN, KEY.public_key, SIGNED_CLAIM.digest, 1, 0, "sum", 0, "holds", ZEROS, ()), KEY)
     what = 'finding `[run, key, digest of the claim, 1, 0, "sum", 0, "holds", Z, []]`: digest when signed; its signature'
     yield what, f"`{finding.digest.hex()}`; `{finding.signature.hex()}`"
-    yield "what a plant names the decoy *key* by, with a salt of zeros", f"`{decoy_digest(KEY.public_key, bytes(16)).hex()}`"
     asked = questions_due(Trust("audited", audit_lots=3, whole_percent=100), ZEROS, COUNTING, 10, 100)
     yield (
         "beacon Z, claim with the digest 00..1f, 10 lots, audit_lots 3: places of the lots that are asked about",

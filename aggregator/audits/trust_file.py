@@ -38,7 +38,7 @@ class FaultSeen(_Part):
 
     round: int  # with whose entry
     reason: str
-    claim: str = Field(pattern=r"^([0-9a-f]{64})?$")  # digest; empty: of a decoy itself
+    claim: str = Field(pattern=r"^[0-9a-f]{64}$")  # digest
     amount: int
 
 

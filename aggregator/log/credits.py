@@ -130,7 +130,4 @@ def _accounts(found: Verification) -> list[tuple[bytes, Account]]:
 
 
 def _reasons(account: Account) -> list[str]:
-    return [
-        f"{void.fault.reason}, round {void.fault.round}" + (f", claim {void.fault.claim.hex()[:16]}" if void.fault.claim else "")
-        for void in account.void
-    ]
+    return [f"{void.fault.reason}, round {void.fault.round}, claim {void.fault.claim.hex()[:16]}" for void in account.void]

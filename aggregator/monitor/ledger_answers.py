@@ -9,7 +9,7 @@ from aggregator.monitor.opened import Opened, fields, opened
 from aggregator.monitor.shown import Json, shown_head, shown_witness
 from aggregator.monitor.sight import KEPT_HEADS, Sight
 from protocol.admission import Admission
-from protocol.audits import Plant, Reveal, signer_of
+from protocol.audits import signer_of
 from protocol.delegations import Delegation
 from protocol.merkle import leaf_hash
 from protocol.records import Claim, Contribution, Round
@@ -134,6 +134,6 @@ def _shown_entry(index: int, entry: bytes, one: Opened) -> Json:
         "kind": one.kind,
         "leaf_hash": leaf_hash(entry).hex(),
         "size_bytes": len(entry),
-        "round": None if isinstance(said, Plant | Reveal | Admission | Revocation | Delegation) else said.round,
+        "round": None if isinstance(said, Admission | Revocation | Delegation) else said.round,
         "peer": None if key is None else peer_name(key),
     }

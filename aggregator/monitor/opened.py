@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from protocol.admission import Admission, SignedAdmission
-from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, Plant, Reveal, SignedFinding, SignedPlant
-from protocol.delegations import MAX_DELEGATION_BYTES, Delegation, SignedDelegation
+from protocol.audits import MAX_EXTRA_BYTES, Extra, Finding, SignedFinding
+from protocol.delegations import MAX_DELEGATION_BYTES, Delegation
 from protocol.encoding import unpack
 from protocol.records import MAX_PAYLOAD_BYTES, Claim, Contribution, Logged, Round, SignedClaim, SignedContribution, open_entry
 from protocol.revocation import Revocation, SignedRevocation
@@ -42,11 +42,7 @@ def opened(entry: bytes) -> Opened:
         return Opened("round", record, record)
     if isinstance(record, SignedFinding):
         return Opened("finding", unpack(Finding, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
-    if isinstance(record, SignedPlant):
-        return Opened("plant", unpack(Plant, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
-    if isinstance(record, SignedDelegation):
-        return Opened("delegation", unpack(Delegation, record.payload, max_bytes=MAX_DELEGATION_BYTES), record)
-    return Opened("reveal", unpack(Reveal, record.payload, max_bytes=MAX_EXTRA_BYTES), record)
+    return Opened("delegation", unpack(Delegation, record.payload, max_bytes=MAX_DELEGATION_BYTES), record)
 
 
 def fields(one: Opened) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def shown_trust(one: KeyTrust) -> Json:
 
 
 def _shown_fault(fault: FaultSeen) -> Json:
-    return {"round": fault.round, "reason": fault.reason, "claim": fault.claim or None, "amount": fault.amount}
+    return {"round": fault.round, "reason": fault.reason, "claim": fault.claim, "amount": fault.amount}
 
 
 def _shown_doubt(one: Doubt) -> Json:

@@ -1,4 +1,4 @@
-"""The extras that are handed in between rounds: findings, plants, reveals and delegations, taken by who writes.
+"""The extras that are handed in between rounds: findings and delegations, taken by who writes.
 
 What is acknowledged stands before the claims of the next round, or of the one after if there are too many, unless the ledger would refuse
 it by then: its auditor was found guilty, or its question was decided. Until then it is on the disk (``aggregator.rounds.waiting``); where

@@ -16,7 +16,6 @@ from exact.coding import Body, body_groups, encode, parse
 from exact.residuals import covered, given, left_over, residual_digest
 from peer.cohort.cohort import Accepted, Gathered, Seat
 from peer.contact.spread import Spread
-from peer.rounds.decoy import falsified
 from peer.rounds.records import OwnRecords
 from peer.rounds.residuals import Residual, Residuals
 from peer.rounds.vectors import OwnVectors
@@ -90,7 +89,6 @@ class Handing:
         self._spread = spread
         self._keep_body = keep_body
         self.shards = 0  # what claims say of those that lots are drawn from, where these are not all
-        self.is_decoy = False  # its lots' records are false
         self._in_hand: InHand | None = None
         self._took_ms: deque[float] = deque(maxlen=_REMEMBERED)  # from what members gave to the word that they get
         self.bytes_handed_in = 0  # of bodies that this peer brought and that have tickets
@@ -132,8 +130,6 @@ class Handing:
             newest: the newest commit known.
         """
         seat.work_over()
-        if self.is_decoy:
-            learnt.pile.say_instead(falsified(learnt.pile.records.lots, np.random.default_rng()))
         if is_alone := seat.is_alone:
             seat.close("it hands in alone")  # a mate that comes late would wait for nothing
         residual = self._residuals.held(newest)

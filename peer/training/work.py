@@ -115,11 +115,6 @@ class Pile:
         """What an audit asks for: the records of all lots and steps."""
         return Records(tuple(self._records), tuple(self._steps))
 
-    def say_instead(self, records: Sequence[LotRecord]) -> None:
-        """Say this of the lots from now on (``peer.rounds.decoy``)."""
-        assert len(records) == len(self._records)
-        self._records = list(records)
-
     def lots_root(self) -> bytes:
         """Return the root over the lots' records."""
         return root([leaf_hash(pack(record)) for record in self._records])

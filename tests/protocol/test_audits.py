@@ -20,14 +20,8 @@ from protocol.audits import (
     WITHHELD,
     Finding,
     LotEvidence,
-    Plant,
-    Reveal,
-    SignedExtra,
     SignedFinding,
-    SignedPlant,
-    SignedReveal,
     Trust,
-    decoy_digest,
     signer_of,
 )
 from protocol.encoding import encode, pack, to_value
@@ -44,25 +38,21 @@ REFUSED = "."  # each with a reason
 LOW_ORDER = (1).to_bytes(32, "little")
 EVIDENCE = LotEvidence(pack(LOT_RECORD), (sha256(b"node"),))
 FINDING = Finding(RUN, ALICE.public_key, SIGNED_CLAIM.digest, 4, 0, LOT, 1, HOLDS, b"p" * 32, (EVIDENCE,))
-PLANT = Plant(RUN, ALICE.public_key, decoy_digest(BOB.public_key, b"s" * 16))
-REVEAL = Reveal(RUN, BOB.public_key, b"s" * 16)
-SIGNED: list[SignedExtra] = [SignedFinding.sign(FINDING, ALICE), SignedPlant.sign(PLANT, ALICE), SignedReveal.sign(REVEAL, BOB)]
+SIGNED = SignedFinding.sign(FINDING, ALICE)
 
 
-@pytest.mark.parametrize("signed", SIGNED, ids=lambda signed: type(signed).__name__)
-def test_an_extra_is_an_entry_that_its_signer_answers_for(signed: SignedExtra) -> None:
-    assert open_entry(entry_of(signed)) == signed
-    assert signer_of(signed.open()) == (BOB if isinstance(signed, SignedReveal) else ALICE).public_key
+def test_a_finding_is_an_entry_that_its_auditor_answers_for() -> None:
+    assert open_entry(entry_of(SIGNED)) == SIGNED
+    assert signer_of(SIGNED.open()) == ALICE.public_key
     with pytest.raises(SignatureError):
-        type(signed)(signed.payload, bytes(64)).open()
+        SignedFinding(SIGNED.payload, bytes(64)).open()
     with pytest.raises(EncodingError):
-        type(signed)(signed.payload + b"\x00", signed.signature).open()
+        SignedFinding(SIGNED.payload + b"\x00", SIGNED.signature).open()
 
 
-def test_one_kind_of_extra_is_never_another() -> None:
-    as_plant = SignedPlant(SIGNED[2].payload, SIGNED[2].signature)
+def test_no_other_record_is_a_finding() -> None:
     with pytest.raises((EncodingError, SignatureError)):
-        as_plant.open()
+        SignedFinding(SIGNED_CLAIM.payload, SIGNED_CLAIM.signature).open()
 
 
 def test_the_largest_finding_fits_an_entry() -> None:
@@ -128,23 +118,6 @@ def test_fields_of_other_types_are_no_finding() -> None:
         payload = encode((*value[:place], other, *value[place + 1 :]))
         with pytest.raises(EncodingError):
             SignedFinding(payload, ALICE.sign("finding", payload)).open()
-
-
-@pytest.mark.parametrize("changes", [{"run": b""}, {"decoy": b"short"}, {"operator": LOW_ORDER}], ids=str)
-def test_a_plant_out_of_range_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=REFUSED):
-        replace(PLANT, **changes)
-
-
-@pytest.mark.parametrize("changes", [{"run": b""}, {"key": LOW_ORDER}, {"salt": b""}, {"salt": b"s" * 17}], ids=str)
-def test_a_reveal_out_of_range_is_refused(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=REFUSED):
-        replace(REVEAL, **changes)
-
-
-def test_a_decoy_s_digest_says_nothing_without_its_salt() -> None:
-    assert decoy_digest(BOB.public_key, b"s" * 16) == PLANT.decoy
-    assert len({decoy_digest(key, salt) for key in (ALICE.public_key, BOB.public_key) for salt in (b"s" * 16, b"t" * 16)}) == 4
 
 
 # What a manifest says.

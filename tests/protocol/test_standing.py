@@ -15,12 +15,7 @@ from protocol.audits import (
     WHOLE,
     WITHHELD,
     LotEvidence,
-    Plant,
-    Reveal,
     SignedFinding,
-    SignedPlant,
-    SignedReveal,
-    decoy_digest,
 )
 from protocol.errors import SignatureError
 from protocol.ledger import Ledger
@@ -28,7 +23,7 @@ from protocol.listed import entries_of
 from protocol.records import entry_of
 from protocol.rewards import share_out
 from protocol.signing import Identity, sha256
-from protocol.standing import APPROVED_DECOY, DECOY, LEFT, OUTVOTED
+from protocol.standing import LEFT, OUTVOTED
 from protocol.table import weights
 from tests.audited import (
     OPERATOR,
@@ -68,8 +63,7 @@ def guilty(ledger: Ledger) -> dict[bytes, str]:
 
 def test_an_open_run_takes_no_extras() -> None:
     ledger, audited = ledger_of(), ready(A)
-    plant = SignedPlant.sign(Plant(ledger.run, OPERATOR.public_key, sha256(b"decoy")), OPERATOR)
-    refused(ledger, entry_of(plant), match="open run")
+    refused(ledger, entry_of(finding_of(audited, OPERATOR, A, run=ledger.run)), match="open run")
     refused(ledger, entry_of(finding_of(audited, OPERATOR, A)), match="another run")
 
 
@@ -394,52 +388,6 @@ def test_an_auditor_that_says_two_things_is_heard_once() -> None:
     go_on(ledger, [A, B], both)
     (votes,) = ledger.standing.votes.values()
     assert [vote.outcome for vote in votes] == [both[0].open().outcome]
-
-
-# Decoys.
-
-
-def planted(ledger: Ledger, decoy: Identity) -> SignedPlant:
-    return SignedPlant.sign(Plant(ledger.run, OPERATOR.public_key, decoy_digest(decoy.public_key, SALT)), OPERATOR)
-
-
-def revealed(ledger: Ledger, decoy: Identity) -> SignedReveal:
-    return SignedReveal.sign(Reveal(ledger.run, decoy.public_key, SALT), decoy)
-
-
-def test_who_says_yes_to_a_decoy_is_guilty_and_who_says_no_is_not() -> None:
-    ledger = ready(B, C, proven=tuple(sorted(each.public_key for each in (B, C))))
-    go_on(ledger, [B, C], [planted(ledger, A)])
-    go_on(ledger, [A, B, C])
-    go_on(ledger, [A, B, C])
-    go_on(ledger, [A, B, C], [finding_of(ledger, B, A, HOLDS), finding_of(ledger, C, A, DIFFERS)])
-    assert guilty(ledger) == {}
-    go_on(ledger, [A, B, C], [revealed(ledger, A)])
-    assert guilty(ledger) == {A.public_key: DECOY, B.public_key: APPROVED_DECOY}
-    assert ledger.credit_of(A.public_key) == ledger.credit_of(B.public_key) == 0
-    assert ledger.standing.account(A.public_key).void
-    assert ledger.credit_of(C.public_key) > 0
-    refused(ledger, entry_of(revealed(ledger, A)), match="revealed before")
-
-
-def test_nobody_is_a_decoy_by_another_s_word_nor_before_it_was_planted() -> None:
-    ledger = ready(A, B, proven=(B.public_key,))
-    ledger.append(entry_of(finding_of(ledger, B, A, HOLDS)))
-    go_on(ledger, [A, B])  # before the plant
-    go_on(ledger, [A, B], [planted(ledger, A)])
-    forged = Reveal(ledger.run, A.public_key, SALT)
-    refused(ledger, entry_of(SignedReveal.sign(forged, OPERATOR)), SignatureError)
-    refused(ledger, entry_of(SignedReveal.sign(replace(forged, salt=b"t" * 16), A)), match="not planted")
-    go_on(ledger, [A, B], [revealed(ledger, A)])
-    assert guilty(ledger) == {A.public_key: DECOY}  # the claim that B approved stood before the plant
-
-
-def test_only_operators_plant_and_each_decoy_once() -> None:
-    ledger = ready(A)
-    plant = planted(ledger, B)
-    refused(ledger, entry_of(SignedPlant.sign(replace(plant.open(), operator=A.public_key), A)), match="no operator")
-    go_on(ledger, [A], [plant])
-    refused(ledger, entry_of(plant), match="planted already")
 
 
 # What audits pay.

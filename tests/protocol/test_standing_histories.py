@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.audits import DIFFERS, HOLDS, PATIENCE, WITHHELD, Plant, Reveal, SignedExtra, SignedPlant, SignedReveal, decoy_digest
+from protocol.audits import DIFFERS, HOLDS, PATIENCE, WITHHELD, SignedExtra
 from protocol.errors import LedgerError
 from protocol.ledger import Ledger
 from protocol.listed import entries_of
@@ -20,7 +20,6 @@ WORKERS = PEERS[:5]
 PROVEN = tuple(sorted(peer.public_key for peer in WORKERS[:2]))
 NAMED = tuple(sorted((SECOND.public_key, THIRD.public_key)))
 AUDITORS = [OPERATOR, SECOND, THIRD, *WORKERS]
-SALT = b"s" * 16
 ROUNDS = 40
 
 
@@ -75,15 +74,6 @@ class Histories(RuleBasedStateMachine):
         there = [round_ for round_ in standing.asked if any(one.key == of.public_key for one in standing.tables[round_].values())]
         if there:
             self.hand_in(finding_of(self.ledger, auditor, of, outcome, round=data.draw(st.sampled_from(there))))
-
-    @rule(decoy=st.sampled_from(WORKERS))
-    def plant(self, decoy: Identity) -> None:
-        plant = Plant(self.ledger.run, OPERATOR.public_key, decoy_digest(decoy.public_key, SALT))
-        self.hand_in(SignedPlant.sign(plant, OPERATOR))
-
-    @rule(decoy=st.sampled_from(WORKERS))
-    def reveal(self, decoy: Identity) -> None:
-        self.hand_in(SignedReveal.sign(Reveal(self.ledger.run, decoy.public_key, SALT), decoy))
 
     def hand_in(self, extra: SignedExtra) -> None:
         before = self.ledger.copy()

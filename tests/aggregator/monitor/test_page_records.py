@@ -5,7 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import aggregator.monitor
-from protocol.records import Claim, Contribution, Round
+from protocol.records import _ENTRIES, Claim, Contribution, Round
 from protocol.versions import PROTOCOL
 
 ENTRIES = (Path(aggregator.monitor.__file__).parent / "static" / "js" / "entries.js").read_text(encoding="utf-8")
@@ -19,3 +19,8 @@ def test_the_page_knows_the_fields_of_claims_contributions_and_rounds() -> None:
 
 def test_the_page_checks_signatures_of_the_present_version() -> None:
     assert re.findall(r"^const PROTOCOL = ([0-9]+);", ENTRIES, re.MULTILINE) == [str(PROTOCOL)]
+
+
+def test_the_page_knows_who_signs_each_kind_of_entry_but_rounds() -> None:
+    (signers,) = re.findall(r"^const SIGNERS = \{\n(.*?)^\};", ENTRIES, re.MULTILINE | re.DOTALL)
+    assert set(re.findall(r"^  ([a-z]+):", signers, re.MULTILINE)) == _ENTRIES.keys() - {"round"}

@@ -13,12 +13,11 @@ from aggregator.rounds import extras as extras_module
 from aggregator.rounds import waiting as waiting_module
 from aggregator.rounds.extras import Extras
 from aggregator.rounds.waiting import WAITING, Waiting
-from protocol.audits import DIFFERS, HOLDS, Plant, SignedExtra, SignedPlant
+from protocol.audits import DIFFERS, HOLDS, SignedExtra
 from protocol.closing import NotTaken
 from protocol.errors import LedgerError, SignatureError, StorageError
-from protocol.ledger import Ledger
 from protocol.records import MAX_ENTRY_BYTES, entry_of
-from protocol.signing import PublicKey, sha256
+from protocol.signing import PublicKey
 from swarm.budget import FAULTS_FORGIVEN, Faults
 from swarm.memory import MemoryEndpoint, MemoryNetwork
 from swarm.rpc import Refused
@@ -152,18 +151,20 @@ def test_what_waits_of_one_key_and_of_all_is_bounded_and_an_operator_comes_first
 
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
+            go_on(desk.ledger, [A, B])
             await desk.extras.hand_in(finding_of(desk.ledger, SECOND, A))
             with pytest.raises(NotTaken, match="of this key"):
                 await desk.extras.hand_in(finding_of(desk.ledger, SECOND, B))
-            for number in range(3):
-                plant = Plant(desk.ledger.run, OPERATOR.public_key, sha256(b"%d" % number))
-                await desk.extras.hand_in(SignedPlant.sign(plant, OPERATOR))
+            for peer, round_ in ((A, 1), (B, 1), (A, 2)):
+                await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
             with pytest.raises(NotTaken, match="too many"):
                 await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, B))
             first = await desk.commit()
             assert len(first) == 2  # a round's worth
-            assert len(await desk.commit()) == 2
-            assert set(first).isdisjoint(await desk.commit())
+            second = await desk.commit()
+            assert len(second) == 2
+            assert set(first).isdisjoint(second)
+            assert await desk.commit() == []
 
     asyncio.run(story())
 
@@ -258,20 +259,21 @@ def test_a_disk_that_fails_stops_the_log_and_nothing_is_promised(tmp_path: Path,
 
 def test_the_file_of_a_log_that_takes_much_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_module, "_REWRITTEN_BYTES", 1)
-    monkeypatch.setattr(extras_module, "MAX_EXTRAS", 10)
+    monkeypatch.setattr(extras_module, "MAX_EXTRAS", 7)
 
     async def story() -> None:
         async with desk_in(tmp_path) as desk:
-            ledger: Ledger = desk.ledger
-            plants = [SignedPlant.sign(Plant(ledger.run, OPERATOR.public_key, sha256(b"%d" % each)), OPERATOR) for each in range(20)]
-            for each in plants:
-                await desk.extras.hand_in(each)
+            for _ in range(3):
+                go_on(desk.ledger, PEERS[:7])
+            for round_ in (3, 4):
+                for peer in PEERS[:7]:
+                    await desk.extras.hand_in(finding_of(desk.ledger, OPERATOR, peer, round=round_))
             before = desk.path.stat().st_size
             monkeypatch.setattr(waiting_module, "MAX_ENTRY_BYTES", 100)
-            assert len(await desk.commit()) == 10
-            assert desk.path.stat().st_size == before // 2
+            assert len(await desk.commit()) == 7
+            assert before // 3 < desk.path.stat().st_size < 2 * before // 3
             monkeypatch.undo()
             await desk.again()
-            assert len(await desk.extras.for_round()) == 10
+            assert len(await desk.extras.for_round()) == 7
 
     asyncio.run(story())

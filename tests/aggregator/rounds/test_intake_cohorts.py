@@ -533,7 +533,7 @@ def test_new_work_of_a_guilty_key_is_refused_and_its_mates_go_on_without_it(play
         ticketed = desk.made(C)
         await desk.hand_in(ticketed)
         for key in (B.public_key, C.public_key):
-            desk.ledger.standing.guilty[key] = Fault(1, DIFFERS, b"")
+            desk.ledger.standing.guilty[key] = Fault(1, DIFFERS, bytes(32))
         await says_no(desk.header(desk.made(B)), "guilty")
         assert await blamed(desk, desk.made_together(A, B)) == {B.public_key}
         await desk.hand_in(desk.made(A))

@@ -16,8 +16,6 @@ const FIELDS = {
   contribution: "run round base founder claims body residual".split(" "),
   round: "run round base table rows weights mean state counted thresholds floor open_ms".split(" "),
   finding: "run auditor claim round row check lot outcome projection evidence".split(" "),
-  plant: "run operator decoy".split(" "),
-  reveal: "run key salt".split(" "),
   delegation: "run signer key number grant".split(" "),
 };
 // kind -> the key that signs it
@@ -27,8 +25,6 @@ const SIGNERS = {
   claim: (fields) => fields.key,
   contribution: (fields) => fields.founder,
   finding: (fields) => fields.auditor,
-  plant: (fields) => fields.operator,
-  reveal: (fields) => fields.key,
   delegation: (fields) => fields.signer,
 };
 const PROTOCOL = 12; // the version of the protocol, for which all of them are signed

@@ -20,8 +20,6 @@ const KINDS = {
   contribution: "handed in",
   round: "a round",
   finding: "an audit",
-  plant: "a decoy to come",
-  reveal: "a decoy",
   admission: "a computer comes in",
   revocation: "taken back: who may take part",
   delegation: "a computer's account",

@@ -11,8 +11,6 @@ const REASONS = {
   withheld: "it did not show its work",
   left: "it left before it had shown this work",
   outvoted: "it said something else than was decided",
-  decoy: "a decoy, as its maker said beforehand",
-  "approved a decoy": "it called a decoy true",
 };
 const OUTCOMES = { holds: "it is true", differs: "it differs", withheld: "it was not shown" };
 const CHECKS = { lot: "one lot", sum: "what was handed in", whole: "all lots" };
@@ -42,7 +40,7 @@ export class TrustPart {
         peerButton(one.peer),
         REASONS[one.reason] ?? one.reason,
         count(one.amount),
-        one.claim ? this.evidenceButton(one.claim) : "–",
+        this.evidenceButton(one.claim),
       ),
     );
     return scrolling("Verdicts, the newest first", ["Round", "Of", "Why", "Credit taken back", "Evidence"], rows);
