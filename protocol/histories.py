@@ -6,6 +6,7 @@ for, and two heads of one size, or two receipts, prove that to anybody. Where a 
 liars: an honest one never does.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -53,87 +54,99 @@ class Shown:
     """What evidence shows."""
 
     run: Digest
-    operators: tuple[
-        PublicKey, ...
-    ]  # who signed both, what was held and what was shown: of a log that is forked, and of no other, who lied
+    operators: tuple[PublicKey, ...]  # who signed both heads: of a log that is forked, and of no other, who lied
     departure: Departure
-    held: ProvenRound  # the round that the log had, and the head that it signed for it
-    shown: TreeHead  # what was shown after it
-    counts: bool  # enough operators signed it, so that peers may have followed it
+    held: TreeHead
+    shown: TreeHead
+    counts: bool  # enough operators signed each head, so that peers may have followed either
+    round: int | None  # up to which the log had come with the head that was held; None: the evidence does not say
+
+    @property
+    def entries_held(self) -> str:
+        """What was signed for first, for people."""
+        return f"{self.held.size} entries" if self.round is None else f"{self.held.size} entries, up to round {self.round}"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundProof:
+    """A round's entry, and its inclusion proof under a tree head."""
+
+    entry: bytes
+    index: int
+    proof: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Histories:
-    """The evidence: what was held, and what was shown after it."""
+    """The evidence: two tree heads, the one that was held and the one that was shown after it, signed by one operator at least.
+
+    Heads of one size and of two trees prove by themselves that whoever signed both lied, and so do two heads under which stand rounds that
+    contradict each other. If these heads count, the log has two histories.
+    """
 
     manifest: SignedManifest
-    held: Receipt  # of a round
-    shown: str  # a signed tree head
-    consistency: tuple[bytes, ...]  # that came with it, from the size of the head held
-    other: tuple[Receipt, ...] = ()  # of a round that contradicts the one held; then ``shown`` is its tree head
+    heads: tuple[str, str]  # signed
+    consistency: tuple[bytes, ...] = ()  # that came with the second one, from the size of the first one
+    rounds: tuple[RoundProof, ...] = ()  # the round up to which the log had come with the first head, and one under the second beside it
 
     def __post_init__(self) -> None:
-        if len(self.other) > 1:
-            raise ValueError("one round contradicts another, not several")
+        if len(self.rounds) > 2:
+            raise ValueError("a head has one round")
+
+    @classmethod
+    def shown_after(cls, manifest: SignedManifest, held: Receipt, shown: str, consistency: tuple[bytes, ...] = ()) -> "Histories":
+        """Return what shows that a tree head came after a commit was held; ``consistency`` came with it."""
+        return cls(manifest, (held.tree_head, shown), consistency, (_under(held),))
+
+    @classmethod
+    def of_rounds(cls, manifest: SignedManifest, held: Receipt, other: Receipt) -> "Histories":
+        """Return what shows that two commits contradict each other."""
+        return cls(manifest, (held.tree_head, other.tree_head), (), (_under(held), _under(other)))
 
     def check(self) -> Shown:
         """Return what this shows.
 
         Raises:
-            NothingProven: the log goes on as it began, or nobody signed both.
-            RemoteFault: a part is not what it should be, or not signed by enough of the run's operators.
-        """
-        operators, run = Operators.of_signed(self.manifest), self.manifest.run
-        held = open_round_receipt(self.held, operators)
-        if self.other:
-            other = open_round_receipt(self.other[0], operators)
-            if not contradict(held, other):
-                raise NothingProven(f"rounds {held.round.round} and {other.round.round} may stand in one log")
-            both = operators.signed_both(self.held.tree_head, self.other[0].tree_head)
-            return Shown(run, both, Departure.FORKED, held, other.tree_head, counts=True)
-        signers, both = operators.signers(self.shown), operators.signed_both(self.held.tree_head, self.shown)
-        if not signers.keys:
-            raise SignatureError("no operator of the run signed what was shown")
-        if not both:  # with several operators it need not count: who signed what was held answers for it
-            raise NothingProven("nobody who signed what was held signed what was shown")
-        found = departure(held.tree_head, signers.head, self.consistency)
-        if found is None:
-            raise NothingProven(f"a log of {signers.head.size} entries that continues the {held.tree_head.size} signed for before")
-        return Shown(run, both, found, held, signers.head, operators.counts(self.shown))
-
-
-@dataclass(frozen=True, slots=True)
-class Twice:
-    """What two heads of one size show."""
-
-    liars: tuple[PublicKey, ...]  # who signed both
-    one: TreeHead
-    other: TreeHead
-    is_forked: bool  # both count, so that peers may have followed either
-
-
-@dataclass(frozen=True, slots=True)
-class TwoHeads:
-    """Two tree heads of one size, of different trees, that one operator signed: they prove by themselves that it lied.
-
-    They need not count. Where both do, the log has two histories.
-    """
-
-    manifest: SignedManifest
-    heads: tuple[str, str]
-
-    def check(self) -> Twice:
-        """Return what they show.
-
-        Raises:
-            NothingProven: they are of one tree, of several sizes, or nobody signed both.
-            RemoteFault: a part is not what it should be.
+            NothingProven: the log goes on as it began, or nobody signed both heads.
+            RemoteFault: a part is not what it should be, a head is signed by no operator of the run, or one with a round does not count.
         """
         operators = Operators.of_signed(self.manifest)
-        one, other = (operators.signers(note) for note in self.heads)
-        if one.head.size != other.head.size or one.head.root == other.head.root:
-            raise NothingProven(f"heads of {one.head.size} and {other.head.size} entries that may be of one log")
-        liars = operators.signed_both(*self.heads)
-        if not liars:
-            raise NothingProven("no operator signed both heads")
-        return Twice(liars, one.head, other.head, is_forked=all(operators.counts(note) for note in self.heads))
+        rounds = [
+            open_round_receipt(Receipt(each.entry, each.index, each.proof, head), operators)
+            for each, head in zip(self.rounds, self.heads, strict=False)
+        ]
+        held, shown = (operators.signers(note) for note in self.heads)
+        for what, signers in (("held", held), ("shown", shown)):
+            if not signers.keys:
+                raise SignatureError(f"no operator of the run signed what was {what}")
+        both = operators.signed_both(*self.heads)
+        if not both:  # with several operators a head need not count: who signed both answers for it
+            raise NothingProven("no operator signed both what was held and what was shown")
+        return Shown(
+            run=self.manifest.run,
+            operators=both,
+            departure=self._departure(rounds, held.head, shown.head),
+            held=held.head,
+            shown=shown.head,
+            counts=all(operators.counts(note) for note in self.heads),
+            round=rounds[0].round.round if rounds else None,
+        )
+
+    def _departure(self, rounds: Sequence[ProvenRound], held: TreeHead, shown: TreeHead) -> Departure:
+        """Return how the log departs.
+
+        Raises:
+            NothingProven: it does not.
+        """
+        if len(rounds) == 2:
+            if not contradict(*rounds):
+                raise NothingProven(f"rounds {rounds[0].round.round} and {rounds[1].round.round} may stand in one log")
+            return Departure.FORKED
+        found = departure(held, shown, self.consistency)
+        if found is None:
+            raise NothingProven(f"a log of {shown.size} entries that continues the {held.size} signed for before")
+        return found
+
+
+def _under(receipt: Receipt) -> RoundProof:
+    return RoundProof(receipt.entry, receipt.index, receipt.proof)

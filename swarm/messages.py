@@ -28,7 +28,7 @@ MAX_COSIGNED_BYTES = 192
 MAX_ASK_ENTRIES_BYTES = 32
 MAX_FAULTS = 8
 MAX_CREDIT_BYTES = 192 + MAX_FAULTS * 96
-MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts, a note and a proof
+MAX_HISTORIES_BYTES = 2**18 + 3 * MAX_RECEIPT_BYTES  # a manifest, two receipts' parts and a proof of consistency
 _MAX_THERE_BYTES = 512  # 4,096 groups, of 2^30 values
 
 

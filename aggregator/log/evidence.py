@@ -40,7 +40,7 @@ def check_evidence(directory: Path, tree: Tree) -> None:
         shown = unpack(Histories, data, max_bytes=MAX_EVIDENCE_BYTES).check()
     except RemoteFault as error:
         raise StorageError(f"{path} is damaged: {error}; restore it, or the whole directory, from a backup") from error
-    head = shown.held.tree_head
+    head = shown.held
     if head.size > tree.size or head.root != tree.root(head.size):
         raise OtherHistory(in_words(shown, directory))
     with disk_errors(path):
@@ -50,15 +50,14 @@ def check_evidence(directory: Path, tree: Tree) -> None:
 
 def in_words(shown: Shown, directory: Path) -> str:
     """Return one line for the operator: what is wrong with the log in ``directory``, and what to do."""
-    held, round_ = shown.held.tree_head, shown.held.round.round
     if shown.departure is Departure.WENT_BACK:
-        missing = held.size - shown.shown.size
+        missing = shown.held.size - shown.shown.size
         what = (
-            f"the log in {directory} has {shown.shown.size} entries, and its key has signed for {held.size}, up to round {round_}: "
+            f"the log in {directory} has {shown.shown.size} entries, and its key has signed for {shown.entries_held}: "
             f"{missing} entries are missing, it is an older copy"
         )
     else:
-        what = f"the log in {directory} is not the only one that its key has signed: another has other entries up to round {round_}"
+        what = f"the log in {directory} is not the only one that its key has signed: another, of {shown.entries_held}, has others"
     return (
         f"{what}; nothing more is signed. Put back the folder that has them all, or what it lacks out of an export of the log "
         "(manta-aggregator recover); if nobody has it, this run is over: begin a new one from its newest state "

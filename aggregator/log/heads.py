@@ -75,7 +75,7 @@ class HeadsDesk:
         note, consistency = await asyncio.to_thread(self._log.shown_to, held.tree_head.size)
         if held.tree_head.size > self._log.head.size and not self._operators.is_alone:
             return pack(ShownHead(note, consistency))
-        evidence = Histories(self._signed, receipt, note, consistency)
+        evidence = Histories.shown_after(self._signed, receipt, note, consistency)
         try:
             await asyncio.to_thread(self._log.hold_to, held.tree_head, lambda: in_words(evidence.check(), self._directory))
         except OtherHistory as error:

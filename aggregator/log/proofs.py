@@ -9,16 +9,14 @@ from automl.files import read_bounded
 from automl.spaces.space import space_named
 from protocol.encoding import unpack
 from protocol.errors import EncodingError, NothingProven, OtherVersion, RemoteFault, UserError
-from protocol.histories import Departure, Histories, TwoHeads
+from protocol.histories import Departure, Histories, Shown
 from protocol.manifest import Manifest
-from protocol.notes import TreeHead
 from protocol.signing import Digest, PublicKey
 from swarm.wrong_group import Measure, WrongGroup
 
 MAX_PROOF_BYTES = 256 * 1024 * 1024  # a group of each of the most rows, dense, and more
 
-_KINDS: tuple[tuple[type[TwoHeads | Histories | WrongGroup], int], ...] = (
-    (TwoHeads, MAX_EVIDENCE_BYTES),
+_KINDS: tuple[tuple[type[Histories | WrongGroup], int], ...] = (
     (Histories, MAX_EVIDENCE_BYTES),
     (WrongGroup, MAX_PROOF_BYTES),
 )
@@ -57,7 +55,7 @@ def check_proof(path: Path, run: str | None = None) -> Proven:
         raise UserError(f"{path} is no proof: {error}; ask whoever kept it for the file again") from error
 
 
-def _opened(data: bytes) -> TwoHeads | Histories | WrongGroup:
+def _opened(data: bytes) -> Histories | WrongGroup:
     """Return the proof in a file; its parts are not checked yet.
 
     Raises:
@@ -71,7 +69,7 @@ def _opened(data: bytes) -> TwoHeads | Histories | WrongGroup:
     raise EncodingError("it is damaged, or a file of another kind")
 
 
-def _checked(proof: TwoHeads | Histories | WrongGroup) -> Proven:
+def _checked(proof: Histories | WrongGroup) -> Proven:
     """Return what a proof shows.
 
     Raises:
@@ -83,31 +81,22 @@ def _checked(proof: TwoHeads | Histories | WrongGroup) -> Proven:
         found = proof.check(_measure)
         what = f"of the mean of round {found.round} group {found.place} has {found.differs} values that its table does not come to"
         return Proven(run, found.operators, what)
-    if isinstance(proof, TwoHeads):
-        twice = proof.check()
-        return Proven(run, twice.liars, _signed_twice(len(twice.liars), twice.one, twice.other, is_forked=twice.is_forked))
     shown = proof.check()
-    held, who = shown.held.tree_head, _who(len(shown.operators))
-    heads = f"it has signed heads of {held.size} entries, up to round {shown.held.round.round}, and of {shown.shown.size}"
+    heads = f"it has signed heads of {shown.entries_held}, and of {shown.shown.size}"
     if shown.departure is Departure.WENT_BACK:
         raise NothingProven(f"{heads}: an honest log signs both, and which was shown last is not in the file")
     if shown.departure is Departure.UNPROVEN:
         raise NothingProven(f"{heads}: an honest log signs both, and whether the log went on from one to the other is not in the file")
-    if proof.other:
-        signed = (
-            f"{who} signed for {held.size} entries, up to round {shown.held.round.round}, and for {shown.shown.size} of another history"
-        )
-        return Proven(run, shown.operators, f"the log has two histories; {signed}")
-    return Proven(run, shown.operators, _signed_twice(len(shown.operators), held, shown.shown, is_forked=shown.counts))
+    return Proven(run, shown.operators, _forked(shown))
 
 
-def _signed_twice(operators: int, one: TreeHead, other: TreeHead, *, is_forked: bool) -> str:
-    """Return what two heads of one size prove; ``is_forked``: both count."""
-    what = "the log has two histories" if is_forked else "two histories were signed for, of which at most one is the log's"
-    signed = (
-        f"{_who(operators)} signed for {one.size} entries of root {one.root.hex()[:16]}, and for as many of root {other.root.hex()[:16]}"
-    )
-    return f"{what}; {signed}"
+def _forked(shown: Shown) -> str:
+    """Return what two heads of two histories prove."""
+    what = "the log has two histories" if shown.counts else "two histories were signed for, of which at most one is the log's"
+    held, other = shown.held, shown.shown
+    root, other_root = (f"of root {head.root.hex()[:16]}" for head in (held, other))
+    size = "as many" if held.size == other.size else other.size
+    return f"{what}; {_who(len(shown.operators))} signed for {shown.entries_held}, {root}, and for {size} {other_root}"
 
 
 def _who(operators: int) -> str:

@@ -116,7 +116,7 @@ class Witness:
             return
         proof = await proof_between(self._log, held, head)
         if self._newest is not None and departure(held, head, proof) is not None and held == self._newest.proven.tree_head:
-            self._accuse(Histories(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, proof))
+            self._accuse(Histories.shown_after(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, proof))
         if self._entries is not None:
             verify_consistency(held.size, head.size, proof, held.root, head.root)  # before anything is kept of another history
             await self._entries.extend(head, newest.receipt.tree_head, self._log.entries)
@@ -137,11 +137,11 @@ class Witness:
             logger.info("no head reason=%s", error)
             return
         if found is not None:
-            self._accuse(Histories(self._rule.signed, self._newest.receipt, shown.tree_head, shown.consistency))
+            self._accuse(Histories.shown_after(self._rule.signed, self._newest.receipt, shown.tree_head, shown.consistency))
 
     def _check_contradiction(self, newest: Commitment) -> None:
         if self._newest is not None and contradict(self._newest.proven, newest.proven):
-            self._accuse(Histories(self._rule.signed, self._newest.receipt, newest.receipt.tree_head, (), (newest.receipt,)))
+            self._accuse(Histories.of_rounds(self._rule.signed, self._newest.receipt, newest.receipt))
 
     def _accuse(self, evidence: Histories) -> None:
         """Keep and say what evidence shows.
@@ -150,10 +150,10 @@ class Witness:
             OtherHistory: the log will never go on from what was cosigned.
         """
         shown = evidence.check()
-        path = self._directory / PROOFS / f"log-{shown.held.tree_head.size}-{shown.shown.size}.proof"
+        path = self._directory / PROOFS / f"log-{shown.held.size}-{shown.shown.size}.proof"
         make_directory(path.parent)
         write_durably(path, pack(evidence))
-        held = shown.held.tree_head.size
+        held = shown.held.size
         if shown.departure is Departure.WENT_BACK:
             self._complain(
                 f"the log shows {shown.shown.size} entries, and has signed for {held}: an older copy, and told so; proof: {path}"

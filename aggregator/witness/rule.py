@@ -14,7 +14,7 @@ from threading import Lock
 from protocol.cosignatures import Cosignature, cosign
 from protocol.encoding import pack
 from protocol.errors import EncodingError, RemoteFault, StorageError
-from protocol.histories import TwoHeads
+from protocol.histories import Histories
 from protocol.manifest import SignedManifest
 from protocol.merkle import EMPTY_ROOT, verify_consistency
 from protocol.notes import MAX_NOTE_BYTES, TreeHead, split_note
@@ -106,9 +106,9 @@ class Rule:
 
     def _keep_both(self, note: str) -> Path:
         assert self._held is not None  # an empty log has one root
-        path = self._directory / PROOFS / f"two-heads-{self.head.size}.proof"
+        path = self._directory / PROOFS / f"log-{self.head.size}-{self.head.size}.proof"
         make_directory(path.parent)
-        write_durably(path, pack(TwoHeads(self.signed, (self._held[0], note))))
+        write_durably(path, pack(Histories(self.signed, (self._held[0], note))))
         return path
 
     def _kept(self) -> tuple[str, TreeHead] | None:

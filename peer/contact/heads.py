@@ -100,7 +100,7 @@ class Heads:
                 self._board.update(log_fault="")
                 self._board.say("the run's log has again all that it signed")
             return True
-        evidence = Histories(self._signed, held.receipt, shown.tree_head, shown.consistency)
+        evidence = Histories.shown_after(self._signed, held.receipt, shown.tree_head, shown.consistency)
         if found is not Departure.WENT_BACK:
             self.accuse(evidence)
         if self._went_back_s is None:
@@ -133,7 +133,7 @@ class Heads:
             OtherHistory: they do; the proof is kept.
         """
         if contradict(known.proven, other.proven):
-            self.accuse(Histories(self._signed, known.receipt, other.receipt.tree_head, (), (other.receipt,)))
+            self.accuse(Histories.of_rounds(self._signed, known.receipt, other.receipt))
 
     def accuse(self, evidence: Histories) -> NoReturn:
         """Keep evidence against the log, and give it up.
@@ -161,7 +161,7 @@ class Heads:
         shown = evidence.check()
         if shown.departure is Departure.FORKED:
             self.proof = evidence
-        path = self._store.directory / "proofs" / f"log-{shown.held.tree_head.size}-{shown.shown.size}.proof"
+        path = self._store.directory / "proofs" / f"log-{shown.held.size}-{shown.shown.size}.proof"
         try:
             make_directory(path.parent)
             write_durably(path, pack(evidence))
@@ -172,11 +172,12 @@ class Heads:
 
 def in_words(shown: Shown) -> str:
     """Return what evidence shows, for a person of a run."""
-    held, round_ = shown.held.tree_head.size, shown.held.round.round
     if shown.departure is Departure.WENT_BACK:
-        return f"the run's log shows {shown.shown.size} entries, and has signed for {held}, up to round {round_}: it is an older copy"
+        return f"the run's log shows {shown.shown.size} entries, and has signed for {shown.entries_held}: it is an older copy"
     if shown.departure is Departure.FORKED:
         many = len(shown.operators) > 1
         who = f"operators {', '.join(map(short, shown.operators))} have" if many else "its operator's key has"
-        return f"the run's log goes two ways: {who} signed for another history beside that of round {round_}"
-    return f"the run's log shows {shown.shown.size} entries, and does not prove that they go on from the {held} it has signed for"
+        return f"the run's log goes two ways: {who} signed for another history beside that of {shown.entries_held}"
+    return (
+        f"the run's log shows {shown.shown.size} entries, and does not prove that they go on from the {shown.held.size} it has signed for"
+    )

@@ -153,7 +153,7 @@ class OneHistory:
             return
         if departure(before, after, proof) is not None:
             await self._ask_for_proof(other)
-            self._heads.accuse(Histories(self._heads.manifest, older.receipt, newer.receipt.tree_head, proof))
+            self._heads.accuse(Histories.shown_after(self._heads.manifest, older.receipt, newer.receipt.tree_head, proof))
         if newer is other:
             self._agree(other)
 
@@ -168,7 +168,7 @@ class OneHistory:
         if not await self._heads.compare():
             return  # it went back: that was said, and it is waited for
         if self._refused + 1 >= _PATIENCE:
-            self._heads.accuse(Histories(self._heads.manifest, older.receipt, newer.receipt.tree_head, ()))
+            self._heads.accuse(Histories.shown_after(self._heads.manifest, older.receipt, newer.receipt.tree_head))
         raise error
 
     async def _ask_for_proof(self, other: Commitment) -> None:

@@ -7,7 +7,7 @@ import pytest
 from protocol.cosignatures import cosign, with_cosignatures
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, RemoteFault, SignatureError
-from protocol.histories import Departure, Histories, contradict, departure
+from protocol.histories import Departure, Histories, RoundProof, contradict, departure
 from protocol.ledger import Ledger
 from protocol.listed import entries_of
 from protocol.manifest import SignedManifest
@@ -68,32 +68,32 @@ def test_a_log_that_goes_on_departs_from_nothing() -> None:
     assert departure(held, log.head(), proof) is None
     assert departure(log.head(), log.head(), ()) is None
     with pytest.raises(ProofError, match="continues"):
-        Histories(SIGNED, receipts[0], log.note(), proof).check()
+        Histories.shown_after(SIGNED, receipts[0], log.note(), proof).check()
 
 
 def test_a_log_that_shows_fewer_entries_went_back() -> None:
     ((log, receipts),) = histories("abc")
-    shown = Histories(SIGNED, receipts[2], log.note(5), ()).check()
+    shown = Histories.shown_after(SIGNED, receipts[2], log.note(5), ()).check()
     assert (shown.departure, shown.shown.size) == (Departure.WENT_BACK, 5)
-    assert (shown.held.tree_head.size, shown.held.round.round) == (15, 3)
+    assert (shown.held.size, shown.round, shown.entries_held) == (15, 3, "15 entries, up to round 3")
     assert (shown.run, shown.operators) == (SIGNED.run, (OPERATOR.public_key,))
 
 
 def test_two_heads_of_one_size_are_a_fork() -> None:
     (_, receipts), (other, _) = histories("ab", "ax")
-    assert Histories(SIGNED, receipts[1], other.note(), ()).check().departure is Departure.FORKED
+    assert Histories.shown_after(SIGNED, receipts[1], other.note(), ()).check().departure is Departure.FORKED
 
 
 def test_a_longer_log_without_a_proof_that_it_goes_on_is_not_believed() -> None:
     (_, receipts), (other, _) = histories("ab", "axy")
     for proof in ((), tuple(other.tree.consistency_proof(10)), (b"\x00" * 32,) * 3):
-        assert Histories(SIGNED, receipts[1], other.note(), proof).check().departure is Departure.UNPROVEN
+        assert Histories.shown_after(SIGNED, receipts[1], other.note(), proof).check().departure is Departure.UNPROVEN
 
 
 def test_two_rounds_that_no_log_can_have_are_a_fork() -> None:
     (_, receipts), (_, others) = histories("abc", "axy")
     for held, other in ((1, 1), (1, 2), (2, 1)):
-        evidence = Histories(SIGNED, receipts[held], others[other].tree_head, (), (others[other],))
+        evidence = Histories.of_rounds(SIGNED, receipts[held], others[other])
         assert evidence.check().departure is Departure.FORKED
         assert unpack(Histories, pack(evidence), max_bytes=2**20) == evidence
 
@@ -111,12 +111,12 @@ def test_of_two_histories_that_count_those_are_the_liars_who_signed_both() -> No
         return replace(receipt, tree_head=with_cosignatures(note, [cosign(f"{text}\n", 1_800_000_000, each) for each in signers[1:]]))
 
     held, other = by(receipts[1], operators[:3]), by(others[2], operators[1:])
-    shown = Histories(signed, held, other.tree_head, (), (other,)).check()
+    shown = Histories.of_rounds(signed, held, other).check()
     assert shown.departure is Departure.FORKED
     assert set(shown.operators) == {each.public_key for each in operators[1:3]}
     too_few = by(others[2], operators[2:])
     with pytest.raises(SignatureError, match="2 of 4 operators"):
-        Histories(signed, held, too_few.tree_head, (), (too_few,)).check()
+        Histories.of_rounds(signed, held, too_few).check()
 
 
 def test_rounds_of_one_log_contradict_nothing() -> None:
@@ -124,20 +124,20 @@ def test_rounds_of_one_log_contradict_nothing() -> None:
     proven = [open_round_receipt(receipt, OPERATORS) for receipt in receipts]
     assert not any(contradict(one, other) for one in proven for other in proven)
     with pytest.raises(ProofError, match="may stand in one log"):
-        Histories(SIGNED, receipts[0], receipts[1].tree_head, (), (receipts[1],)).check()
+        Histories.of_rounds(SIGNED, receipts[0], receipts[1]).check()
 
 
 def test_what_the_operator_did_not_sign_shows_nothing() -> None:
     ((log, receipts),) = histories("ab")
     with pytest.raises(SignatureError):
-        Histories(SIGNED, receipts[1], log.note(5, STRANGER), ()).check()
+        Histories.shown_after(SIGNED, receipts[1], log.note(5, STRANGER), ()).check()
     forged = replace(receipts[1], tree_head=log.note(None, STRANGER))
     with pytest.raises(SignatureError):
-        Histories(SIGNED, forged, log.note(5), ()).check()
+        Histories.shown_after(SIGNED, forged, log.note(5), ()).check()
     with pytest.raises(RemoteFault):
-        Histories(SIGNED, replace(receipts[1], index=3), log.note(5), ()).check()
+        Histories.shown_after(SIGNED, replace(receipts[1], index=3), log.note(5), ()).check()
     elsewhere = sign_tree_head(TreeHead("manta/elsewhere", 5, log.tree.root(5)), NAME, OPERATOR)
     with pytest.raises(ProofError, match="another log"):
         OPERATORS.open(elsewhere)
     with pytest.raises(EncodingError):
-        unpack(Histories, pack((SIGNED, receipts[0], log.note(), (), (receipts[0], receipts[1]))), max_bytes=2**20)
+        unpack(Histories, pack((SIGNED, (log.note(), log.note()), (), (RoundProof(b"", 0, ()),) * 3)), max_bytes=2**20)

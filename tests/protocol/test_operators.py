@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from protocol.cosignatures import cosign
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, ProofError, SignatureError
-from protocol.histories import TwoHeads
+from protocol.histories import Histories
 from protocol.manifest import MAX_OPERATORS, SignedManifest
 from protocol.notes import TreeHead, head_text, sign_tree_head
 from protocol.operators import MAX_COUNTED_BYTES, Operators
@@ -75,19 +75,19 @@ def test_a_head_of_another_log_counts_for_nothing() -> None:
 
 
 def test_of_two_heads_of_one_size_those_are_the_liars_who_signed_both() -> None:
-    def shown(one: list[Identity], other: list[Identity]) -> TwoHeads:
-        made = TwoHeads(SIGNED, (note_of(HEAD, one[:1], one[1:]), note_of(OTHER, other[:1], other[1:])))
-        return unpack(TwoHeads, pack(made), max_bytes=2**20)
+    def shown(one: list[Identity], other: list[Identity]) -> Histories:
+        made = Histories(SIGNED, (note_of(HEAD, one[:1], one[1:]), note_of(OTHER, other[:1], other[1:])))
+        return unpack(Histories, pack(made), max_bytes=2**20)
 
     lied = shown([FOUR[1]], [FOUR[1], FOUR[2]]).check()
-    assert lied.liars == (FOUR[1].public_key,)
-    assert not lied.is_forked  # neither counts
+    assert lied.operators == (FOUR[1].public_key,)
+    assert not lied.counts  # neither counts
     for one, other in itertools.product(itertools.combinations(FOUR, 3), repeat=2):
         twice = shown(list(one), list(other)).check()
-        assert twice.is_forked
-        assert set(twice.liars) == {each.public_key for each in one if each in other}
-        assert len(twice.liars) >= OPERATORS.least_liars == 2
+        assert twice.counts
+        assert set(twice.operators) == {each.public_key for each in one if each in other}
+        assert len(twice.operators) >= OPERATORS.least_liars == 2
     with pytest.raises(ProofError, match="no operator signed both"):
         shown(FOUR[:2], FOUR[2:]).check()
-    with pytest.raises(ProofError, match="may be of one log"):
-        TwoHeads(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(HEAD, FOUR[:1], []))).check()
+    with pytest.raises(ProofError, match="continues the 7"):
+        Histories(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(HEAD, FOUR[:1], []))).check()

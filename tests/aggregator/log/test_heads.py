@@ -122,7 +122,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
         before = scene.log.tree_head
         shown = await scene.ask(receipt)
         assert (shown.tree_head, shown.consistency) == (before, ())
-        with pytest.raises(OtherHistory, match=r"has 14 entries, .* signed for 35, up to round 5: 21 entries are missing"):
+        with pytest.raises(OtherHistory, match=r"has 14 entries, .* signed for 35 entries, up to round 5: 21 entries are missing"):
             await scene.desk.watch()
         with pytest.raises(OtherHistory, match="missing"):
             scene.log.commit(next_round(scene.log.ledger))
@@ -134,7 +134,7 @@ def test_an_older_copy_stops_signing_once_it_hears_of_a_newer_head_and_keeps_the
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(directory / EVIDENCE), "--run", "00" * 32])
     assert (result.exit_code, "another run" in result.output) == (2, True), result.output
     kept = unpack(Histories, (directory / EVIDENCE).read_bytes(), max_bytes=2**20)
-    assert kept.held == receipt
+    assert kept.heads[0] == receipt.tree_head
     assert kept.check().departure is Departure.WENT_BACK
     # Also not after a restart, with nobody there to say it again.
     note = (directory / "tree-head.txt").read_bytes()
@@ -251,7 +251,7 @@ def test_one_of_several_operators_goes_on_at_a_head_that_is_ahead_of_its_log_and
     play(tmp_path / "behind", is_behind, signed)
     assert not (tmp_path / "behind" / EVIDENCE).exists()
     play(tmp_path / "beside", is_beside, signed)
-    assert unpack(Histories, (tmp_path / "beside" / EVIDENCE).read_bytes(), max_bytes=2**20).held == receipt
+    assert unpack(Histories, (tmp_path / "beside" / EVIDENCE).read_bytes(), max_bytes=2**20).heads[0] == receipt.tree_head
 
 
 def test_damaged_evidence_is_no_reason_to_go_on(old: tuple[Path, Receipt]) -> None:

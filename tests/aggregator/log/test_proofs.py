@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from aggregator.cli import main
 from aggregator.log import proofs
 from protocol.encoding import pack
-from protocol.histories import Histories, TwoHeads
+from protocol.histories import Histories
 from protocol.notes import parse_tree_head, sign_tree_head
 from protocol.signing import Identity, peer_name
 from tests.protocol import test_histories as alone
@@ -49,8 +49,8 @@ def assert_accuses_nobody(result: Result, exit_code: int, words: str) -> None:
 def test_who_signed_two_heads_of_one_size_is_named(
     tmp_path: Path, one: list[Identity], other: list[Identity], liars: list[Identity], what: str
 ) -> None:
-    path = tmp_path / "two-heads-7.proof"
-    path.write_bytes(pack(TwoHeads(SIGNED, (note_of(HEAD, one[:1], one[1:]), note_of(OTHER, other[:1], other[1:])))))
+    path = tmp_path / "log-7-7.proof"
+    path.write_bytes(pack(Histories(SIGNED, (note_of(HEAD, one[:1], one[1:]), note_of(OTHER, other[:1], other[1:])))))
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(path), "--run", SIGNED.run.hex()])
     assert result.exit_code == 0, result.output
     said = result.output.splitlines()
@@ -66,26 +66,27 @@ def test_of_a_lie_that_did_not_count_it_is_not_said_that_the_log_has_two_histori
     head = parse_tree_head(f"{receipts[1].tree_head.partition(chr(10) * 2)[0]}\n")
     held = replace(receipts[1], tree_head=note_of(head, FOUR[:1], FOUR[1:3], name=head.origin))
     shown = sign_tree_head(replace(head, root=other.tree.root()), head.origin, FOUR[1])
-    result = checked(tmp_path / "log-10-10.proof", Histories(signed, held, shown, ()))
+    result = checked(tmp_path / "log-10-10.proof", Histories.shown_after(signed, held, shown, ()))
     assert result.exit_code == PROVEN, result.output
     assert result.output.splitlines()[1] == f"operator {FOUR[1].public_key.hex()} {peer_name(FOUR[1].public_key)}"
     assert result.output.splitlines()[2].startswith(f"proven: {ONE_LIES}; ")
 
 
-def genuine() -> dict[str, tuple[Histories | TwoHeads, str]]:
+def genuine() -> dict[str, tuple[Histories, str]]:
     """Return what can be made of two heads of one honest log, and what is said of it."""
     ((log, receipts),) = alone.histories("abc")
     older, newer = receipts[0], receipts[2]
     way = tuple(log.tree.consistency_proof(5))
     return {
-        "the newer one held, the older one shown": (Histories(log.signed, newer, older.tree_head, ()), "which was shown last"),
-        "the older one held, and no proof": (Histories(log.signed, older, newer.tree_head, ()), "whether the log went on"),
-        "another proof": (Histories(log.signed, older, newer.tree_head, way[::-1]), "whether the log went on"),
-        "the proof with it": (Histories(log.signed, older, newer.tree_head, way), "continues the 5 signed for before"),
-        "one head twice": (Histories(log.signed, older, older.tree_head, ()), "continues the 5 signed for before"),
-        "both rounds": (Histories(log.signed, older, newer.tree_head, (), (newer,)), "may stand in one log"),
-        "two heads of two sizes": (TwoHeads(log.signed, (older.tree_head, newer.tree_head)), "may be of one log"),
-        "twice the same two heads": (TwoHeads(log.signed, (older.tree_head, older.tree_head)), "may be of one log"),
+        "the newer one held, the older one shown": (Histories.shown_after(log.signed, newer, older.tree_head, ()), "which was shown last"),
+        "the older one held, and no proof": (Histories.shown_after(log.signed, older, newer.tree_head, ()), "whether the log went on"),
+        "another proof": (Histories.shown_after(log.signed, older, newer.tree_head, way[::-1]), "whether the log went on"),
+        "the proof with it": (Histories.shown_after(log.signed, older, newer.tree_head, way), "continues the 5 signed for before"),
+        "one head twice": (Histories.shown_after(log.signed, older, older.tree_head, ()), "continues the 5 signed for before"),
+        "both rounds": (Histories.of_rounds(log.signed, older, newer), "may stand in one log"),
+        "two heads of two sizes": (Histories(log.signed, (older.tree_head, newer.tree_head)), "whether the log went on"),
+        "the same the other way round": (Histories(log.signed, (newer.tree_head, older.tree_head)), "which was shown last"),
+        "twice the same two heads": (Histories(log.signed, (older.tree_head, older.tree_head)), "continues the 5 signed for before"),
     }
 
 
@@ -105,29 +106,29 @@ def test_a_group_of_a_mean_that_is_right_accuses_nobody(tmp_path: Path, monkeypa
 
 
 def test_two_heads_that_no_one_operator_signed_prove_nothing(tmp_path: Path) -> None:
-    two = TwoHeads(SIGNED, (note_of(HEAD, FOUR[:2], []), note_of(OTHER, FOUR[2:], [])))
-    assert_accuses_nobody(checked(tmp_path / "two-heads-7.proof", two), NOTHING_PROVEN, "no operator signed both heads")
+    two = Histories(SIGNED, (note_of(HEAD, FOUR[:2], []), note_of(OTHER, FOUR[2:], [])))
+    assert_accuses_nobody(checked(tmp_path / "log-7-7.proof", two), NOTHING_PROVEN, "no operator signed both")
 
 
 def test_what_is_damaged_or_not_rightly_signed_or_something_else_is_no_proof(tmp_path: Path) -> None:
-    two = TwoHeads(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(OTHER, FOUR[:1], [])))
+    two = Histories(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(OTHER, FOUR[:1], [])))
     ((log, receipts), (other, _)) = alone.histories("ab", "ax")
-    forged = Histories(log.signed, receipts[1], other.note(signer=alone.STRANGER), ())
+    forged = Histories.shown_after(log.signed, receipts[1], other.note(signer=alone.STRANGER), ())
     cases: list[tuple[Any, str]] = [
         (b"", "damaged, or a file of another kind"),
         (pack(two)[:-1], "damaged, or a file of another kind"),
         (pack(log.signed), "damaged, or a file of another kind"),
         (pack(two).replace(b"manta/", b"manto/"), "is no proof: "),
         (forged, "no operator of the run signed what was shown"),
-        (replace(forged, shown=other.note(), held=replace(receipts[1], index=3)), "is no proof: "),
+        (Histories.shown_after(log.signed, replace(receipts[1], index=3), other.note()), "is no proof: "),
     ]
     for proof, words in cases:
         assert_accuses_nobody(checked(tmp_path / "some.proof", proof), NO_PROOF, words)
 
 
 def test_a_proof_about_another_run_is_none_about_the_one_that_is_meant(tmp_path: Path) -> None:
-    two = TwoHeads(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(OTHER, FOUR[:1], [])))
+    two = Histories(SIGNED, (note_of(HEAD, FOUR[:1], []), note_of(OTHER, FOUR[:1], [])))
     ((log, receipts), (other, _)) = alone.histories("ab", "ax")
-    for proof in (two, Histories(log.signed, receipts[1], other.note(), ()), commit([0], wrong={0: 0.5}).proof(0)):
+    for proof in (two, Histories.shown_after(log.signed, receipts[1], other.note(), ()), commit([0], wrong={0: 0.5}).proof(0)):
         result = checked(tmp_path / "some.proof", proof, "--run", "00" * 32)
         assert_accuses_nobody(result, NO_PROOF, f"is about another run, {proof.manifest.run.hex()}")

@@ -69,7 +69,7 @@ def scene(tmp_path: Path) -> Scene:
         export(directory, public)
         index = log.ledger.index_at(ALL)
         assert index is not None
-        evidence, note = Histories(SIGNED, log.receipt(index), old_note, ()), log.tree_head
+        evidence, note = Histories.shown_after(SIGNED, log.receipt(index), old_note, ()), log.tree_head
     shutil.rmtree(directory)
     return Scene(copy, public, evidence, note)
 
@@ -123,7 +123,7 @@ def test_what_a_copy_has_is_kept_where_more_is_known_to_be_missing(scene: Scene,
         grow(log, 3)
         index = log.ledger.index_at(ALL + 3)
         assert index is not None
-        newest = Histories(SIGNED, log.receipt(index), scene.evidence.shown, ())
+        newest = Histories.shown_after(SIGNED, log.receipt(index), scene.evidence.heads[1], ())
         assert export(half, older).new_entries
     keep_evidence(scene.directory, newest)
     with pytest.raises(OtherHistory, match="manta-aggregator recover"):

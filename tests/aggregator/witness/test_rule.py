@@ -71,9 +71,9 @@ def test_two_trees_of_one_size_are_kept_as_a_proof_that_anybody_can_check(tmp_pa
     rule = rule_in(tmp_path)
     log, other = History(rule, 6), History(rule, 6, fork=5, branch=b"x")
     rule.cosign(log.note(6), 0, [])
-    with pytest.raises(OtherTree, match=r"two-heads-6\.proof"):
+    with pytest.raises(OtherTree, match=r"log-6-6\.proof"):
         rule.cosign(other.note(6), 6, [])
-    proof = tmp_path / "proofs" / "two-heads-6.proof"
+    proof = tmp_path / "proofs" / "log-6-6.proof"
     result = CliRunner().invoke(main, ["ledger", "check-proof", str(proof), "--run", SIGNED.run.hex()])
     assert (result.exit_code, "proven: the log has two histories" in result.output) == (0, True), result.output
     assert other.tree.root().hex()[:16] in result.output

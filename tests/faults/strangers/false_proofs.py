@@ -9,7 +9,7 @@ from pathlib import Path
 
 from protocol.encoding import pack
 from protocol.errors import MantaError
-from protocol.histories import Histories, TwoHeads
+from protocol.histories import Histories
 from protocol.manifest import SignedManifest
 from protocol.records import Receipt
 from protocol.signing import Identity
@@ -22,16 +22,16 @@ from tests.faults.strangers import Target
 CALL_S, PAUSE_S = 10.0, 0.5
 
 
-def false_proofs(signed: SignedManifest, older: Receipt, newer: Receipt) -> list[Histories | TwoHeads]:
+def false_proofs(signed: SignedManifest, older: Receipt, newer: Receipt) -> list[Histories]:
     """Return what has the form of a proof and is made of two commits of one log."""
     return [
-        Histories(signed, newer, older.tree_head, ()),
-        Histories(signed, older, newer.tree_head, ()),
-        Histories(signed, older, newer.tree_head, (bytes(32),) * 3),
-        Histories(signed, older, newer.tree_head, (), (newer,)),
-        Histories(signed, newer, newer.tree_head, (), (newer,)),
-        TwoHeads(signed, (older.tree_head, newer.tree_head)),
-        TwoHeads(signed, (newer.tree_head, newer.tree_head)),
+        Histories.shown_after(signed, newer, older.tree_head),
+        Histories.shown_after(signed, older, newer.tree_head),
+        Histories.shown_after(signed, older, newer.tree_head, (bytes(32),) * 3),
+        Histories.of_rounds(signed, older, newer),
+        Histories.of_rounds(signed, newer, newer),
+        Histories(signed, (older.tree_head, newer.tree_head)),
+        Histories(signed, (newer.tree_head, newer.tree_head)),
     ]
 
 

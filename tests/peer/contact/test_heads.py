@@ -64,7 +64,7 @@ def test_of_an_older_log_a_peer_speaks_once_keeps_the_proof_and_goes_on_with_the
         await replaced(scene)
         await until(lambda: bool(member.status.log_fault))
         (shown,) = kept(member.store.directory)
-        assert (shown.departure, shown.shown.size, shown.held.round.round) == (Departure.WENT_BACK, 0, 2)
+        assert (shown.departure, shown.shown.size, shown.round) == (Departure.WENT_BACK, 0, 2)
         assert not member.task.done()
 
         scene.log.come_back()
@@ -86,7 +86,7 @@ def test_a_log_that_went_another_way_ends_a_peer_that_was_there_before(tmp_path:
         await replaced(scene, 4)
         assert "does not prove" in str(await end_of(member))
         (shown,) = kept(member.store.directory)
-        assert (shown.departure, shown.held.round.round) == (Departure.UNPROVEN, 2)
+        assert (shown.departure, shown.round) == (Departure.UNPROVEN, 2)
 
     play(tmp_path, story)
 

@@ -170,19 +170,19 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
         async def tell(data: bytes) -> bytes:
             return await stranger.call(one.endpoint.key, "histories", data, timeout_s=30)
 
-        went_back = Histories(signed, receipt, other.receipt(1).tree_head, ())
-        nothing = Histories(signed, receipt, receipt.tree_head, ())
+        went_back = Histories.shown_after(signed, receipt, other.receipt(1).tree_head, ())
+        nothing = Histories.shown_after(signed, receipt, receipt.tree_head, ())
         older = scene.log.receipt(1)
         of_one_log = [
-            Histories(signed, receipt, older.tree_head, ()),
-            Histories(signed, older, receipt.tree_head, ()),
-            Histories(signed, older, receipt.tree_head, (), (receipt,)),
+            Histories.shown_after(signed, receipt, older.tree_head, ()),
+            Histories.shown_after(signed, older, receipt.tree_head, ()),
+            Histories.of_rounds(signed, older, receipt),
         ]
         elsewhere = MemoryLog(MemoryNetwork(), num_rounds=99)
         for seed in (7, 8):
             elsewhere.give(PEERS[3], seed)
             elsewhere.commit()
-        of_another = Histories(elsewhere.signed, elsewhere.receipt(2), elsewhere.receipt(1).tree_head, ())
+        of_another = Histories.shown_after(elsewhere.signed, elsewhere.receipt(2), elsewhere.receipt(1).tree_head, ())
         for wrong in (*map(pack, (went_back, nothing, of_another, *of_one_log)), b"\x80", b"\x80" * 400_000):
             with pytest.raises(Refused):
                 await tell(wrong)
@@ -190,8 +190,26 @@ def test_a_proof_is_told_checked_and_passed_on_and_what_proves_nothing_is_refuse
         assert await stranger.call(one.endpoint.key, "commit-at", pack(AskTable(1)), timeout_s=30) == pack(scene.log.receipt(1))
         with pytest.raises(Refused):
             await stranger.call(one.endpoint.key, "commit-at", pack(AskTable(9)), timeout_s=30)
-        await tell(pack(Histories(signed, receipt, other.receipt(2).tree_head, (), (other.receipt(2),))))
+        await tell(pack(Histories.of_rounds(signed, receipt, other.receipt(2))))
         assert "goes two ways" in await end_of(one)
+
+    play(tmp_path, story)
+
+
+def test_two_heads_of_one_size_that_count_end_a_peer_that_is_told_them_without_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waits, "HEADS_S", 600.0)
+
+    async def story(scene: Scene) -> None:
+        one = scene.join(0)
+        await commits(scene.log, one, 1)
+        note = scene.log.receipt(1).tree_head
+        head = open_round_receipt(scene.log.receipt(1), Operators.of_signed(scene.log.signed)).tree_head
+        other = sign_tree_head(replace(head, root=bytes(32)), head.origin, OPERATOR)
+        stranger = scene.network.endpoint(PEERS[2].public_key)
+        await stranger.call(one.endpoint.key, "histories", pack(Histories(scene.log.signed, (note, other))), timeout_s=30)
+        assert f"another history beside that of {head.size} entries" in await end_of(one)
 
     play(tmp_path, story)
 
@@ -206,7 +224,7 @@ def test_one_operator_of_several_that_signs_a_second_head_alone_ends_no_peer(tmp
         receipt, liar = scene.log.receipt(2), operators[1]
         head = open_round_receipt(receipt, Operators.of_signed(scene.log.signed)).tree_head
         alone = sign_tree_head(replace(head, root=bytes(32)), head.origin, liar)
-        lie = Histories(scene.log.signed, receipt, alone, ())
+        lie = Histories.shown_after(scene.log.signed, receipt, alone, ())
         assert (lie.check().operators, lie.check().departure) == ((liar.public_key,), Departure.FORKED)
         stranger = scene.network.endpoint(PEERS[2].public_key)
         with pytest.raises(Refused, match="does not count"):
