@@ -1,0 +1,54 @@
+"""docs/verifier.py on runs of real programs: all that they logged holds."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aggregator.log.verify import verify_directory
+from aggregator.settings.sections import TrustSection
+from tests.docs.verifiers import VERIFIER, verifier
+from tests.swarm.processes import DEADLINE_S, Programs, small_run
+
+pytestmark = pytest.mark.swarm
+
+RUNS = {
+    "dense": ("--cohorts", "2"),
+    "sparse": ("--cohorts", "1", "--local-steps", "2", "--codec", "topk-512-4"),
+    "parts": ("--cohorts", "2", "--local-steps", "2", "--algorithm", "model-parallel", "--schedule", "shrinking"),
+}
+ROUNDS = 5
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_real_programs_holds(tmp_path: Path, name: str) -> None:
+    command = [sys.executable, "-P", "-m", "aggregator.local.cli", "up", "--no-monitor", "--dir", str(tmp_path / "swarm")]
+    done = subprocess.run(
+        [*command, "--peers", "2", "--rounds", str(ROUNDS), *RUNS[name]],
+        capture_output=True,
+        text=True,
+        timeout=2 * DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    folder, export = tmp_path / "swarm" / "aggregator", tmp_path / "export"
+    ledger, said = verifier.verify_all(folder)
+    assert dict(ledger.credits) == verify_directory(folder).credits
+    assert said[3].endswith(f" bodies, {ROUNDS} means and {ROUNDS} next states hold, bit for bit")
+    ledger_export = [sys.executable, "-P", "-m", "aggregator.cli", "ledger", "export", "--dir", str(folder), str(export)]
+    subprocess.run(ledger_export, capture_output=True, check=True)
+    checked = subprocess.run([sys.executable, str(VERIFIER), str(export)], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stdout.splitlines()[0]) == (0, said[0])
+
+
+def test_an_audited_run_of_real_programs_holds_but_for_what_audits_come_to(tmp_path: Path) -> None:
+    config = small_run(rounds=ROUNDS).model_copy(update={"trust": TrustSection(mode="audited")})
+    with Programs(tmp_path, config) as programs:
+        programs.start_aggregator()
+        for name in ("one", "two"):
+            programs.start_peer(name, name)
+        programs.wait_until(lambda: programs.status("aggregator").get("round") == ROUNDS, "the run is over")
+    ledger, said = verifier.verify_all(tmp_path / "aggregator")
+    assert (ledger.round, said[4][:12]) == (ROUNDS, "not checked,")
+    assert said[3].endswith(f" bodies, {ROUNDS} means and {ROUNDS} next states hold, bit for bit")

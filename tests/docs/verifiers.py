@@ -1,0 +1,36 @@
+"""docs/verifier.py for tests: imported from beside the documents, and logs that it is given as exports."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from protocol.encoding import pack
+from protocol.manifest import SignedManifest
+from protocol.merkle import Tree, leaf_hash
+from protocol.notes import TreeHead, origin, sign_tree_head
+from protocol.signing import Identity
+from protocol.tiles import pack_bundle, tile_hashes, tiles_of
+from tests.documents import ROOT
+
+VERIFIER = ROOT / "docs" / "verifier.py"
+if str(VERIFIER.parent) not in sys.path:
+    sys.path.append(str(VERIFIER.parent))
+verifier: Any = importlib.import_module("verifier")
+values: Any = importlib.import_module("verifier_values")
+
+
+def export_of(folder: Path, signed: SignedManifest, entries: Sequence[bytes], operator: Identity) -> None:
+    """Write an export of a log of these entries, whatever they are, whose head ``operator`` signs."""
+    tree = Tree()
+    for entry in entries:
+        tree.append(leaf_hash(entry))
+    for tile in tiles_of(len(entries)):
+        path = folder / tile.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        bundle = entries[tile.first : tile.first + tile.width]
+        path.write_bytes(pack_bundle(bundle) if tile.level is None else tile_hashes(tree, tile))
+    name = origin(signed.run)
+    (folder / "checkpoint").write_text(sign_tree_head(TreeHead(name, tree.size, tree.root()), name, operator))
+    (folder / "manifest.cbor").write_bytes(pack(signed))
