@@ -1,4 +1,4 @@
-"""An operator's node, held to whom its own log admits: it needs nobody's word for that."""
+"""An operator's node, held to whom its own log admits: only guests, who train nothing, show it their pass."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ async def held_to_admission(node: OwnNode, ledger: Callable[[], Ledger]) -> OwnN
     manifest, run = ledger().manifest, ledger().run
     if manifest.admission.is_open:
         return node
-    known = Known(manifest, run, lambda key: key in ledger().admitted, lambda key: ledger().admitted.is_out(key))
+    known = Known(manifest, run, lambda key: ledger().admitted.trains(key), lambda key: key in ledger().admitted.out)
     gate = Gate(node, known, None, stranger_told(manifest))
     await gate.open()
     return gate

@@ -53,7 +53,7 @@ RULES = {
     "E5": "a contribution lists exactly the claims that come with it",
     "E6": "claims are strictly sorted by key, and the founder has one",
     "E7": "each claim has its contribution's base and cohort, and names its founder or stands alone",
-    "E8": "each key was admitted, and not taken back",
+    "E8": "each key was admitted, not as a guest, and not taken back",
     "E9": "a claim has the manifest's local steps, and at least as many lots",
     "E10": "a claim counts the architectures that its round asks for, shards that there are, and no more samples than allowed",
     "E11": "a key's work on one base counts once, and a key stands once in a round",
@@ -207,7 +207,7 @@ TRUST = {
     "pending_rounds": between(1, 2048), "kept_rounds": between(1, 1024), "audit_percent": between(1, 100), "audit_lots": between(1, 8),
     "whole_percent": PERCENT, "audit_pool_percent": between(0, 50),
 }  # fmt: skip
-ADMISSION_RULE = {"how": "open|invitation|list", "keys": (key, 0, 2048), "inviters": ([key, between(1, 2**20)], 0, 16)}
+ADMISSION_RULE = {"how": "open|invitation|list", "keys": (key, 0, 2048)}
 MANIFEST = {
     "name": NAME, "task": "classification|stereo", "dataset": NAME, "data_digest": DIGEST, "supernet": NAME, "seed": between(0, 2**63 - 1),
     "algorithm": "data-parallel|model-parallel", "schedule": "sandwich|shrinking", "num_rounds": ROUND, "lot_samples": between(1, 65_536),
@@ -234,7 +234,7 @@ ROUND_ENTRY = {
 }  # fmt: skip
 ENTRY = {"kind": "[a-z]{1,16}", "body": BYTES}
 RECEIPT = {"entry": BYTES, "index": between(0, 2**62), "proof": (DIGEST, 0, 64), "tree_head": r"(?s).*"}
-INVITATION = {"run": DIGEST, "issuer": key, "holder": key, "keys": between(1, 2**20), "until_round": ROUND, "number": {16}}
+INVITATION = {"run": DIGEST, "operator": key, "key": key, "keys": between(1, 2**20), "until_round": ROUND, "role": "guest|member|proven"}
 ADMISSION = {"invitation": SIGNED, "key": key}
 REVOCATION = {"run": DIGEST, "operator": DIGEST, "what": "peer|invitation", "target": DIGEST}
 MAX_ENTRY, MAX_PAYLOAD, MAX_MANIFEST, MAX_HEADER = 4096, 4000, 262_144, 135_168
@@ -563,9 +563,9 @@ class Ledger:
         self.listed: list[Listed] = []
         self.credits: Counter[bytes] = Counter()
         self.unproven: frozenset[bytes] = frozenset()
-        always = (*m.operators, *m.trust.proven, *m.trust.auditors, *m.admission.keys, *(each for each, _ in m.admission.inviters))
+        always = (*m.operators, *m.trust.proven, *m.trust.auditors, *m.admission.keys)
         self.admitted, self.out, self.void, self.used = set(always), {}, set(), Counter()
-        self.issuers = {**dict(m.admission.inviters), **dict.fromkeys(m.operators, 2**62)}
+        self.guests: set[bytes] = set()
 
     @property
     def round(self) -> int:
@@ -593,17 +593,17 @@ class Ledger:
     def take_admission(self, signed: SimpleNamespace) -> None:
         hold("A1", self.is_between_rounds and self.m.admission.how == "invitation")
         said = unpack(ADMISSION, signed.payload)
-        invitation, digest = opened("invitation", INVITATION, "issuer", said.invitation), digest_of(said.invitation)
-        opened("admission", ADMISSION, "key", signed, invitation.holder)
+        invitation = opened("invitation", INVITATION, "operator", said.invitation)
+        opened("admission", ADMISSION, "key", signed, invitation.key)
         hold("E1", invitation.run == self.run, "an invitation to another run")
-        hold("A2", invitation.issuer in self.issuers, "its issuer may not invite")
+        hold("A2", invitation.operator in self.m.operators, "it is no operator's")
         hold("A2", said.key not in self.admitted and said.key not in self.out, "the key is in, or was taken back")
-        hold("A2", digest not in self.void and invitation.issuer not in self.out, "the invitation was taken back")
+        hold("A2", invitation.key not in self.void, "the invitation was taken back")
         hold("A2", self.round + 1 <= invitation.until_round, "the invitation has ended")
-        hold("A2", self.used[digest] < invitation.keys, "the invitation is used up")
-        hold("A2", self.used[invitation.issuer] < self.issuers[invitation.issuer], "its issuer let in as many as it may")
-        self.used.update((digest, invitation.issuer))
+        hold("A2", self.used[invitation.key] < invitation.keys, "the invitation is used up")
+        self.used[invitation.key] += 1
         self.admitted.add(said.key)
+        self.guests |= {said.key} if invitation.role == "guest" else set()
 
     def take_revocation(self, signed: SimpleNamespace) -> None:
         hold("A1", self.is_between_rounds and self.m.admission.how != "open")
@@ -664,7 +664,7 @@ class Ledger:
     def check_claim(self, claim: SimpleNamespace) -> None:
         m, x, lots = self.m, self.m.exchange, sum(claim.work)
         is_in = m.admission.how == "open" or claim.key in self.admitted or self.round <= self.out.get(claim.key, -1)
-        hold("E8", is_in, claim.key.hex()[:16])
+        hold("E8", is_in and claim.key not in self.guests, claim.key.hex()[:16])
         hold("E9", claim.local_steps == x.local_steps <= lots and len(claim.steps_root) == (32 if x.local_steps > 1 else 0))
         hold("E10", len(claim.work) == len(self.costs(claim.round, claim.cohort)), "architectures")
         hold("E10", claim.shards == 0 or (m.shards and claim.shards < m.shards[0].train_shards), "shards")

@@ -21,6 +21,7 @@ from protocol.errors import UserError
 from swarm.addresses import check_listen, check_peer_address
 from swarm.disk import IDENTITY, load_identity, only_process
 from swarm.door import Door
+from swarm.invitation import read_invitation
 from swarm.loading import check_installed
 
 _NOT_LIGHT = (
@@ -61,7 +62,7 @@ def check(config: PeerConfig) -> None:
         if not (config.alone or config.gateway):
             check_token()
     if config.invitation is not None:
-        check_invitation(config.invitation, config.dir / IDENTITY)
+        check_invitation(config.invitation)
     _check_directory(config.dir)
 
 
@@ -76,7 +77,7 @@ def check_visit(config: PeerConfig) -> None:
     for address in find_addresses(config, None)[0]:
         check_peer_address(address)
     if config.invitation is not None:
-        check_invitation(config.invitation, config.dir / IDENTITY)
+        read_invitation(config.invitation)
 
 
 def check_light(config: PeerConfig) -> None:

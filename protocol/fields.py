@@ -3,12 +3,15 @@
 import re
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar, Generic, Self, TypeVar
 
-from protocol.encoding import pack
-from protocol.signing import Digest, sha256
+from protocol.encoding import pack, unpack
+from protocol.signing import Digest, Identity, sha256, verify
 
 MAX_ROUND = 2**40
 DIGEST_BYTES = 32
+
+Record = TypeVar("Record")
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
@@ -54,3 +57,44 @@ class Signed:
     def digest(self) -> Digest:
         """What names it: SHA-256 of the payload and the signature together."""
         return sha256(pack(self))
+
+
+@dataclass(frozen=True)
+class SignedRecord(Signed, Generic[Record]):
+    """A record's bytes with the signature of a key that the record names."""
+
+    record: ClassVar[type]
+    kind: ClassVar[str]  # of its signature
+    signed_by: ClassVar[str]  # the field with the key that signs it
+    max_bytes: ClassVar[int]
+
+    def signer(self, record: Record) -> bytes:
+        """Return the key that signs ``record``."""
+        key: bytes = getattr(record, self.signed_by)
+        return key
+
+    def read(self) -> Record:
+        """Return the record, its signature not checked.
+
+        Raises:
+            EncodingError: the payload is none.
+        """
+        found: Record = unpack(self.record, self.payload, max_bytes=self.max_bytes)
+        return found
+
+    def open(self) -> Record:
+        """Return the record, its signature checked; whether its signer may say so is for the caller to check.
+
+        Raises:
+            EncodingError: the payload is none.
+            SignatureError: its signer did not sign it.
+        """
+        record = self.read()
+        verify(self.kind, self.signer(record), self.payload, self.signature)
+        return record
+
+    @classmethod
+    def sign(cls, record: Record, signer: Identity) -> Self:
+        """Return ``record`` signed."""
+        payload = pack(record)
+        return cls(payload, signer.sign(cls.kind, payload))

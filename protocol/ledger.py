@@ -13,8 +13,8 @@ caller's (``aggregator.rounds.replay`` computes them again). How long a round is
 from collections import deque
 from collections.abc import Sequence
 
-from protocol.admission import SignedAdmission
-from protocol.admitted import NOT_ADMITTED, Admitted
+from protocol.admission import PROVEN, SignedAdmission
+from protocol.admitted import Admitted
 from protocol.audits import SignedExtra
 from protocol.course import Course
 from protocol.delegations import Delegation
@@ -245,10 +245,12 @@ class Ledger:
     def _take_word(self, signed: SignedAdmission | SignedRevocation) -> None:
         if not self.is_between_rounds:
             raise LedgerError("an admission, or a revocation, in the middle of a table")
-        if isinstance(signed, SignedAdmission):
-            self.admitted.take(signed, self.round + 1)
-        else:
-            self.admitted.take_back(signed, self.round + 1)
+        if isinstance(signed, SignedRevocation):
+            self.admitted.revoke(signed, self.round + 1)
+            return
+        admission, invitation = self.admitted.take(signed, self.round + 1)
+        if invitation.role == PROVEN:
+            self.standing.name(admission.key)
 
     def _take_extra(self, signed: SignedExtra) -> None:
         self.check_extra(signed)
@@ -326,9 +328,7 @@ class Ledger:
 
     def _fault_of(self, claim: Claim, round: int) -> str | None:
         """Return why a claim on a base that fits may not stand in the table of ``round``; None: it may."""
-        if not self.admitted.may_stand(claim.key, round):
-            return NOT_ADMITTED
-        fault = work_fault(self.manifest, self.course, claim)
+        fault = self.admitted.fault_of(claim.key, round) or work_fault(self.manifest, self.course, claim)
         if fault is not None:
             return fault
         if any((claim.key, claim.round) in keys for keys in self._keys):

@@ -1,14 +1,11 @@
-"""Taking back what let keys into a run that not everybody may take part in: an operator's word, which the log keeps.
+"""Revoking a key's admission, or an invitation: an operator's signed word, which the log keeps.
 
-It is about a key, which is out from then on, for good; or about an invitation, which lets nobody in any more: those whom it let in stay.
-What follows from it in the log is in ``protocol.admitted``.
+A key is out from then on, for good. An invitation lets nobody in any more; those whom it let in stay. ``protocol.admitted`` has the rules.
 """
 
 from dataclasses import dataclass
 
-from protocol.encoding import pack, unpack
-from protocol.fields import Signed, check_digest, require
-from protocol.signing import Identity, verify
+from protocol.fields import SignedRecord, check_digest, require
 
 PEER, INVITED = "peer", "invitation"
 TAKEN_BACK = "an operator of the run took this key's admission back"  # what is said of a key that is out
@@ -24,7 +21,7 @@ class Revocation:
     run: bytes
     operator: bytes  # who does
     what: str  # PEER or INVITED
-    target: bytes  # the peer's key, or the digest of the SignedInvitation
+    target: bytes  # the peer's key, or the invitation's
 
     def __post_init__(self) -> None:
         for what in ("run", "operator", "target"):
@@ -33,25 +30,10 @@ class Revocation:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRevocation(Signed):
+class SignedRevocation(SignedRecord[Revocation]):
     """A revocation's bytes with its operator's signature: exactly what the log keeps."""
 
-    def open(self) -> Revocation:
-        """Return the revocation, its signature checked; whether that key is an operator's is the run's to say.
-
-        Raises:
-            EncodingError: the payload is none.
-            SignatureError: its operator did not sign it.
-        """
-        revocation = unpack(Revocation, self.payload, max_bytes=MAX_REVOCATION_BYTES)
-        verify("revocation", revocation.operator, self.payload, self.signature)
-        return revocation
-
-    @classmethod
-    def sign(cls, revocation: Revocation, operator: Identity) -> "SignedRevocation":
-        """Return ``revocation`` signed by its operator."""
-        payload = pack(revocation)
-        return cls(payload, operator.sign("revocation", payload))
+    record, kind, signed_by, max_bytes = Revocation, "revocation", "operator", MAX_REVOCATION_BYTES
 
 
 @dataclass(frozen=True, slots=True)

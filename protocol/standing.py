@@ -73,7 +73,8 @@ class Standing:
     round: int = 0  # the newest
     samples: Counter[bytes] = field(default_factory=Counter)  # by key, that audits found good since its last fault
     guilty: dict[bytes, Fault] = field(default_factory=dict)
-    fallen: frozenset[bytes] = frozenset()  # proven by the manifest, until they withheld something while they were there
+    named: frozenset[bytes] = frozenset()  # proven from the start: by the manifest, or by the invitation that let them in
+    fallen: frozenset[bytes] = frozenset()  # of these: until they withheld something while they were there
     tables: dict[int, dict[bytes, Claimed]] = field(default_factory=dict)  # by round: the claims whose audits are not over
     asked: dict[int, Asked] = field(default_factory=dict)  # by round of the table
     votes: dict[Question, tuple[Vote, ...]] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Standing:
     @classmethod
     def of(cls, manifest: Manifest) -> "Standing":
         """Return the standing of everybody at a run's start."""
-        return cls(manifest, Accounts(Horizon.of(manifest).pending_rounds))
+        return cls(manifest, Accounts(Horizon.of(manifest).pending_rounds), named=frozenset(manifest.trust.proven))
 
     def copy(self) -> "Standing":
         """Return one that can go another way."""
@@ -111,7 +112,7 @@ class Standing:
             return True
         if key in self.guilty:
             return False
-        return self.samples[key] >= trust.proven_samples or (key in trust.proven and key not in self.fallen)
+        return self.samples[key] >= trust.proven_samples or (key in self.named and key not in self.fallen)
 
     def account(self, key: bytes) -> Account:
         """Return what a key has earned: pending, final and void."""
@@ -189,7 +190,11 @@ class Standing:
         decision = self.decisions.get(question)
         return decision is not None and (decision.outcome != HOLDS or bool(decision.outvoted))
 
-    # What a round's entry does.
+    # What an admission's entry does, and a round's.
+
+    def name(self, key: bytes) -> None:
+        """Count ``key``, which just came in, as proven from the start."""
+        self.named |= {key}
 
     def turn(self, round: int, commit: bytes, extras: Sequence[Extra], table: Sequence[Claimed], shares: Mapping[bytes, int]) -> None:
         """Take a round: the extras before it, then its table, which the audits of later rounds are about.
@@ -224,7 +229,7 @@ class Standing:
     def _asked(self, round: int, beacon: bytes) -> Asked:
         trust = self.manifest.trust
         named = {*self.manifest.operators, *trust.auditors} - self.guilty.keys()
-        candidates = {*trust.proven, *self.samples}
+        candidates = {*self.named, *self.samples}
         due = tuple(
             question
             for claimed in self.tables[round].values()
@@ -307,7 +312,7 @@ class Standing:
         self.samples.pop(key, None)
         own = {claimed.digest for table in self.tables.values() for claimed in table.values() if claimed.key == key}
         self.good.update(dict.fromkeys(own & self.good.keys(), 0))
-        if key in self.manifest.trust.proven:
+        if key in self.named:
             self.fallen |= {key}
 
     def _forget(self, oldest: int) -> None:

@@ -1,9 +1,10 @@
 """The door of a run that not everybody may take part in: its methods answer whom the run admitted, and the DHT keeps their records alone.
 
-A peer has no copy of the log. So who was let in by an invitation shows the log's word for it, its *pass*: beside each of its records in the
-DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to show
-anything. Whoever was not admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these,
-see whose admission was taken back, and ask to be admitted.
+A peer has no copy of the log. So who was let in by an invitation shows an operator's word for it, its *pass*: beside each of its records in
+the DHT, and to a node that does not know it yet, once, after a refusal that asks for it. Where the manifest lists the keys nobody has to
+show anything. A guest's calls are answered too, but the DHT keeps none of its records, so nobody finds it to train with. Whoever was not
+admitted may still fetch the manifest, measure a round trip, see commits, entries and tree heads, cosign these, see whose admission was
+taken back, and ask to be admitted.
 """
 
 import contextlib
@@ -12,7 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from protocol.admission import LIST, MAX_PASS_BYTES, SignedPass
+from protocol.admission import GUEST, LIST, MAX_PASS_BYTES, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault
 from protocol.manifest import Manifest
@@ -64,17 +65,21 @@ class Known:
         Args:
             manifest: the run's.
             run: its id.
-            is_in: says who is, without any pass, as a copy of the log or the manifest says it.
+            is_in: says who is, without any pass, and trains: as a copy of the log or the manifest says it.
             is_out: says whose admission was taken back, whatever pass it shows.
         """
         self._run = run
         self._operators = manifest.operators
         self._is_in = is_in
         self._is_out = is_out
-        self._passed: OrderedDict[PublicKey, None] = OrderedDict()
+        self._passed: OrderedDict[PublicKey, str] = OrderedDict()  # with what they may do
 
     def __contains__(self, key: PublicKey) -> bool:
         return not self._is_out(key) and (self._is_in(key) or key in self._passed)
+
+    def trains(self, key: PublicKey) -> bool:
+        """Return whether a key is in, and no guest."""
+        return key in self and (self._is_in(key) or self._passed[key] != GUEST)
 
     def learn(self, key: PublicKey, shown: SignedPass) -> None:
         """Take a pass that ``key`` shows.
@@ -87,8 +92,7 @@ class Known:
             raise NotAdmitted(f"{NOT_ADMITTED}: {TAKEN_BACK}")
         if key in self._passed:
             return
-        shown.check(self._run, key, self._operators)
-        self._passed[key] = None
+        self._passed[key] = shown.check(self._run, key, self._operators)
         if len(self._passed) > MAX_KNOWN:
             self._passed.popitem(last=False)
 
@@ -96,13 +100,15 @@ class Known:
         """Return what an owner's record in the DHT says.
 
         Raises:
-            RemoteFault: it is no record of such a run, or the owner is not in.
+            RemoteFault: it is no record of such a run, or the owner is not in, or a guest.
         """
         carried = unpack(Carried, data, max_bytes=_MAX_CARRIED_BYTES)
         if owner not in self:
             if not carried.shown:
                 raise NotAdmitted("a record of a key that was not admitted")
             self.learn(owner, carried.shown[0])
+        if not self.trains(owner):
+            raise NotAdmitted("a record of a guest")
         return carried.value
 
     def admits_record(self, owner: PublicKey, data: bytes) -> bool:

@@ -26,7 +26,7 @@ from exact.coding import Body, body_groups, encode, group_sizes, parse
 from exact.mean import Sum
 from exact.outcome import Outcome, outcome
 from exact.vectors import vector_groups
-from protocol.admission import Admission, Invitation, SignedAdmission, SignedInvitation, SignedPass
+from protocol.admission import Admission, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
 from protocol.affinity import Placed, Position, cohorts, first_name, tag_of
 from protocol.audits import Finding, SignedFinding, Trust
 from protocol.cohorts import cohort_name, mate_proof, meeting_secret
@@ -84,7 +84,7 @@ SHRINKING = Plan("classifier-tiny", "shrinking", "data-parallel", OPTIMIZER, 200
 TABLES = (Manifest, Trust, Exchange, Announcement, Measure, Claim, Contribution, Round, Finding)
 TOLD = {  # records that the document tells in a sentence, by the module that has them
     "peer.views.messages": "Site LotName Begin",
-    "protocol.admission": "AdmissionRule Invitation Admission Pass Token",
+    "protocol.admission": "AdmissionRule Invitation Admission Pass",
     "protocol.affinity": "Position",
     "protocol.audits": "LotEvidence",
     "protocol.delegations": "Grant Delegation",
@@ -103,6 +103,7 @@ TOLD = {  # records that the document tells in a sentence, by the module that ha
     "protocol.table": "Row RowProof",
     "protocol.vectors": "AskVector",
     "swarm.blobs": "ProvenPiece",
+    "swarm.invitation": "Token",
     "swarm.light_pay": "LightPay",
     "swarm.pushes": "BodyOffer Shown Push Heard",
     "swarm.wrong_group": "WrongGroup",
@@ -295,14 +296,12 @@ def rows() -> Iterator[tuple[str, str]]:
     both = sorted((KEY.public_key, MATE.public_key))
     for what, seats in (("named", panel(ZEROS, COUNTING, both, (), ())), ("proven", panel(ZEROS, COUNTING, (), both, ()))):
         yield f"of *key* and *mate*, both {what}, who is asked about it first", "*key*" if seats[0] == KEY.public_key else "*mate*"
-    invitation = SignedInvitation.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, bytes(16)), KEY)
-    admission = SignedAdmission.sign(Admission(invitation, MATE.public_key), MATE)
-    yield (
-        "signature of the invitation `[run, key, mate, 2, 3, 16 zeros]`; digest of its signed record",
-        f"`{invitation.signature.hex()}`; `{invitation.digest.hex()}`",
-    )
-    yield "SHA-256 of the entry of *mate*'s admission by it", f"`{sha256(entry_of(admission)).hex()}`"
-    yield "signature of the pass `[run, mate]`", f"`{SignedPass.sign(RUN, MATE.public_key, KEY).signature.hex()}`"
+    invitation = SignedInvitation.sign(Invitation(RUN, KEY.public_key, MATE.public_key, 2, 3, "member"), KEY)
+    yield 'signature of the invitation `[run, key, mate, 2, 3, "member"]`', f"`{invitation.signature.hex()}`"
+    admission = SignedAdmission.sign(Admission(invitation, KEY.public_key), MATE)
+    yield "SHA-256 of the entry of *key*'s admission by it, which *mate* signs", f"`{sha256(entry_of(admission)).hex()}`"
+    shown = SignedPass.sign(Pass(RUN, KEY.public_key, MATE.public_key, "member"), KEY)
+    yield 'signature of the pass `[run, key, mate, "member"]`', f"`{shown.signature.hex()}`"
     revocation = SignedRevocation.sign(Revocation(RUN, KEY.public_key, "peer", MATE.public_key), KEY)
     what = 'signature of the revocation `[run, key, "peer", mate]`; SHA-256 of its entry'
     yield what, f"`{revocation.signature.hex()}`; `{sha256(entry_of(revocation)).hex()}`"

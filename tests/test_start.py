@@ -13,8 +13,10 @@ from pathlib import Path
 import click
 import pytest
 
+from protocol.admission import GUEST, Invitation, SignedInvitation
 from protocol.signing import Identity, peer_name
 from swarm.disk import load_identity
+from swarm.invitation import Token
 
 DATA_AND_FILES = {"torchvision", "sklearn", "skimage", "scipy", "matplotlib", "PIL", "onnx", "onnxscript", "onnxruntime"}
 HEAVY = frozenset({"torch", "hivemind", "starlette", "uvicorn", "dp_accounting"} | DATA_AND_FILES)
@@ -22,6 +24,8 @@ NOT_FOR_HELP = HEAVY | {"numpy", "pydantic", "rich", "textual"}
 PROGRAMS = ("peer.cli", "aggregator.cli", "aggregator.local.cli", "automl.cli")
 KEPT = Path(__file__).parent / "formats" / "0.1.0" / "log"  # a run's folder, without its key
 NODE = f"/ip4/127.0.0.1/tcp/1/p2p/{peer_name(Identity(bytes(32)).public_key)}"
+_KEY = Identity(bytes(32))
+GUESTS = Token(SignedInvitation.sign(Invitation(bytes(32), _KEY.public_key, _KEY.public_key, 1, 1, GUEST), _KEY), bytes(32)).to_text()
 
 # Runs a program as its entry point does, and writes which top-level modules it imported, however it ended, to the file named first.
 _COUNTED = """
@@ -179,10 +183,11 @@ MISTAKES = [
     (("aggregator.cli", "credits", "--dir", "missing"), "holds no"),
     (("aggregator.cli", "invite", "--dir", "missing"), "holds no"),
     (("aggregator.cli", "invite", "--dir", "kept"), "nobody can be invited to it"),
-    (("aggregator.cli", "invite", "--keys", "3"), "give the run's folder with --dir"),
+    (("aggregator.cli", "invite", "--dir", "missing", "--guest", "--proven"), "leave --guest or --proven out"),
     (("aggregator.cli", "revoke", "--dir", "missing"), "say what is taken back"),
     (("aggregator.cli", "revoke", "--dir", "missing", "--peer", NODE.rpartition("/")[2]), "holds no log"),
     (("peer.cli", "join", "--invitation", "garbage", "--initial-peers", NODE), "garbage is no invitation"),
+    (("peer.cli", "join", "--invitation", GUESTS, "--initial-peers", NODE), "it is for guests, who look on and train nothing"),
     (("aggregator.cli", "recover", "to", "--dir", "missing"), "holds no log"),
     (("aggregator.cli", "witness", "--of", "nowhere", "--dir", "missing"), "is no peer address"),
     (("aggregator.cli", "snapshot", "state.safetensors", "--dir", "missing"), "holds no log"),

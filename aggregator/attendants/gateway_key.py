@@ -43,5 +43,5 @@ def invitation_for(directory: Path) -> Path:
         path.unlink(missing_ok=True)
     if not path.exists():
         make_directory(folder)
-        write_invitation(path, invitation(directory, None, None, keys=1, until_round=None, holder=None).text)
+        write_invitation(path, invitation(directory).text)
     return path

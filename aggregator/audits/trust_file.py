@@ -137,7 +137,7 @@ class TrustFile:
 
 def trust_of(standing: Standing, due: Sequence[Due], round_: int, done: Done) -> Trust:
     """Return what is written of a run's standing, and of what is ``due``, after ``round_``."""
-    keys = {*standing.accounts.keys(), *standing.samples, *standing.guilty, *standing.manifest.trust.proven}
+    keys = {*standing.accounts.keys(), *standing.samples, *standing.guilty, *standing.named}
     accounts = {key: standing.account(key) for key in keys}
     shown = sorted(keys, key=lambda key: (not accounts[key].void, -accounts[key].credit, key))[:MAX_KEYS]
     return Trust(

@@ -11,34 +11,28 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command()
-@click.option("--dir", "directory", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
-@click.option("--keys", type=click.IntRange(1), metavar="N", help="How many peers it lets in.  [default: 1]")
+@click.option("--dir", "directory", required=True, type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="The run's files.")
+@click.option("--keys", type=click.IntRange(1), default=1, metavar="N", help="How many peers it lets in.  [default: 1]")
 @click.option("--until-round", type=click.IntRange(1), metavar="R", help="They come in before this round is over.  [default: the last]")
-@click.option("--for", "holder", metavar="PEER", help="For this peer alone, 12D3Koo...  [default: whoever holds the invitation]")
+@click.option("--guest", is_flag=True, help="They look on and search, and train nothing.")
+@click.option("--proven", is_flag=True, help="In an audited run: they count as proven from the start.")
 @click.option("--out", type=_FILE, metavar="FILE", help="Write it to this new file, for nobody else to read.  [default: print it]")
-@click.option("--as", "key", type=_FILE, metavar="KEY", help="Sign by this key, which the manifest trusts; with --run, without --dir.")
-@click.option("--run", "run_id", metavar="ID", help="The run's id, with --as.")
-def invite(
-    directory: Path | None,
-    keys: int | None,
-    until_round: int | None,
-    holder: str | None,
-    out: Path | None,
-    key: Path | None,
-    run_id: str | None,
-) -> None:
-    """Make an invitation to a run, at work or not. Who has one that names no peer can use it: send it on a safe way."""
+def invite(directory: Path, keys: int, until_round: int | None, guest: bool, proven: bool, out: Path | None) -> None:
+    """Make an invitation to a run, at work or not. Whoever has it can use it: send it on a safe way."""
     with clear_errors():
         from aggregator.settings.inviting import invitation, write_invitation
+        from protocol.admission import GUEST, MEMBER, PROVEN
 
-        if holder is not None and keys not in (None, 1):
-            raise UserError("--for names one peer: leave --keys out")
-        made = invitation(directory, key, run_id, keys=keys or 1, until_round=until_round, holder=holder)
+        if guest and proven:
+            raise UserError("--guest trains nothing, so there is nothing to be proven by: leave --guest or --proven out")
+        role = GUEST if guest else PROVEN if proven else MEMBER
+        made = invitation(directory, keys=keys, until_round=until_round, role=role)
         if out is None:
             click.echo(made.text)
             return
         write_invitation(out, made.text)
-        click.echo(f"wrote {out}: {made.words}; they join with: manta-peer join --invitation {out.name}")
+        way = "manta-search find --peers ADDRESS" if guest else "manta-peer join"
+        click.echo(f"wrote {out}: {made.words}; they come in with: {way} --invitation {out.name}")
 
 
 @click.command()

@@ -1,7 +1,7 @@
 """Lets keys into a run whose peers are invited: each by an entry of the log, which is on the disk before the peer is told.
 
 The entry does not wait for a round: a round needs a contribution, and a contribution a key that is in. So it is a transaction of its own,
-between two rounds' (``protocol.ledger``). Only who holds an invitation makes the log longer, and by no more than that is for.
+between two rounds' (``protocol.ledger``). Only who has an invitation makes the log longer, and by no more than that is for.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from aggregator.rounds.refusals import is_too_much, noted
-from protocol.admission import MAX_ADMISSION_BYTES, SignedAdmission, SignedPass
+from protocol.admission import MAX_ADMISSION_BYTES, Pass, SignedAdmission, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError, LedgerError
 from protocol.ledger import Ledger
@@ -73,7 +73,8 @@ class AdmissionDesk:
                 raise NotAdmitted("too much that is no good came from this key: try again in a minute")
             with noted(self.faults, caller):
                 key = await self._admit(caller, unpack(SignedAdmission, request, max_bytes=_MAX_REQUEST_BYTES))
-        return pack(SignedPass.sign(self._ledger().run, key, self._identity))
+        ledger = self._ledger()
+        return pack(SignedPass.sign(Pass(ledger.run, self._identity.public_key, key, ledger.admitted.role_of(key)), self._identity))
 
     async def _admit(self, caller: PublicKey, signed: SignedAdmission) -> PublicKey:
         """Put an admission into the log, unless its key is in already; return that key.
@@ -83,7 +84,7 @@ class AdmissionDesk:
         Raises:
             EncodingError, SignatureError, LedgerError: it lets nobody in, or another than a caller who is not in itself.
         """
-        key = PublicKey(signed.open()[0].key)
+        key = PublicKey(signed.open().key)
         if key != caller and caller not in self._ledger().admitted:
             raise EncodingError("an admission of another key than the one that brings it")
         async with self._turn:
@@ -96,5 +97,5 @@ class AdmissionDesk:
             self._writing = asyncio.create_task(self._append(entry_of(signed)))
             self._writing.add_done_callback(lambda task: task.cancelled() or task.exception())  # who hung up does not hear of it
             await asyncio.shield(self._writing)  # a caller who hangs up does not end it
-            logger.info("key admitted entries=%d keys=%d", self._ledger().size, len(self._ledger().admitted.keys))
+            logger.info("key admitted entries=%d keys=%d", self._ledger().size, len(self._ledger().admitted.roles))
         return key

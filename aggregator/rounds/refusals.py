@@ -77,7 +77,7 @@ def check_trusted(ledger: Ledger, claims: Sequence[Claim]) -> None:
     Raises:
         ClaimError: there are some.
     """
-    out = tuple(claim.key for claim in claims if ledger.admitted.is_out(claim.key))
+    out = tuple(claim.key for claim in claims if claim.key in ledger.admitted.out)
     if out:
         raise ClaimError(TAKEN_BACK, out)
     guilty = tuple(claim.key for claim in claims if claim.key in ledger.standing.guilty)

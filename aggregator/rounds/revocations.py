@@ -62,7 +62,7 @@ class RevocationDesk:
 
 
 def signed_revocation(ledger: Ledger, operator: Identity, what: str, target: bytes) -> SignedRevocation:
-    """Return what takes back a key, or an invitation by its digest, signed.
+    """Return what takes back a key, or an invitation by the key that names it, signed.
 
     Raises:
         LedgerError: there is nothing to take back.

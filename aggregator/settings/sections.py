@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, field_validator
 
 from aggregator.settings.base import Section
 from automl.spaces.space import fitted_name
 from automl.training.settings import recipe_for, usual
-from protocol.admission import LIST, AdmissionRule, Inviter
+from protocol.admission import LIST, AdmissionRule
 from protocol.audits import ALL_ALIKE, MAX_AUDITED_LOTS, MAX_AUDITORS, MAX_PROVEN, OPEN, Trust
 from protocol.cosignatures import MAX_COSIGNATURES
 from protocol.errors import SignatureError, UserError
@@ -71,15 +71,11 @@ class AdmissionSection(Section):
     peers: tuple[str, ...] = Field(
         default=(), description="of a list: the peers' ids, 12D3Koo..., as manta-peer identity prints them; nobody comes in later"
     )
-    inviters: tuple[tuple[str, int], ...] = Field(
-        default=(),
-        description='of invitation: peers that may invite too, each with how many it lets in: [["12D3Koo...", 10]]; they may take part',
-    )
 
-    @field_validator("peers", "inviters")
+    @field_validator("peers")
     @classmethod
-    def _are_all_names(cls, named: tuple[Any, ...]) -> tuple[Any, ...]:
-        _check_names([one if isinstance(one, str) else one[0] for one in named])
+    def _are_all_names(cls, named: tuple[str, ...]) -> tuple[str, ...]:
+        _check_names(named)
         return named
 
     def rule(self) -> AdmissionRule:
@@ -95,8 +91,7 @@ class AdmissionSection(Section):
             )
         if self.peers and self.how != LIST:
             raise ValueError(f'[admission]: peers is of how = "list", and how is "{self.how}": write "list", or leave peers empty')
-        inviters = sorted((Inviter(key_named(name), keys) for name, keys in self.inviters), key=lambda one: one.key)
-        return AdmissionRule(self.how, tuple(sorted(map(key_named, self.peers))), tuple(inviters))
+        return AdmissionRule(self.how, tuple(sorted(map(key_named, self.peers))))
 
 
 class DataSection(Section):

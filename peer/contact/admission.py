@@ -4,10 +4,10 @@ import contextlib
 
 from peer.config import PeerConfig
 from peer.contact.finding import NotThere
-from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, pass_of
+from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
 from peer.contact.revoked import RevokedKeys
 from peer.store import PeerStore
-from protocol.admission import LIST, SignedPass
+from protocol.admission import GUEST, LIST, SignedPass
 from protocol.admitted import Admitted
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, Unreachable, UserError
@@ -22,11 +22,13 @@ from swarm.rpc import OwnNode, Refused
 METHOD = "admission"
 
 
-async def enter(node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, signed: SignedManifest) -> OwnNode:
+async def enter(
+    node: OwnNode, identity: Identity, store: PeerStore, config: PeerConfig, signed: SignedManifest, *, trains: bool = True
+) -> OwnNode:
     """Return this node, held to whom the run admits, once this peer is among them; where that is everybody the node as it is.
 
     Raises:
-        UserError: the run does not admit this peer, or does no more; the message says what to ask for.
+        UserError: the run does not admit this peer, or does no more, or as a guest and it ``trains``; the message says what to ask for.
         NotThere: the log, which would let it in, does not answer.
     """
     manifest = signed.open()
@@ -38,6 +40,8 @@ async def enter(node: OwnNode, identity: Identity, store: PeerStore, config: Pee
         if manifest.admission.how == LIST:
             raise not_listed(manifest, identity)
         own = await _pass(node, identity, store, config, manifest, signed.run)
+        if trains and own.read().role == GUEST:
+            raise only_a_guest(manifest)
     revoked = RevokedKeys(node, Operators.of(manifest, signed.run))
     with contextlib.suppress(Unreachable, RemoteFault):  # it is asked again
         await revoked.look()

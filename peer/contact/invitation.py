@@ -1,42 +1,36 @@
 """What lets a volunteer into a run that not everybody may take part in, and what it is told where nothing does. No network."""
 
 from collections.abc import Collection
-from pathlib import Path
 
-from protocol.admission import SignedAdmission, SignedPass
+from protocol.admission import GUEST, SignedAdmission, SignedPass
 from protocol.encoding import unpack
-from protocol.errors import RemoteFault, UserError
+from protocol.errors import UserError
 from protocol.light import MAX_SIGNED_PASS_BYTES
 from protocol.manifest import Manifest
 from protocol.signing import Identity, peer_name
-from swarm.disk import load_identity
 from swarm.invitation import read_invitation
 
 
-def check_invitation(told: str, identity: Path) -> None:
-    """Refuse an invitation that is none, or is for another key than that of the file ``identity``, where there is one.
+def check_invitation(told: str) -> None:
+    """Refuse an invitation by which nobody can train.
 
     Raises:
-        UserError: so it is.
+        UserError: it is none, or a guest's.
     """
-    token = read_invitation(told)
-    if not token.secret and identity.exists() and load_identity(identity).public_key != token.invitation.read().holder:
-        raise UserError("--invitation: it is for another key than yours; ask for one for the key that manta-peer identity shows")
+    if read_invitation(told).invitation.read().role == GUEST:
+        raise UserError("--invitation: it is for guests, who look on and train nothing; ask for one to train by")
 
 
 def admission_by(told: str, identity: Identity, run: bytes) -> SignedAdmission:
     """Return the admission of one's own key by the invitation that a person gave.
 
     Raises:
-        UserError: it is none, or to another run, or for another key.
+        UserError: it is none, or to another run.
     """
     token = read_invitation(told)
     if token.invitation.read().run != run:
         raise UserError(f"--invitation: it is to another run, {token.invitation.read().run.hex()}; give that run's address")
-    try:
-        return token.admission(identity)
-    except RemoteFault as error:
-        raise UserError(f"--invitation: {error}; ask for one for your own key, {peer_name(identity.public_key)}") from error
+    return token.admission(identity.public_key)
 
 
 def pass_of(data: bytes, run: bytes, key: bytes, operators: Collection[bytes]) -> SignedPass:
@@ -69,3 +63,11 @@ def not_invited(manifest: Manifest, identity: Identity) -> UserError:
 def not_let_in(manifest: Manifest, error: Exception) -> UserError:
     """Return what a person is told whose invitation is refused."""
     return UserError(f"the invitation does not let you into {manifest.name} ({error}): ask who gave it for another")
+
+
+def only_a_guest(manifest: Manifest) -> UserError:
+    """Return what a person is told who wants to train, and came in as a guest."""
+    return UserError(
+        f"the run {manifest.name} let this peer in as a guest, who looks on and trains nothing: "
+        "ask its operator for an invitation to train by, and join under another key (--dir NEW-FOLDER)"
+    )

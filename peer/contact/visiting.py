@@ -131,7 +131,7 @@ async def _guest_of(config: PeerConfig, folder: Path, addresses: tuple[str, ...]
         identity = load_identity(store.identity_path)
         node = await start_node(config, identity, store.identity_path, addresses, signed.run.hex())
         try:
-            door = await enter(node, identity, store, config, signed)
+            door = await enter(node, identity, store, config, signed, trains=False)
             yield Visit(node, door, addresses, signed, LogClient(door, signed.open(), signed.run))
         finally:
             await node.close()

@@ -6,8 +6,8 @@ What a gateway knows of who is in, it knows as every node does (``swarm.gate``);
 from collections import OrderedDict
 from collections.abc import Callable
 
-from protocol.admission import SignedAdmission, SignedPass
-from protocol.admitted import Admitted
+from protocol.admission import GUEST, SignedAdmission, SignedPass
+from protocol.admitted import LOOKS_ON
 from protocol.encoding import pack, unpack
 from protocol.errors import EncodingError
 from protocol.light import MAX_ENTER_BYTES, MAX_SIGNED_PASS_BYTES, EnterRequest
@@ -33,24 +33,23 @@ class Entrance:
         self._manifest = manifest
         self._run = run
         self._now_ms = now_ms
-        self._named = Admitted(manifest, run)
         self._line = OperatorLine(node, Operators.of(manifest, run))
         self._refused: OrderedDict[bytes, tuple[float, str]] = OrderedDict()  # invitation -> when the log refused it, and why
 
     def check(self, key: bytes) -> None:
-        """Refuse a key that is not in, as far as is known here: it has to ``enter`` first.
+        """Refuse a key that is not in, or a guest, as far as is known here: it has to ``enter`` first.
 
         Raises:
             NotAdmitted: so it is.
         """
-        if PublicKey(key) not in self._known:
+        if not self._known.trains(PublicKey(key)):
             raise NotAdmitted(f"{NOT_ADMITTED}: this run is not open to everybody")
 
     async def enter(self, request: bytes) -> SignedPass:
         """Return the pass of the key of a packed EnterRequest, which may lease from now on.
 
         Raises:
-            NotAdmitted: the run does not let it in.
+            NotAdmitted: the run does not let it in, or as a guest.
             RemoteFault: what it shows is malformed, not signed, or for something else.
             Unreachable: the log does not answer.
         """
@@ -59,13 +58,18 @@ class Entrance:
             raise EncodingError("a request for another run")
         shown = asked.shown[0] if asked.shown else await self._given(asked.admission[0], asked.key)
         self._known.learn(PublicKey(asked.key), shown)
+        if not self._known.trains(PublicKey(asked.key)):
+            raise NotAdmitted(LOOKS_ON)
         return shown
 
     async def _given(self, signed: SignedAdmission, key: bytes) -> SignedPass:
         """Return what the log gives for an admission; what can be seen to be none is not brought to it."""
-        admission, invitation = signed.open()
-        if admission.key != key or invitation.run != self._run or not self._named.may_invite(invitation.issuer):
-            raise NotAdmitted("the invitation is for another key, to another run, or signed by a key that may not invite")
+        admission = signed.open()
+        invitation = admission.invitation.read()
+        if admission.key != key or invitation.run != self._run or invitation.operator not in self._manifest.operators:
+            raise NotAdmitted("an admission of another key, to another run, or by somebody who is no operator of it")
+        if invitation.role == GUEST:
+            raise NotAdmitted(LOOKS_ON)
         digest = admission.invitation.digest
         if digest in self._refused and self._now_ms() < self._refused[digest][0] + _REFUSED_MS:
             raise NotAdmitted(self._refused[digest][1])

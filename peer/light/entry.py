@@ -1,9 +1,9 @@
 """How a light contributor comes into a run that not everybody may take part in: through its gateway, by its pass or by an invitation."""
 
-from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, pass_of
+from peer.contact.invitation import admission_by, not_invited, not_let_in, not_listed, only_a_guest, pass_of
 from peer.light.client import GatewayClient, NotLetIn
 from peer.store import PeerStore
-from protocol.admission import LIST, SignedPass
+from protocol.admission import GUEST, LIST, SignedPass
 from protocol.admitted import Admitted
 from protocol.encoding import pack
 from protocol.errors import RemoteFault, UserError
@@ -38,6 +38,8 @@ class Entry:
         shown = self._kept(manifest, run)
         if shown is None and self._told is None:
             raise not_invited(manifest, self._identity)
+        if shown is not None and shown.read().role == GUEST:
+            raise only_a_guest(manifest)
         admission = () if shown is not None or self._told is None else (admission_by(self._told, self._identity, run),)
         request = EnterRequest(run, key, () if shown is None else (shown,), admission)
         try:

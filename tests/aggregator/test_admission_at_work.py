@@ -4,7 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from aggregator.cli import main
+from aggregator.log.log import Log
 from aggregator.log.verify import verify_directory
 from aggregator.settings.inviting import invitation
 from aggregator.settings.sections import AdmissionSection
@@ -12,30 +15,33 @@ from peer.config import PeerConfig
 from peer.contact.admission import enter
 from peer.contact.finding import NotThere
 from peer.store import PeerStore
-from protocol.admission import SignedAdmission, SignedPass, Token
+from protocol.admission import GUEST, MEMBER, AdmissionRule, SignedAdmission, SignedPass
 from protocol.encoding import pack, unpack
 from protocol.errors import UserError
+from protocol.manifest import SignedManifest
 from protocol.records import entry_of
 from protocol.signing import Identity, peer_name
 from swarm.gate import NOT_ADMITTED
+from swarm.invitation import Token
 from swarm.log_client import LogClient
 from swarm.messages import HandIn
 from swarm.rpc import OwnNode, Refused
 from tests.aggregator.real_run import PEERS, everybodys
 from tests.aggregator.test_operator_at_work import FAST, Program, ended_by_hand, run
+from tests.runs import FixedCourse, manifest_of
 
 ALICE, BOB, CAROL = PEERS
-INVITED = FAST.model_copy(update={"admission": AdmissionSection(how="invitation", inviters=((peer_name(CAROL.public_key), 1),))})
+INVITED = FAST.model_copy(update={"admission": AdmissionSection(how="invitation")})
 
 
 def config_of(directory: Path, peer: Identity, told: str | None = None) -> PeerConfig:
     return PeerConfig(dir=directory / peer_name(peer.public_key)[-8:], invitation=told)
 
 
-async def entered(program: Program, peer: Identity, told: str | None = None) -> OwnNode:
+async def entered(program: Program, peer: Identity, told: str | None = None, *, trains: bool = True) -> OwnNode:
     """Return a peer's node once the run has let it in."""
-    config = config_of(program.directory.parent, peer, told)
-    return await enter(program.network.endpoint(peer.public_key), peer, PeerStore(config.dir), config, program.operator._run.signed)
+    config, signed = config_of(program.directory.parent, peer, told), program.operator._run.signed
+    return await enter(program.network.endpoint(peer.public_key), peer, PeerStore(config.dir), config, signed, trains=trains)
 
 
 async def handed_in(program: Program, node: OwnNode, peer: Identity) -> HandIn:
@@ -55,7 +61,7 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
     async def story(program: Program) -> None:
         assert any(line.startswith("  manta-peer join") and line.endswith(" --invitation FILE") for line in program.lines)
         await program.says("each needs an invitation, which manta-aggregator invite makes")
-        told.append(invitation(directory, None, None, keys=1, until_round=None, holder=None).text)
+        told.append(invitation(directory).text)
         alice = await entered(program, ALICE, told[0])
         assert await handed_in(program, alice, ALICE) is HandIn.HAVE_TICKET
         await program.says("round committed round=1")
@@ -69,12 +75,13 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
                 await stranger.call(program.node.key, method, b"", timeout_s=20)
         for method in ("manifest", "ping"):
             await stranger.call(program.node.key, method, b"", timeout_s=20)
-        assert await handed_in(program, await entered(program, CAROL), CAROL) is HandIn.HAVE_TICKET  # whom the manifest trusts
+        carol = await entered(program, CAROL, invitation(directory).text)
+        assert await handed_in(program, carol, CAROL) is HandIn.HAVE_TICKET
         await program.says("round committed round=2")
         await ended_by_hand(program)
 
     async def goes_on(program: Program) -> None:
-        assert program.operator._log.ledger.admitted.keys == (ALICE.public_key,)
+        assert program.operator._log.ledger.admitted.roles == {ALICE.public_key: MEMBER, CAROL.public_key: MEMBER}
         assert await handed_in(program, await entered(program, ALICE), ALICE) is HandIn.HAVE_TICKET
         with pytest.raises(UserError, match="used up"):
             await entered(program, BOB, told[0])
@@ -82,24 +89,24 @@ def test_who_is_invited_takes_part_and_who_is_not_is_told_what_to_ask_for(direct
 
     run(directory, monkeypatch, story, INVITED)
     found = verify_directory(directory)
-    assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 3 + 3, {ALICE.public_key, CAROL.public_key})
+    assert (found.rounds, found.size, set(found.credits)) == (2, 1 + 3 + 1 + 3, {ALICE.public_key, CAROL.public_key})
     run(directory, monkeypatch, goes_on, INVITED)
 
 
 def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
         run = program.operator._run.signed.run
-        token = Token.from_text(invitation(directory, None, None, keys=1, until_round=None, holder=None).text)
-        of_bob, of_alice = pack(token.admission(BOB)), pack(token.admission(ALICE))
+        token = Token.from_text(invitation(directory).text)
+        of_bob, of_alice = pack(token.admission(BOB.public_key)), pack(token.admission(ALICE.public_key))
         with pytest.raises(Refused, match="another key than the one that brings it"):
             await program.network.endpoint(ALICE.public_key).call(program.node.key, "admission", of_bob, timeout_s=20)
-        carol = await entered(program, CAROL)
+        carol = await entered(program, CAROL, invitation(directory).text)
         for _ in range(2):
             answer = await carol.call(program.node.key, "admission", of_bob, timeout_s=20)
             unpack(SignedPass, answer, max_bytes=512).check(run, BOB.public_key, program.operator._log.ledger.manifest.operators)
         with pytest.raises(Refused, match="used up"):
             await carol.call(program.node.key, "admission", of_alice, timeout_s=20)
-        assert program.operator._log.ledger.admitted.keys == (BOB.public_key,)
+        assert program.operator._log.ledger.admitted.roles.keys() == {CAROL.public_key, BOB.public_key}
         await ended_by_hand(program)
 
     run(directory, monkeypatch, story, INVITED)
@@ -107,10 +114,10 @@ def test_who_is_in_may_bring_anothers_admission_and_a_stranger_may_not(directory
 
 def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
-        text = invitation(directory, None, None, keys=1, until_round=None, holder=None).text
+        text = invitation(directory).text
         ends = await asyncio.gather(*(entered(program, peer, text) for peer in (ALICE, BOB)), return_exceptions=True)
         assert [isinstance(end, UserError) for end in ends].count(True) == 1
-        assert len(program.operator._log.ledger.admitted.keys) == 1
+        assert len(program.operator._log.ledger.admitted.roles) == 1
         assert program.operator._log.head.size == 1
 
     run(directory, monkeypatch, story, INVITED)
@@ -118,10 +125,7 @@ def test_two_who_hold_one_invitation_come_in_side_by_side_as_far_as_it_goes(dire
 
 def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
-        text = invitation(directory, None, None, keys=1, until_round=None, holder=peer_name(ALICE.public_key)).text
-        with pytest.raises(UserError, match=f"another key; ask for one for your own key, {peer_name(BOB.public_key)}"):
-            await entered(program, BOB, text)
-        await entered(program, ALICE, text)
+        await entered(program, ALICE, invitation(directory).text)
         run_ = program.operator._run.signed.run
         store = PeerStore(config_of(directory.parent, ALICE).dir)
         store.own_pass.save(run_, b"damaged")
@@ -137,8 +141,8 @@ def test_who_lost_its_pass_gets_it_again_and_who_has_it_needs_no_log(directory: 
 
 def test_what_lets_nobody_in_is_refused_and_counted(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story(program: Program) -> None:
-        token = Token.from_text(invitation(directory, None, None, keys=5, until_round=None, holder=None).text)
-        admission, stranger = token.admission(ALICE), program.network.endpoint(BOB.public_key)
+        token = Token.from_text(invitation(directory, keys=5).text)
+        admission, stranger = token.admission(ALICE.public_key), program.network.endpoint(BOB.public_key)
 
         async def refused(request: bytes, match: str) -> None:
             with pytest.raises(Refused, match=match):
@@ -149,7 +153,46 @@ def test_what_lets_nobody_in_is_refused_and_counted(directory: Path, monkeypatch
         await refused(pack(SignedAdmission(admission.payload, bytes(64))), "does not verify")
         for _ in range(6):
             await refused(b"\x9b", "cut")
-        await refused(pack(token.admission(BOB)), "try again in a minute")
+        await refused(pack(token.admission(BOB.public_key)), "try again in a minute")
         assert program.operator._log.head.size == 0
 
     run(directory, monkeypatch, story, INVITED)
+
+
+def test_a_guest_looks_on_and_is_told_that_it_does_not_train(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(program: Program) -> None:
+        guest = await entered(program, ALICE, invitation(directory, role=GUEST).text, trains=False)
+        with pytest.raises(UserError, match="as a guest, who looks on and trains nothing"):
+            await entered(program, ALICE)
+        bob = await entered(program, BOB, invitation(directory).text)
+        await guest.publish("members", b"guest", ttl_s=60)
+        await bob.publish("members", b"bob", ttl_s=60)
+        for node in (bob, guest):
+            assert await node.lookup("members") == {BOB.public_key: b"bob"}
+        ledger = program.operator._log.ledger
+        word = await LogClient(guest, ledger.manifest, ledger.run).credit(0, bob.key)  # which the log tells nobody who is not in
+        assert word.faults == ()
+        with pytest.raises(Refused, match="a guest, who trains nothing"):
+            await handed_in(program, guest, ALICE)
+
+    run(directory, monkeypatch, story, INVITED)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--guest", "--proven"], "leave --guest or --proven out"),
+        (["--proven"], "not audited, so nobody has to be proven"),
+        (["--until-round", "99"], "the run has"),
+        (["--keys", "2000000"], "lets in 1048576 peers at most"),
+        (["--dir", "elsewhere"], "holds no log"),
+    ],
+)
+def test_an_invitation_that_cannot_be_is_told_in_a_line(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    manifest = manifest_of(ALICE, num_rounds=9, admission=AdmissionRule("invitation"))
+    Log.create(directory, SignedManifest.sign(manifest, ALICE), ALICE, course_of=lambda _: FixedCourse()).close()
+    monkeypatch.chdir(directory.parent)
+    result = CliRunner().invoke(main, ["invite", "--dir", str(directory), *words])
+    assert (result.exit_code, told in result.output, result.output.count("\n")) == (2, True, 1), result.output

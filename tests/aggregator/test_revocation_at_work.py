@@ -36,7 +36,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
     monkeypatch.setattr(waits, "REVOKED_S", 0.05)
 
     async def story(program: Program) -> None:
-        told.append(invitation(directory, None, None, keys=2, until_round=None, holder=None).text)
+        told.append(invitation(directory, keys=2).text)
         alice, bob = await entered(program, ALICE, told[0]), await entered(program, BOB, told[0])
         watching = asyncio.create_task(alice.watch_daemon())
         keeping = asyncio.create_task(bob.watch_daemon())
@@ -80,7 +80,7 @@ def test_whose_admission_is_taken_back_is_out_of_calls_the_dht_and_the_log_at_on
     assert (code, "taken back before" in output) == (2, True), output
 
     async def goes_on(program: Program) -> None:
-        assert program.operator._log.ledger.admitted.is_out(ALICE.public_key)
+        assert ALICE.public_key in program.operator._log.ledger.admitted.out
         with pytest.raises(UserError, match="took the invitation back"):
             await entered(program, STRANGER, told[0])
         await ended_by_hand(program)

@@ -346,13 +346,17 @@ def somebody_is_taken_back_in_an_open_run(log: Log) -> Entries:
     return [entry_of(revocation(log.ledger.run, ONE))]
 
 
-HOLDER = Identity(b"\x21" * 32)
+SECRET, OTHER_SECRET = Identity(b"\x21" * 32), Identity(b"\x22" * 32)
 
 
-def admission(run: bytes, peer: Identity, *, issuer: Identity = OPERATOR, holder: Identity = HOLDER, **changes: Any) -> SignedAdmission:
+def admission(run: bytes, peer: Identity, *, operator: Identity = OPERATOR, secret: Identity = SECRET, **changes: Any) -> SignedAdmission:
     """An admission of ``peer``, by an invitation for one key with changes."""
-    invitation = replace(Invitation(run, issuer.public_key, HOLDER.public_key, 1, 5, bytes(16)), **changes)
-    return SignedAdmission.sign(Admission(SignedInvitation.sign(invitation, issuer), peer.public_key), holder)
+    invitation = replace(Invitation(run, operator.public_key, SECRET.public_key, 1, 5, "member"), **changes)
+    return SignedAdmission.sign(Admission(SignedInvitation.sign(invitation, operator), peer.public_key), secret)
+
+
+def invitation_taken_back(run: bytes) -> SignedRevocation:
+    return SignedRevocation.sign(Revocation(run, OPERATOR.public_key, "invitation", SECRET.public_key), OPERATOR)
 
 
 def revocation(run: bytes, peer: Identity, operator: Identity = OPERATOR) -> SignedRevocation:
@@ -373,13 +377,14 @@ def test_each_rule_refuses_something_here() -> None:
     assert [rule for rule in verifier.RULES if f'"{rule}"' not in here] == []
 
 
-INVITED = {"admission": AdmissionRule("invitation", (), ())}
+INVITED = {"admission": AdmissionRule("invitation")}
 ADMISSIONS: dict[str, tuple[str, Callable[[bytes], Entries]]] = {
     "nobody let this key in": ("E8", lambda run: []),
     "the invitation is used up": ("A2", lambda run: [entry_of(admission(run, ONE)), entry_of(admission(run, TWO))]),
     "the key is in": ("A2", lambda run: [entry_of(admission(run, ONE, keys=2))] * 2),
-    "the issuer may not invite": ("A2", lambda run: [entry_of(admission(run, ONE, issuer=STRANGER))]),
-    "the holder did not sign": ("S2", lambda run: [entry_of(admission(run, ONE, holder=STRANGER))]),
+    "a stranger invites": ("A2", lambda run: [entry_of(admission(run, ONE, operator=STRANGER))]),
+    "who has not the secret signs": ("S2", lambda run: [entry_of(admission(run, ONE, secret=STRANGER))]),
+    "the invitation is taken back": ("A2", lambda run: [entry_of(invitation_taken_back(run)), entry_of(admission(run, ONE))]),
     "the invitation is to another run": ("E1", lambda run: [entry_of(admission(sha256(b"another"), ONE))]),
     "a stranger takes a key back": ("A3", lambda run: [entry_of(admission(run, ONE)), entry_of(revocation(run, ONE, STRANGER))]),
     "a key is taken back that is not in": ("A3", lambda run: [entry_of(revocation(run, ONE))]),
@@ -393,6 +398,15 @@ def test_who_may_not_come_in_is_refused(tmp_path: Path, name: str) -> None:
     entries = made(log.ledger.run) or of_header(log.header())
     export_of(tmp_path, log.signed, entries, OPERATOR)
     refused(tmp_path, rule, f"entry {len(entries) - 1}")
+
+
+def test_a_guest_stands_in_no_round(tmp_path: Path) -> None:
+    log = log_of(0, **INVITED)
+    log.append([entry_of(admission(log.ledger.run, peer, keys=3)) for peer in PEERS[1:]])
+    log.entries += [entry_of(admission(log.ledger.run, PEERS[0], secret=OTHER_SECRET, key=OTHER_SECRET.public_key, role="guest"))]
+    log.entries += of_header(log.header())
+    export_of(tmp_path, log.signed, log.entries, OPERATOR)
+    refused(tmp_path, "E8", f"entry {len(log.entries) - 1}")
 
 
 def test_whoever_was_taken_back_stands_in_two_more_rounds_and_then_in_none(tmp_path: Path) -> None:

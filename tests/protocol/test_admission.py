@@ -1,4 +1,4 @@
-"""Who may take part: invitations, what their holders sign, the tokens that people hand on, and what the log's admissions add up to."""
+"""Who may take part: invitations, admissions by their secrets, tokens that people hand on, and what the log's admissions add up to."""
 
 from dataclasses import replace
 from typing import Any
@@ -7,42 +7,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.admission import (
-    Admission,
-    AdmissionRule,
-    Invitation,
-    Inviter,
-    SignedAdmission,
-    SignedInvitation,
-    SignedPass,
-    Token,
-)
-from protocol.admitted import NOT_ADMITTED
+from protocol.admission import GUEST, PROVEN, Admission, AdmissionRule, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
+from protocol.admitted import LOOKS_ON, NOT_ADMITTED
+from protocol.audits import Trust
 from protocol.encoding import pack
 from protocol.errors import ClaimError, EncodingError, LedgerError, RemoteFault, SignatureError
 from protocol.ledger import Ledger
 from protocol.records import entry_of, open_entry
 from protocol.signing import Identity, sha256
+from swarm.invitation import Token
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
 
-HOLDER, FRIEND = Identity(b"\x21" * 32), PEERS[7]
+SECRET, OTHER_SECRET = Identity(b"\x21" * 32), Identity(b"\x22" * 32)  # of invitations
 ALICE, BOB, CAROL = PEERS[:3]
-BY_INVITATION = AdmissionRule("invitation", inviters=(Inviter(FRIEND.public_key, 2),))
 
 
-def invited_run() -> Ledger:
-    """Return the log of a run of invited peers, of which ``FRIEND`` may invite two."""
-    return ledger_of(admission=BY_INVITATION)
+def invited_run(**changes: Any) -> Ledger:
+    """Return the log of a run of invited peers."""
+    return ledger_of(admission=AdmissionRule("invitation"), **changes)
 
 
-def invitation(ledger: Ledger, issuer: Identity = OPERATOR, holder: Identity = HOLDER, **changes: Any) -> SignedInvitation:
-    made = Invitation(ledger.run, issuer.public_key, holder.public_key, keys=2, until_round=3, number=bytes(16))
-    return SignedInvitation.sign(replace(made, **changes), issuer)
+def invitation(ledger: Ledger, operator: Identity = OPERATOR, secret: Identity = SECRET, **changes: Any) -> SignedInvitation:
+    made = Invitation(ledger.run, operator.public_key, secret.public_key, keys=2, until_round=3, role="member")
+    return SignedInvitation.sign(replace(made, **changes), operator)
 
 
-def admission(signed: SignedInvitation, peer: Identity, holder: Identity = HOLDER) -> bytes:
-    return entry_of(SignedAdmission.sign(Admission(signed, peer.public_key), holder))
+def admission(signed: SignedInvitation, peer: Identity, secret: Identity = SECRET) -> bytes:
+    return entry_of(SignedAdmission.sign(Admission(signed, peer.public_key), secret))
 
 
 def test_who_is_invited_counts_from_the_entry_on_that_lets_it_in() -> None:
@@ -56,10 +48,31 @@ def test_who_is_invited_counts_from_the_entry_on_that_lets_it_in() -> None:
     assert ledger.credits()[ALICE.public_key] == ledger.manifest.reward_pool
 
 
-def test_operators_and_inviters_are_in_from_the_start() -> None:
+def test_whom_the_manifest_names_is_in_from_the_start() -> None:
+    trust = Trust("audited", proven=(ALICE.public_key,), auditors=(BOB.public_key,))
+    ledger = invited_run(trust=trust)
+    commit(ledger, [header_of(ledger, peer) for peer in (OPERATOR, ALICE, BOB)])
+    assert ledger.admitted.roles == {}
+
+
+def test_a_guest_is_in_and_its_claims_count_nowhere() -> None:
     ledger = invited_run()
-    commit(ledger, [header_of(ledger, FRIEND), header_of(ledger, OPERATOR)])
-    assert ledger.admitted.keys == ()
+    ledger.append(admission(invitation(ledger, role=GUEST), ALICE))
+    assert ALICE.public_key in ledger.admitted
+    assert not ledger.admitted.trains(ALICE.public_key)
+    with pytest.raises(ClaimError, match=LOOKS_ON):
+        ledger.listed(header_of(ledger, ALICE), 1)
+    refused(ledger, claim_entry(header_of(ledger, ALICE)), ClaimError, LOOKS_ON)
+    refused(ledger, admission(invitation(ledger, secret=OTHER_SECRET), ALICE, OTHER_SECRET), match="in already")
+
+
+def test_who_comes_in_by_an_invitation_of_the_proven_is_proven_from_the_start_as_whom_the_manifest_lists() -> None:
+    ledger = invited_run(trust=Trust("audited", proven=(CAROL.public_key,)))
+    before = ledger.copy()
+    for peer, secret, role in ((ALICE, SECRET, PROVEN), (BOB, OTHER_SECRET, "member")):
+        ledger.append(admission(invitation(ledger, secret=secret, role=role), peer, secret))
+    assert [ledger.standing.is_proven(peer.public_key) for peer in (ALICE, BOB, CAROL)] == [True, False, True]
+    assert not before.standing.is_proven(ALICE.public_key)
 
 
 def test_an_invitation_lets_in_as_many_keys_as_it_says_each_once() -> None:
@@ -69,15 +82,16 @@ def test_an_invitation_lets_in_as_many_keys_as_it_says_each_once() -> None:
     refused(ledger, admission(signed, ALICE), match="in already")
     ledger.append(admission(signed, BOB))
     refused(ledger, admission(signed, CAROL), match="used up")
-    ledger.append(admission(invitation(ledger, number=b"\x01" * 16), CAROL))
-    assert ledger.admitted.keys == (ALICE.public_key, BOB.public_key, CAROL.public_key)
+    refused(ledger, admission(invitation(ledger, keys=1), CAROL), match="used up")  # another of the same key
+    ledger.append(admission(invitation(ledger, secret=OTHER_SECRET), CAROL, OTHER_SECRET))
+    assert list(ledger.admitted.roles) == [ALICE.public_key, BOB.public_key, CAROL.public_key]
 
 
-def test_an_inviter_lets_in_no_more_than_the_manifest_says_by_however_many_invitations() -> None:
-    ledger = invited_run()
-    for peer, number in ((ALICE, b"\x01"), (BOB, b"\x02")):
-        ledger.append(admission(invitation(ledger, FRIEND, number=number * 16), peer))
-    refused(ledger, admission(invitation(ledger, FRIEND, number=b"\x03" * 16), CAROL), match="may let in 2 keys")
+def test_each_operator_invites() -> None:
+    ledger = invited_run(operators=(OPERATOR.public_key, CAROL.public_key), quorum=2)
+    ledger.append(admission(invitation(ledger, CAROL), ALICE))
+    ledger.append(admission(invitation(ledger, OPERATOR, OTHER_SECRET), BOB, OTHER_SECRET))
+    commit(ledger, [header_of(ledger, peer) for peer in (ALICE, BOB)])
 
 
 def test_an_invitation_ends_with_its_round_and_who_came_in_before_stays() -> None:
@@ -91,14 +105,14 @@ def test_an_invitation_ends_with_its_round_and_who_came_in_before_stays() -> Non
 
 def test_nobody_comes_in_in_the_middle_of_a_table() -> None:
     ledger = invited_run()
-    ledger.append(claim_entry(header_of(ledger, FRIEND)))
+    ledger.append(claim_entry(header_of(ledger, OPERATOR)))
     refused(ledger, admission(invitation(ledger), ALICE), match="in the middle")
 
 
 @pytest.mark.parametrize(
     ("signed", "error", "match"),
     [
-        (lambda ledger: invitation(ledger, CAROL), LedgerError, "may not invite"),
+        (lambda ledger: invitation(ledger, CAROL), LedgerError, "no operator of the run"),
         (lambda ledger: invitation(ledger, run=sha256(b"another")), LedgerError, "another run"),
         (lambda ledger: SignedInvitation.sign(invitation(ledger).read(), CAROL), SignatureError, "invitation"),
         (lambda ledger: replace(invitation(ledger), payload=pack(Admission(invitation(ledger), bytes(31) + b"\x05"))), EncodingError, ""),
@@ -109,14 +123,14 @@ def test_what_is_no_invitation_lets_nobody_in(signed: Any, error: type[RemoteFau
     refused(ledger, admission(signed(ledger), ALICE), error, match)
 
 
-def test_only_the_holder_lets_in_and_what_the_log_shows_is_no_use_to_who_reads_it() -> None:
+def test_only_who_has_the_secret_lets_in_and_what_the_log_shows_is_no_use_to_who_reads_it() -> None:
     ledger = invited_run()
     entry = admission(invitation(ledger), ALICE)
     ledger.append(entry)
     shown = open_entry(entry)
     assert isinstance(shown, SignedAdmission)
-    copied = shown.open()[0].invitation
-    refused(ledger, admission(copied, BOB, holder=BOB), SignatureError)
+    copied = shown.open().invitation
+    refused(ledger, admission(copied, BOB, BOB), SignatureError)
     refused(ledger, entry_of(replace(shown, payload=pack(Admission(copied, BOB.public_key)))), SignatureError)
 
 
@@ -147,37 +161,37 @@ def test_a_copy_of_a_ledger_goes_its_own_way() -> None:
         {"how": "list", "keys": (BOB.public_key, ALICE.public_key)},
         {"how": "list", "keys": (ALICE.public_key, ALICE.public_key)},
         {"how": "list", "keys": (bytes(32),)},
-        {"how": "open", "inviters": (Inviter(ALICE.public_key, 1),)},
-        {"how": "invitation", "inviters": (Inviter(ALICE.public_key, 1), Inviter(ALICE.public_key, 2))},
+        {"how": "invitation", "keys": (ALICE.public_key,)},
     ],
 )
 def test_a_rule_that_says_two_things_is_none(rule: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"admission|listed|inviters|order"):
+    with pytest.raises(ValueError, match=r"admission|listed|order"):
         AdmissionRule(**rule)
 
 
-@pytest.mark.parametrize("changes", [{"keys": 0}, {"until_round": 0}, {"number": b"short"}, {"holder": bytes(32)}, {"run": b"run"}])
+@pytest.mark.parametrize(
+    "changes", [{"keys": 0}, {"until_round": 0}, {"role": "boss"}, {"key": bytes(32)}, {"operator": bytes(32)}, {"run": b"run"}]
+)
 def test_an_invitation_out_of_range_is_none(changes: dict[str, Any]) -> None:
     sound = invitation(invited_run()).read()
     with pytest.raises(ValueError, match=next(iter(changes))):
         replace(sound, **changes)
 
 
-def test_a_token_lets_its_holder_in_or_the_peer_that_it_names() -> None:
-    ledger = invited_run()
-    bearer = Token(invitation(ledger), b"\x21" * 32)
-    assert Token.from_text(bearer.to_text()) == bearer
+@pytest.mark.parametrize("role", [GUEST, "member", PROVEN])
+def test_a_token_lets_in_whoever_has_it_and_a_ledger_that_follows_goes_the_same_way(role: str) -> None:
+    ledger = invited_run(trust=Trust("audited"))
+    token = Token.from_text(Token(invitation(ledger, role=role), b"\x21" * 32).to_text())
+    assert token.open().keys == 2
     follower = ledger.copy()
-    step = ledger.append(entry_of(bearer.admission(ALICE)))
+    step = ledger.append(entry_of(token.admission(ALICE.public_key)))
     assert step is not None
     follower.follow(step)
     assert vars(follower) == vars(ledger)
-    named = Token(invitation(ledger, holder=BOB, number=b"\x01" * 16), b"")
-    with pytest.raises(SignatureError, match="another key"):
-        named.admission(CAROL)
-    ledger.append(entry_of(named.admission(BOB)))
     with pytest.raises(SignatureError, match="secret"):
-        replace(bearer, secret=b"\x22" * 32).admission(CAROL)
+        replace(token, secret=b"\x22" * 32).open()
+    with pytest.raises(ValueError, match="secret"):
+        replace(token, secret=b"")
 
 
 @given(st.data())
@@ -195,10 +209,12 @@ def test_a_token_that_was_cut_or_changed_is_none(data: st.DataObject) -> None:
 
 def test_a_pass_is_one_keys_in_one_run_by_its_operator() -> None:
     run = sha256(b"run")
-    shown = SignedPass.sign(run, ALICE.public_key, OPERATOR)
-    shown.check(run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])
+    shown = SignedPass.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, GUEST), OPERATOR)
+    assert shown.check(run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key]) == GUEST
     for wrong in ((sha256(b"other"), ALICE.public_key), (run, BOB.public_key)):
         with pytest.raises(EncodingError):
             shown.check(*wrong, [OPERATOR.public_key])
     with pytest.raises(SignatureError):
         shown.check(run, ALICE.public_key, [BOB.public_key])
+    with pytest.raises(SignatureError):
+        SignedPass.sign(shown.read(), BOB).check(run, ALICE.public_key, [BOB.public_key, OPERATOR.public_key])

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from protocol.admission import Admission, AdmissionRule, Invitation, SignedAdmission, SignedInvitation, SignedPass
+from protocol.admission import Admission, AdmissionRule, Invitation, Pass, SignedAdmission, SignedInvitation, SignedPass
 from protocol.errors import EncodingError, RemoteFault
 from protocol.ledger import Ledger
 from protocol.records import SignedTicket, Ticket, entry_of
@@ -13,7 +13,7 @@ from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
 
 ORDER = 2**252 + 27742317777372353535851937790883648493  # of the group: S + L verifies where S is not compared with it
-HOLDER, ALICE, BOB = Identity(b"\x21" * 32), PEERS[0], PEERS[1]
+SECRET, ALICE, BOB = Identity(b"\x21" * 32), PEERS[0], PEERS[1]
 
 
 def run_named(name: str) -> Ledger:
@@ -22,8 +22,8 @@ def run_named(name: str) -> Ledger:
 
 
 def admission_to(ledger: Ledger, peer: Identity) -> bytes:
-    invitation = Invitation(ledger.run, OPERATOR.public_key, HOLDER.public_key, keys=3, until_round=9, number=bytes(16))
-    return entry_of(SignedAdmission.sign(Admission(SignedInvitation.sign(invitation, OPERATOR), peer.public_key), HOLDER))
+    invitation = Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=3, until_round=9, role="member")
+    return entry_of(SignedAdmission.sign(Admission(SignedInvitation.sign(invitation, OPERATOR), peer.public_key), SECRET))
 
 
 def history_of(ledger: Ledger) -> list[bytes]:
@@ -58,11 +58,15 @@ def test_no_entry_is_taken_twice_side_by_side() -> None:
         refused(ledger, entry)
 
 
+def pass_in(run: bytes) -> SignedPass:
+    return SignedPass.sign(Pass(run, OPERATOR.public_key, ALICE.public_key, "member"), OPERATOR)
+
+
 @pytest.mark.parametrize(
     "shown",
     [
-        lambda run: SignedPass.sign(run, ALICE.public_key, OPERATOR).check(sha256(b"another"), ALICE.public_key, [OPERATOR.public_key]),
-        lambda run: SignedPass.sign(run, ALICE.public_key, OPERATOR).check(run, BOB.public_key, [OPERATOR.public_key]),
+        lambda run: pass_in(run).check(sha256(b"another"), ALICE.public_key, [OPERATOR.public_key]),
+        lambda run: pass_in(run).check(run, BOB.public_key, [OPERATOR.public_key]),
     ],
     ids=["in another run", "by another key"],
 )
@@ -81,23 +85,23 @@ def test_a_ticket_of_one_kind_of_promise_is_none_of_another() -> None:
 @pytest.mark.parametrize("key", [bytes(32), b"\x01" + bytes(31), (2**255 - 19).to_bytes(32, "little"), b"short"])
 def test_a_key_of_low_order_or_none_is_nobodys_in_an_admission(key: bytes) -> None:
     invitation = SignedInvitation.sign(
-        Invitation(sha256(b"run"), OPERATOR.public_key, HOLDER.public_key, keys=1, until_round=1, number=bytes(16)), OPERATOR
+        Invitation(sha256(b"run"), OPERATOR.public_key, SECRET.public_key, keys=1, until_round=1, role="member"), OPERATOR
     )
     with pytest.raises(ValueError, match="key"):
         Admission(invitation, key)
     with pytest.raises(ValueError, match="key"):
-        Invitation(sha256(b"run"), OPERATOR.public_key, key, keys=1, until_round=1, number=bytes(16))
+        Invitation(sha256(b"run"), OPERATOR.public_key, key, keys=1, until_round=1, role="member")
 
 
 def test_an_admission_with_a_signature_plus_the_order_of_the_group_is_refused() -> None:
     ledger = run_named("first")
     invitation = SignedInvitation.sign(
-        Invitation(ledger.run, OPERATOR.public_key, HOLDER.public_key, keys=1, until_round=9, number=bytes(16)), OPERATOR
+        Invitation(ledger.run, OPERATOR.public_key, SECRET.public_key, keys=1, until_round=9, role="member"), OPERATOR
     )
-    good = SignedAdmission.sign(Admission(invitation, ALICE.public_key), HOLDER)
+    good = SignedAdmission.sign(Admission(invitation, ALICE.public_key), SECRET)
     refused(ledger, entry_of(SignedAdmission(good.payload, _plus_order(good.signature))), RemoteFault)
     other = SignedInvitation(invitation.payload, _plus_order(invitation.signature))
-    refused(ledger, entry_of(SignedAdmission.sign(Admission(other, ALICE.public_key), HOLDER)), RemoteFault)
+    refused(ledger, entry_of(SignedAdmission.sign(Admission(other, ALICE.public_key), SECRET)), RemoteFault)
     ledger.append(entry_of(good))
     assert ledger.size == 1
 

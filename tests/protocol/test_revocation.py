@@ -2,7 +2,7 @@
 
 import pytest
 
-from protocol.admission import AdmissionRule, Inviter
+from protocol.admission import AdmissionRule
 from protocol.admitted import NOT_ADMITTED
 from protocol.errors import ClaimError, LedgerError, SignatureError
 from protocol.ledger import Ledger
@@ -11,7 +11,7 @@ from protocol.revocation import INVITED, PEER, Revocation, SignedRevocation
 from protocol.signing import Identity
 from tests.contributions import PEERS, commit, header_of
 from tests.protocol.ledgers import OPERATOR, claim_entry, ledger_of, refused
-from tests.protocol.test_admission import ALICE, BOB, CAROL, FRIEND, admission, invitation, invited_run
+from tests.protocol.test_admission import ALICE, BOB, CAROL, OTHER_SECRET, SECRET, admission, invitation, invited_run
 
 
 def revocation(ledger: Ledger, what: str, target: bytes, operator: Identity = OPERATOR) -> bytes:
@@ -32,10 +32,10 @@ def test_a_key_that_is_taken_back_is_out_for_good_and_keeps_what_it_earned() -> 
     follower.follow(step)
     assert vars(follower) == vars(ledger)
     assert ALICE.public_key not in ledger.admitted
-    assert ledger.admitted.is_out(ALICE.public_key)
+    assert ALICE.public_key in ledger.admitted.out
     assert ledger.credits() == {ALICE.public_key: ledger.manifest.reward_pool}
     refused(ledger, of_peer(ledger, ALICE), match="not in, or was taken back before")
-    refused(ledger, admission(invitation(ledger, number=b"\x01" * 16), ALICE), match="took this key's admission back")
+    refused(ledger, admission(invitation(ledger, secret=OTHER_SECRET), ALICE, OTHER_SECRET), match="took this key's admission back")
 
 
 def test_what_it_has_tickets_for_is_kept_and_nothing_after_that() -> None:
@@ -55,27 +55,31 @@ def test_an_invitation_that_is_taken_back_lets_nobody_in_and_who_is_in_stays() -
     ledger = invited_run()
     signed = invitation(ledger)
     ledger.append(admission(signed, ALICE))
-    ledger.append(revocation(ledger, INVITED, signed.digest))
+    ledger.append(revocation(ledger, INVITED, SECRET.public_key))
     refused(ledger, admission(signed, BOB), match="took the invitation back")
-    refused(ledger, revocation(ledger, INVITED, signed.digest), match="taken back before")
+    refused(ledger, revocation(ledger, INVITED, SECRET.public_key), match="taken back before")
     assert ALICE.public_key in ledger.admitted
-    ledger.append(admission(invitation(ledger, number=b"\x01" * 16), BOB))
+    ledger.append(admission(invitation(ledger, secret=OTHER_SECRET), BOB, OTHER_SECRET))
     assert len(ledger.admitted.revocations) == 1
 
 
-def test_one_that_nobody_used_yet_can_be_taken_back_and_so_can_an_inviter_with_all_its_invitations() -> None:
-    ledger = invited_run()
-    by_friend = invitation(ledger, FRIEND)
-    ledger.append(revocation(ledger, INVITED, invitation(ledger).digest))
+def test_one_that_nobody_used_yet_can_be_taken_back_by_another_operator_too() -> None:
+    ledger = invited_run(operators=(OPERATOR.public_key, CAROL.public_key), quorum=2)
+    ledger.append(revocation(ledger, INVITED, SECRET.public_key, CAROL))
     refused(ledger, admission(invitation(ledger), ALICE), match="took the invitation back")
-    ledger.append(of_peer(ledger, FRIEND))
-    refused(ledger, admission(by_friend, BOB), match="took the invitation back")
+
+
+def test_a_guest_can_be_taken_back() -> None:
+    ledger = invited_run()
+    ledger.append(admission(invitation(ledger, role="guest"), ALICE))
+    ledger.append(of_peer(ledger, ALICE))
+    assert ALICE.public_key not in ledger.admitted
 
 
 def test_only_an_operator_takes_back_and_only_what_there_is() -> None:
     ledger = invited_run()
     ledger.append(admission(invitation(ledger), ALICE))
-    refused(ledger, revocation(ledger, PEER, ALICE.public_key, FRIEND), match="no operator")
+    refused(ledger, revocation(ledger, PEER, ALICE.public_key, BOB), match="no operator")
     refused(ledger, of_peer(ledger, CAROL), match="not in")
     refused(ledger, of_peer(ledger, OPERATOR), match="an operator of the run stays")
     other = Revocation(bytes(32), OPERATOR.public_key, PEER, ALICE.public_key)
@@ -97,5 +101,3 @@ def test_whom_the_manifest_lists_can_be_taken_back_too() -> None:
     ledger.append(of_peer(ledger, ALICE))
     assert ALICE.public_key not in ledger.admitted
     refused(ledger, revocation(ledger, INVITED, bytes(32)), match="nobody is invited")
-    inviters = (Inviter(FRIEND.public_key, 1),)
-    assert FRIEND.public_key in ledger_of(admission=AdmissionRule("invitation", inviters=inviters)).admitted

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.swarm
 def search_as_a_guest(directory: Path, address: str) -> None:
     """Have the members measure for a search: for somebody who is not in it ends with a line, and an invitation lets it in once for all."""
     guests, out = directory / "guests.txt", directory / "found"
-    assert typed(main, "invite", "--dir", directory / "aggregator", "--keys", 1, "--out", guests).exit_code == 0
+    assert typed(main, "invite", "--dir", directory / "aggregator", "--guest", "--out", guests).exit_code == 0
     find = ("find", "--peers", address, "--macs", "1M", "--population", "3", "--no-predictor", "--random", "1", "--out", out)
     stranger = typed_search("search", *find, "--generations", "1")
     assert (stranger.returncode, "takes invited peers only, and yours" in stranger.stderr) == (2, True)

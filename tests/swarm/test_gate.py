@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from protocol.admission import AdmissionRule, SignedPass
+from protocol.admission import GUEST, MEMBER, AdmissionRule, Pass, SignedPass
 from protocol.admitted import Admitted
 from protocol.encoding import pack
 from protocol.manifest import SignedManifest
@@ -28,10 +28,14 @@ class Door:
         self.signed = SignedManifest.sign(manifest_of(OPERATOR, admission=rule), OPERATOR)
         self.manifest, self.network = self.signed.open(), MemoryNetwork()
 
-    async def gate(self, peer: Identity, *, has_pass: bool = False) -> Gate:
+    def shown(self, peer: Identity, operator: Identity = OPERATOR, role: str = MEMBER) -> SignedPass:
+        """Return a peer's pass."""
+        return SignedPass.sign(Pass(self.signed.run, operator.public_key, peer.public_key, role), operator)
+
+    async def gate(self, peer: Identity, *, has_pass: bool = False, role: str = MEMBER) -> Gate:
         """Return a peer's, open; it answers "echo"."""
         named = Admitted(self.manifest, self.signed.run)
-        own = SignedPass.sign(self.signed.run, peer.public_key, OPERATOR) if has_pass else None
+        own = self.shown(peer, role=role) if has_pass else None
         known = Known(self.manifest, self.signed.run, lambda key: key in named)
         gate = Gate(self.network.endpoint(peer.public_key), known, own, stranger_told(self.manifest))
         await gate.open()
@@ -72,7 +76,7 @@ def test_anothers_pass_opens_nothing() -> None:
         thief = door.network.endpoint(STRANGER.public_key)
         for signer, key in ((OPERATOR, ALICE), (STRANGER, STRANGER)):
             with pytest.raises(Refused, match=r"pass"):
-                await thief.call(BOB.public_key, "pass", pack(SignedPass.sign(door.signed.run, key.public_key, signer)), timeout_s=20)
+                await thief.call(BOB.public_key, "pass", pack(door.shown(key, signer)), timeout_s=20)
         with pytest.raises(Refused, match=NOT_ADMITTED):
             await call(thief, BOB)
 
@@ -101,9 +105,26 @@ def test_the_dht_has_the_records_of_those_who_are_in(rule: AdmissionRule, has_pa
         assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
         assert await call(alice, BOB) == b"hello"
         plain = door.network.endpoint(STRANGER.public_key)
-        stolen = Carried((SignedPass.sign(door.signed.run, ALICE.public_key, OPERATOR),), b"stranger")
+        stolen = Carried((door.shown(ALICE),), b"stranger")
         for value in (b"stranger", pack(stolen), b""):
             await plain.publish("members", value, ttl_s=60)
             assert await bob.lookup("members") == {ALICE.public_key: b"alice"}
+
+    asyncio.run(story())
+
+
+def test_a_guest_is_answered_and_found_by_nobody() -> None:
+    async def story() -> None:
+        door = Door(INVITED)
+        alice, bob = await door.gate(ALICE, has_pass=True), await door.gate(BOB, has_pass=True)
+        guest = await door.gate(STRANGER, has_pass=True, role=GUEST)
+        for member in (alice, bob):  # the one hears of it by its records first, the other by its call
+            await guest.publish("members", b"guest", ttl_s=60)
+            assert await member.lookup("members") == {}
+            assert await guest.call(member.key, "echo", b"hello", timeout_s=20) == b"hello"
+            assert await member.lookup("members") == {}
+            assert (guest.key in member.known, member.known.trains(guest.key)) == (True, False)
+        await alice.publish("members", b"alice", ttl_s=60)
+        assert await guest.lookup("members") == {ALICE.public_key: b"alice"}
 
     asyncio.run(story())

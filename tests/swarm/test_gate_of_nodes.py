@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.admission import AdmissionRule, SignedPass
+from protocol.admission import MEMBER, AdmissionRule, Pass, SignedPass
 from protocol.admitted import Admitted
 from protocol.manifest import SignedManifest
 from protocol.signing import Identity
@@ -24,7 +24,7 @@ SIGNED = SignedManifest.sign(manifest_of(OPERATOR, admission=AdmissionRule("invi
 async def gate_of(node: Node, *, has_pass: bool) -> Gate:
     """Return a node's gate, open, with a method "echo"."""
     manifest, named = SIGNED.open(), Admitted(SIGNED.open(), SIGNED.run)
-    own = SignedPass.sign(SIGNED.run, node.key, OPERATOR) if has_pass else None
+    own = SignedPass.sign(Pass(SIGNED.run, OPERATOR.public_key, node.key, MEMBER), OPERATOR) if has_pass else None
     gate = Gate(node, Known(manifest, SIGNED.run, lambda key: key in named), own, stranger_told(manifest))
     await gate.open()
     await gate.serve("echo", echo)

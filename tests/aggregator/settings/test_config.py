@@ -219,7 +219,6 @@ def test_a_value_that_cannot_be_is_named(tmp_path: Path, section: str, key: str,
     [
         ("run", "rounds", "true"),
         ("run", "seed", "false"),
-        ("admission", "inviters", f'[["{peer_name(OPERATOR.public_key)}", true]]'),
         ("round", "first_open_s", "true"),
         ("recipe", "augmentation", "[true, 0]"),
         ("follower", "audit_share", "true"),

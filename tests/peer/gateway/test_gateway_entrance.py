@@ -14,7 +14,18 @@ from peer.gateway.http import serving
 from peer.light.client import GatewayClient, GatewayUrl, NotLetIn
 from peer.light.entry import Entry
 from peer.store import PeerStore
-from protocol.admission import INVITATION, LIST, AdmissionRule, Invitation, SignedAdmission, SignedInvitation, SignedPass, Token
+from protocol.admission import (
+    GUEST,
+    INVITATION,
+    LIST,
+    MEMBER,
+    AdmissionRule,
+    Invitation,
+    Pass,
+    SignedAdmission,
+    SignedInvitation,
+    SignedPass,
+)
 from protocol.admitted import Admitted
 from protocol.encoding import pack, unpack
 from protocol.errors import RemoteFault, Unreachable, UserError
@@ -22,6 +33,7 @@ from protocol.light import EnterRequest, LeaseRequest, SignedLeaseRequest
 from protocol.signing import Identity, PublicKey, sha256
 from swarm.door import Door
 from swarm.gate import Known
+from swarm.invitation import Token
 from swarm.memory import MemoryNetwork
 from tests.memory_log import OPERATOR
 from tests.peer.gateways import GATEWAY, LIGHTS, Gateway, play
@@ -41,7 +53,7 @@ class Invited:
         self.admitted = Admitted(self.manifest, self.run)
         network = MemoryNetwork()
         self.log = network.endpoint(OPERATOR.public_key)
-        known = Known(self.manifest, self.run, self.admitted.__contains__, self.out.__contains__)
+        known = Known(self.manifest, self.run, self.admitted.trains, self.out.__contains__)
         node = network.endpoint(GATEWAY.public_key)
         gateway.desk.entrance = Entrance(node, known, self.manifest, self.run, lambda: gateway.now_ms)
 
@@ -51,13 +63,17 @@ class Invited:
     async def _on_admission(self, _caller: PublicKey, request: bytes) -> bytes:
         signed = unpack(SignedAdmission, request, max_bytes=2048)
         self.asked.append(request)
-        return pack(SignedPass.sign(self.run, self.admitted.take(signed, 1), OPERATOR))
+        admission, invitation = self.admitted.take(signed, 1)
+        return pack(self.shown(admission.key, role=invitation.role))
 
-    def token(self, keys: int = 1, issuer: Identity = OPERATOR, run: bytes | None = None) -> Token:
+    def shown(self, key: bytes, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> SignedPass:
+        """Return a pass of ``key``."""
+        return SignedPass.sign(Pass(run or self.run, operator.public_key, key, role), operator)
+
+    def token(self, keys: int = 1, operator: Identity = OPERATOR, run: bytes | None = None, role: str = MEMBER) -> Token:
         secret = os.urandom(32)
-        holder = Identity(secret).public_key
-        made = Invitation(run or self.run, issuer.public_key, holder, keys, 5, os.urandom(16))
-        return Token(SignedInvitation.sign(made, issuer), secret)
+        made = Invitation(run or self.run, operator.public_key, Identity(secret).public_key, keys, 5, role)
+        return Token(SignedInvitation.sign(made, operator), secret)
 
     async def enter(self, identity: Identity, directory: Path, told: str | None = None) -> None:
         """Do what a light contributor does when it meets its gateway."""
@@ -118,19 +134,21 @@ def test_an_invitation_that_lets_nobody_in_is_brought_to_the_log_once_a_minute_a
 def test_what_cannot_let_anybody_in_never_reaches_the_log(tmp_path: Path) -> None:
     async def story(invited: Invited) -> None:
         client = GatewayClient([GatewayUrl.of(invited.address)])
-        of_bob = invited.token().admission(BOB)
+        of_bob, elsewhere = invited.token().admission(BOB.public_key), invited.token(run=sha256(b"run"))
         bad = {
-            "may not invite": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(issuer=CAROL).admission(ALICE),)),
-            "for another key": EnterRequest(invited.run, ALICE.public_key, (), (of_bob,)),
-            "to another run": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(run=sha256(b"run")).admission(ALICE),)),
+            "no operator": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(operator=CAROL).admission(ALICE.public_key),)),
+            "of another key": EnterRequest(invited.run, ALICE.public_key, (), (of_bob,)),
+            "to another run": EnterRequest(invited.run, ALICE.public_key, (), (elsewhere.admission(ALICE.public_key),)),
+            "guest": EnterRequest(invited.run, ALICE.public_key, (), (invited.token(role=GUEST).admission(ALICE.public_key),)),
+            "a guest,": EnterRequest(invited.run, BOB.public_key, (invited.shown(BOB.public_key, role=GUEST),), ()),
         }
         for why, request in bad.items():
             with pytest.raises(NotLetIn, match=why):
                 await asyncio.to_thread(client.enter, request)
-        forged = SignedPass.sign(invited.run, ALICE.public_key, CAROL)
+        forged = invited.shown(ALICE.public_key, CAROL)
         with pytest.raises(RemoteFault, match="signature"):
             await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (forged,), ()))
-        another = SignedPass.sign(sha256(b"run"), ALICE.public_key, OPERATOR)
+        another = invited.shown(ALICE.public_key, run=sha256(b"run"))
         with pytest.raises(RemoteFault, match="another run"):
             await asyncio.to_thread(client.enter, EnterRequest(invited.run, ALICE.public_key, (another,), ()))
         assert not invited.asked

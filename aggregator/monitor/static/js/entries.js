@@ -20,7 +20,7 @@ const FIELDS = {
 };
 // kind -> the key that signs it
 const SIGNERS = {
-  admission: holderOf,
+  admission: invitationKeyOf,
   revocation: (fields) => fields.operator,
   claim: (fields) => fields.key,
   contribution: (fields) => fields.founder,
@@ -57,8 +57,8 @@ export function inWords(value) {
   return String(value);
 }
 
-/** Who signs for those whom an invitation lets in: the third field of its payload. */
-function holderOf({ invitation: [payload] }) {
+/** The key that signs for those whom an invitation lets in: the third field of its payload. */
+function invitationKeyOf({ invitation: [payload] }) {
   return decode(payload)[2];
 }
 
