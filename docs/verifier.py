@@ -620,7 +620,7 @@ class Ledger:
 
     def take_extra(self, kind: str, signed: SimpleNamespace) -> None:
         """§27. What an extra says is not checked here."""
-        hold("X1", self.m.trust.mode == "audited" and not self.listed)
+        hold("X1", (self.m.trust.mode == "audited" or kind == "delegation") and not self.claims and not self.listed)
         payload = decode(signed.payload, MAX_PAYLOAD)
         run, public = read([DIGEST, DIGEST], payload[:2] if type(payload) is tuple else ())
         hold("X1", len(self.extras) < 2048 and run == self.run and (not self.extras or self.extras[-1] < digest_of(signed)))
